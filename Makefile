@@ -1,0 +1,35 @@
+# `make demo` and `make test` work on a bare machine with Python 3.10 or newer.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test lint types unit scenarios benchmark clean
+
+$(BIN)/supervisor: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: $(BIN)/supervisor
+	$(BIN)/python examples/demo.py
+
+test: lint types unit
+
+lint: $(BIN)/supervisor
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(BIN)/supervisor
+	$(BIN)/mypy
+
+unit: $(BIN)/supervisor
+	$(BIN)/python -m pytest
+
+scenarios: $(BIN)/supervisor
+	$(BIN)/python -m pytest tests/scenarios
+
+benchmark: $(BIN)/supervisor
+	$(BIN)/python -m benchmarks.overhead
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info

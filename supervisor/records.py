@@ -1,0 +1,254 @@
+"""The words everything here speaks: what was seen of a step, what is thought of it, what is done.
+
+Plain frozen records without behaviour of their own. Nothing here imports torch, reads a clock or
+touches a file, so that the live run, `backtest`, `explain` and the tests share them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+NAN = math.nan
+
+
+class Severity(str, enum.Enum):
+    """How bad an alert is, worst first."""
+
+    CRITICAL = "critical"
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+
+
+class Cause(str, enum.Enum):
+    """What kind of numerical trouble it is; policies choose treatment by it."""
+
+    NONFINITE = "nonfinite"
+    SPIKE = "spike"
+    DIVERGENCE = "divergence"
+    LOSS_SCALE = "loss_scale"
+    COLLAPSE = "collapse"
+    DEAD_UNITS = "dead_units"
+    PLATEAU = "plateau"
+    LEARNING_RATE = "learning_rate"
+    RESOURCES = "resources"
+    OTHER = "other"
+
+
+class ExitCause(str, enum.Enum):
+    """Why a worker process ended (field ``cause`` of the event ``worker_exited``)."""
+
+    COMPLETED = "completed"
+    EXCEPTION = "exception"
+    OUT_OF_MEMORY = "out_of_memory"
+    HOST_OUT_OF_MEMORY = "host_out_of_memory"
+    KILLED = "killed"
+    HANG = "hang"
+    NONFINITE = "nonfinite"
+    INTERRUPTED = "interrupted"
+    PREEMPTED = "preempted"
+    USER_ERROR = "user_error"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord:
+    """What was seen of one step: one update of the lead optimizer, just before it is applied.
+
+    A value that was not seen is NaN with its ``has_``-property false; NaN that *was* seen is told
+    apart by the ``nonfinite_`` fields, which are set by whoever saw the value.
+
+    Attributes:
+        step: number of the update, from 0, counted over the whole run (replays included once).
+        loss: sum of the scalars on which ``backward`` was called since the last update, mean over
+            micro-batches is the user's business. NaN if none was seen, or if it was NaN.
+        grad_norm: global L2 norm of the gradients before clipping, unscaled.
+        lr: learning rate of the lead optimizer's first parameter group, without our factor.
+        loss_scale: scale of the GradScaler; NaN without one.
+        step_time_s: seconds from the last step's record to this one.
+        batch_size: first dimension of the first tensor given to the root forward; 0 if unknown.
+        memory_gib: peak of the CUDA allocator, or resident memory of the process on CPU.
+        loss_seen, grad_norm_seen: whether the value was observed at all.
+        scaler_skipped: the GradScaler left this update out because of an overflow.
+        observed: what the user gave with `supervisor.observe`, and what sampling probes saw.
+    """
+
+    step: int
+    loss: float = NAN
+    grad_norm: float = NAN
+    lr: float = NAN
+    loss_scale: float = NAN
+    step_time_s: float = NAN
+    batch_size: int = 0
+    memory_gib: float = NAN
+    loss_seen: bool = False
+    grad_norm_seen: bool = False
+    scaler_skipped: bool = False
+    observed: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def has_nonfinite_loss(self) -> bool:
+        return self.loss_seen and not math.isfinite(self.loss)
+
+    @property
+    def has_nonfinite_grad(self) -> bool:
+        return self.grad_norm_seen and not math.isfinite(self.grad_norm)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """What a detector has to say about a step (REQUIREMENTS T6).
+
+    Attributes:
+        detector: name of the detector, as in the config.
+        severity: see `Severity`.
+        category: group for summaries: ``loss``, ``gradient``, ``precision``, ``learning_rate``,
+            ``convergence``, ``collapse``, ``reward``, ``resources``, ``data``.
+        kind: what exactly, in snake case: ``nonfinite_loss``, ``loss_spike``, ``grad_vanishing``.
+        cause: which kind of trouble this is evidence for.
+        message: one sentence with the figures, and what to look at.
+        step: the step that was judged.
+        value, threshold: what was measured and the line it crossed (may be NaN).
+        metadata: further figures; JSON-serialisable.
+    """
+
+    detector: str
+    severity: Severity
+    category: str
+    kind: str
+    cause: Cause
+    message: str
+    step: int
+    value: float = NAN
+    threshold: float = NAN
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            f.name: plain(getattr(self, f.name)) for f in dataclasses.fields(self)
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrashRisk:
+    """Probability of a crash within `horizon_steps`, explained.
+
+    Attributes:
+        probability: 0...1.
+        contributions: signal name → its own probability; the largest is the main reason.
+        cause: which kind of trouble the largest contribution is evidence for.
+        reason: one short sentence.
+        warning: the snapshot tier fired (cheap reaction, may be wrong).
+        alarm: the treat tier fired (costly reaction).
+        onset_step: first step at which this trouble was visible; equals the step when sudden.
+    """
+
+    step: int
+    probability: float
+    contributions: Mapping[str, float] = field(default_factory=dict)
+    cause: Cause = Cause.OTHER
+    reason: str = ""
+    warning: bool = False
+    alarm: bool = False
+    onset_step: int = -1
+    horizon_steps: int = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What the ladder wants done at this step, in this order.
+
+    Attributes:
+        actions: names of actions (`skip_update`, `checkpoint`, `cut_lr`, `tighten_clip`,
+            `fp32_fallback`, `rollback`, `reset_optimizer`, `restart`, `stop`, ...).
+        undo: names of actions to take back, before the new ones are applied.
+        rung: index of the ladder's rung, -1 for the guard, -2 when it only undoes.
+        cause, reason, risk: why.
+        onset_step: rollback must go to before this step.
+        dry_run: policy `observe_only`: say it, do not do it.
+    """
+
+    step: int
+    actions: tuple[str, ...]
+    undo: tuple[str, ...] = ()
+    rung: int = -1
+    cause: Cause = Cause.OTHER
+    reason: str = ""
+    risk: float = 0.0
+    onset_step: int = -1
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionResult:
+    """What an action did (event ``action``).
+
+    Attributes:
+        name: the action.
+        applied: False when its precondition failed; `detail` says which.
+        cost_s: seconds the training stood still for it.
+        detail: one sentence.
+        to_step: for a rollback, the step whose state was restored; else -1.
+        fields: further fields of the journal line.
+    """
+
+    name: str
+    applied: bool
+    cost_s: float = 0.0
+    detail: str = ""
+    to_step: int = -1
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerExit:
+    """How one attempt of one rank ended, with the evidence (event ``worker_exited``)."""
+
+    cause: ExitCause
+    returncode: int | None = None
+    signum: int | None = None
+    last_step: int | None = None
+    evidence: tuple[str, ...] = ()
+    retry: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOrder:
+    """What the parent tells a new worker: ``RUN/orders/attempt_<n>.json``.
+
+    Attributes:
+        attempt: from 1.
+        checkpoint_step: step of the checkpoint to start from; None starts from nothing.
+        reason: why this checkpoint (one sentence for the event ``resumed``).
+        skip_steps: steps whose update is to be left out when they come again (same failure twice).
+        lr_factor: conservative learning-rate factor to begin with (1.0 = none), see K8.
+        careful_steps: how many steps the conservative settings last.
+        fp32: begin with the FP32 fallback switched on.
+    """
+
+    attempt: int
+    checkpoint_step: int | None = None
+    reason: str = ""
+    skip_steps: tuple[int, ...] = ()
+    lr_factor: float = 1.0
+    careful_steps: int = 0
+    fp32: bool = False
+
+
+def plain(value: Any) -> Any:
+    """Returns `value` as what `json` can write: enums by value, mappings and sequences copied."""
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(item) for item in value]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, (str, int, float, bool)) or value is None:
+        return value
+    return str(value)

@@ -1,0 +1,178 @@
+"""The schemas of a config (what to watch, how to run) and of a policy (what to do about trouble).
+
+Every field is documented under it; `supervisor configs` and docs/configuration.md show the same.
+`PolicySettings`, what to do about trouble, is the schema of a policy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+
+@dataclass
+class CheckpointSettings:
+    every_steps: Optional[int] = None  # noqa: UP045  (OmegaConf reads Optional on Python 3.10)
+    """Save every so many steps. None: by time, see `max_overhead` and `every_s`."""
+    every_s: Optional[float] = None  # noqa: UP045
+    """Save every so many seconds. None: sqrt(2 x cost x MTBF) (Young, CACM 1974) within limits."""
+    max_overhead: float = 0.01
+    """Share of the run's time that the training may stand still for checkpoints and snapshots."""
+    mtbf_s: float = 14400.0
+    """Assumed mean time between failures for the interval until failures were seen."""
+    min_interval_s: float = 5.0
+    """Never more often than this by time alone; a risky step may ask for one earlier."""
+    max_interval_s: float = 900.0
+    """Never less often than this."""
+    keep_last: int = 3
+    """Newest checkpoints kept; the newest stable one is kept beside them, always."""
+    stable_after_steps: int = 50
+    """Healthy steps that must follow before a checkpoint counts as stable."""
+    background: bool = True
+    """Write to disk in a thread; the training waits for the copy in memory alone."""
+    min_free_gib: float = 0.5
+    """Disk that must stay free after a save; warned about from three times that on."""
+
+
+@dataclass
+class SnapshotSettings:
+    enabled: bool = True
+    """Keep copies of the state in memory, for a rollback without a restart."""
+    depths: list[int] = field(default_factory=lambda: [10, 50, 300])
+    """About how many steps back the kept copies lie (PREDICTION.md, finding 1)."""
+    max_gib: float = 8.0
+    """Memory that the copies may take together; fewer copies are kept when they are larger."""
+
+
+@dataclass
+class WatchdogSettings:
+    hang_timeout_s: Optional[float] = None  # noqa: UP045
+    """No step for so long is a hang. None: max(60 s, 10 x the 99th percentile of step times)."""
+    first_step_timeout_s: float = 1800.0
+    """Until the first step: imports, data, compilation."""
+    grace_s: float = 30.0
+    """After SIGTERM, time for a checkpoint and a clean end before SIGKILL."""
+    stack_dumps: int = 2
+    """Dumps of all stacks before a hung worker is ended, `stack_interval_s` apart."""
+    stack_interval_s: float = 5.0
+
+
+@dataclass
+class RestartSettings:
+    crash_limit: int = 3
+    """Crashes without progress until the run is given up (K10)."""
+    backoff_s: float = 1.0
+    """First wait before a new attempt; doubles up to `backoff_max_s`, +-20 %."""
+    backoff_max_s: float = 60.0
+    progress_steps: int = 50
+    """New steps beyond the furthest so far that count as progress and reset the crash count."""
+    careful_lr_factor: float = 0.5
+    """After numerical trouble a new attempt begins with this learning-rate factor (K8)."""
+    careful_steps: int = 50
+
+
+@dataclass
+class CaptureSettings:
+    enabled: bool = True
+    """Save the batch of an anomalous step (A5)."""
+    budget_mib: float = 200.0
+    """Disk for captured batches; the newest and the worst are kept."""
+
+
+@dataclass
+class FastForwardSettings:
+    enabled: bool = True
+    """Resume unmodified scripts exactly, by running their loop without the training."""
+    tape_budget_mib: float = 1024.0
+    """Disk for what a fast-forward needs to know; past it a resume is approximate."""
+
+
+@dataclass
+class ReportSettings:
+    enabled: bool = True
+    plots: bool = True
+
+
+@dataclass
+class RunSettings:
+    """A whole config."""
+
+    name: str = "default"
+    seed: Optional[int] = None  # noqa: UP045
+    """Seeds Python, NumPy and torch before the script starts. None leaves the script alone."""
+    checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
+    snapshot: SnapshotSettings = field(default_factory=SnapshotSettings)
+    watchdog: WatchdogSettings = field(default_factory=WatchdogSettings)
+    restart: RestartSettings = field(default_factory=RestartSettings)
+    capture: CaptureSettings = field(default_factory=CaptureSettings)
+    fast_forward: FastForwardSettings = field(default_factory=FastForwardSettings)
+    report: ReportSettings = field(default_factory=ReportSettings)
+    detectors: dict[str, Any] = field(default_factory=dict)
+    """Detector name → its settings, or null to switch it off; `class: dotted.Path` adds one."""
+    alert_handlers: list[str] = field(default_factory=list)
+    """Dotted paths of functions called with each Alert."""
+    faults: list[dict[str, Any]] = field(default_factory=list)
+    """Faults to inject, for drills and tests: ``{kind: sigkill, step: 90}``."""
+
+
+@dataclass
+class RungSettings:
+    at: float = 0.5
+    """Risk from which this rung applies."""
+    actions: list[str] = field(default_factory=list)
+    causes: list[str] = field(default_factory=list)
+    """Only for these causes; empty = all."""
+
+
+@dataclass
+class GuardSettings:
+    """Before the update: what must not reach the weights."""
+
+    skip_nonfinite: bool = True
+    """Leave out an update whose loss or gradient is NaN or infinite."""
+    skip_spike: bool = True
+    """Leave out an update whose loss or gradient leaves its trajectory at once."""
+    spike_factor: float = 10.0
+    """Gradient norm or loss that many times its recent median counts as absurd."""
+    rollback_after_skips: int = 3
+    """So many skipped updates within `skip_window` steps: the weights themselves are sick."""
+    skip_window: int = 10
+
+
+@dataclass
+class BudgetSettings:
+    per_hour: int = 30
+    """Treatments (not checkpoints, not skips) in an hour; more: the next rung, then stop."""
+    per_run: int = 200
+    max_rollbacks: int = 8
+    """Rollbacks without `healthy_steps` between them until the run is restarted or stopped."""
+
+
+@dataclass
+class PolicySettings:
+    """A whole policy: what to do about trouble."""
+
+    name: str = "default"
+    description: str = ""
+    observe_only: bool = False
+    """Change nothing; say what would have been done."""
+    alarm_threshold: float = 0.5
+    warn_threshold: float = 0.3
+    guard: GuardSettings = field(default_factory=GuardSettings)
+    rungs: list[RungSettings] = field(default_factory=list)
+    by_cause: dict[str, list[str]] = field(default_factory=dict)
+    """Cause → actions tried in this order, mildest first, before the rungs' own."""
+    lr_factor: float = 0.5
+    lr_factor_min: float = 0.05
+    lr_rewarm_steps: int = 50
+    """After an undo the learning-rate factor returns to 1 over so many steps."""
+    clip_factor: float = 0.5
+    cooldown_steps: int = 20
+    """Steps after a treatment until the next rung may act (guard and checkpoints excepted)."""
+    healthy_steps: int = 100
+    """Steps of low risk after which the latest treatment is taken back."""
+    verify_steps: int = 50
+    """Window in which a treatment must bring risk and loss back to count as helped."""
+    rollback_margin_steps: int = 10
+    """A rollback goes at least this far before the onset."""
+    budget: BudgetSettings = field(default_factory=BudgetSettings)

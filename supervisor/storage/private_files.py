@@ -1,0 +1,41 @@
+"""Files that only their owner can read, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import IO, Any
+
+from supervisor.records import plain
+
+
+def open_private(path: Path, mode: str) -> IO[Any]:
+    """Opens `path` like `open`, but a file that it creates has mode 0600."""
+    return open(path, mode, opener=lambda name, flags: os.open(name, flags, 0o600))
+
+
+def write_private(path: Path, data: bytes | str, *, durable: bool = False) -> None:
+    """Replaces `path` by `data` in one step; with `durable` it is on disk when this returns.
+
+    Raises:
+        OSError: the folder is missing, read-only or full; `path` is as it was.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    staged = path.with_name(f".{path.name}.{os.getpid()}.staged")
+    text = data.encode() if isinstance(data, str) else data
+    try:
+        with open_private(staged, "wb") as file:
+            file.write(text)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(staged, path)
+    except OSError:
+        staged.unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, value: Any, *, durable: bool = False) -> None:
+    """Writes `value` (records included) as indented JSON; NaN and infinities as such."""
+    write_private(path, json.dumps(plain(value), indent=2) + "\n", durable=durable)
