@@ -98,6 +98,7 @@ class RunSettings:
     """A whole config."""
 
     name: str = "default"
+    description: str = ""
     seed: Optional[int] = None  # noqa: UP045
     """Seeds Python, NumPy and torch before the script starts. None leaves the script alone."""
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)

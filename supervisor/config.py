@@ -1,0 +1,203 @@
+"""Policies and configs: composed from YAML files and ``--set``, checked, saved, read again.
+
+Precedence, weakest first: the schema's defaults, the files that a file builds on, the file,
+``--set``. Mappings are merged key by key; a list replaces the list below it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from supervisor import config_files
+from supervisor.config_check import KeyPath, Problem, find_problem, leaf_keys, schema_at, show
+from supervisor.errors import ConfigError
+from supervisor.settings import PolicySettings, RunSettings
+from supervisor.storage.private_files import write_private
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+Settings = TypeVar("Settings", RunSettings, PolicySettings)
+
+POLICY_PREFIX = "policy."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShippedFile:
+    """A policy or config that comes with the package."""
+
+    name: str
+    description: str
+    path: Path
+
+
+def load_config(name_or_path: str = "default", overrides: Sequence[str] = ()) -> RunSettings:
+    """Returns a config: what to watch and how to run.
+
+    Args:
+        name_or_path: a shipped name (`available_configs`) or a YAML file.
+        overrides: ``key=value`` in OmegaConf's dotlist form, applied last, in order.
+
+    Raises:
+        ConfigError: names the file (or ``--set``), the key, and the nearest right one.
+    """
+    return _load(RunSettings, "configs", name_or_path, overrides)
+
+
+def load_policy(name_or_path: str = "default", overrides: Sequence[str] = ()) -> PolicySettings:
+    """Returns a policy: what to do about trouble; as `load_config`.
+
+    The keys of `overrides` come without the prefix ``policy.`` (see `split_overrides`).
+    """
+    return _load(PolicySettings, "policies", name_or_path, overrides)
+
+
+def split_overrides(pairs: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Returns the ``--set`` pairs for the config and, without their prefix, for the policy."""
+    config = [pair for pair in pairs if not pair.startswith(POLICY_PREFIX)]
+    policy = [pair[len(POLICY_PREFIX) :] for pair in pairs if pair.startswith(POLICY_PREFIX)]
+    return config, policy
+
+
+def save_resolved(settings: RunSettings | PolicySettings, path: Path) -> None:
+    """Writes every key of `settings` to `path` as YAML that only its owner can read."""
+    from omegaconf import OmegaConf
+
+    write_private(path, OmegaConf.to_yaml(OmegaConf.structured(settings)))
+
+
+def load_resolved_config(path: Path, overrides: Sequence[str] = ()) -> RunSettings:
+    """Returns the config that a run saved, with `overrides` on top; as `load_config`."""
+    return _load(RunSettings, "configs", _as_file(path), overrides)
+
+
+def load_resolved_policy(path: Path, overrides: Sequence[str] = ()) -> PolicySettings:
+    """Returns the policy that a run saved, with `overrides` on top; as `load_policy`."""
+    return _load(PolicySettings, "policies", _as_file(path), overrides)
+
+
+def available_policies() -> list[ShippedFile]:
+    """Returns the shipped policies, `default` first."""
+    return _available(PolicySettings, "policies")
+
+
+def available_configs() -> list[ShippedFile]:
+    """Returns the shipped configs, `default` first."""
+    return _available(RunSettings, "configs")
+
+
+def _load(
+    schema: type[Settings], kind: str, name_or_path: str, overrides: Sequence[str]
+) -> Settings:
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    layers = config_files.read_layers(name_or_path, kind)
+    merged: Any = OmegaConf.structured(schema)
+    for layer in layers:
+        problem = find_problem(layer.content, schema)
+        if problem is not None:
+            raise ConfigError(_in_file(layer.path, problem))
+        try:
+            merged = OmegaConf.merge(merged, dict(layer.content))
+        except OmegaConfBaseException as error:
+            raise ConfigError(f"{layer.path}: {_first_line(error)}") from error
+    # What a file builds on is neither its name nor what it is for.
+    last = layers[-1]
+    merged.name = str(last.content.get("name", last.path.stem))
+    merged.description = str(last.content.get("description", ""))
+    for pair in overrides:
+        _override(merged, schema, pair, POLICY_PREFIX if kind == "policies" else "")
+    try:
+        settings = cast("Settings", OmegaConf.to_object(merged))
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{last.path}: {_first_line(error)}") from error
+    # Interpolations have become values only now; and some keys must agree with others.
+    problem = find_problem(_plain(merged), schema) or _disagreement(settings)
+    if problem is not None:
+        raise ConfigError(_in_file(last.path, problem))
+    return settings
+
+
+def _override(merged: DictConfig, schema: type[Settings], pair: str, prefix: str) -> None:
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    key, equals, text = pair.partition("=")
+    where = f"--set {prefix}{key}"
+    if not equals or not key:
+        raise ConfigError(f"{where}: expected KEY=VALUE, as in --set checkpoint.every_steps=100")
+    path = _key_path(key)
+    expected = schema_at(schema, path)
+    if isinstance(expected, Problem):
+        raise ConfigError(f"{where}: {_with_prefix(expected.message, key, prefix)}")
+    try:
+        value = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]))["value"]  # type: ignore[call-overload, index]
+    except Exception as error:  # a YAML error, or one of OmegaConf's grammar
+        raise ConfigError(f"{where}: {text!r} is not a YAML value: {_first_line(error)}") from error
+    problem = find_problem(value, expected, path)
+    if problem is not None:
+        raise ConfigError(f"--set {prefix}{show(problem.path)}: {problem.message}")
+    try:
+        OmegaConf.update(merged, ".".join(map(str, path)), value, merge=True)
+    except (OmegaConfBaseException, IndexError) as error:
+        raise ConfigError(f"{where}: {_first_line(error)}") from error
+
+
+def _key_path(key: str) -> KeyPath:
+    parts = key.replace("[", ".").replace("]", "").split(".")
+    return tuple(int(part) if part.isdigit() else part for part in parts)
+
+
+def _with_prefix(message: str, key: str, prefix: str) -> str:
+    """Says so when a config's unknown key is one of the policy."""
+    if not prefix and key in leaf_keys(PolicySettings):
+        return f"unknown key; did you mean {POLICY_PREFIX}{key}?"
+    return message
+
+
+def _disagreement(settings: RunSettings | PolicySettings) -> Problem | None:
+    if isinstance(settings, RunSettings):
+        return None
+    if settings.warn_threshold > settings.alarm_threshold:
+        message = (
+            f"{settings.warn_threshold:g} is above alarm_threshold "
+            f"({settings.alarm_threshold:g}); a warning comes before an alarm"
+        )
+        return Problem(path=("warn_threshold",), message=message)
+    levels = [rung.at for rung in settings.rungs]
+    for index in range(1, len(levels)):
+        if levels[index] < levels[index - 1]:
+            message = f"{levels[index]:g} is below the rung before; order them by rising risk"
+            return Problem(path=("rungs", index, "at"), message=message)
+    return None
+
+
+def _available(schema: type[Settings], kind: str) -> list[ShippedFile]:
+    return [
+        ShippedFile(name=name, description=_load(schema, kind, name, ()).description, path=path)
+        for name, path in config_files.shipped_files(kind).items()
+    ]
+
+
+def _in_file(path: Path, problem: Problem) -> str:
+    line = config_files.line_of(path, problem.path)
+    place = f"{path}:{line}" if line else f"{path}"
+    return f"{place}: {show(problem.path) or 'the whole file'}: {problem.message}"
+
+
+def _as_file(path: Path) -> str:
+    return str(path if path.suffix in config_files.SUFFIXES else path.with_suffix(".yaml"))
+
+
+def _plain(merged: Any) -> Any:
+    from omegaconf import OmegaConf
+
+    return OmegaConf.to_container(merged, resolve=True)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
