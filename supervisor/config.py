@@ -6,7 +6,7 @@ Precedence, weakest first: the schema's defaults, the files that a file builds o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -109,16 +109,34 @@ def _load(
     last = layers[-1]
     merged.name = str(last.content.get("name", last.path.stem))
     merged.description = str(last.content.get("description", ""))
+    settings = _resolve(merged, schema, lambda problem: _in_file(last.path, problem))
+    prefix = POLICY_PREFIX if kind == "policies" else ""
     for pair in overrides:
-        _override(merged, schema, pair, POLICY_PREFIX if kind == "policies" else "")
+        _override(merged, schema, pair, prefix)
+    if overrides:
+        settings = _resolve(merged, schema, lambda problem: _in_set(prefix, problem))
+    return settings
+
+
+def _resolve(merged: DictConfig, schema: type[Settings], say: Callable[[Problem], str]) -> Settings:
+    """Returns `merged` as its schema, once interpolations are values and keys agree."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
     try:
-        settings = cast("Settings", OmegaConf.to_object(merged))
+        content = OmegaConf.to_container(merged, resolve=True)
+        problem = find_problem(content, schema)
+        if problem is None:
+            settings = cast("Settings", OmegaConf.to_object(merged))
+            problem = _disagreement(settings)
+            if isinstance(settings, PolicySettings):
+                # Who lowers the alarm alone means both: a warning never comes after its alarm.
+                settings.warn_threshold = min(settings.warn_threshold, settings.alarm_threshold)
     except OmegaConfBaseException as error:
-        raise ConfigError(f"{last.path}: {_first_line(error)}") from error
-    # Interpolations have become values only now; and some keys must agree with others.
-    problem = find_problem(_plain(merged), schema) or _disagreement(settings)
+        key = getattr(error, "full_key", None) or "?"
+        problem = Problem(path=(str(key),), message=_first_line(error))
     if problem is not None:
-        raise ConfigError(_in_file(last.path, problem))
+        raise ConfigError(say(problem))
     return settings
 
 
@@ -133,18 +151,26 @@ def _override(merged: DictConfig, schema: type[Settings], pair: str, prefix: str
     path = _key_path(key)
     expected = schema_at(schema, path)
     if isinstance(expected, Problem):
-        raise ConfigError(f"{where}: {_with_prefix(expected.message, key, prefix)}")
+        message = expected.message
+        if not prefix and key in leaf_keys(PolicySettings):
+            message = f"unknown key; did you mean {POLICY_PREFIX}{key}?"
+        raise ConfigError(f"{where}: {message.replace('did you mean ', 'did you mean ' + prefix)}")
     try:
-        value = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]))["value"]  # type: ignore[call-overload, index]
+        parsed: Any = OmegaConf.from_dotlist([f"value={text}"])
+        value: Any = cast("dict[str, Any]", OmegaConf.to_container(parsed))["value"]
     except Exception as error:  # a YAML error, or one of OmegaConf's grammar
         raise ConfigError(f"{where}: {text!r} is not a YAML value: {_first_line(error)}") from error
     problem = find_problem(value, expected, path)
     if problem is not None:
-        raise ConfigError(f"--set {prefix}{show(problem.path)}: {problem.message}")
+        raise ConfigError(_in_set(prefix, problem))
+    for depth, part in enumerate(path):
+        items = OmegaConf.select(merged, ".".join(map(str, path[:depth]))) if depth else merged
+        if isinstance(part, int) and not part < len(items):
+            raise ConfigError(f"{where}: there are {len(items)} of them, counted from 0")
     try:
         OmegaConf.update(merged, ".".join(map(str, path)), value, merge=True)
     except (OmegaConfBaseException, IndexError) as error:
-        raise ConfigError(f"{where}: {_first_line(error)}") from error
+        raise ConfigError(f"{where}: cannot be set: {_first_line(error)}") from error
 
 
 def _key_path(key: str) -> KeyPath:
@@ -152,22 +178,9 @@ def _key_path(key: str) -> KeyPath:
     return tuple(int(part) if part.isdigit() else part for part in parts)
 
 
-def _with_prefix(message: str, key: str, prefix: str) -> str:
-    """Says so when a config's unknown key is one of the policy."""
-    if not prefix and key in leaf_keys(PolicySettings):
-        return f"unknown key; did you mean {POLICY_PREFIX}{key}?"
-    return message
-
-
 def _disagreement(settings: RunSettings | PolicySettings) -> Problem | None:
     if isinstance(settings, RunSettings):
         return None
-    if settings.warn_threshold > settings.alarm_threshold:
-        message = (
-            f"{settings.warn_threshold:g} is above alarm_threshold "
-            f"({settings.alarm_threshold:g}); a warning comes before an alarm"
-        )
-        return Problem(path=("warn_threshold",), message=message)
     levels = [rung.at for rung in settings.rungs]
     for index in range(1, len(levels)):
         if levels[index] < levels[index - 1]:
@@ -193,10 +206,8 @@ def _as_file(path: Path) -> str:
     return str(path if path.suffix in config_files.SUFFIXES else path.with_suffix(".yaml"))
 
 
-def _plain(merged: Any) -> Any:
-    from omegaconf import OmegaConf
-
-    return OmegaConf.to_container(merged, resolve=True)
+def _in_set(prefix: str, problem: Problem) -> str:
+    return f"--set {prefix}{show(problem.path)}: {problem.message}"
 
 
 def _first_line(error: Exception) -> str:
