@@ -1,0 +1,211 @@
+"""The flight recorder: the numbers of every step, in a mapped file that outlives its writer.
+
+A step costs one `struct.pack_into` into shared memory. The kernel owns the pages from then on, so
+a SIGKILL loses nothing and nothing is ever flushed; the parent reads the same file as heartbeat.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+import os
+import struct
+from pathlib import Path
+
+from supervisor.errors import RunDirectoryError
+from supervisor.records import StepRecord
+from supervisor.storage.flight_reader import FlightReader, read_steps
+from supervisor.storage.private_files import write_json
+from supervisor.storage.step_rows import (
+    FLAGS_OFFSET,
+    GRAD_SEEN,
+    HEADER,
+    HEADER_BYTES,
+    LOSS_SEEN,
+    MAGIC,
+    OBSERVED_SHIFT,
+    OBSERVED_SLOTS,
+    REPLAYED,
+    RISK_OFFSET,
+    ROW,
+    ROWS_OFFSET,
+    SCALER_SKIPPED,
+    STEP_DTYPE,
+    UPDATE_SKIPPED,
+    VERSION,
+    columns_path,
+)
+
+__all__ = [
+    "GRAD_SEEN",
+    "LOSS_SEEN",
+    "REPLAYED",
+    "SCALER_SKIPPED",
+    "STEP_DTYPE",
+    "UPDATE_SKIPPED",
+    "FlightReader",
+    "FlightRecorder",
+    "read_steps",
+]
+
+CHUNK_ROWS = 4096
+_RISK = struct.Struct("<d")
+_UINT64 = 0xFFFFFFFFFFFFFFFF
+_NOTHING_OBSERVED = (math.nan,) * OBSERVED_SLOTS
+
+
+class FlightRecorder:
+    """Writes one rank's steps. One writer a file; later attempts append to the same file.
+
+    Raises:
+        RunDirectoryError: the file is not a flight recorder's, or of another version.
+        OSError: the file cannot be made or cannot grow. Space is reserved chunk by chunk, because
+            a store into a mapped page without disk behind it would kill the process (SIGBUS).
+    """
+
+    def __init__(self, path: Path, attempt: int) -> None:
+        self.path = path
+        self._attempt = attempt
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            self._rows = self._open_rows()
+            self._map(self._rows + 1)
+        except BaseException:
+            os.close(self._fd)
+            raise
+        self._slots = {name: slot for slot, name in enumerate(self._known_names())}
+
+    def append(
+        self,
+        record: StepRecord,
+        *,
+        time: float,
+        backward_calls: int = 1,
+        forward_calls: int = 1,
+        batch_signature: int = 0,
+        risk: float = math.nan,
+        flags: int = 0,
+    ) -> int:
+        """Stores one step and returns its row; whoever reads from now on sees it whole."""
+        row = self._rows
+        if row >= self._capacity:
+            self._map(row + 1)
+        if record.loss_seen:
+            flags |= LOSS_SEEN
+        if record.grad_norm_seen:
+            flags |= GRAD_SEEN
+        if record.scaler_skipped:
+            flags |= SCALER_SKIPPED
+        values: tuple[float, ...] | list[float] = _NOTHING_OBSERVED
+        if record.observed:
+            values = list(_NOTHING_OBSERVED)
+            for name, value in record.observed.items():
+                slot = self._slots.get(name)
+                if slot is None:
+                    slot = self._register(name)
+                if slot >= 0:
+                    values[slot] = value
+                    flags |= 1 << (OBSERVED_SHIFT + slot)
+        ROW.pack_into(
+            self._memory,
+            HEADER_BYTES + row * ROW.size,
+            record.step,
+            self._attempt,
+            flags,
+            time,
+            record.loss,
+            record.grad_norm,
+            record.lr,
+            record.loss_scale,
+            record.step_time_s,
+            record.memory_gib,
+            record.batch_size,
+            backward_calls,
+            forward_calls,
+            batch_signature & _UINT64,
+            risk,
+            *values,
+        )
+        self._rows = self._count[0] = row + 1
+        return row
+
+    def mark(self, row: int, *, risk: float | None = None, flags: int = 0) -> None:
+        """Adds `flags` to those of a stored row, and sets its risk, in place.
+
+        Raises:
+            IndexError: there is no such row.
+        """
+        if not 0 <= row < self._rows:
+            raise IndexError(f"row {row} of {self._rows}")
+        start = HEADER_BYTES + row * ROW.size
+        if flags:
+            at = start + FLAGS_OFFSET
+            known = int.from_bytes(self._memory[at : at + 4], "little")
+            self._memory[at : at + 4] = (known | flags).to_bytes(4, "little")
+        if risk is not None:
+            _RISK.pack_into(self._memory, start + RISK_OFFSET, risk)
+
+    def close(self) -> None:
+        """Unmaps the file; a second call does nothing. Readers are not disturbed."""
+        if self._fd < 0:
+            return
+        self._unmap()
+        os.close(self._fd)
+        self._fd = -1
+
+    def _open_rows(self) -> int:
+        size = os.fstat(self._fd).st_size
+        head = os.pread(self._fd, HEADER.size, 0)
+        if len(head) < HEADER.size or head[: len(MAGIC)] == bytes(len(MAGIC)):
+            os.posix_fallocate(self._fd, 0, HEADER_BYTES)
+            os.pwrite(self._fd, HEADER.pack(bytes(8), VERSION, ROW.size, 0), 0)
+            os.pwrite(self._fd, MAGIC, 0)
+            return 0
+        magic, version, row_bytes, rows = HEADER.unpack(head)
+        if magic != MAGIC or version != VERSION or row_bytes != ROW.size:
+            raise RunDirectoryError(
+                f"{self.path}: not a flight recorder of this version: "
+                "continue the run with the version that began it, or start a new run directory"
+            )
+        return min(int(rows), max(0, size - HEADER_BYTES) // ROW.size)
+
+    def _map(self, rows: int) -> None:
+        """Makes room for `rows` rows at least, up to a whole chunk."""
+        capacity = -(-rows // CHUNK_ROWS) * CHUNK_ROWS
+        size = HEADER_BYTES + capacity * ROW.size
+        os.posix_fallocate(self._fd, 0, size)
+        memory = mmap.mmap(self._fd, size)
+        if hasattr(self, "_memory"):
+            self._unmap()
+        self._memory = memory
+        self._view = memoryview(memory)
+        # A memoryview of "Q" stores all eight bytes at once; `struct` may store byte by byte.
+        self._count = self._view[ROWS_OFFSET : ROWS_OFFSET + 8].cast("Q")
+        self._capacity = capacity
+        self._count[0] = self._rows
+
+    def _unmap(self) -> None:
+        self._count.release()
+        self._view.release()
+        self._memory.close()
+
+    def _known_names(self) -> list[str]:
+        try:
+            names = json.loads(columns_path(self.path).read_text())
+            return [str(name) for name in names][:OBSERVED_SLOTS]
+        except FileNotFoundError:
+            return []
+        except (OSError, ValueError, TypeError):
+            # Whose values the old rows hold is lost: new names must not lay claim to their slots.
+            return [f"observed_{slot}" for slot in range(OBSERVED_SLOTS)]
+
+    def _register(self, name: str) -> int:
+        """Returns the slot of a new name, or -1 when all slots are taken."""
+        slot = len(self._slots)
+        if slot >= OBSERVED_SLOTS:
+            return -1
+        write_json(columns_path(self.path), [*self._slots, name])
+        self._slots[name] = slot
+        return slot

@@ -1,0 +1,64 @@
+"""The flight recorder's file format: a header of 64 bytes, then rows of one fixed size.
+
+The header holds magic, version, row size and, at byte 16, the number of complete rows. That number
+is stored after its row and in one aligned 8-byte store, so that no reader sees half a row. The
+magic is stored last when a file is made: a file without one is a file without rows.
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import numpy as np
+
+MAGIC = b"TSSTEPS1"
+VERSION = 1
+HEADER = struct.Struct("<8sIIQ")
+HEADER_BYTES = 64
+ROWS_OFFSET = 16
+OBSERVED_SLOTS = 16
+
+STEP_DTYPE = np.dtype(
+    [
+        ("step", "<i8"),
+        ("attempt", "<i4"),
+        ("flags", "<u4"),
+        ("time", "<f8"),
+        ("loss", "<f8"),
+        ("grad_norm", "<f8"),
+        ("lr", "<f8"),
+        ("loss_scale", "<f8"),
+        ("step_time_s", "<f8"),
+        ("memory_gib", "<f8"),
+        ("batch_size", "<i8"),
+        ("backward_calls", "<i4"),
+        ("forward_calls", "<i4"),
+        ("batch_signature", "<u8"),
+        ("risk", "<f8"),
+        ("observed", "<f8", (OBSERVED_SLOTS,)),
+    ]
+)
+"""One step: `time` in unix seconds, `risk` NaN until it was judged, the rest as in `StepRecord`."""
+
+ROW = struct.Struct(f"<qiId6dqiiQd{OBSERVED_SLOTS}d")
+"""The same layout for `struct`, which packs a row several times faster than numpy does."""
+
+LOSS_SEEN = 1
+GRAD_SEEN = 2
+SCALER_SKIPPED = 4
+UPDATE_SKIPPED = 8
+"""The policy left this update out."""
+REPLAYED = 16
+"""The step was repeated after a restart or a rollback; its numbers stand in an older row too."""
+
+OBSERVED_SHIFT = 16
+"""Bit 16 + i of `flags` says that slot i was observed, since NaN is a value too."""
+
+FLAGS_OFFSET = 12
+RISK_OFFSET = int(STEP_DTYPE.fields["risk"][1])  # type: ignore[index]
+
+
+def columns_path(path: Path) -> Path:
+    """Where the names of the observed slots of the flight recorder at `path` are."""
+    return path.with_name(path.name + ".columns.json")
