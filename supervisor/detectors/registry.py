@@ -1,0 +1,96 @@
+"""From the section ``detectors`` of a config to detectors."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from supervisor.detectors.base import Detector
+from supervisor.errors import ConfigError
+
+BUILTIN: dict[str, str] = {
+    "nonfinite": "supervisor.detectors.nonfinite.NonfiniteDetector",
+    "loss_anomaly": "supervisor.detectors.loss_anomaly.LossAnomalyDetector",
+    "gradient_anomaly": "supervisor.detectors.gradient_anomaly.GradientAnomalyDetector",
+    "loss_scale": "supervisor.detectors.loss_scale.LossScaleDetector",
+}
+"""Detectors that run unless a config says ``name: null``."""
+
+
+def build_detectors(settings: Mapping[str, Any]) -> list[Detector]:
+    """Builds every built-in detector and those that `settings` adds.
+
+    Args:
+        settings: detector name → mapping of its settings, or None to switch it off. A key
+            ``class: dotted.path.Class`` makes the entry a detector of the user's own.
+
+    Raises:
+        ConfigError: an unknown name, an unknown setting, a class that cannot be imported, or a
+            value the detector refuses; names the nearest right one.
+    """
+    wanted: dict[str, dict[str, Any] | None] = {name: {} for name in BUILTIN}
+    for name, value in settings.items():
+        if value is None or value is False:
+            _check_known(name, value)
+            wanted[name] = None
+            continue
+        if value is True:
+            value = {}
+        if not isinstance(value, Mapping):
+            raise ConfigError(
+                f"detectors.{name}: {value!r}: give its settings as `key: value`, or null"
+            )
+        if "class" not in value:
+            _check_known(name, value)
+        wanted[name] = dict(value)
+    return [_build(name, value) for name, value in wanted.items() if value is not None]
+
+
+def _check_known(name: str, value: Any) -> None:
+    if name not in BUILTIN:
+        raise ConfigError(
+            f"detectors.{name}: unknown detector{_nearest(name, BUILTIN)}; "
+            "one of your own needs `class: module.Class`"
+        )
+
+
+def _build(name: str, settings: dict[str, Any]) -> Detector:
+    own = settings.pop("class", None)
+    kind = _load(name, str(own) if own is not None else BUILTIN[name])
+    parameters = inspect.signature(kind).parameters
+    if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        for key in settings:
+            if key not in parameters:
+                raise ConfigError(
+                    f"detectors.{name}.{key}: unknown setting{_nearest(key, parameters)}"
+                )
+    try:
+        detector = kind(**settings)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"detectors.{name}: {error}: correct its settings") from error
+    if not isinstance(detector, Detector):
+        raise ConfigError(
+            f"detectors.{name}.class: {own}: not a Detector: derive it from supervisor.Detector"
+        )
+    if own is not None:
+        detector.name = name  # the key in the config names this instance
+    return detector
+
+
+def _load(name: str, path: str) -> type[Detector]:
+    module, _, attribute = path.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"detectors.{name}.class: {path}: {error}: give an importable dotted path"
+        ) from error
+    return found  # type: ignore[no-any-return]
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.5)
+    return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(sorted(known))}"

@@ -1,0 +1,1 @@
+"""Running statistics that the detectors and the predictor are made of: one statistic a file."""

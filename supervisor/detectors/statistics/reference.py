@@ -1,0 +1,100 @@
+"""What a signal used to be like: a robust window that trouble cannot bend."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import Any
+
+from supervisor.detectors.statistics.robust_window import RobustWindow
+
+
+class Reference:
+    """Robust location and scale of the recent past of a signal, ending `lag` values ago.
+
+    A rise that builds up over several steps must not become its own yardstick, therefore the
+    window ends a few steps ago, and a value more than `reject_z` scales above the median does not
+    enter it. A level that stays is adopted after `adopt_after` rejected values, so that an intended
+    change does not alarm for ever.
+
+    Attributes:
+        window: the accepted values.
+        floor: smallest scale, in the unit of the signal; keeps a flat signal from alarming.
+    """
+
+    __slots__ = ("_pending", "_rejected", "adopt_after", "floor", "lag", "reject_z", "window")
+
+    def __init__(
+        self,
+        *,
+        size: int = 50,
+        lag: int = 3,
+        floor: float = 0.02,
+        reject_z: float = 6.0,
+        adopt_after: int = 100,
+    ) -> None:
+        self.window = RobustWindow(size)
+        self.lag = lag
+        self.floor = floor
+        self.reject_z = reject_z
+        self.adopt_after = adopt_after
+        self._pending: deque[float] = deque()
+        self._rejected: deque[float] = deque(maxlen=adopt_after)
+
+    def __len__(self) -> int:
+        return len(self.window)
+
+    @property
+    def median(self) -> float:
+        return self.window.median
+
+    @property
+    def scale(self) -> float:
+        return max(self.window.sigma, self.floor)
+
+    def z(self, value: float) -> float:
+        """How many scales `value` lies above the median; 0 while nothing is known."""
+        if not len(self.window):
+            return 0.0
+        return (value - self.window.median) / self.scale
+
+    def push(self, value: float) -> None:
+        """Takes in the newest value; judge it with `z` before."""
+        if not math.isfinite(value):
+            return
+        self._pending.append(value)
+        if len(self._pending) > self.lag:
+            self._admit(self._pending.popleft())
+
+    def clear(self) -> None:
+        self.window.clear()
+        self._pending.clear()
+        self._rejected.clear()
+
+    def _admit(self, value: float) -> None:
+        if len(self.window) >= 10 and self.z(value) > self.reject_z:
+            self._rejected.append(value)
+            if len(self._rejected) >= self.adopt_after:
+                self._adopt()
+            return
+        self.window.add(value)
+        if self._rejected:
+            self._rejected.popleft()
+
+    def _adopt(self) -> None:
+        self.window.clear()
+        for value in list(self._rejected)[-self.window.size :]:
+            self.window.add(value)
+        self._rejected.clear()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "window": self.window.state_dict(),
+            "pending": list(self._pending),
+            "rejected": list(self._rejected),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.window.load_state_dict(state["window"])
+        self._pending = deque(state["pending"])
+        self._rejected = deque(state["rejected"], maxlen=self.adopt_after)

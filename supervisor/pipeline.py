@@ -1,0 +1,142 @@
+"""Record → detectors → risk → decision: the pure heart that the live run and backtest share."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from supervisor.detectors.base import Detector
+from supervisor.detectors.registry import build_detectors
+from supervisor.ladder import EscalationLadder
+from supervisor.predictor import CrashPredictor
+from supervisor.records import ActionResult, Alert, CrashRisk, Decision, StepRecord
+from supervisor.settings import PolicySettings, RunSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """What the pipeline thinks of one step.
+
+    Attributes:
+        record: the step.
+        alerts: what the detectors had to say.
+        risk: the predictor's probability with its reasons.
+        decision: what is to be done, or None.
+        outcomes: treatments whose verification ended at this step: (name, step at which it was
+            applied, ``helped`` or ``failed``).
+        errors: detectors that raised and were switched off at this step, with the reason.
+    """
+
+    record: StepRecord
+    alerts: tuple[Alert, ...]
+    risk: CrashRisk
+    decision: Decision | None
+    outcomes: tuple[tuple[str, int, str], ...] = ()
+    errors: tuple[str, ...] = ()
+
+
+class Pipeline:
+    """Judges every step; the same records give the same judgements, to the bit.
+
+    Args:
+        settings: the config; its ``detectors`` section says what watches.
+        policy: what to do about trouble.
+        extra_detectors: detectors registered by the user's code.
+
+    Raises:
+        ConfigError: the ``detectors`` section is wrong.
+    """
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        policy: PolicySettings,
+        *,
+        extra_detectors: Sequence[Detector] = (),
+    ) -> None:
+        self.policy = policy
+        self.detectors = [*build_detectors(settings.detectors), *extra_detectors]
+        self.predictor = CrashPredictor()
+        self.ladder = EscalationLadder(policy)
+        self._history: deque[tuple[int, dict[str, Any]]] = deque(maxlen=HISTORY_LENGTH)
+
+    def update(self, record: StepRecord) -> Judgement:
+        """Judges one step, before its update is applied. Never raises for a detector's fault."""
+        if record.step % HISTORY_EVERY == 0:
+            self._history.append((record.step, self._view()))
+        alerts: list[Alert] = []
+        errors: list[str] = []
+        scores: dict[str, float] = {}
+        for detector in list(self.detectors):
+            try:
+                alert = detector.update(record)
+                scores[detector.name] = float(detector.score)
+            except Exception as error:  # a user's detector may do anything
+                self.detectors.remove(detector)
+                errors.append(f"{detector.name}: {type(error).__name__}: {error}: switched off")
+                continue
+            if alert is not None:
+                alerts.append(alert)
+        risk = self.predictor.update(record, scores, alerts)
+        decision = self.ladder.decide(record, alerts, risk)
+        return Judgement(
+            record=record,
+            alerts=tuple(alerts),
+            risk=risk,
+            decision=decision,
+            errors=tuple(errors),
+        )
+
+    def settle(self, result: ActionResult, step: int) -> None:
+        """Takes in what an action of the decision at `step` did."""
+        self.ladder.settle(result, step)
+
+    def rolled_back(self, to_step: int, state: Mapping[str, Any] | None = None) -> None:
+        """The training's state is that of `to_step` again: so are the windows.
+
+        Args:
+            to_step: the step whose state was restored.
+            state: `state_dict` held with the snapshot; without it the pipeline goes back to its
+                own newest copy at or before `to_step`, or begins anew. Treatments, skips and
+                budgets are not taken back.
+        """
+        view = state
+        if view is None:
+            view = next((kept for step, kept in reversed(self._history) if step <= to_step), None)
+        if view is None:
+            for detector in self.detectors:
+                detector.reset()
+            self.predictor.reset()
+            return
+        self._load_view(view)
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON-able; an equal pipeline goes on from it bit for bit."""
+        return {**self._view(), "ladder": self.ladder.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from `state`; detectors it does not know begin anew."""
+        self._load_view(state)
+        self.ladder.load_state_dict(state["ladder"])
+
+    def _view(self) -> dict[str, Any]:
+        return {
+            "detectors": {d.name: d.state_dict() for d in self.detectors},
+            "predictor": self.predictor.state_dict(),
+        }
+
+    def _load_view(self, state: Mapping[str, Any]) -> None:
+        for detector in self.detectors:
+            kept = state["detectors"].get(detector.name)
+            if kept is None:
+                detector.reset()
+            else:
+                detector.load_state_dict(kept)
+        self.predictor.load_state_dict(state["predictor"])
+
+
+HISTORY_EVERY = 10
+HISTORY_LENGTH = 60
+"""Copies of the windows are kept for 600 steps, beyond the oldest snapshot (300 steps)."""

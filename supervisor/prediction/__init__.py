@@ -1,0 +1,1 @@
+"""Signals of the crash predictor: one kind of trouble a file."""
