@@ -1,0 +1,94 @@
+"""A state on disk: one file that plain torch reads.
+
+    state = torch.load("state.pt", weights_only=True, map_location="cpu")
+    model.load_state_dict(state["models"]["model_0"], strict=False)
+
+(``strict=False`` because non-persistent buffers are in it too.)
+"""
+
+from __future__ import annotations
+
+import pickle
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from supervisor.errors import CheckpointDamaged, CheckpointError
+from supervisor.storage.private_files import open_private
+from supervisor.training_state.plain_form import to_plain
+from supervisor.training_state.state import FORMAT
+from supervisor.training_state.tensors import local, outside_autograd
+
+STATE_FILE = "state.pt"
+
+
+def write_state(folder: Path, state: Mapping[str, Any]) -> Path:
+    """Writes ``state.pt`` into `folder` (private, not yet flushed to disk); returns its path.
+
+    Checksums, staging and flushing are the business of whoever owns `folder`.
+
+    Raises:
+        CheckpointError: `state` holds something that is neither a tensor nor plain.
+        OSError: the disk is full, or `folder` is missing.
+    """
+    left_out: list[str] = []
+    plain = to_plain(dict(state), "state", left_out)
+    if left_out:
+        raise CheckpointError(
+            f"{folder.name}: {left_out[0]}: track an object whose state_dict() is made of "
+            "tensors and plain values"
+        )
+    path = folder / STATE_FILE
+    with outside_autograd(), open_private(path, "wb") as file:
+        torch.save(_compact(plain, {}), file)
+    return path
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """Returns the state in `folder` on the CPU; nothing in the file is executed.
+
+    Raises:
+        CheckpointError: there is no state, or a newer version of this package wrote it.
+        CheckpointDamaged: the file is not what `write_state` writes.
+    """
+    path = folder / STATE_FILE
+    try:
+        state = torch.load(path, weights_only=True, map_location="cpu")
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path}: no such file: use another checkpoint of the run") from error
+    except (
+        pickle.UnpicklingError,
+        zipfile.BadZipFile,
+        RuntimeError,
+        EOFError,
+        ValueError,
+        KeyError,
+    ) as error:
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CheckpointDamaged(f"{path}: not readable ({first}): use an older one") from error
+    if not isinstance(state, dict) or "format" not in state:
+        raise CheckpointDamaged(f"{path}: not a state of this package: use an older one")
+    if state["format"] > FORMAT:
+        raise CheckpointError(
+            f"{path}: format {state['format']}, this version reads up to {FORMAT}: "
+            "update training-supervisor"
+        )
+    return state
+
+
+def _compact(value: Any, done: dict[int, torch.Tensor]) -> Any:
+    """Moves tensors to the CPU, and copies those that are a small view of a large memory."""
+    if isinstance(value, torch.Tensor):
+        if id(value) not in done:
+            host = local(value).cpu()
+            whole = host.untyped_storage().nbytes() == host.numel() * host.element_size()
+            done[id(value)] = host if whole else host.clone()
+        return done[id(value)]
+    if isinstance(value, dict):
+        return {key: _compact(item, done) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_compact(item, done) for item in value)
+    return value

@@ -1,0 +1,119 @@
+"""Parameters, buffers and training flags of one model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from supervisor.errors import CheckpointError
+from supervisor.training_state.plain_form import from_plain, to_plain
+from supervisor.training_state.tensors import local, outside_autograd, write_into
+
+
+def model_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Returns all parameters and all buffers, non-persistent ones too, under ``state_dict`` names.
+
+    Tied tensors appear under each of their names as one object; lazy ones that do not exist yet
+    are missing.
+    """
+    found: dict[str, torch.Tensor] = dict(model.named_parameters(remove_duplicate=False))
+    found.update(model.named_buffers(remove_duplicate=False))
+    lazy = nn.parameter.UninitializedTensorMixin
+    return {name: local(t) for name, t in found.items() if not isinstance(t, lazy)}
+
+
+def check_model(where: str, model: nn.Module, saved: Mapping[str, torch.Tensor]) -> None:
+    """Raises CheckpointError if a saved parameter is missing or has another shape, or vice versa.
+
+    Buffers are more liberal: a model may create them or let them grow while it runs.
+    """
+    live = model_tensors(model)
+    parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    buffers = {name for name, _ in model.named_buffers(remove_duplicate=False)}
+    for name in sorted(parameters - saved.keys()):
+        if name in live:
+            raise CheckpointError(
+                f"{where}.{name}: not in the checkpoint: it was saved from another model; "
+                "start a new run directory, or restore the model's code"
+            )
+    for name, tensor in saved.items():
+        if name in parameters and name in live:
+            if live[name].shape != tensor.shape:
+                raise CheckpointError(
+                    f"{where}.{name}: shape {tuple(tensor.shape)} in the checkpoint, "
+                    f"{tuple(live[name].shape)} in the model: restore the model's code or its "
+                    "arguments, or start a new run directory"
+                )
+        elif name not in parameters and name not in buffers and not _is_buffer_place(model, name):
+            raise CheckpointError(
+                f"{where}.{name}: in the checkpoint but not in the model: restore the model's "
+                "code or its arguments, or start a new run directory"
+            )
+
+
+def restore_model(model: nn.Module, saved: Mapping[str, torch.Tensor]) -> None:
+    """Copies `saved` into the live tensors; call `check_model` first.
+
+    A buffer that has another shape now is replaced. ``requires_grad`` is never touched.
+    """
+    live: dict[str, torch.Tensor] = dict(model.named_parameters(remove_duplicate=False))
+    live.update(model.named_buffers(remove_duplicate=False))
+    written: set[int] = set()
+    with outside_autograd():
+        for name, tensor in saved.items():
+            target = live.get(name)
+            if target is not None and id(target) in written:
+                continue
+            if target is not None and local(target).shape == tensor.shape:
+                write_into(target, tensor)
+                written.add(id(target))
+            elif isinstance(target, nn.Parameter):
+                continue  # lazy and not yet materialised: it gets its value when it is
+            else:
+                path, _, leaf = name.rpartition(".")
+                device = _device_of(model) if target is None else target.device
+                model.get_submodule(path)._buffers[leaf] = tensor.detach().to(device, copy=True)
+
+
+def modes(model: nn.Module) -> dict[str, bool]:
+    """Returns the ``training`` flag of every submodule by its name."""
+    return {name: part.training for name, part in model.named_modules()}
+
+
+def restore_modes(model: nn.Module, saved: Mapping[str, bool]) -> None:
+    for name, part in model.named_modules():
+        if name in saved:
+            part.training = saved[name]
+
+
+def extra_states(model: nn.Module, where: str, left_out: list[str]) -> dict[str, Any]:
+    """Returns what submodules with their own ``get_extra_state`` give, in plain form."""
+    return {
+        name: to_plain(part.get_extra_state(), f"{where}.{name} extra state", left_out)
+        for name, part in model.named_modules()
+        if type(part).get_extra_state is not nn.Module.get_extra_state
+    }
+
+
+def restore_extra_states(model: nn.Module, saved: Mapping[str, Any]) -> None:
+    parts = dict(model.named_modules())
+    for name, state in saved.items():
+        if name in parts and type(parts[name]).set_extra_state is not nn.Module.set_extra_state:
+            parts[name].set_extra_state(from_plain(state))
+
+
+def _is_buffer_place(model: nn.Module, name: str) -> bool:
+    """Whether a buffer of that name may be created: its module exists and the name is free."""
+    path, _, leaf = name.rpartition(".")
+    try:
+        part = model.get_submodule(path)
+    except AttributeError:
+        return False
+    return leaf in part._buffers or leaf in part._parameters
+
+
+def _device_of(model: nn.Module) -> torch.device:
+    return next((p.device for p in model.parameters()), torch.device("cpu"))

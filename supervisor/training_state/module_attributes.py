@@ -1,0 +1,62 @@
+"""Plain attributes of modules that `forward` may change: call counters, decay factors, histories.
+
+They are no buffers, so no ``state_dict`` has them; a fast-forward leaves `forward` out, so they
+must come from the checkpoint.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import nn
+
+from supervisor.training_state.plain_form import from_plain, to_plain
+
+_ITEMS_LIMIT = 1000
+_INTERNAL = frozenset(vars(nn.Module()))
+_SCALARS = (bool, int, float, str, complex, type(None))
+
+
+def module_attributes(module: nn.Module) -> dict[str, Any]:
+    """Returns ``submodule:attribute`` → plain form, of scalars and short containers of them."""
+    left_out: list[str] = []
+    return {path: to_plain(owner[name], path, left_out) for path, owner, name in _places(module)}
+
+
+def put_back_attributes(module: nn.Module, saved: Mapping[str, Any]) -> None:
+    """Sets what `module_attributes` returned; lists, deques and dicts keep their identity."""
+    for path, owner, name in list(_places(module)):
+        if path not in saved:
+            continue
+        value, live = from_plain(saved[path]), owner[name]
+        if isinstance(live, list) and isinstance(value, list):
+            live[:] = value
+        elif isinstance(live, dict) and isinstance(value, dict):
+            live.clear()
+            live.update(value)
+        elif isinstance(live, collections.deque) and isinstance(value, collections.deque):
+            live.clear()
+            live.extend(value)
+        else:
+            owner[name] = value
+
+
+def _places(module: nn.Module) -> Iterator[tuple[str, dict[str, Any], str]]:
+    for path, part in module.named_modules():
+        for name, value in list(vars(part).items()):
+            if name not in _INTERNAL and _is_plain(value):
+                yield f"{path}:{name}", vars(part), name
+
+
+def _is_plain(value: Any) -> bool:
+    if type(value) in _SCALARS:
+        return True
+    if type(value) in (list, tuple, collections.deque):
+        return len(value) <= _ITEMS_LIMIT and all(type(item) in _SCALARS for item in value)
+    if type(value) is dict:
+        return len(value) <= _ITEMS_LIMIT and all(
+            type(key) in _SCALARS and type(item) in _SCALARS for key, item in value.items()
+        )
+    return False

@@ -1,0 +1,165 @@
+"""State, parameter groups and homeless parameters of one optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from supervisor.errors import CheckpointError
+from supervisor.training_state.plain_form import from_plain, to_plain
+from supervisor.training_state.tensors import local, outside_autograd, write_into
+
+_OWN_ATTRIBUTES = frozenset({"defaults", "state", "param_groups"})
+
+
+def optimizer_parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """Returns all parameters in the order of the groups; their index is their name in a state."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def capture_optimizer(
+    optimizer: torch.optim.Optimizer, where: str, left_out: list[str], in_models: set[int]
+) -> dict[str, Any]:
+    """Returns live state by parameter index, the groups, and parameters outside all models.
+
+    Args:
+        in_models: ids of the parameters that are saved with a model.
+    """
+    parameters = optimizer_parameters(optimizer)
+    index_of = {id(parameter): index for index, parameter in enumerate(parameters)}
+    state: dict[Any, Any] = {}
+    shared: dict[str, Any] = {}
+    for key, entries in optimizer.state.items():
+        if id(key) in index_of:
+            index = index_of[id(key)]
+            state[index] = to_plain(dict(entries), f"{where} state {index}", left_out)
+        elif isinstance(key, str):
+            shared[key] = to_plain(entries, f"{where} state {key}", left_out)
+    groups = []
+    for number, group in enumerate(optimizer.param_groups):
+        rest = {key: value for key, value in group.items() if key != "params"}
+        saved = to_plain(rest, f"{where} group {number}", left_out)
+        groups.append(saved | {"params": [index_of[id(p)] for p in group["params"]]})
+    loose = {i: local(p) for i, p in enumerate(parameters) if id(p) not in in_models}
+    return {
+        "state": state,
+        "shared": shared,
+        "param_groups": groups,
+        "parameters": loose,
+        "attributes": _attributes(optimizer),
+    }
+
+
+def check_optimizer(where: str, optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
+    """Raises CheckpointError if the groups have other sizes or a parameter another shape."""
+    live = [len(group["params"]) for group in optimizer.param_groups]
+    then = [len(group["params"]) for group in saved["param_groups"]]
+    if live != then:
+        raise CheckpointError(
+            f"{where}: parameters per group are {live}, {then} in the checkpoint: build the "
+            "optimizer as the run did, or start a new run directory"
+        )
+    parameters = optimizer_parameters(optimizer)
+    for index, tensor in saved["parameters"].items():
+        if local(parameters[index]).shape != tensor.shape:
+            raise CheckpointError(
+                f"{where}: parameter {index} has shape {tuple(parameters[index].shape)}, "
+                f"{tuple(tensor.shape)} in the checkpoint: restore the script's arguments"
+            )
+
+
+def restore_optimizer(
+    optimizer: torch.optim.Optimizer, saved: Mapping[str, Any], *, groups: bool
+) -> None:
+    """Makes the state exactly the saved one, in place where a tensor of that shape exists.
+
+    Entries that did not exist then are removed. With `groups` the hyperparameters of the groups
+    and plain attributes of optimizers from outside torch come back too, else they stay as the
+    user's schedule has them now.
+    """
+    parameters = optimizer_parameters(optimizer)
+    with outside_autograd():
+        for index, tensor in saved["parameters"].items():
+            write_into(parameters[index], tensor)
+        for index, parameter in enumerate(parameters):
+            if index not in saved["state"]:
+                optimizer.state.pop(parameter, None)
+                continue
+            entries = optimizer.state[parameter]
+            wanted = from_plain(saved["state"][index])
+            eager = _wants_step_on_device(optimizer, parameter)
+            for key in [key for key in entries if key not in wanted]:
+                del entries[key]
+            for key, value in wanted.items():
+                on_host = key == "step" and not eager
+                entries[key] = _put(entries.get(key), value, parameter, on_host)
+        for key, value in saved["shared"].items():
+            optimizer.state[key] = _put(
+                optimizer.state.get(key), from_plain(value), parameters[0], False
+            )
+        if groups:
+            _restore_groups(optimizer, saved)
+
+
+def _restore_groups(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
+    for group, then in zip(optimizer.param_groups, saved["param_groups"], strict=True):
+        for key, value in then.items():
+            if key == "params":
+                continue
+            if isinstance(value, torch.Tensor) and isinstance(group.get(key), torch.Tensor):
+                write_into(group[key], value)
+            else:
+                group[key] = _fresh(from_plain(value), None)
+    for name, value in saved["attributes"].items():
+        setattr(optimizer, name, value)
+
+
+def _put(live: Any, saved: Any, parameter: torch.Tensor, on_host: bool) -> Any:
+    """Returns what belongs in the place of `live`: itself with the saved values, or a new one."""
+    if isinstance(saved, torch.Tensor):
+        if (
+            isinstance(live, torch.Tensor)
+            and local(live).shape == saved.shape
+            and live.dtype == saved.dtype
+        ):
+            write_into(live, saved)
+            return live
+        return _fresh(saved, None if on_host else parameter.device)
+    if isinstance(saved, list) and isinstance(live, list) and len(saved) == len(live):
+        live[:] = [_put(*pair, parameter, on_host) for pair in zip(live, saved, strict=True)]
+        return live
+    return _fresh(saved, parameter.device)
+
+
+def _fresh(value: Any, device: torch.device | None) -> Any:
+    """Copies tensors of nested containers, onto `device` unless None."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().to(device or value.device, copy=True)
+    if isinstance(value, (list, tuple)):
+        return type(value)(_fresh(item, device) for item in value)
+    if isinstance(value, dict):
+        return {key: _fresh(item, device) for key, item in value.items()}
+    return value
+
+
+def _wants_step_on_device(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> bool:
+    """Whether ``step`` lies beside the parameter: capturable and fused kernels read it there."""
+    for group in optimizer.param_groups:
+        if any(one is parameter for one in group["params"]):
+            return bool(group.get("capturable") or group.get("fused"))
+    return False
+
+
+def _attributes(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Counters and the like that an optimizer from outside torch keeps as plain attributes."""
+    if type(optimizer).__module__.startswith("torch."):
+        return {}
+    return {
+        name: value
+        for name, value in vars(optimizer).items()
+        if name not in _OWN_ATTRIBUTES
+        and not name.startswith("_")
+        and type(value) in (bool, int, float, str)
+    }

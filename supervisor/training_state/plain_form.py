@@ -1,0 +1,211 @@
+"""Turns what `state_dict` methods return into tensors and plain containers, and back.
+
+Plain are None, bool, int, float, str, tensors, and lists, tuples and dicts of them with plain
+keys; ``torch.load(weights_only=True)`` reads exactly these. Everything else becomes a dict with
+the key ``__kind__``. Classes are looked up among modules already imported, never imported.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import enum
+import pathlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+KIND = "__kind__"
+_SCALARS = (bool, int, float, str)
+_FACTORIES: dict[str, Callable[[], Any]] = {
+    kind.__name__: kind for kind in (int, float, list, dict, set, str, bool)
+}
+_DEPTH_LIMIT = 32
+
+
+def to_plain(value: Any, where: str, left_out: list[str], depth: int = 0) -> Any:
+    """Returns `value` in plain form; tensors and the memory of arrays are shared, not copied.
+
+    Args:
+        value: what is to be saved.
+        where: the name of `value` for messages, such as ``tracked ema``.
+        left_out: gets one line for everything that has no plain form; None stands in its place.
+        depth: containers around `value`; past 32 it is taken for a cycle and left out.
+    """
+    if value is None or type(value) in _SCALARS or isinstance(value, torch.Tensor):
+        return value
+    if depth > _DEPTH_LIMIT:
+        left_out.append(f"{where}: nested deeper than {_DEPTH_LIMIT}")
+        return None
+
+    def inner(item: Any, key: Any) -> Any:
+        return to_plain(item, f"{where}[{key!r}]", left_out, depth + 1)
+
+    if type(value) in (list, tuple):
+        return type(value)(inner(item, index) for index, item in enumerate(value))
+    if isinstance(value, dict):
+        return _dict_to_plain(value, where, left_out, depth)
+    if isinstance(value, (np.ndarray, np.generic)):
+        return _array_to_plain(value, where, left_out)
+    if isinstance(value, collections.deque):
+        items = [inner(item, index) for index, item in enumerate(value)]
+        return {KIND: "deque", "items": items, "maxlen": value.maxlen}
+    if isinstance(value, (set, frozenset)):
+        items = [inner(item, item) for item in sorted(value, key=repr)]
+        return {KIND: type(value).__name__, "items": items}
+    if isinstance(value, (bytes, bytearray)):
+        data = torch.frombuffer(bytearray(value), dtype=torch.uint8) if value else torch.empty(0)
+        return {KIND: type(value).__name__, "data": data.to(torch.uint8)}
+    return _object_to_plain(value, where, left_out, inner)
+
+
+def _dict_to_plain(value: dict[Any, Any], where: str, left_out: list[str], depth: int) -> Any:
+    items = {
+        key: to_plain(item, f"{where}[{key!r}]", left_out, depth + 1) for key, item in value.items()
+    }
+    keys_plain = all(key is None or type(key) in _SCALARS for key in items)
+    if type(value) is dict and keys_plain and KIND not in items:
+        return items
+    pairs = [
+        [to_plain(key, f"key of {where}", left_out, depth + 1), item] for key, item in items.items()
+    ]
+    form = {KIND: "dict", "items": pairs}
+    if isinstance(value, collections.OrderedDict):
+        form[KIND] = "ordered_dict"
+    elif isinstance(value, collections.Counter):
+        form[KIND] = "counter"
+    elif isinstance(value, collections.defaultdict):
+        factory = getattr(value.default_factory, "__name__", "")
+        if factory in _FACTORIES:
+            form |= {KIND: "defaultdict", "factory": factory}
+    return form
+
+
+def _array_to_plain(value: np.ndarray[Any, Any] | np.generic, where: str, out: list[str]) -> Any:
+    array = np.asarray(value)
+    if array.dtype.hasobject or array.dtype.names:
+        out.append(f"{where}: NumPy array of dtype {array.dtype}")
+        return None
+    flat = np.ascontiguousarray(array).reshape(-1)
+    if not flat.flags.writeable:
+        flat = flat.copy()
+    data = torch.from_numpy(flat.view(np.uint8)) if flat.size else torch.empty(0, dtype=torch.uint8)
+    return {
+        KIND: "array" if isinstance(value, np.ndarray) else "array_scalar",
+        "dtype": array.dtype.str,
+        "shape": list(array.shape),
+        "data": data,
+    }
+
+
+def _object_to_plain(
+    value: Any, where: str, left_out: list[str], inner: Callable[[Any, Any], Any]
+) -> Any:
+    kind = type(value)
+    named = {"module": kind.__module__, "class": kind.__qualname__}
+    if isinstance(value, enum.Enum):
+        return {KIND: "enum", **named, "name": value.name}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        items = [inner(item, index) for index, item in enumerate(value)]
+        return {KIND: "namedtuple", **named, "items": items}
+    if dataclasses.is_dataclass(value):
+        names = [f.name for f in dataclasses.fields(value) if hasattr(value, f.name)]
+        fields = {name: inner(getattr(value, name), name) for name in names}
+        return {KIND: "dataclass", **named, "fields": fields}
+    if isinstance(value, torch.dtype):
+        return {KIND: "torch_dtype", "name": str(value).removeprefix("torch.")}
+    if isinstance(value, torch.device):
+        return {KIND: "torch_device", "name": str(value)}
+    if isinstance(value, pathlib.PurePath):
+        return {KIND: "path", "name": str(value)}
+    if isinstance(value, complex):
+        return {KIND: "complex", "parts": [value.real, value.imag]}
+    for base in (*_SCALARS, list, tuple):
+        if isinstance(value, base):  # torch.Size and other subclasses of plain classes
+            return to_plain(base(value), where, left_out)
+    left_out.append(
+        f"{where}: {kind.__module__}.{kind.__qualname__} cannot be saved without pickle"
+    )
+    return None
+
+
+def from_plain(value: Any) -> Any:
+    """The inverse of `to_plain`; of a class that is not imported, its fields as a dict or tuple."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(from_plain(item) for item in value)
+    if not isinstance(value, dict):
+        return value
+    kind = value.get(KIND)
+    if kind is None:
+        return {key: from_plain(item) for key, item in value.items()}
+    return _BUILDERS[kind](value) if kind in _BUILDERS else None
+
+
+def _items(form: dict[str, Any]) -> list[Any]:
+    return [from_plain(item) for item in form["items"]]
+
+
+def _array(form: dict[str, Any]) -> Any:
+    data = form["data"].detach().cpu().contiguous().numpy().tobytes()
+    return np.frombuffer(data, dtype=np.dtype(form["dtype"])).reshape(form["shape"]).copy()
+
+
+def _imported(form: dict[str, Any]) -> Any:
+    found: Any = sys.modules.get(form["module"])
+    for part in form["class"].split("."):
+        found = getattr(found, part, None)
+    return found if isinstance(found, type) else None
+
+
+def _enum(form: dict[str, Any]) -> Any:
+    kind = _imported(form)
+    if kind is not None and issubclass(kind, enum.Enum) and form["name"] in kind.__members__:
+        return kind[form["name"]]
+    return form["name"]
+
+
+def _namedtuple(form: dict[str, Any]) -> Any:
+    kind, items = _imported(form), _items(form)
+    if (
+        kind is not None
+        and issubclass(kind, tuple)
+        and len(getattr(kind, "_fields", ())) == len(items)
+    ):
+        return tuple.__new__(kind, items)
+    return tuple(items)
+
+
+def _dataclass(form: dict[str, Any]) -> Any:
+    kind = _imported(form)
+    fields = {name: from_plain(item) for name, item in form["fields"].items()}
+    if kind is None or not dataclasses.is_dataclass(kind):
+        return fields
+    built = object.__new__(kind)
+    for name, item in fields.items():
+        object.__setattr__(built, name, item)
+    return built
+
+
+_BUILDERS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "dict": lambda form: dict(_items(form)),
+    "ordered_dict": lambda form: collections.OrderedDict(_items(form)),
+    "counter": lambda form: collections.Counter(dict(_items(form))),
+    "defaultdict": lambda form: collections.defaultdict(_FACTORIES[form["factory"]], _items(form)),
+    "deque": lambda form: collections.deque(_items(form), maxlen=form["maxlen"]),
+    "set": lambda form: set(_items(form)),
+    "frozenset": lambda form: frozenset(_items(form)),
+    "bytes": lambda form: form["data"].numpy().tobytes(),
+    "bytearray": lambda form: bytearray(form["data"].numpy().tobytes()),
+    "array": _array,
+    "array_scalar": lambda form: _array(form)[()],
+    "enum": _enum,
+    "namedtuple": _namedtuple,
+    "dataclass": _dataclass,
+    "torch_dtype": lambda form: getattr(torch, form["name"]),
+    "torch_device": lambda form: torch.device(form["name"]),
+    "path": lambda form: pathlib.Path(form["name"]),
+    "complex": lambda form: complex(*form["parts"]),
+}

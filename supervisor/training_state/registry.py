@@ -1,0 +1,142 @@
+"""Which models, optimizers, schedulers and scalers a run has, under names that outlive a process."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from supervisor.errors import UsageError
+
+
+class _Shelf:
+    """Objects of one kind in order of first sight, held weakly where their class allows it."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._holders: dict[str, Callable[[], Any]] = {}
+        self._next = 0
+
+    def name_of(self, wanted: object) -> str | None:
+        for name, holder in self._holders.items():
+            if holder() is wanted:
+                return name
+        return None
+
+    def put(self, value: object, name: str | None = None) -> str:
+        if name is None:
+            name = f"{self.kind}_{self._next}"
+            self._next += 1
+        try:
+            self._holders[name] = weakref.ref(value)
+        except TypeError:
+            self._holders[name] = lambda: value
+        return name
+
+    def remove(self, name: str) -> None:
+        self._holders.pop(name, None)
+
+    def alive(self) -> dict[str, Any]:
+        found = ((name, holder()) for name, holder in self._holders.items())
+        return {name: value for name, value in found if value is not None}
+
+
+class Registry:
+    """What a checkpoint is made of; the worker adds whatever it sees, as often as it likes.
+
+    Names are given in order of first sight (``model_0``, ``optimizer_0``, ...) and a number is
+    never used twice, so the same script gives the same names in every process. A model inside a
+    registered model is not registered again; when a model that contains registered ones is added
+    later (a wrapper, a GAN around its two halves), it takes the place and the name of the first
+    of them and the others leave. Add roots that own the optimizer's parameters first; copies that
+    are never stepped (EMA) may be added too, or tracked.
+
+    Objects are held weakly: one that the script drops leaves the registry.
+    """
+
+    def __init__(self) -> None:
+        self._models = _Shelf("model")
+        self._optimizers = _Shelf("optimizer")
+        self._schedulers = _Shelf("scheduler")
+        self._scalers = _Shelf("scaler")
+        self._tracked = _Shelf("tracked")
+        self._seen_modules: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+
+    @property
+    def models(self) -> dict[str, nn.Module]:
+        return self._models.alive()
+
+    @property
+    def optimizers(self) -> dict[str, torch.optim.Optimizer]:
+        return self._optimizers.alive()
+
+    @property
+    def schedulers(self) -> dict[str, Any]:
+        return self._schedulers.alive()
+
+    @property
+    def scalers(self) -> dict[str, Any]:
+        return self._scalers.alive()
+
+    @property
+    def tracked(self) -> dict[str, Any]:
+        return self._tracked.alive()
+
+    def add_model(self, module: nn.Module) -> str:
+        """Registers a root module; returns the name of the root under which it is saved."""
+        if module in self._seen_modules:
+            name = self._root_of(module)
+            if name is not None:
+                return name
+        inside = {id(part) for part in module.modules()}
+        contained = [name for name, model in self.models.items() if id(model) in inside]
+        parent = None if contained else self._root_of(module)
+        if parent is None:
+            parent = self._models.put(module, contained[0] if contained else None)
+            for name in contained[1:]:
+                self._models.remove(name)
+        self._seen_modules.add(module)
+        return parent
+
+    def add_optimizer(self, optimizer: torch.optim.Optimizer) -> str:
+        return self._optimizers.name_of(optimizer) or self._optimizers.put(optimizer)
+
+    def add_scheduler(self, scheduler: Any) -> str:
+        return self._schedulers.name_of(scheduler) or self._schedulers.put(scheduler)
+
+    def add_scaler(self, scaler: Any) -> str:
+        return self._scalers.name_of(scaler) or self._scalers.put(scaler)
+
+    def track(self, name: str, value: Any) -> str:
+        """Registers anything else that has ``state_dict`` and ``load_state_dict``.
+
+        What is already registered, or is a module, an optimizer, ... is added as such. A name
+        given a second time means the new object.
+
+        Raises:
+            UsageError: `value` lacks one of the two methods.
+        """
+        if isinstance(value, nn.Module):
+            return self.add_model(value)
+        if isinstance(value, torch.optim.Optimizer):
+            return self.add_optimizer(value)
+        for shelf in (self._schedulers, self._scalers):
+            known = shelf.name_of(value)
+            if known is not None:
+                return known
+        for method in ("state_dict", "load_state_dict"):
+            if not callable(getattr(value, method, None)):
+                raise UsageError(
+                    f"supervisor.track({name}=...): {type(value).__name__} has no {method}(): "
+                    "give it state_dict() and load_state_dict(), or track what it holds"
+                )
+        return self._tracked.put(value, name)
+
+    def _root_of(self, module: nn.Module) -> str | None:
+        for name, model in self.models.items():
+            if model is module or any(part is module for part in model.modules()):
+                return name
+        return None

@@ -1,0 +1,50 @@
+"""The global random number generators: Python, NumPy, torch on the CPU and on every CUDA device."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from supervisor.training_state.plain_form import from_plain, to_plain
+
+
+class RngState:
+    """Captures and restores all global generators together; draws from none of them."""
+
+    @staticmethod
+    def capture() -> dict[str, Any]:
+        """Returns copies in plain form; CUDA only where it is in use already (it costs 1 s)."""
+        version, words, gauss = random.getstate()
+        keys = torch.from_numpy(np.array(words, dtype=np.int64))
+        state = {
+            "python": {"version": version, "words": keys, "gauss": gauss},
+            "numpy": to_plain(np.random.get_state(legacy=False), "NumPy generator", []),
+            "torch": torch.get_rng_state(),
+        }
+        if torch.cuda.is_initialized():
+            state["cuda"] = torch.cuda.get_rng_state_all()
+        return state
+
+    @staticmethod
+    def restore(state: Mapping[str, Any]) -> None:
+        """Sets every generator that `state` has; CUDA devices that are missing are left out."""
+        python = state.get("python")
+        if python is not None:
+            words = tuple(python["words"].numpy().tolist())
+            random.setstate((python["version"], words, python["gauss"]))
+        if state.get("numpy") is not None:
+            np.random.set_state(from_plain(state["numpy"]))
+        if state.get("torch") is not None:
+            torch.set_rng_state(state["torch"].cpu())
+        devices = state.get("cuda") or []
+        if devices and torch.cuda.is_available():
+            for index, one in enumerate(devices[: torch.cuda.device_count()]):
+                torch.cuda.set_rng_state(one.cpu(), index)
+
+
+capture = RngState.capture
+restore = RngState.restore

@@ -1,0 +1,200 @@
+"""Copies of the state in memory, for a rollback without a restart and for writing behind.
+
+Copying into memory that was used before runs at the speed of memory; into fresh memory the
+operating system must first map every page, which was measured to take 20 to 50 times as long.
+So every copy reuses the buffers of one that is given up.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from supervisor.settings import SnapshotSettings
+from supervisor.training_state.tensors import local, outside_autograd, walk_tensors
+
+_GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The state as it was before the update of step `step`.
+
+    Attributes:
+        step: the boundary at which it was taken.
+        state: as from `TrainingState.capture`, copied; on the host.
+        extras: what the worker keeps with it (pipeline, counters, data position).
+    """
+
+    step: int
+    state: dict[str, Any]
+    extras: Mapping[str, Any] = field(default_factory=dict)
+
+
+def copy_state(live: Mapping[str, Any], into: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Copies a state to the host; tensors of `into` that fit by place, shape and dtype are reused.
+
+    `into` must not be used afterwards. Tensors that appear twice (tied ones) are copied once. From
+    a CUDA device the copies go to pinned memory without blocking; one wait at the end.
+    """
+    copier = _Copier()
+    with outside_autograd():
+        copied: dict[str, Any] = copier.copy(dict(live), into)
+    if copier.asynchronous:
+        torch.cuda.synchronize()
+    return copied
+
+
+class _Copier:
+    def __init__(self) -> None:
+        self.asynchronous = False
+        self._done: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._used: set[int] = set()
+
+    def copy(self, value: Any, into: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return self._copy_tensor(value, into)
+        if isinstance(value, dict):
+            places = into if isinstance(into, dict) else {}
+            return {key: self.copy(item, places.get(key)) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            places = into if isinstance(into, (list, tuple)) else ()
+            padded = [*places, *[None] * (len(value) - len(places))]
+            return type(value)(self.copy(*pair) for pair in zip(value, padded, strict=False))
+        return value
+
+    def _copy_tensor(self, value: torch.Tensor, into: Any) -> torch.Tensor:
+        # The original is kept beside its copy: a freed id could be given to the next tensor.
+        if id(value) in self._done:
+            return self._done[id(value)][1]
+        source = local(value)
+        if not (
+            isinstance(into, torch.Tensor)
+            and id(into) not in self._used
+            and into.shape == source.shape
+            and into.dtype == source.dtype
+            and into.layout == source.layout
+        ):
+            pinned = source.is_cuda and not source.is_sparse
+            into = torch.empty_like(source, device="cpu", pin_memory=pinned)
+        into.copy_(source, non_blocking=source.is_cuda)
+        self.asynchronous |= source.is_cuda
+        self._used.add(id(into))
+        self._done[id(value)] = (value, into)
+        return into
+
+
+def state_bytes(state: Mapping[str, Any]) -> int:
+    """Returns the bytes of all tensors, tied ones once."""
+    tensors = {id(t): t for _, t in walk_tensors(dict(state))}
+    return sum(local(t).numel() * t.element_size() for t in tensors.values())
+
+
+class SnapshotRing:
+    """A few snapshots of very different ages, see `least_useful`.
+
+    There is one slot more than depths (four: 10, 50, 300 steps and the newest), fewer if they
+    would take more than `SnapshotSettings.max_gib`; with less memory than one copy needs the ring
+    stays empty. The oldest is given up only when the second oldest is as old as the deepest depth,
+    so once a run is that old there is always a snapshot from before a slow decline.
+    """
+
+    def __init__(self, settings: SnapshotSettings) -> None:
+        self.settings = settings
+        self._snapshots: list[Snapshot] = []  # oldest first
+        self._spare: list[dict[str, Any]] = []
+        self._slots: int | None = None if settings.enabled else 0
+
+    def prepare(self, live: Mapping[str, Any]) -> None:
+        """Allocates and touches all buffers now, so that no later `take` pays for fresh pages."""
+        for _ in range(self._slots_for(live) - len(self._spare) - len(self._snapshots)):
+            self._spare.append(copy_state(live))
+
+    def take(self, step: int, state: Mapping[str, Any], extras: Mapping[str, Any]) -> float:
+        """Copies `state`; returns the seconds it took, 0.0 when no memory is allowed for it.
+
+        Args:
+            step: larger than that of the newest, else newer or equal ones are dropped first.
+            state: live, from `TrainingState.capture` at a boundary.
+            extras: kept as it is; give fresh objects.
+        """
+        slots = self._slots_for(state)
+        if slots == 0:
+            return 0.0
+        started = time.perf_counter()
+        self.drop_after(step - 1)
+        while len(self._snapshots) >= slots:
+            self._give_up(self._least_useful(step))
+        into = self._spare.pop() if self._spare else None
+        copied = copy_state(state, into)
+        self._snapshots.append(Snapshot(step=step, state=copied, extras=extras))
+        return time.perf_counter() - started
+
+    def before(self, step: int) -> Snapshot | None:
+        """Returns the newest snapshot strictly older than `step`; it stays in the ring."""
+        older = [snapshot for snapshot in self._snapshots if snapshot.step < step]
+        return older[-1] if older else None
+
+    def oldest(self) -> Snapshot | None:
+        return self._snapshots[0] if self._snapshots else None
+
+    def newest(self) -> Snapshot | None:
+        return self._snapshots[-1] if self._snapshots else None
+
+    def steps(self) -> list[int]:
+        """Steps of the kept snapshots, oldest first."""
+        return [snapshot.step for snapshot in self._snapshots]
+
+    def drop_after(self, step: int) -> None:
+        """Gives up all snapshots newer than `step`, as after a rollback to it."""
+        for index in reversed(range(len(self._snapshots))):
+            if self._snapshots[index].step > step:
+                self._give_up(index)
+
+    def clear(self) -> None:
+        """Frees everything, for a machine that runs out of memory."""
+        self._snapshots.clear()
+        self._spare.clear()
+
+    def _slots_for(self, state: Mapping[str, Any]) -> int:
+        if self._slots is None or (self._slots and not self._snapshots):
+            size = max(1, state_bytes(state))
+            affordable = int(self.settings.max_gib * _GIB // size)
+            self._slots = min(len(self.settings.depths) + 1, affordable)
+        return self._slots
+
+    def _give_up(self, index: int) -> None:
+        self._spare.append(self._snapshots.pop(index).state)
+
+    def _least_useful(self, step: int) -> int:
+        return least_useful([step - s for s in self.steps()], self.settings.depths)
+
+
+def least_useful(ages: Sequence[int], depths: Sequence[int]) -> int:
+    """Returns the index of the snapshot to give up before a new one of age 0 is taken.
+
+    Each place but the oldest and the newest ages until it has reached its depth, and goes then:
+    the second oldest by pushing out the oldest, the others for good, so that a fresh one can begin
+    to age in their place. With four places and depths 10, 50, 300 the ages are, once the run is
+    old enough: 300 to 600, up to 300, up to 50, and the newest.
+
+    Args:
+        ages: of the kept snapshots in steps, oldest first, at least one.
+        depths: ages wished for, any order.
+    """
+    count = len(ages)
+    wished = sorted(depths)[: max(2, count - 1)] or [0]
+    if count == 1:
+        return 0
+    if count == 2:
+        return 0 if ages[0] >= wished[-1] else 1
+    if ages[1] >= wished[-1]:
+        return 0
+    for index in range(2, count - 1):
+        if ages[index] >= wished[-index]:
+            return index
+    return count - 1

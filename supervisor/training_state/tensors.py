@@ -1,0 +1,54 @@
+"""Reading and writing tensors without autograd noticing."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+
+@contextlib.contextmanager
+def outside_autograd() -> Iterator[None]:
+    """No graph is recorded, and tensors made inside are ordinary ones.
+
+    A boundary may lie in the user's ``torch.inference_mode()``; an optimizer state created there
+    could never be updated in place afterwards.
+    """
+    with torch.inference_mode(False), torch.no_grad():
+        yield
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns what this rank holds of `tensor` (a DTensor's shard), detached, memory shared."""
+    detached = tensor.detach()
+    to_local = getattr(detached, "to_local", None)
+    return to_local() if to_local is not None else detached
+
+
+def write_into(target: torch.Tensor, saved: torch.Tensor) -> None:
+    """Copies `saved` into the memory of `target`; its version counter stays as it is.
+
+    A graph of the user that is still alive (truncated backpropagation) keeps working.
+    """
+    local(target.data).copy_(saved)
+
+
+def walk(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields every leaf of nested plain containers with its path, dict keys sorted by text."""
+    if isinstance(value, dict):
+        for key in sorted(value, key=str):
+            yield from walk(value[key], f"{name}.{key}" if name else str(key))
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from walk(item, f"{name}.{index}" if name else str(index))
+    else:
+        yield name, value
+
+
+def walk_tensors(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """Like `walk`, tensors only."""
+    for path, leaf in walk(value, name):
+        if isinstance(leaf, torch.Tensor):
+            yield path, leaf
