@@ -18,7 +18,6 @@ import torch
 
 from supervisor.errors import CheckpointDamaged, CheckpointError
 from supervisor.storage.private_files import open_private
-from supervisor.training_state.plain_form import to_plain
 from supervisor.training_state.state import FORMAT
 from supervisor.training_state.tensors import local, outside_autograd
 
@@ -34,16 +33,11 @@ def write_state(folder: Path, state: Mapping[str, Any]) -> Path:
         CheckpointError: `state` holds something that is neither a tensor nor plain.
         OSError: the disk is full, or `folder` is missing.
     """
-    left_out: list[str] = []
-    plain = to_plain(dict(state), "state", left_out)
-    if left_out:
-        raise CheckpointError(
-            f"{folder.name}: {left_out[0]}: track an object whose state_dict() is made of "
-            "tensors and plain values"
-        )
     path = folder / STATE_FILE
-    with outside_autograd(), open_private(path, "wb") as file:
-        torch.save(_compact(plain, {}), file)
+    with outside_autograd():
+        compact = _compact(dict(state), "state", {})
+        with open_private(path, "wb") as file:
+            torch.save(compact, file)
     return path
 
 
@@ -79,16 +73,21 @@ def read_state(folder: Path) -> dict[str, Any]:
     return state
 
 
-def _compact(value: Any, done: dict[int, torch.Tensor]) -> Any:
+def _compact(value: Any, where: str, done: dict[int, tuple[Any, torch.Tensor]]) -> Any:
     """Moves tensors to the CPU, and copies those that are a small view of a large memory."""
     if isinstance(value, torch.Tensor):
         if id(value) not in done:
             host = local(value).cpu()
             whole = host.untyped_storage().nbytes() == host.numel() * host.element_size()
-            done[id(value)] = host if whole else host.clone()
-        return done[id(value)]
+            done[id(value)] = (value, host if whole else host.clone())
+        return done[id(value)][1]
     if isinstance(value, dict):
-        return {key: _compact(item, done) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(_compact(item, done) for item in value)
-    return value
+        return {key: _compact(item, f"{where}[{key!r}]", done) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_compact(item, f"{where}[..]", done) for item in value)
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    raise CheckpointError(
+        f"{where}: {type(value).__name__} is neither a tensor nor plain: "
+        "put it through supervisor.training_state.plain_form.to_plain first"
+    )

@@ -21,7 +21,7 @@ def model_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
     """
     found: dict[str, torch.Tensor] = dict(model.named_parameters(remove_duplicate=False))
     found.update(model.named_buffers(remove_duplicate=False))
-    lazy = nn.parameter.UninitializedTensorMixin
+    lazy = (nn.UninitializedParameter, nn.UninitializedBuffer)
     return {name: local(t) for name, t in found.items() if not isinstance(t, lazy)}
 
 

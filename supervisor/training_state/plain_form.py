@@ -123,8 +123,9 @@ def _object_to_plain(
         return {KIND: "path", "name": str(value)}
     if isinstance(value, complex):
         return {KIND: "complex", "parts": [value.real, value.imag]}
-    for base in (*_SCALARS, list, tuple):
-        if isinstance(value, base):  # torch.Size and other subclasses of plain classes
+    bases: tuple[Callable[[Any], Any], ...] = (*_SCALARS, list, tuple)
+    for base in bases:
+        if isinstance(value, base):  # type: ignore[arg-type]  # torch.Size and the like
             return to_plain(base(value), where, left_out)
     left_out.append(
         f"{where}: {kind.__module__}.{kind.__qualname__} cannot be saved without pickle"
@@ -183,7 +184,7 @@ def _dataclass(form: dict[str, Any]) -> Any:
     fields = {name: from_plain(item) for name, item in form["fields"].items()}
     if kind is None or not dataclasses.is_dataclass(kind):
         return fields
-    built = object.__new__(kind)
+    built: Any = object.__new__(kind)  # type: ignore[arg-type]
     for name, item in fields.items():
         object.__setattr__(built, name, item)
     return built

@@ -59,8 +59,8 @@ class _Copier:
         if isinstance(value, torch.Tensor):
             return self._copy_tensor(value, into)
         if isinstance(value, dict):
-            places = into if isinstance(into, dict) else {}
-            return {key: self.copy(item, places.get(key)) for key, item in value.items()}
+            named = into if isinstance(into, dict) else {}
+            return {key: self.copy(item, named.get(key)) for key, item in value.items()}
         if isinstance(value, (list, tuple)):
             places = into if isinstance(into, (list, tuple)) else ()
             padded = [*places, *[None] * (len(value) - len(places))]
@@ -81,11 +81,12 @@ class _Copier:
         ):
             pinned = source.is_cuda and not source.is_sparse
             into = torch.empty_like(source, device="cpu", pin_memory=pinned)
-        into.copy_(source, non_blocking=source.is_cuda)
+        reused: torch.Tensor = into
+        reused.copy_(source, non_blocking=source.is_cuda)
         self.asynchronous |= source.is_cuda
-        self._used.add(id(into))
-        self._done[id(value)] = (value, into)
-        return into
+        self._used.add(id(reused))
+        self._done[id(value)] = (value, reused)
+        return reused
 
 
 def state_bytes(state: Mapping[str, Any]) -> int:

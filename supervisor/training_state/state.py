@@ -185,9 +185,9 @@ def _append_bounds(
     bounds.append((name, lenient, torch.stack(torch.aminmax(values))))
 
 
-def _bytes_of(tensor: torch.Tensor) -> memoryview:
+def _bytes_of(tensor: torch.Tensor) -> Any:
     plain = local(tensor).cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
-    return memoryview(plain.view(torch.uint8).numpy())
+    return plain.view(torch.uint8).numpy()
 
 
 def _grads(optimizer: torch.optim.Optimizer) -> dict[int, torch.Tensor]:
