@@ -1,0 +1,158 @@
+"""Tensors and arrays that the user's variables hold: EMA copies, hidden states, accumulators.
+
+A fast-forward re-computes Python values by running the user's loop, but not what came out of
+the training; that is saved by the path under which it is reached, and put back there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import xxhash
+
+from supervisor.training_state.plain_form import from_plain
+from supervisor.training_state.tensors import local, outside_autograd, write_into
+from supervisor.training_state.variables import Place, places
+
+Stamp = tuple[Any, ...]
+MAX_BYTES = 2**30
+_HASH_LIMIT = 256 * 2**20
+
+
+def storages(tensors: Any) -> set[int]:
+    """Returns the addresses of the memory behind `tensors`, as `find_held` excludes them."""
+    return {address for tensor in tensors if (address := _storage(tensor)) is not None}
+
+
+def find_held(
+    frames: Any,
+    exclude_storages: set[int],
+    *,
+    known: Mapping[str, Stamp] | None = None,
+    max_bytes: int = MAX_BYTES,
+    left_out: list[str] | None = None,
+) -> dict[str, torch.Tensor | np.ndarray[Any, Any]]:
+    """Returns path → live tensor or array, in the order in which the variables name them.
+
+    Args:
+        frames: see `variables.places`; the user's frames, outermost first.
+        exclude_storages: memory of parameters, buffers and optimizer states (`storages`).
+        known: `stamps` of what was there before the first step; unchanged ones are static (data
+            sets, masks) and left out.
+        max_bytes: past this, further values are left out.
+        left_out: gets a line for each value that `max_bytes` left out.
+    """
+    found: dict[str, torch.Tensor | np.ndarray[Any, Any]] = {}
+    total = 0
+    with outside_autograd():
+        for place in places(frames):
+            value = place.value
+            if not _is_saveable(value) or _storage(value) in exclude_storages:
+                continue
+            if known and place.path in known and stamp(value) == known[place.path]:
+                continue
+            if total + _bytes(value) > max_bytes:
+                if left_out is not None:
+                    left_out.append(f"{place.path}: {_bytes(value)} bytes exceed the limit")
+                continue
+            total += _bytes(value)
+            found[place.path] = local(value) if isinstance(value, torch.Tensor) else value
+    return found
+
+
+def stamps(held: Mapping[str, Any]) -> dict[str, Stamp]:
+    """Returns what tells later whether the values of `find_held` were changed or replaced."""
+    return {path: stamp(value) for path, value in held.items()}
+
+
+def stamp(value: torch.Tensor | np.ndarray[Any, Any]) -> Stamp:
+    """Address, shape, and a checksum of the content up to 256 MiB on the CPU.
+
+    The version counter alone would miss changes through ``.data`` and through shared arrays; on
+    a device, or for very large values, it must do.
+    """
+    if isinstance(value, np.ndarray):
+        content: Any = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+        return (value.ctypes.data, value.shape, xxhash.xxh3_64_intdigest(content))
+    shape = tuple(value.shape)
+    if value.device.type != "cpu" or _bytes(value) > _HASH_LIMIT:
+        return (value.data_ptr(), shape, value._version)
+    plain = local(value).resolve_conj().resolve_neg().contiguous().reshape(-1)
+    memory: Any = plain.view(torch.uint8).numpy()
+    return (value.data_ptr(), shape, xxhash.xxh3_64_intdigest(memory))
+
+
+def put_back(frames: Any, saved: Mapping[str, Any]) -> list[str]:
+    """Copies values into the places of the same paths; returns what could not be put back.
+
+    A tensor or array of the same shape and dtype is written in place, so that every other variable
+    that holds it sees the value; anything else is replaced where it lies.
+
+    Args:
+        frames: as for `find_held`, in the process that resumes.
+        saved: path → tensor or array, or its plain form from a checkpoint.
+    """
+    waiting = dict(saved)
+    problems = []
+    with outside_autograd():
+        for place in list(places(frames)):
+            if place.path in waiting:
+                problem = _put(place, from_plain(waiting.pop(place.path)))
+                if problem:
+                    problems.append(f"{place.path}: {problem}")
+    problems += [f"{path}: no variable leads there any more" for path in waiting]
+    return problems
+
+
+def _put(place: Place, value: Any) -> str:
+    live = place.value
+    if isinstance(live, torch.Tensor) and isinstance(value, torch.Tensor):
+        if local(live).shape == value.shape and live.dtype == value.dtype:
+            write_into(live, value)
+            return ""
+        value = value.to(live.device, copy=True)
+    elif (
+        isinstance(live, np.ndarray)
+        and isinstance(value, np.ndarray)
+        and live.flags.writeable
+        and live.shape == value.shape
+        and live.dtype == value.dtype
+    ):
+        np.copyto(live, value)
+        return ""
+    if place.replace is None:
+        return "it lies in a tuple, or is a parameter, and has another shape or type now"
+    try:
+        place.replace(value.clone() if isinstance(value, torch.Tensor) else value)
+    except Exception as error:  # a property or __setitem__ of the user's class
+        return f"cannot be replaced ({type(error).__name__}: {error})"
+    return ""
+
+
+def _is_saveable(value: Any) -> bool:
+    if isinstance(value, np.ndarray):
+        return not value.dtype.hasobject and value.dtype.names is None and value.size > 0
+    return (
+        isinstance(value, torch.Tensor)
+        and value.layout == torch.strided
+        and value.device.type != "meta"
+        and not isinstance(value, (torch.nn.UninitializedParameter, torch.nn.UninitializedBuffer))
+    )
+
+
+def _bytes(value: Any) -> int:
+    if isinstance(value, np.ndarray):
+        return value.nbytes
+    return int(value.numel()) * int(value.element_size())
+
+
+def _storage(value: Any) -> int | None:
+    if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
+        return None
+    try:
+        return local(value).untyped_storage().data_ptr() or None
+    except (RuntimeError, NotImplementedError):
+        return None

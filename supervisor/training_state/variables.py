@@ -1,0 +1,178 @@
+"""Walks what the user's variables reach: containers, plain objects, modules; not the libraries."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import sys
+import sysconfig
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+DEPTH_LIMIT = 6
+COUNT_LIMIT = 20_000
+_LONG = 1000
+"""Longer containers are vocabularies and logs, walked only if they begin with a tensor."""
+_LIBRARY_FOLDERS = tuple(
+    folder for folder in sysconfig.get_paths().values() if folder != sys.prefix
+)
+_NEVER_WALKED = (torch.optim.Optimizer, type, types.ModuleType, types.FunctionType)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Somewhere a value lies: its path, the value, and how to put another one there.
+
+    `replace` is None where that is not possible (a tuple's item).
+    """
+
+    path: str
+    value: Any
+    replace: Callable[[Any], None] | None
+
+
+def places(frames: Any) -> Iterator[Place]:
+    """Yields every tensor, array and scalar that variables reach, each object once.
+
+    Args:
+        frames: frame objects, or mappings name → dict of variables, or a sequence of either. A
+            frame's name is its function's; the order given is the order walked.
+    """
+    seen: set[int] = set()
+    left = [COUNT_LIMIT]
+    for name, variables, write in _named(frames):
+        for key in list(variables):
+            if isinstance(key, str) and not key.startswith("__"):
+                place = Place(path=f"{name}.{key}", value=variables[key], replace=_bind(write, key))
+                yield from _walk(place, 1, seen, left)
+
+
+def _walk(place: Place, depth: int, seen: set[int], left: list[int]) -> Iterator[Place]:
+    value = place.value
+    if value is None or isinstance(value, (bool, int, float, complex)):
+        yield place  # a tensor may come to lie here
+        return
+    if id(value) in seen or left[0] <= 0:
+        return
+    left[0] -= 1
+    seen.add(id(value))
+    if isinstance(value, (torch.Tensor, np.ndarray)):
+        yield place
+    elif depth < DEPTH_LIMIT and not isinstance(value, (str, bytes, *_NEVER_WALKED)):
+        for inner in _inside(place.path, value):
+            yield from _walk(inner, depth + 1, seen, left)
+
+
+def _inside(path: str, value: Any) -> Iterable[Place]:
+    if isinstance(value, Mapping):
+        if len(value) > _LONG:
+            return []
+        put = value.__setitem__ if isinstance(value, dict) else None
+        return [
+            Place(path=f"{path}[{key!r}]", value=value[key], replace=_bind(put, key))
+            for key in list(value)
+            if isinstance(key, (str, int, float, bool, tuple))
+        ]
+    if isinstance(value, (list, tuple, collections.deque)):
+        if len(value) > _LONG and not isinstance(value[0], (torch.Tensor, np.ndarray)):
+            return []
+        write = None if isinstance(value, tuple) else value.__setitem__
+        return [
+            Place(path=f"{path}[{index}]", value=item, replace=_bind(write, index))
+            for index, item in enumerate(value)
+        ]
+    if isinstance(value, nn.Module):
+        return _inside_module(path, value)
+    if dataclasses.is_dataclass(value) or is_users_class(type(value)):
+        return _inside_object(path, value)
+    return []
+
+
+def _inside_object(path: str, value: Any) -> list[Place]:
+    names = list(getattr(value, "__dict__", {}))
+    for kind in type(value).__mro__:
+        slots = kind.__dict__.get("__slots__", ())
+        names += [slots] if isinstance(slots, str) else list(slots)
+    return [
+        Place(
+            path=f"{path}.{name}",
+            value=getattr(value, name),
+            replace=_bind(_attribute_writer(value), name),
+        )
+        for name in names
+        if not name.startswith("__") and hasattr(value, name)
+    ]
+
+
+def _inside_module(path: str, module: nn.Module) -> list[Place]:
+    found = []
+    for name, own in vars(module).items():
+        if name in ("_parameters", "_buffers", "_modules"):
+            write = own.__setitem__ if name == "_buffers" else None
+            for key, item in own.items():
+                found.append(Place(path=f"{path}.{key}", value=item, replace=_bind(write, key)))
+        elif name not in _MODULE_INTERNALS:
+            write = vars(module).__setitem__
+            found.append(Place(path=f"{path}.{name}", value=own, replace=_bind(write, name)))
+    return found
+
+
+def is_users_class(kind: type) -> bool:
+    """Whether `kind` was defined in the user's own code, not in Python's or a package's folder."""
+    module = sys.modules.get(kind.__module__)
+    file = getattr(module, "__file__", None)
+    if kind.__module__ == "__main__":
+        return True
+    return file is not None and not file.startswith(_LIBRARY_FOLDERS)
+
+
+_MODULE_INTERNALS = frozenset(vars(nn.Module()))
+
+
+def _bind(write: Callable[[Any, Any], Any] | None, key: Any) -> Callable[[Any], None] | None:
+    if write is None:
+        return None
+    return lambda value: write(key, value)
+
+
+def _attribute_writer(owner: Any) -> Callable[[Any, Any], None]:
+    return lambda name, value: object.__setattr__(owner, name, value)
+
+
+def _named(
+    frames: Any,
+) -> Iterator[tuple[str, Mapping[str, Any], Callable[[str, Any], None] | None]]:
+    """Yields name, variables and a writer of each frame; equal names get a number."""
+    if isinstance(frames, (Mapping, types.FrameType)):
+        frames = [frames]
+    used: collections.Counter[str] = collections.Counter()
+    for frame in frames:
+        if isinstance(frame, types.FrameType):
+            name = frame.f_code.co_name.strip("<>")
+            found = [(name, frame.f_locals, _frame_writer(frame))]
+        else:
+            found = [(name, inner, inner.__setitem__) for name, inner in frame.items()]
+        for name, variables, write in found:
+            used[name] += 1
+            yield (name if used[name] == 1 else f"{name}#{used[name]}"), variables, write
+
+
+def _frame_writer(frame: types.FrameType) -> Callable[[str, Any], None]:
+    """Returns what assigns a variable of a frame that is suspended in a call."""
+
+    def write(name: str, value: Any) -> None:
+        variables = frame.f_locals
+        variables[name] = value
+        if sys.version_info < (3, 13) and variables is not frame.f_globals:
+            import ctypes
+
+            to_fast = ctypes.pythonapi.PyFrame_LocalsToFast
+            to_fast(ctypes.py_object(frame), ctypes.c_int(0))
+
+    return write
