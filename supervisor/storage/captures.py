@@ -1,0 +1,128 @@
+"""Captured batches of anomalous steps, within a disk budget (REQUIREMENTS A5)."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+from supervisor.settings import CaptureSettings
+from supervisor.storage import aside
+from supervisor.storage.file_system import FileSystem
+from supervisor.storage.private_files import write_json
+from supervisor.storage.rundir import RunDirectory
+
+CAPTURE_JSON = "capture.json"
+_MIB = 1024**2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capture:
+    """A captured batch on disk.
+
+    Attributes:
+        path: its folder; ``capture.json`` in it holds the fields below.
+        step, rank: of the anomaly.
+        time: when it was captured, unix seconds.
+        badness: how bad the step was; larger is worse, infinite for NaN.
+        bytes: size of its files.
+    """
+
+    path: Path
+    step: int
+    rank: int
+    time: float
+    badness: float
+    bytes: int
+
+
+class CaptureStore:
+    """Keeps the newest and the worst captures; the least bad of the others go first.
+
+    A capture is a convenience: no failure of it is raised, `problem` holds the last one.
+    """
+
+    def __init__(
+        self,
+        rundir: RunDirectory,
+        settings: CaptureSettings,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.problem = ""
+        self._folder = rundir.captures
+        self._settings = settings
+        self._clock = clock
+
+    def save(
+        self, step: int, rank: int, write: Callable[[Path], None], *, badness: float
+    ) -> Path | None:
+        """Saves what `write` puts into the folder that it is called with.
+
+        Returns:
+            The capture's folder; None if captures are off, if it alone is over the budget or less
+            bad than what fills it, or if it failed.
+        """
+        if not self._settings.enabled:
+            return None
+        now = self._clock()
+        stamp = datetime.fromtimestamp(now, timezone.utc).strftime("%Y%m%dT%H%M%S_%f")
+        path = self._folder / f"step_{step}_rank_{rank}_{stamp}"
+        staged = aside.aside_path(self._folder, aside.STAGED, step)
+        try:
+            self._sweep()
+            staged.mkdir(mode=0o700, parents=True)
+            write(staged)
+            capture = Capture(
+                path=path,
+                step=step,
+                rank=rank,
+                time=now,
+                badness=math.inf if math.isnan(badness) else badness,
+                bytes=sum(file.stat().st_size for file in staged.rglob("*") if file.is_file()),
+            )
+            if not self._make_room(capture):
+                return None
+            write_json(staged / CAPTURE_JSON, capture)
+            os.replace(staged, path)
+        except Exception as error:
+            self.problem = f"{path}: the batch was not captured: {error}"
+            return None
+        finally:
+            shutil.rmtree(staged, ignore_errors=True)
+        return path
+
+    def captures(self) -> list[Capture]:
+        """Returns all captures, the oldest first."""
+        found = []
+        for path in self._folder.glob(f"step_*/{CAPTURE_JSON}"):
+            try:
+                fields = json.loads(path.read_bytes())
+                found.append(Capture(**{**fields, "path": path.parent}))
+            except (OSError, ValueError, TypeError):
+                continue
+        return sorted(found, key=lambda capture: (capture.time, capture.path.name))
+
+    def _sweep(self) -> None:
+        for path in self._folder.glob(".staged-*"):
+            if aside.is_left_over(FileSystem(), path):
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _make_room(self, new: Capture) -> bool:
+        """Removes captures until `new` fits too; False if it should not be kept."""
+        budget = self._settings.budget_mib * _MIB
+        if new.bytes > budget:
+            self.problem = f"{new.path}: {new.bytes / _MIB:.0f} MiB exceed capture.budget_mib"
+            return False
+        kept = sorted(self.captures(), key=lambda capture: (capture.badness, capture.time))
+        if kept and kept[-1].badness > new.badness and kept[-1].bytes + new.bytes > budget:
+            return False
+        while kept and sum(capture.bytes for capture in kept) + new.bytes > budget:
+            shutil.rmtree(kept.pop(0).path, ignore_errors=True)
+        return True

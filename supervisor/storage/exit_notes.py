@@ -1,0 +1,72 @@
+"""The note that a worker leaves when it ends knowingly, in ``exits/attempt_<n>/rank_<r>.json``.
+
+No note means that the process was ended from outside, or by the interpreter itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from supervisor.errors import RunDirectoryError
+from supervisor.storage.record_file import load_record, save_record
+from supervisor.storage.rundir import RunDirectory
+
+EXIT_KINDS = (
+    "completed",
+    "exception",
+    "system_exit",
+    "interrupted",
+    "restart",
+    "stop",
+    "user_error",
+)
+EXIT_PHASES = ("import", "before_first_step", "training")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExitNote:
+    """How a worker ended, in its own words.
+
+    Attributes:
+        kind: one of `EXIT_KINDS`; ``completed`` is the completion marker: without it, a return
+            code of 0 is no success.
+        code: the script's own exit code, if it named one.
+        exception: type of the exception, with its module (``torch.OutOfMemoryError``).
+        message: what the exception says.
+        traceback: the user's frames of it, as text.
+        last_step: the newest step that was begun; None before the first.
+        evidence: sentences for the report.
+        phase: one of `EXIT_PHASES`.
+        memory: figures of memory at the end, in GiB or counts.
+        time: when the note was written, unix seconds: of several ranks, the first is the cause.
+    """
+
+    kind: str
+    code: int | None = None
+    exception: str = ""
+    message: str = ""
+    traceback: str = ""
+    last_step: int | None = None
+    evidence: tuple[str, ...] = ()
+    phase: str = "training"
+    memory: Mapping[str, Any] = field(default_factory=dict)
+    time: float = 0.0
+
+
+def save_exit_note(rundir: RunDirectory, attempt: int, rank: int, note: ExitNote) -> None:
+    """Writes the note of one rank, durably.
+
+    Raises:
+        OSError: the disk refuses.
+    """
+    save_record(rundir.exit_note(attempt, rank), note)
+
+
+def load_exit_note(rundir: RunDirectory, attempt: int, rank: int) -> ExitNote | None:
+    """Returns the note of one rank; None if it left none, or none that can be read."""
+    try:
+        return load_record(rundir.exit_note(attempt, rank), ExitNote, help_text="")
+    except RunDirectoryError:
+        return None

@@ -1,0 +1,54 @@
+"""Records as JSON files, read back into the same records by whatever version comes later."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any, TypeVar
+
+from supervisor.errors import RunDirectoryError
+from supervisor.storage.private_files import write_json
+
+T = TypeVar("T")
+
+
+def save_record(path: Path, record: Any, *, durable: bool = True) -> None:
+    """Replaces `path` by `record` as JSON, mode 0600, in one step.
+
+    Raises:
+        OSError: the disk refuses; `path` is as it was.
+    """
+    write_json(path, record, durable=durable)
+
+
+def load_record(path: Path, kind: type[T], *, help_text: str) -> T:
+    """Returns the record that was saved at `path`.
+
+    Fields that this version does not know are left out; those it misses take their defaults.
+
+    Args:
+        path: the file.
+        kind: the dataclass; its tuples come back as tuples.
+        help_text: what the user can do when it cannot be read; ends the message.
+
+    Raises:
+        RunDirectoryError: the file is missing, unreadable, or no such record.
+    """
+    try:
+        value = json.loads(path.read_bytes())
+        if not isinstance(value, dict):
+            raise TypeError("no object")
+        fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+        known = {
+            name: tuple(item) if str(fields[name].type).startswith("tuple") else item
+            for name, item in value.items()
+            if name in fields
+        }
+        return kind(**known)
+    except FileNotFoundError:
+        raise RunDirectoryError(f"{path.parent}: no {path.name}: {help_text}") from None
+    except OSError as error:
+        raise RunDirectoryError(f"{path}: {error.strerror}: {help_text}") from error
+    except (ValueError, TypeError, RecursionError) as error:
+        raise RunDirectoryError(f"{path}: damaged ({error}): {help_text}") from error

@@ -1,0 +1,154 @@
+"""``run.json``: what was run, where, with what, and how it stands."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+
+import psutil
+
+from supervisor.errors import RunDirectoryError
+from supervisor.storage.record_file import load_record, save_record
+from supervisor.storage.rundir import RunDirectory
+from supervisor.storage.versions import current_versions
+
+RUN_STATES = ("running", "completed", "gave_up", "interrupted", "failed")
+RUN_KINDS = ("script", "function", "module")
+_HELP = "give the directory that `supervisor run` printed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunState:
+    """A run as its directory describes it. Environment variables are never part of it: secrets.
+
+    Attributes:
+        command: the command line, as given.
+        kind: ``script``, ``function`` (``script.py:function``) or ``module`` (``-m``).
+        script: path of the script, or name of the module.
+        function: name of the function for the kind ``function``, else empty.
+        arguments: the script's own, for every attempt.
+        resume_arguments: added from the second attempt on.
+        cwd: where it was started.
+        versions: of Python, torch and this package.
+        host, pid, pid_created: the parent process, and when it was made (unix seconds), since
+            numbers of processes are used again.
+        started_at, ended_at: ISO 8601, UTC; `ended_at` is empty until the end.
+        state: one of `RUN_STATES`.
+        attempts: how many were begun.
+        exit_code: of the parent; None until the end.
+        crash_count: crashes without progress so far (REQUIREMENTS K10).
+        policy, config: names of those in use; the files lie in the run directory.
+    """
+
+    command: tuple[str, ...] = ()
+    kind: str = "script"
+    script: str = ""
+    function: str = ""
+    arguments: tuple[str, ...] = ()
+    resume_arguments: tuple[str, ...] = ()
+    cwd: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    host: str = ""
+    pid: int = 0
+    pid_created: float = 0.0
+    started_at: str = ""
+    ended_at: str = ""
+    state: str = "running"
+    attempts: int = 0
+    exit_code: int | None = None
+    crash_count: int = 0
+    policy: str = ""
+    config: str = ""
+
+
+def new_run_state(
+    *,
+    command: Sequence[str],
+    kind: str,
+    script: str,
+    function: str = "",
+    arguments: Sequence[str] = (),
+    resume_arguments: Sequence[str] = (),
+    policy: str = "",
+    config: str = "",
+) -> RunState:
+    """Returns the state of a run that this process begins now, here."""
+    return RunState(
+        command=tuple(command),
+        kind=kind,
+        script=script,
+        function=function,
+        arguments=tuple(arguments),
+        resume_arguments=tuple(resume_arguments),
+        cwd=os.getcwd(),
+        versions=current_versions(),
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        pid_created=psutil.Process().create_time(),
+        started_at=utc_now(),
+        policy=policy,
+        config=config,
+    )
+
+
+def save_run_state(rundir: RunDirectory, state: RunState) -> None:
+    """Replaces ``run.json``; it is on disk when this returns.
+
+    Raises:
+        OSError: the disk refuses; the file is as it was.
+    """
+    save_record(rundir.run_json, state)
+
+
+def load_run_state(rundir: RunDirectory) -> RunState:
+    """Returns what ``run.json`` says.
+
+    Raises:
+        RunDirectoryError: it is missing or damaged.
+    """
+    return load_record(rundir.run_json, RunState, help_text=_HELP)
+
+
+def is_run(path: Path | str) -> bool:
+    """Whether `path` is a run directory."""
+    return RunDirectory(path).run_json.is_file()
+
+
+def list_runs(folder: Path | str) -> list[tuple[Path, RunState]]:
+    """Returns the runs directly in `folder` (or `folder` itself, if it is one), oldest first.
+
+    Runs whose ``run.json`` is damaged are left out.
+    """
+    root = Path(folder)
+    try:
+        places = [root] if is_run(root) else [path for path in root.iterdir() if is_run(path)]
+    except OSError:
+        return []
+    runs = []
+    for path in places:
+        try:
+            runs.append((path, load_run_state(RunDirectory(path))))
+        except RunDirectoryError:
+            continue
+    return sorted(runs, key=lambda run: (run[1].started_at, run[0].name))
+
+
+def has_live_parent(state: RunState) -> bool:
+    """Whether the process that supervises the run still lives; False for one on another host."""
+    if state.state != "running" or state.host != socket.gethostname() or state.pid <= 0:
+        return False
+    try:
+        process = psutil.Process(state.pid)
+        made = process.create_time()
+        return abs(made - state.pid_created) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def utc_now() -> str:
+    """Returns the time as in ``run.json``: ISO 8601, UTC, whole seconds."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
