@@ -2,168 +2,304 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from supervisor.detectors.statistics.robust_window import RobustWindow
+from supervisor.ladder_budget import Budget
+from supervisor.ladder_guard import CERTAIN, Guard, Verdict
+from supervisor.ladder_treatments import Treatments
 from supervisor.records import ActionResult, Alert, CrashRisk, Decision, StepRecord
 from supervisor.settings import PolicySettings, RungSettings
 
-FREE = frozenset({"checkpoint", "skip_update"})
-"""Actions that change nothing of the training's course: no cooldown, no budget."""
+FREE = frozenset({"checkpoint"})
+"""Actions that change nothing of the training's course: no budget, a cooldown of their own."""
+
+LAST_RESORTS = frozenset({"restart", "stop"})
+"""Actions that are reached by escalation only."""
+
+GUARD_RUNG = -1
+UNDO_RUNG = -2
+LONG_AGO = -(10**9)
 
 
 def default_rungs() -> list[RungSettings]:
-    """The rungs of a policy that names none (REQUIREMENTS K11)."""
+    """The rungs of REQUIREMENTS K11."""
     return [
         RungSettings(at=0.3, actions=["checkpoint"]),
         RungSettings(at=0.5, actions=["cut_lr", "tighten_clip"]),
-        RungSettings(at=0.7, actions=["rollback"]),
         RungSettings(at=0.7, actions=["fp32_fallback"], causes=["loss_scale", "nonfinite"]),
+        RungSettings(at=0.7, actions=["rollback"]),
         RungSettings(at=0.9, actions=["restart"]),
     ]
 
 
 def default_policy() -> PolicySettings:
+    """A policy with the default rungs, for code that has no policy file at hand."""
     return PolicySettings(rungs=default_rungs())
 
 
 class EscalationLadder:
-    """See docs/prediction.md. First version: guard, rungs with cooldown, undo."""
+    """Chooses treatment: guard first, then rungs by risk, then steps down again.
+
+    * The **guard** (`Guard`) keeps poisoned updates from the weights, and goes back at once when
+      the weights themselves are sick. It knows no cooldown.
+    * The **rungs** apply by risk and cause. Of those that apply, the mildest not yet tried in this
+      episode is taken, one treatment in `cooldown_steps`; at a risk of 0.9 the rung that rolls
+      back comes first. Restart and stop are reached only after a rollback, or without budget.
+    * **Stepping down**: each treatment is verified after `verify_steps`, and taken back, the latest
+      first and one at a time, after `healthy_steps` of low risk. A treatment that was needed again
+      right after it had been taken back stays twice as long, so that the ladder cannot oscillate.
+
+    The ladder counts steps itself: a replayed step is a new one.
+    """
 
     def __init__(self, policy: PolicySettings) -> None:
         self.policy = policy
+        self._guard = Guard(policy.guard)
+        self._treatments = Treatments(policy)
+        self._budget = Budget(policy.budget)
+        self.outcomes: tuple[tuple[str, int, str], ...] = ()
         self._begin()
 
     def _begin(self) -> None:
-        self._loss = RobustWindow(50)
-        self._grad = RobustWindow(50)
-        self._skips: list[int] = []
-        self._last_treated = -(10**9)
-        self._last_checkpoint = -(10**9)
-        self._healthy = 0
-        self._active: list[str] = []
-        self._tried = -1
-        self._rollbacks = 0
+        self._tick = 0
+        self._treated_at = LONG_AGO
+        self._checkpoint_at = LONG_AGO
+        self._tried: list[int] = []
+        self._tried_by_cause: dict[str, int] = {}
+        self._rolled_back = False
+        self._restarts = 0
+        self._stopped = False
+
+    @property
+    def active(self) -> tuple[str, ...]:
+        """Treatments in force, oldest first."""
+        return tuple(self._treatments.active)
 
     def decide(
         self, record: StepRecord, alerts: Sequence[Alert], risk: CrashRisk
     ) -> Decision | None:
-        decision = (
-            self._guard(record, risk) or self._climb(record, risk) or self._undo(record, risk)
-        )
-        self._take_in(record)
-        return decision
+        """What is to be done at this step, before its update; None for nothing."""
+        self._tick += 1
+        self._budget.observe(record)
+        self.outcomes = self._treatments.observe(record, risk)
+        verdict, why = self._guard.update(record, risk)
+        if self._stopped:
+            return None
+        if verdict is not None:
+            return self._guarded(record, risk, verdict, why)
+        if self._treatments.calm_steps >= self.policy.healthy_steps:
+            self._end_episode()
+        decision = self._climb(record, risk)
+        return decision or self._step_down(record, risk)
 
-    def _take_in(self, record: StepRecord) -> None:
-        if record.loss_seen:
-            self._loss.add(record.loss)
-        if record.grad_norm_seen:
-            self._grad.add(record.grad_norm)
+    def settle(self, result: ActionResult, step: int) -> None:
+        """Takes in what an action did. One that did not apply leaves the way free for the next."""
+        if result.applied:
+            if result.name == "rollback":
+                self._guard.forgive()
+                self._treatments.restart_watch()
+            return
+        self._treatments.failed_to_apply(result.name)
+        if result.name == "rollback":
+            self._budget.rollbacks = max(0, self._budget.rollbacks - 1)
+        if result.name not in FREE and result.name != "skip_update":
+            self._treated_at = LONG_AGO
 
-    def _decision(
-        self, record: StepRecord, actions: tuple[str, ...], rung: int, risk: CrashRisk, reason: str
+    # -- guard ------------------------------------------------------------------------------------
+
+    def _guarded(
+        self, record: StepRecord, risk: CrashRisk, verdict: Verdict, why: str
+    ) -> Decision | None:
+        risk = replace(risk, cause=self._guard.cause(record), reason=why)
+        if verdict is Verdict.SKIP:
+            return self._decide(record, risk, ("skip_update",), GUARD_RUNG)
+        onset = self._guard.onset_step
+        if onset >= 0 and (risk.onset_step < 0 or onset < risk.onset_step):
+            risk = replace(risk, onset_step=onset)
+        return self._roll_back(record, risk, GUARD_RUNG)
+
+    def _roll_back(self, record: StepRecord, risk: CrashRisk, rung: int) -> Decision:
+        """A rollback; milder help comes along when the last one did not hold."""
+        if self._budget.is_spent or not self._budget.has_rollbacks:
+            return self._last_resort(record, risk)
+        extra: tuple[str, ...] = ()
+        if self._budget.rollbacks >= 1:
+            extra = ("cut_lr",)
+        if self._budget.rollbacks >= 2:
+            extra = ("cut_lr", "tighten_clip")
+        self._budget.rollbacks += 1
+        self._rolled_back = True
+        self._guard.forgive()
+        return self._decide(record, risk, ("rollback", *extra), rung)
+
+    def _last_resort(self, record: StepRecord, risk: CrashRisk) -> Decision:
+        """Restart once, if the policy has such a rung, then stop."""
+        index = self._rung_with("restart")
+        if index is not None and self._restarts == 0:
+            self._restarts += 1
+            return self._decide(record, risk, ("restart",), index)
+        self._stopped = True
+        return self._decide(record, risk, ("stop",), len(self.policy.rungs))
+
+    # -- rungs ------------------------------------------------------------------------------------
+
+    def _climb(self, record: StepRecord, risk: CrashRisk) -> Decision | None:
+        rungs = self.policy.rungs
+        fitting = [i for i, rung in enumerate(rungs) if _fits(rung, risk)]
+        if not fitting and not self._own_list(risk):
+            return None
+        treating = [i for i in fitting if not FREE.issuperset(rungs[i].actions)]
+        ready = self._tick - self._treated_at >= self.policy.cooldown_steps
+        if ready and (treating or self._own_list(risk)):
+            decision = self._treat(record, risk, treating)
+            if decision is not None:
+                return decision
+        if risk.probability >= CERTAIN:
+            return None  # the state is sick already: nothing worth saving
+        return self._save(record, risk, [i for i in fitting if i not in treating])
+
+    def _save(self, record: StepRecord, risk: CrashRisk, free: list[int]) -> Decision | None:
+        if not free or self._tick - self._checkpoint_at < self.policy.cooldown_steps:
+            return None
+        self._checkpoint_at = self._tick
+        return self._decide(record, risk, tuple(self.policy.rungs[free[-1]].actions), free[-1])
+
+    def _own_list(self, risk: CrashRisk) -> list[str]:
+        """Actions that the policy prefers for this cause and that were not tried yet."""
+        if risk.probability < self.policy.alarm_threshold:
+            return []
+        own = list(self.policy.by_cause.get(risk.cause.value, []))
+        return own[self._tried_by_cause.get(risk.cause.value, 0) :]
+
+    def _treat(self, record: StepRecord, risk: CrashRisk, fitting: list[int]) -> Decision | None:
+        own = self._own_list(risk)
+        if own and not (risk.probability >= CERTAIN and "rollback" in own[1:]):
+            self._tried_by_cause[risk.cause.value] = (
+                self._tried_by_cause.get(risk.cause.value, 0) + 1
+            )
+            return self._treat_with(record, risk, (own[0],), fitting[0] if fitting else 0)
+        index = self._choose(risk, fitting)
+        if index is None:
+            return self._repeat(record, risk, fitting)
+        self._tried.append(index)
+        return self._treat_with(record, risk, tuple(self.policy.rungs[index].actions), index)
+
+    def _choose(self, risk: CrashRisk, fitting: list[int]) -> int | None:
+        """The rung to try next: the mildest, or the one that rolls back when trouble is certain."""
+        rungs = self.policy.rungs
+        rollback = self._rung_with("rollback")
+        fresh = [i for i in fitting if i not in self._tried]
+        if not self._rolled_back and rollback is not None and rollback not in self._tried:
+            fresh = [i for i in fresh if not LAST_RESORTS.intersection(rungs[i].actions)]
+            if risk.probability >= CERTAIN and rollback in fresh:
+                return rollback
+        fresh = [i for i in fresh if not LAST_RESORTS.intersection(rungs[i].actions)] or fresh
+        return fresh[0] if fresh else None
+
+    def _repeat(self, record: StepRecord, risk: CrashRisk, fitting: list[int]) -> Decision | None:
+        """Every rung was tried: the strongest that applies comes again, within the budget."""
+        if not fitting:
+            return None
+        for index in reversed(fitting):
+            actions = self.policy.rungs[index].actions
+            if not LAST_RESORTS.intersection(actions):
+                return self._treat_with(record, risk, tuple(actions), index)
+        return self._last_resort(record, risk)
+
+    def _treat_with(
+        self, record: StepRecord, risk: CrashRisk, actions: tuple[str, ...], rung: int
     ) -> Decision:
-        onset = risk.onset_step if risk.onset_step >= 0 else record.step
+        if "stop" in actions:
+            self._stopped = True
+        elif "restart" in actions:
+            self._restarts += 1
+        elif "rollback" in actions and len(actions) == 1:
+            return self._roll_back(record, risk, rung)
+        elif "rollback" in actions:
+            self._budget.rollbacks += 1
+            self._rolled_back = True
+        elif self._budget.is_spent:
+            return self._last_resort(record, risk)
+        return self._decide(record, risk, actions, rung)
+
+    # -- stepping down ----------------------------------------------------------------------------
+
+    def _end_episode(self) -> None:
+        self._tried = []
+        self._tried_by_cause = {}
+        self._rolled_back = False
+        self._budget.rollbacks = 0
+
+    def _step_down(self, record: StepRecord, risk: CrashRisk) -> Decision | None:
+        name = self._treatments.next_undo()
+        if name is None:
+            return None
+        return Decision(
+            step=record.step,
+            actions=(),
+            undo=(name,),
+            rung=UNDO_RUNG,
+            reason="the run has been healthy since",
+            risk=risk.probability,
+            dry_run=self.policy.observe_only,
+        )
+
+    # -- common -----------------------------------------------------------------------------------
+
+    def _rung_with(self, action: str) -> int | None:
+        rungs = self.policy.rungs
+        return next((i for i, rung in enumerate(rungs) if action in rung.actions), None)
+
+    def _decide(
+        self, record: StepRecord, risk: CrashRisk, actions: tuple[str, ...], rung: int
+    ) -> Decision:
+        if not FREE.issuperset(actions) and actions != ("skip_update",):
+            self._treated_at = self._tick
+            self._budget.spend()
+        for name in actions:
+            self._treatments.begin(name, record.step, self._guard.loss)
         return Decision(
             step=record.step,
             actions=actions,
             rung=rung,
             cause=risk.cause,
-            reason=reason or risk.reason,
+            reason=risk.reason,
             risk=risk.probability,
-            onset_step=min([onset, *self._skips]) if "rollback" in actions else onset,
+            onset_step=risk.onset_step if risk.onset_step >= 0 else record.step,
             dry_run=self.policy.observe_only,
         )
-
-    def _guard(self, record: StepRecord, risk: CrashRisk) -> Decision | None:
-        guard = self.policy.guard
-        self._skips = [s for s in self._skips if record.step - s <= guard.skip_window]
-        scaled = math.isfinite(record.loss_scale) and record.loss_scale > 0
-        bad = record.has_nonfinite_loss or (record.has_nonfinite_grad and not scaled)
-        absurd = self._is_absurd(record.loss, self._loss) or self._is_absurd(
-            record.grad_norm, self._grad
-        )
-        if not ((bad and guard.skip_nonfinite) or (absurd and guard.skip_spike)):
-            return None
-        persists = bool(self._skips) and record.step - self._skips[-1] == 1
-        if persists or len(self._skips) + 1 >= guard.rollback_after_skips:
-            decision = self._decision(record, ("rollback",), -1, risk, "trouble persists")
-            self._skips = []
-            self._rollbacks += 1
-            return decision
-        self._skips.append(record.step)
-        return self._decision(record, ("skip_update",), -1, risk, "")
-
-    def _is_absurd(self, value: float, window: RobustWindow) -> bool:
-        if len(window) < 10 or not math.isfinite(value) or window.median <= 0:
-            return False
-        return (
-            value > self.policy.guard.spike_factor * window.median
-            and value > 2 * window.quantile(0.95)
-        )
-
-    def _climb(self, record: StepRecord, risk: CrashRisk) -> Decision | None:
-        rungs = self.policy.rungs
-        for index in range(len(rungs) - 1, -1, -1):
-            rung = rungs[index]
-            if risk.probability < rung.at or (rung.causes and risk.cause.value not in rung.causes):
-                continue
-            free = all(a in FREE for a in rung.actions)
-            last = self._last_checkpoint if free else self._last_treated
-            if record.step - last < self.policy.cooldown_steps:
-                continue
-            if free:
-                self._last_checkpoint = record.step
-            else:
-                if "restart" in rung.actions and not self._rollbacks:
-                    continue
-                self._last_treated = record.step
-                self._rollbacks += "rollback" in rung.actions
-                self._active += [
-                    a for a in rung.actions if a in ("cut_lr", "tighten_clip", "fp32_fallback")
-                ]
-            return self._decision(record, tuple(rung.actions), index, risk, "")
-        return None
-
-    def _undo(self, record: StepRecord, risk: CrashRisk) -> Decision | None:
-        self._healthy = self._healthy + 1 if risk.probability < self.policy.warn_threshold else 0
-        if self._healthy < self.policy.healthy_steps or not self._active:
-            return None
-        self._healthy = 0
-        return Decision(
-            step=record.step,
-            actions=(),
-            undo=(self._active.pop(),),
-            rung=-2,
-            reason="healthy again",
-            dry_run=self.policy.observe_only,
-        )
-
-    def settle(self, result: ActionResult, step: int) -> None:
-        if not result.applied and result.name in self._active:
-            self._active.remove(result.name)
 
     def state_dict(self) -> dict[str, Any]:
+        """JSON-able; an equal ladder goes on from it bit for bit."""
         return {
-            "loss": self._loss.state_dict(),
-            "grad": self._grad.state_dict(),
-            "skips": list(self._skips),
-            "last_treated": self._last_treated,
-            "last_checkpoint": self._last_checkpoint,
-            "healthy": self._healthy,
-            "active": list(self._active),
-            "rollbacks": self._rollbacks,
+            "guard": self._guard.state_dict(),
+            "treatments": self._treatments.state_dict(),
+            "budget": self._budget.state_dict(),
+            "tick": self._tick,
+            "treated_at": self._treated_at,
+            "checkpoint_at": self._checkpoint_at,
+            "tried": list(self._tried),
+            "tried_by_cause": dict(self._tried_by_cause),
+            "rolled_back": self._rolled_back,
+            "restarts": self._restarts,
+            "stopped": self._stopped,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._begin()
-        self._loss.load_state_dict(state["loss"])
-        self._grad.load_state_dict(state["grad"])
-        self._skips = list(state["skips"])
-        self._last_treated = state["last_treated"]
-        self._last_checkpoint = state["last_checkpoint"]
-        self._healthy = state["healthy"]
-        self._active = list(state["active"])
-        self._rollbacks = state["rollbacks"]
+        self._guard.load_state_dict(state["guard"])
+        self._treatments.load_state_dict(state["treatments"])
+        self._budget.load_state_dict(state["budget"])
+        self._tick = int(state["tick"])
+        self._treated_at = int(state["treated_at"])
+        self._checkpoint_at = int(state["checkpoint_at"])
+        self._tried = list(state["tried"])
+        self._tried_by_cause = dict(state["tried_by_cause"])
+        self._rolled_back = bool(state["rolled_back"])
+        self._restarts = int(state["restarts"])
+        self._stopped = bool(state["stopped"])
+
+
+def _fits(rung: RungSettings, risk: CrashRisk) -> bool:
+    return risk.probability >= rung.at and (not rung.causes or risk.cause.value in rung.causes)

@@ -86,6 +86,7 @@ class Pipeline:
             alerts=tuple(alerts),
             risk=risk,
             decision=decision,
+            outcomes=self.ladder.outcomes,
             errors=tuple(errors),
         )
 

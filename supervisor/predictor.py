@@ -24,7 +24,7 @@ CAUSES: dict[str, Cause] = {
 
 HAZARDS: dict[str, tuple[Cause, float]] = {
     "loss_scale": (Cause.LOSS_SCALE, 0.6),
-    "slow_divergence": (Cause.DIVERGENCE, 0.6),
+    "slow_divergence": (Cause.DIVERGENCE, 0.55),
     "posterior_collapse": (Cause.COLLAPSE, 0.4),
     "adam_rms": (Cause.DIVERGENCE, 0.32),
 }
@@ -63,8 +63,8 @@ class CrashPredictor:
         causes = dict(CAUSES)
         for name, (cause, probability) in HAZARDS.items():
             score = scores.get(name, 0.0)
-            if score >= 0.5:
-                found[name] = min(0.95, probability * min(score, 1.5))
+            if score >= 1.0:
+                found[name] = min(0.95, probability + 0.1 * min(score - 1.0, 3.0))
                 causes[name] = cause
         return self._conclude(record, found, causes)
 

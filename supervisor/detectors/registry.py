@@ -15,6 +15,7 @@ BUILTIN: dict[str, str] = {
     "nonfinite": "supervisor.detectors.nonfinite.NonfiniteDetector",
     "loss_anomaly": "supervisor.detectors.loss_anomaly.LossAnomalyDetector",
     "gradient_anomaly": "supervisor.detectors.gradient_anomaly.GradientAnomalyDetector",
+    "slow_divergence": "supervisor.detectors.slow_divergence.SlowDivergenceDetector",
     "loss_scale": "supervisor.detectors.loss_scale.LossScaleDetector",
 }
 """Detectors that run unless a config says ``name: null``."""

@@ -1,0 +1,58 @@
+"""Notices that the user's script changed its own settings: learning rate or batch size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from supervisor.records import StepRecord
+
+
+class ChangeWatch:
+    """How many steps ago the learning rate or the batch size was changed on purpose.
+
+    A restart of a schedule or another batch size moves the loss by design; detectors that compare
+    with the past hold back for a while. Cuts of the learning rate count as well as rises, smooth
+    schedules do not.
+
+    Args:
+        lr_ratio: a rate that rises or falls by this ratio in one step was changed.
+    """
+
+    __slots__ = ("_batch_size", "_lr", "lr_ratio", "since")
+
+    def __init__(self, lr_ratio: float = 1.5) -> None:
+        self.lr_ratio = lr_ratio
+        self.clear()
+
+    def clear(self) -> None:
+        self.since = 10**9
+        self._lr = math.nan
+        self._batch_size = 0
+
+    def update(self, record: StepRecord) -> bool:
+        """Takes in a step; whether something changed just now."""
+        changed = False
+        lr, before = record.lr, self._lr
+        if lr > 0:  # false for NaN
+            if before > 0 and lr != before:
+                ratio = lr / before
+                changed = ratio > self.lr_ratio or ratio < 1 / self.lr_ratio
+            self._lr = lr
+        size, old = record.batch_size, self._batch_size
+        if size > 0:
+            # The last, smaller batch of an epoch is no change of the setting.
+            if old > 0 and (size > old * 1.01 or size * 2 <= old):
+                changed = True
+            self._batch_size = size
+        self.since = 0 if changed else self.since + 1
+        return changed
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"since": self.since, "lr": self._lr, "batch_size": self._batch_size}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.since = int(state["since"])
+        self._lr = float(state["lr"])
+        self._batch_size = int(state["batch_size"])

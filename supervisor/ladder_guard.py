@@ -1,0 +1,165 @@
+"""The guard before the update: what must not reach the weights."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from supervisor.detectors.statistics.robust_window import RobustWindow
+from supervisor.records import Cause, CrashRisk, StepRecord
+from supervisor.settings import GuardSettings
+
+MIN_WINDOW = 10
+"""Accepted steps until a value can be called absurd."""
+
+USUAL_VARIATION = 2.0
+"""Absurd values lie beyond this times the 99th percentile of the recent ones, too: single steps of
+healthy runs reach 15 times the median of their gradient norm."""
+
+RECORD_LEAP = 1.5
+"""A loss that many times above everything the run has seen, its untrained start included, and
+`LEAP_RISE` times the recent median has left its course whatever the spike factor."""
+
+LEAP_RISE = 2.0
+
+PERSIST_STEPS = 3
+"""Trouble so soon after a skipped update means that the weights are sick, not the batch."""
+
+CERTAIN = 0.9
+"""Risk that counts as trouble by itself after a skip."""
+
+
+class Verdict(enum.Enum):
+    SKIP = "skip"
+    ROLLBACK = "rollback"
+
+
+class Guard:
+    """Decides whether this update may be applied.
+
+    A non-finite or absurd step is skipped once or twice; when the loss is no better right after,
+    or skips accumulate, the weights themselves are sick and the guard asks for a rollback.
+    """
+
+    def __init__(self, settings: GuardSettings) -> None:
+        self.settings = settings
+        self.reset()
+
+    def reset(self) -> None:
+        self.loss = RobustWindow(50)
+        self._grad = RobustWindow(100)
+        self._highest_loss = -math.inf
+        self._skips: list[int] = []
+        self._first_bad_step = -1
+        self._loss_was_bad = False
+        self._tick = 0
+
+    @property
+    def onset_step(self) -> int:
+        """Step of the first skip of the present trouble, -1 if there is none."""
+        return self._first_bad_step if self._skips else -1
+
+    def update(self, record: StepRecord, risk: CrashRisk) -> tuple[Verdict | None, str]:
+        """Judges a step; returns what is to be done and why."""
+        self._tick += 1
+        self._skips = [t for t in self._skips if self._tick - t <= self.settings.skip_window]
+        bad_loss, why = self._judge_loss(record)
+        bad_grad = False
+        if not why:
+            bad_grad, why = self._judge_gradient(record)
+        recent = bool(self._skips) and self._tick - self._skips[-1] <= PERSIST_STEPS
+        sick = recent and self._loss_was_bad and (bad_loss or risk.probability >= CERTAIN)
+        if not (bad_loss or bad_grad or sick):
+            self._accept(record)
+            return None, ""
+        if sick or len(self._skips) + 1 >= max(2, self.settings.rollback_after_skips):
+            self._skips.append(self._tick)
+            return Verdict.ROLLBACK, why or f"{risk.reason}, right after a skipped update"
+        if not self._skips:
+            self._first_bad_step = record.step
+        self._skips.append(self._tick)
+        self._loss_was_bad = bad_loss or record.has_nonfinite_grad
+        return Verdict.SKIP, why
+
+    def forgive(self) -> None:
+        """The state was put back: earlier skips say nothing about these weights."""
+        self._skips = []
+        self._loss_was_bad = False
+
+    def cause(self, record: StepRecord) -> Cause:
+        return Cause.NONFINITE if _is_nonfinite(record) else Cause.SPIKE
+
+    def _judge_loss(self, record: StepRecord) -> tuple[bool, str]:
+        if record.has_nonfinite_loss:
+            return self.settings.skip_nonfinite, f"loss {record.loss:g}"
+        if not record.loss_seen or not self.settings.skip_spike:
+            return False, ""
+        loss, window = record.loss, self.loss
+        if not self._is_absurd(loss, window) and not self._is_leap(loss):
+            return False, ""
+        return True, f"loss {loss:.6g} against a recent median of {window.median:.6g}"
+
+    def _judge_gradient(self, record: StepRecord) -> tuple[bool, str]:
+        norm = record.grad_norm
+        if record.has_nonfinite_grad:
+            if record.loss_scale > 0:  # the GradScaler leaves this update out by itself
+                return False, ""
+            return self.settings.skip_nonfinite, f"gradient norm {norm:g}"
+        if not record.grad_norm_seen or not self.settings.skip_spike:
+            return False, ""
+        if not self._is_absurd(norm, self._grad):
+            return False, ""
+        median = self._grad.median
+        return True, f"gradient norm {norm:.6g} against a recent median of {median:.6g}"
+
+    def _is_absurd(self, value: float, window: RobustWindow) -> bool:
+        if len(window) < MIN_WINDOW or window.median <= 0:
+            return self._is_absurd_linear(value, window)
+        usual = USUAL_VARIATION * window.quantile(0.99)
+        return value > self.settings.spike_factor * window.median and value > usual
+
+    def _is_absurd_linear(self, value: float, window: RobustWindow) -> bool:
+        """For losses at or below zero: ratios mean nothing, spreads do."""
+        if len(window) < MIN_WINDOW:
+            return False
+        spread = max(window.highest - window.lowest, abs(window.median), 1e-12)
+        return value > window.median + 3 * self.settings.spike_factor * spread
+
+    def _is_leap(self, loss: float) -> bool:
+        window = self.loss
+        if len(window) < MIN_WINDOW or window.lowest <= 0:
+            return False
+        return loss > RECORD_LEAP * self._highest_loss and loss > LEAP_RISE * window.median
+
+    def _accept(self, record: StepRecord) -> None:
+        if record.loss_seen and math.isfinite(record.loss):
+            self.loss.add(record.loss)
+            self._highest_loss = max(self._highest_loss, record.loss)
+        if record.grad_norm_seen:
+            self._grad.add(record.grad_norm)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "loss": self.loss.state_dict(),
+            "grad": self._grad.state_dict(),
+            "highest_loss": self._highest_loss,
+            "skips": list(self._skips),
+            "first_bad_step": self._first_bad_step,
+            "loss_was_bad": self._loss_was_bad,
+            "tick": self._tick,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.loss.load_state_dict(state["loss"])
+        self._grad.load_state_dict(state["grad"])
+        self._highest_loss = float(state["highest_loss"])
+        self._skips = list(state["skips"])
+        self._first_bad_step = int(state["first_bad_step"])
+        self._loss_was_bad = bool(state["loss_was_bad"])
+        self._tick = int(state["tick"])
+
+
+def _is_nonfinite(record: StepRecord) -> bool:
+    return record.has_nonfinite_loss or record.has_nonfinite_grad

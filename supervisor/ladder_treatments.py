@@ -1,0 +1,140 @@
+"""Treatments in force: whether they helped, and when they are taken back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from supervisor.detectors.statistics.robust_window import RobustWindow
+from supervisor.records import CrashRisk, StepRecord
+from supervisor.settings import PolicySettings
+
+ONE_OFF = frozenset({"checkpoint", "skip_update", "rollback", "restart", "stop", "reset_optimizer"})
+"""Actions that are over when they are done; there is nothing to take back."""
+
+SKIP_VERIFY_STEPS = 10
+
+LOSS_TOLERANCE = 1.1
+"""The loss counts as back when its recent median is within this ratio of that before the trouble,
+or within the spread that it had."""
+
+
+@dataclass(slots=True)
+class Trial:
+    """A treatment whose outcome is not known yet; ticks are the ladder's own count of steps."""
+
+    name: str
+    step: int
+    due: int
+    loss_limit: float
+
+
+class Treatments:
+    """Keeps count of treatments in force and of those under verification."""
+
+    def __init__(self, policy: PolicySettings) -> None:
+        self.policy = policy
+        self.reset()
+
+    def reset(self) -> None:
+        self.active: list[str] = []
+        self._trials: list[Trial] = []
+        self._recent = RobustWindow(20)
+        self._calm = 0
+        self._tick = 0
+        self._undone_at: dict[str, int] = {}
+        self._patience: dict[str, int] = {}
+
+    @property
+    def calm_steps(self) -> int:
+        """Steps in a row with low risk, since the last treatment or undo at most."""
+        return self._calm
+
+    def observe(self, record: StepRecord, risk: CrashRisk) -> tuple[tuple[str, int, str], ...]:
+        """Takes in a step; returns the outcomes that became known: (name, step, outcome)."""
+        self._tick += 1
+        if record.loss_seen:
+            self._recent.add(record.loss)
+        calm = risk.probability < 0.5 * self.policy.alarm_threshold
+        self._calm = self._calm + 1 if calm else 0
+        due = [trial for trial in self._trials if trial.due <= self._tick]
+        if not due:
+            return ()
+        self._trials = [trial for trial in self._trials if trial.due > self._tick]
+        return tuple((t.name, t.step, self._outcome(t, calm)) for t in due)
+
+    def _outcome(self, trial: Trial, calm: bool) -> str:
+        back = not len(self._recent) or not self._recent.median > trial.loss_limit
+        return "helped" if calm and back else "failed"
+
+    def begin(self, name: str, step: int, before: RobustWindow) -> None:
+        """A treatment is applied at `step`; `before` holds the losses before the trouble."""
+        steps = self.policy.verify_steps
+        if name == "skip_update":
+            steps = min(steps, SKIP_VERIFY_STEPS)
+        limit = math.inf
+        if len(before):
+            limit = before.median + max(
+                (LOSS_TOLERANCE - 1) * abs(before.median), before.highest - before.median
+            )
+        if name not in ("checkpoint", "restart", "stop"):
+            self._trials.append(
+                Trial(name=name, step=step, due=self._tick + steps, loss_limit=limit)
+            )
+        if name in ONE_OFF:
+            return
+        undone = self._undone_at.get(name)
+        if undone is not None and self._tick - undone <= self.policy.verify_steps:
+            self._patience[name] = 2 * self._patience.get(name, 1)
+        self.active.append(name)
+        self._calm = 0
+
+    def failed_to_apply(self, name: str) -> None:
+        """The action's precondition failed: it is neither in force nor on trial."""
+        for index in range(len(self.active) - 1, -1, -1):
+            if self.active[index] == name:
+                del self.active[index]
+                break
+        for index in range(len(self._trials) - 1, -1, -1):
+            if self._trials[index].name == name:
+                del self._trials[index]
+                break
+
+    def restart_watch(self) -> None:
+        """The state was put back: what the loss did since says nothing any more."""
+        self._recent.clear()
+        self._calm = 0
+
+    def next_undo(self) -> str | None:
+        """The latest treatment, once the run has been healthy long enough; it leaves the list."""
+        if not self.active:
+            return None
+        name = self.active[-1]
+        if self._calm < self.policy.healthy_steps * self._patience.get(name, 1):
+            return None
+        self.active.pop()
+        self._undone_at[name] = self._tick
+        self._calm = 0
+        return name
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "active": list(self.active),
+            "trials": [asdict(trial) for trial in self._trials],
+            "recent": self._recent.state_dict(),
+            "calm": self._calm,
+            "tick": self._tick,
+            "undone_at": dict(self._undone_at),
+            "patience": dict(self._patience),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.active = list(state["active"])
+        self._trials = [Trial(**trial) for trial in state["trials"]]
+        self._recent.load_state_dict(state["recent"])
+        self._calm = int(state["calm"])
+        self._tick = int(state["tick"])
+        self._undone_at = dict(state["undone_at"])
+        self._patience = dict(state["patience"])
