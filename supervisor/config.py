@@ -71,12 +71,12 @@ def save_resolved(settings: RunSettings | PolicySettings, path: Path) -> None:
 
 def load_resolved_config(path: Path, overrides: Sequence[str] = ()) -> RunSettings:
     """Returns the config that a run saved, with `overrides` on top; as `load_config`."""
-    return _load(RunSettings, "configs", _as_file(path), overrides)
+    return _load(RunSettings, "configs", _as_file(path), overrides, alone=True)
 
 
 def load_resolved_policy(path: Path, overrides: Sequence[str] = ()) -> PolicySettings:
     """Returns the policy that a run saved, with `overrides` on top; as `load_policy`."""
-    return _load(PolicySettings, "policies", _as_file(path), overrides)
+    return _load(PolicySettings, "policies", _as_file(path), overrides, alone=True)
 
 
 def available_policies() -> list[ShippedFile]:
@@ -90,12 +90,17 @@ def available_configs() -> list[ShippedFile]:
 
 
 def _load(
-    schema: type[Settings], kind: str, name_or_path: str, overrides: Sequence[str]
+    schema: type[Settings],
+    kind: str,
+    name_or_path: str,
+    overrides: Sequence[str],
+    *,
+    alone: bool = False,
 ) -> Settings:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    layers = config_files.read_layers(name_or_path, kind)
+    layers = config_files.read_layers(name_or_path, kind, alone=alone)
     merged: Any = OmegaConf.structured(schema)
     for layer in layers:
         problem = find_problem(layer.content, schema)

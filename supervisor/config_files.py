@@ -1,8 +1,9 @@
 """Finds, reads and composes the YAML files of policies and configs.
 
 A file may begin with ``defaults: [default, mine.yaml]``: what it builds on, merged in this order,
-itself last. A name is a shipped file; whatever ends in ``.yaml`` or names a folder is a path,
-relative to the file that mentions it.
+itself last. Without that line it builds on ``default``; with ``defaults: []`` on the schema alone.
+A name is a shipped file; whatever ends in ``.yaml`` or names a folder is a path, relative to the
+file that mentions it.
 """
 
 from __future__ import annotations
@@ -39,17 +40,19 @@ def shipped_files(kind: str) -> dict[str, Path]:
     return {path.stem: path for path in sorted(files, key=lambda path: path.stem != "default")}
 
 
-def read_layers(name_or_path: str, kind: str) -> list[Layer]:
+def read_layers(name_or_path: str, kind: str, *, alone: bool = False) -> list[Layer]:
     """Returns the layers of a policy or config, to be merged in order.
 
     Args:
         name_or_path: a shipped name or a path, relative to the working directory.
         kind: ``policies`` or ``configs``.
+        alone: the file holds every key and builds on nothing.
 
     Raises:
         ConfigError: a file is missing, is not YAML, or builds on itself.
     """
-    return _layers(_find(name_or_path, kind, base=Path(), asked_by=""), kind, chain=())
+    path = _find(name_or_path, kind, base=Path(), asked_by="")
+    return [Layer(path=path, content=_read(path))] if alone else _layers(path, kind, chain=())
 
 
 def line_of(path: Path, key: KeyPath) -> int | None:
@@ -81,7 +84,8 @@ def _layers(path: Path, kind: str, chain: tuple[Path, ...]) -> list[Layer]:
         circle = " -> ".join(file.name for file in (*chain[chain.index(path) :], path))
         raise ConfigError(f"{path}: defaults: goes in a circle: {circle}; remove one of them")
     content = dict(_read(path))
-    parents = content.pop("defaults", None) or []
+    implied = [] if chain or path == shipped_files(kind).get("default") else ["default"]
+    parents = content.pop("defaults", implied) or []
     if isinstance(parents, str):
         parents = [parents]
     if not isinstance(parents, list) or not all(isinstance(name, str) for name in parents):

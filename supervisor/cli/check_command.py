@@ -1,0 +1,38 @@
+"""Find risky training code without running it.
+
+Exit code 0 without findings, 1 with.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from supervisor.cli.entry_point import entry_point
+from supervisor.errors import UsageError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", metavar="PATH", type=Path, help="a Python file or a folder")
+    shape = parser.add_mutually_exclusive_group()
+    shape.add_argument("--json", action="store_true", help="print one JSON document")
+    shape.add_argument("--sarif", action="store_true", help="print SARIF, for code hosts")
+
+
+def execute(args: argparse.Namespace) -> int:
+    from supervisor.cli.output import print_json
+
+    if not args.path.exists():
+        raise UsageError(f"{args.path}: no such file or folder: give what is to be checked")
+    result = entry_point("check", "supervisor.source_check.check", "check_source")(args.path)
+    if args.sarif:
+        print_json(
+            entry_point("check --sarif", "supervisor.source_check.sarif", "to_sarif")(result)
+        )
+    elif args.json:
+        print_json(result.to_dict())
+    else:
+        for finding in result.findings:
+            print(f"{finding}\n    {finding.fix}")
+        print(f"{len(result.findings)} findings in {result.files} files")
+    return 1 if result.findings else 0

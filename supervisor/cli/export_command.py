@@ -1,0 +1,38 @@
+"""Write the steps of a run as CSV or for TensorBoard.
+
+A CSV has the columns that `supervisor backtest` reads.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from supervisor.errors import UsageError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", type=Path, help="a run directory")
+    parser.add_argument("--to", choices=("csv", "tensorboard"), required=True)
+    parser.add_argument("--rank", type=int, default=0, help="whose steps (default 0)")
+    parser.add_argument(
+        "--output",
+        metavar="PATH",
+        type=Path,
+        help="file or folder (default: RUN/steps.csv, RUN/tensorboard)",
+    )
+
+
+def execute(args: argparse.Namespace) -> int:
+    from supervisor.cli.run_directory import open_run
+    from supervisor.cli.step_export import write_csv, write_tensorboard
+
+    rundir = open_run(args.run)
+    csv = args.to == "csv"
+    target = args.output or rundir.root / ("steps.csv" if csv else "tensorboard")
+    try:
+        rows = (write_csv if csv else write_tensorboard)(rundir, args.rank, target)
+    except OSError as error:
+        raise UsageError(f"{target}: {error.strerror or error}: give another --output") from error
+    print(f"{target}: {rows} steps")
+    return 0

@@ -1,0 +1,46 @@
+"""List the runs in a folder."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from supervisor.errors import UsageError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "dir",
+        metavar="DIR",
+        type=Path,
+        nargs="?",
+        default=Path("runs"),
+        help="the folder that holds the runs (default: runs)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def execute(args: argparse.Namespace) -> int:
+    from supervisor.cli.output import print_json, print_table
+    from supervisor.cli.run_overview import find_runs
+
+    if not args.dir.is_dir() and args.dir != Path("runs"):
+        raise UsageError(f"{args.dir}: no such folder: give the one that holds your runs")
+    runs = find_runs(args.dir)
+    if args.json:
+        print_json(runs)
+    elif not runs:
+        print(f"{args.dir}: no run yet: start one with `supervisor run train.py`")
+    else:
+        rows = [
+            (
+                run.path,
+                run.state,
+                "-" if run.last_step is None else run.last_step,
+                run.started,
+                run.script,
+            )
+            for run in runs
+        ]
+        print_table(("RUN", "STATE", "STEP", "STARTED", "SCRIPT"), rows)
+    return 0

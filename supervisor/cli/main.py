@@ -1,0 +1,145 @@
+"""The console script ``supervisor``.
+
+Each command is a module of this package: its docstring is the help text, `add_arguments` fills a
+parser, `execute` returns the exit code; `parse`, where there is one, replaces plain parsing. Only
+the module of the command that was asked for is imported, and heavy packages only inside `execute`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import NoReturn
+
+from supervisor.errors import SupervisorError, UsageError
+
+EXIT_USAGE = 64
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells say it
+
+COMMANDS = (
+    "run",
+    "resume",
+    "report",
+    "backtest",
+    "watch",
+    "list",
+    "cases",
+    "analyze",
+    "explain",
+    "verify",
+    "drill",
+    "diff",
+    "check",
+    "quantize",
+    "policies",
+    "configs",
+    "doctor",
+    "export",
+)
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose complaints are `UsageError`, and that takes no abbreviations."""
+
+    def __init__(self, prog: str, description: str) -> None:
+        super().__init__(
+            prog=prog,
+            description=description,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        command = self.prog.removeprefix("supervisor ")
+        raise UsageError(f"{command}: {message}: see `{self.prog} --help`")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns the exit code (CONTRACT: 64 when nothing was started)."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        _check_face()
+        return _dispatch(words)
+    except SupervisorError as error:
+        print(f"supervisor: error: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader (`head`, `less`) has seen enough; nothing more may be written at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _dispatch(words: list[str]) -> int:
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(_overview())
+        return 0 if words else EXIT_USAGE
+    if words[0] in ("-V", "--version"):
+        from supervisor.version import __version__
+
+        print(f"training-supervisor {__version__}")
+        return 0
+    module = _command(words[0])
+    parser = Parser(f"supervisor {words[0]}", (module.__doc__ or "").strip())
+    module.add_arguments(parser)
+    parse = getattr(module, "parse", None)
+    try:
+        arguments = parse(parser, words[1:]) if parse else parser.parse_args(words[1:])
+    except SystemExit as end:  # --help
+        return int(end.code or 0)
+    return int(module.execute(arguments))
+
+
+def _command(name: str) -> ModuleType:
+    if name not in COMMANDS:
+        from supervisor.config_check import did_you_mean
+
+        hint = did_you_mean(name, COMMANDS) or "; see `supervisor --help`"
+        raise UsageError(f"{name}: no such command{hint}")
+    return import_module(f"supervisor.cli.{_module_name(name)}")
+
+
+def _module_name(command: str) -> str:
+    return f"{command}_command"
+
+
+def _overview() -> str:
+    lines = [
+        "usage: supervisor COMMAND ...",
+        "",
+        "Launches a PyTorch training, sees trouble coming, treats it, resumes it, explains it.",
+        "",
+        "commands:",
+    ]
+    for name in COMMANDS:
+        help_text = (_command(name).__doc__ or "").strip().splitlines()[0]
+        lines.append(f"  {name:<10}{help_text}")
+    lines += [
+        "",
+        "options:",
+        "  -h, --help      show this; `supervisor COMMAND --help` shows a command's own options",
+        "  -V, --version   show the version",
+    ]
+    return "\n".join(lines)
+
+
+def _check_face() -> None:
+    """PyPI's `supervisor` (supervisord) installs the same import name: files of both get mixed."""
+    folder = Path(__file__).resolve().parent.parent
+    face = sys.modules["supervisor"]
+    if (folder / "supervisord.py").exists() or "check_source" not in getattr(face, "__all__", ()):
+        raise UsageError(
+            f"{folder}: another package of the import name `supervisor` (supervisord) is installed "
+            "over this one: pip uninstall -y supervisor training-supervisor && "
+            "pip install training-supervisor"
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,48 @@
+"""Write the report of a run and say where it is.
+
+What happened, why, what was tried, what it cost, what to do next. With --format or --output one
+document is printed or written instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", type=Path, help="a run directory")
+    parser.add_argument("--format", choices=("html", "md", "json"), help="print this document")
+    parser.add_argument(
+        "--output", metavar="PATH", type=Path, help="write the document there instead"
+    )
+
+
+def execute(args: argparse.Namespace) -> int:
+    from supervisor.cli.entry_point import entry_point
+    from supervisor.cli.run_directory import open_run
+    from supervisor.errors import UsageError
+    from supervisor.storage.private_files import write_private
+
+    rundir = open_run(args.run)
+    documents = entry_point("report", "supervisor.report.write", "write_report")(rundir)
+    if args.format is None and args.output is None:
+        print(documents.get("html") or documents.get("md") or documents["json"])
+        return 0
+    name = args.format or _format_of(args.output)
+    if name not in documents:
+        raise UsageError(f"{args.run}: no {name} report could be written: see the other formats")
+    text = Path(documents[name]).read_text(encoding="utf-8")
+    if args.output is None:
+        print(text)
+    else:
+        try:
+            write_private(args.output, text)
+        except OSError as error:
+            raise UsageError(f"{args.output}: {error.strerror}: give another path") from error
+        print(args.output)
+    return 0
+
+
+def _format_of(path: Path) -> str:
+    return {".md": "md", ".json": "json"}.get(path.suffix, "html")

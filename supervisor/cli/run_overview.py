@@ -1,0 +1,69 @@
+"""A run in one line."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from supervisor.errors import RunDirectoryError
+from supervisor.storage.flight_reader import FlightReader
+from supervisor.storage.run_state import RunState, has_live_parent, load_run_state
+from supervisor.storage.rundir import RunDirectory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOverview:
+    """What `supervisor list` shows.
+
+    Attributes:
+        name: of its folder.
+        state: as in run.json; ``died`` when that says running but its supervisor is gone from this
+            host, ``unreadable`` when it is damaged.
+        script: path, or name of a module.
+        started: ISO 8601, UTC.
+        attempts: how many were begun.
+        last_step: of rank 0; None before the first one.
+    """
+
+    name: str
+    path: str
+    state: str
+    script: str = ""
+    started: str = ""
+    attempts: int = 0
+    last_step: int | None = None
+
+
+def find_runs(folder: Path) -> list[RunOverview]:
+    """Returns the runs directly below `folder`, newest first; a missing folder has none."""
+    found = [overview(path.parent) for path in folder.glob("*/run.json")]
+    return sorted(found, key=lambda run: (run.started, run.name), reverse=True)
+
+
+def overview(path: Path) -> RunOverview:
+    """Returns the overview of the run at `path`; never fails because of what it finds there."""
+    rundir = RunDirectory(path)
+    try:
+        run = load_run_state(rundir)
+    except RunDirectoryError:
+        return RunOverview(name=path.name, path=str(path), state="unreadable")
+    last_step = None
+    with contextlib.suppress(OSError, RunDirectoryError), FlightReader(rundir.steps(0)) as reader:
+        last_step = reader.last_step()
+    return RunOverview(
+        name=path.name,
+        path=str(path),
+        state="died" if has_died(run) else run.state,
+        script=run.script,
+        started=run.started_at,
+        attempts=run.attempts,
+        last_step=last_step,
+    )
+
+
+def has_died(run: RunState) -> bool:
+    """Whether the run's supervisor is gone without having said so; unknown on other hosts."""
+    here = run.host == socket.gethostname()
+    return run.state == "running" and here and not has_live_parent(run)

@@ -1,0 +1,63 @@
+"""The options --policy, --config and --set, and what they mean."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from supervisor.settings import PolicySettings, RunSettings
+
+
+def add_settings_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the three options."""
+    parser.add_argument(
+        "--policy",
+        metavar="NAME|FILE",
+        default="default",
+        help="what to do about trouble (see `supervisor policies`)",
+    )
+    parser.add_argument(
+        "--config",
+        metavar="NAME|FILE",
+        default="default",
+        help="what to watch and how to run (see `supervisor configs`)",
+    )
+    add_set_option(parser)
+
+
+def add_set_option(parser: argparse.ArgumentParser) -> None:
+    """Adds --set alone."""
+    parser.add_argument(
+        "--set",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="change one key of the config, or with `policy.` before it of the policy; repeatable",
+    )
+
+
+def load_settings(arguments: argparse.Namespace) -> tuple[RunSettings, PolicySettings]:
+    """Returns the config and the policy that the options ask for, detectors checked.
+
+    Raises:
+        ConfigError: as `supervisor.config.load_config`.
+    """
+    from supervisor.config import load_config, load_policy, split_overrides
+
+    for_config, for_policy = split_overrides(arguments.set)
+    settings = load_config(arguments.config, for_config)
+    policy = load_policy(arguments.policy, for_policy)
+    check_detectors(settings, arguments.config)
+    return settings, policy
+
+
+def check_detectors(settings: RunSettings, where: str) -> None:
+    """Raises ConfigError for detectors that cannot be built, before anything is started."""
+    from supervisor.detectors.registry import build_detectors
+    from supervisor.errors import ConfigError
+
+    try:
+        build_detectors(settings.detectors)
+    except ConfigError as error:
+        raise ConfigError(f"config {where}: {error}") from error
