@@ -1,0 +1,186 @@
+"""One attempt: a worker from its start to its end, watched."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from supervisor.parent import hang
+from supervisor.parent.exits import Ending, signal_name
+from supervisor.parent.launch import LaunchSpec
+from supervisor.parent.memory import count_oom_kills, sample_memory
+from supervisor.parent.output import OutputPump, read_tail
+from supervisor.parent.process import DEFAULT_COMMAND, WorkerProcess
+from supervisor.parent.replica import Replica
+from supervisor.parent.signals import SignalInbox
+from supervisor.parent.signs_of_life import LifeCounter, StepFeed, alive_path
+from supervisor.parent.watchdog import Watchdog
+from supervisor.storage.exit_notes import load_exit_note
+from supervisor.storage.journal import JournalMerger
+from supervisor.storage.rundir import RunDirectory
+
+POLL_S = 0.2
+_SLOW_LOOK_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What all attempts of a run share."""
+
+    spec: LaunchSpec
+    rundir: RunDirectory
+    journal: JournalMerger
+    inbox: SignalInbox
+    replica: Replica
+    worker_command: Sequence[str] = DEFAULT_COMMAND
+    poll_s: float = POLL_S
+
+
+class Attempt:
+    """Starts one worker and watches it: steps, life, memory, signals to us, output.
+
+    A failure of our own watching is written to the journal once and costs that watch alone.
+    """
+
+    def __init__(self, surroundings: Surroundings, number: int) -> None:
+        self._s = surroundings
+        self._number = number
+        self._feed = StepFeed(surroundings.rundir.steps(0))
+        self._life = LifeCounter(alive_path(surroundings.rundir.root, 0))
+        self._memory = ""
+        self._hang: str | None = None
+        self._kill_at_s: float | None = None
+        self._slow_look_s = 0.0
+        self._reported: set[str] = set()
+
+    def run(self) -> Ending:
+        """Returns what is known when the worker and all its descendants have ended.
+
+        Raises:
+            OSError: the worker could not be started.
+        """
+        s = self._s
+        log = s.rundir.log(self._number, 0)
+        oom_kills = count_oom_kills()
+        output = OutputPump(log)
+        try:
+            process = WorkerProcess(s.spec, self._number, output, command=s.worker_command)
+        except OSError:
+            output.finish()
+            raise
+        watchdog = Watchdog(s.spec.settings.watchdog, started_s=time.monotonic())
+        try:
+            while not process.wait(s.poll_s):
+                self._look(process, watchdog, output)
+        finally:
+            left = process.end()
+            self._guarded("steps", self._take_steps)
+            self._guarded("journal", s.journal.merge)
+            self._feed.close()
+        if left:
+            text = f"{left} process(es) that the worker left behind were ended"
+            s.journal.write("warning", message=text)
+        return self._ending(process, oom_kills=count_oom_kills() - oom_kills)
+
+    def _look(self, process: WorkerProcess, watchdog: Watchdog, output: OutputPump) -> None:
+        now_s = time.monotonic()
+        count = self._guarded("steps", self._take_steps) or 0
+        watchdog.saw_steps(count, now_s)
+        if self._life.has_moved() or output.is_blocked:
+            watchdog.saw_sign_of_life(now_s)
+        self._guarded("journal", self._s.journal.merge)
+        if now_s - self._slow_look_s >= _SLOW_LOOK_S:
+            self._slow_look_s = now_s
+            self._guarded("memory", lambda: self._sample(process))
+        if self._s.inbox.take_resize():
+            process.resize()
+        self._heed_signals(process, now_s)
+        if self._kill_at_s is None and watchdog.is_hanging(now_s):
+            self._treat_hang(process, watchdog)
+
+    def _take_steps(self) -> int:
+        records = self._feed.take()
+        self._s.replica.update(records)
+        return len(records)
+
+    def _sample(self, process: WorkerProcess) -> None:
+        process.family.look()
+        self._memory = str(sample_memory(process.family.resident_bytes()))
+
+    def _heed_signals(self, process: WorkerProcess, now_s: float) -> None:
+        """Lets the worker save and end at its next boundary; ends it after the grace time."""
+        inbox = self._s.inbox
+        if inbox.asked_by is None:
+            return
+        if self._kill_at_s is None:
+            grace_s = self._s.spec.settings.watchdog.grace_s
+            self._kill_at_s = now_s + grace_s
+            process.send(signal.SIGTERM)
+            self._s.journal.write(
+                "signal_received",
+                step=self._feed.last_step,
+                signum=inbox.asked_by,
+                name=signal_name(inbox.asked_by),
+                grace_s=grace_s,
+            )
+        if inbox.is_forced or now_s >= self._kill_at_s:
+            process.send(signal.SIGKILL)
+
+    def _treat_hang(self, process: WorkerProcess, watchdog: Watchdog) -> None:
+        stacks = self._s.rundir.stacks(self._number, 0)
+
+        def is_back() -> bool:
+            count = self._guarded("steps", self._take_steps) or 0
+            watchdog.saw_steps(count, time.monotonic())
+            return count > 0
+
+        settings = self._s.spec.settings.watchdog
+        evidence = hang.dump_stacks(process, settings, stacks, is_back=is_back)
+        now_s = time.monotonic()
+        reason = watchdog.reason(now_s)
+        if evidence is None:
+            text = f"steps come again after a silence; stacks in {stacks}"
+            self._s.journal.write("warning", step=self._feed.last_step, message=text)
+            return
+        self._hang = reason + "".join(f"; in {frame}" for frame in evidence.frames[:1])
+        self._s.journal.write(
+            "hang_detected",
+            step=self._feed.last_step,
+            seconds_since_step=round(watchdog.since_step_s(now_s), 1),
+            limit_s=round(watchdog.timeout_s, 1),
+            frames=evidence.frames,
+            stacks=str(evidence.stacks.relative_to(self._s.rundir.root)),
+            evidence=[reason, *evidence.frames],
+        )
+        hang.end_hung(process)
+        process.send(signal.SIGKILL)
+        process.wait(hang.GRACE_S)
+
+    def _ending(self, process: WorkerProcess, *, oom_kills: int) -> Ending:
+        rundir = self._s.rundir
+        return Ending(
+            returncode=process.returncode or 0,
+            note=self._guarded("note", lambda: load_exit_note(rundir, self._number, 0)),
+            last_step=self._feed.last_step,
+            has_stepped=self._feed.has_stepped,
+            hang=self._hang,
+            signals_sent=tuple(process.signals_sent),
+            asked_by=self._s.inbox.asked_by,
+            oom_kills=max(oom_kills, 0),
+            memory=self._memory,
+            log_tail=read_tail(rundir.log(self._number, 0)),
+        )
+
+    def _guarded(self, what: str, work: Callable[[], Any]) -> Any:
+        """Runs a part of the watching; its failure is written down once and returns None."""
+        try:
+            return work()
+        except Exception as error:
+            if what not in self._reported:
+                self._reported.add(what)
+                text = f"watching the {what} failed: {type(error).__name__}: {error}"
+                self._s.journal.write("warning", message=text)
+            return None

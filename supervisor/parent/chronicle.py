@@ -1,0 +1,137 @@
+"""Tells what happens in a run to the journal, to ``run.json`` and to the person at the terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from supervisor.parent.launch import LaunchSpec
+from supervisor.parent.outcome import Outcome, RunResult
+from supervisor.parent.report_process import write_report_apart
+from supervisor.parent.restarts import Verdict
+from supervisor.parent.run_file import RunFile
+from supervisor.parent.summary import Teller, closing_lines, describe_exit, describe_next
+from supervisor.records import CrashRisk, WorkerExit, WorkerOrder
+from supervisor.storage.checkpoints import Checkpoint
+from supervisor.storage.journal import JournalMerger
+from supervisor.storage.rundir import RunDirectory
+
+
+class Chronicle:
+    """The parent's own events, in the order in which the methods stand. None of them fails."""
+
+    def __init__(self, spec: LaunchSpec, rundir: RunDirectory, journal: JournalMerger) -> None:
+        self._spec = spec
+        self._rundir = rundir
+        self._journal = journal
+        self._teller = Teller(quiet=spec.quiet)
+        self._run_file = RunFile(rundir, spec)
+        self._first_attempt = 1
+
+    def begin(self, attempt: int) -> None:
+        """The run, or its continuation from `attempt` on, begins."""
+        self._first_attempt = attempt
+        self._run_file.begin()
+        self._journal.attempt = attempt
+        # What a dead parent left unmerged belongs before this.
+        self._journal.merge()
+        self._journal.write(
+            "run_started",
+            command=list(self._spec.command),
+            target=self._spec.target,
+            arguments=list(self._spec.arguments),
+            is_resume=self._spec.is_resume,
+        )
+        self._teller.say(f"run directory: {self._spec.run_dir}")
+
+    def begin_attempt(self, order: WorkerOrder) -> None:
+        self._journal.attempt = order.attempt
+        self._run_file.begin_attempt(order.attempt)
+        self._journal.write(
+            "attempt_started",
+            step=order.checkpoint_step,
+            checkpoint_step=order.checkpoint_step,
+            reason=order.reason,
+            skip_steps=order.skip_steps,
+            lr_factor=order.lr_factor,
+            fp32=order.fp32,
+        )
+
+    def worker_exited(
+        self, attempt: int, worker_exit: WorkerExit, risk: CrashRisk | None, *, risky: bool
+    ) -> None:
+        fields: dict[str, Any] = {}
+        if risk is not None:
+            fields = {"risk": risk.probability, "risk_reason": risk.reason, "risky": risky}
+            fields["onset_step"] = risk.onset_step
+        self._journal.write(
+            "worker_exited",
+            step=worker_exit.last_step,
+            cause=worker_exit.cause,
+            returncode=worker_exit.returncode,
+            signum=worker_exit.signum,
+            last_step=worker_exit.last_step,
+            evidence=worker_exit.evidence,
+            retry=worker_exit.retry,
+            **fields,
+        )
+        if worker_exit.retry:
+            self._teller.say(describe_exit(attempt, worker_exit))
+
+    def count_crashes(self, crashes: int) -> None:
+        self._run_file.count_crashes(crashes)
+
+    def restart(self, verdict: Verdict, order: WorkerOrder) -> None:
+        self._journal.write(
+            "restart",
+            step=order.checkpoint_step,
+            next_attempt=order.attempt,
+            delay_s=round(verdict.delay_s, 3),
+            reason=verdict.reason,
+            checkpoint_step=order.checkpoint_step,
+            skip_steps=order.skip_steps,
+            lr_factor=order.lr_factor,
+        )
+        self._teller.say(describe_next(order.attempt, order.checkpoint_step, verdict.delay_s))
+
+    def reject_checkpoint(self, checkpoint: Checkpoint, why: str) -> None:
+        self._journal.write(
+            "checkpoint_rejected", step=checkpoint.step, path=str(checkpoint.path), reason=why
+        )
+        self._teller.say(f"checkpoint of step {checkpoint.step} is not used: {why}")
+
+    def warn(self, message: str) -> None:
+        self._journal.write("warning", message=message)
+        self._teller.say(f"warning: {message}")
+
+    def finish(self, outcome: Outcome, last_exit: WorkerExit | None) -> RunResult:
+        """The run is over: says so everywhere, and has the report written."""
+        step = last_exit.last_step if last_exit else None
+        if outcome.state == "gave_up":
+            self._journal.write("gave_up", step=step, reason=outcome.reason)
+        self._journal.write(
+            "run_finished",
+            step=step,
+            state=outcome.state,
+            exit_code=outcome.exit_code,
+            reason=outcome.reason,
+            attempts=self._journal.attempt,
+        )
+        self._run_file.finish(outcome)
+        report = None
+        if self._spec.settings.report.enabled:
+            report, why = write_report_apart(self._rundir)
+            if why:
+                self._journal.write("warning", message=f"the report could not be written: {why}")
+        lines = closing_lines(
+            outcome,
+            self._spec.run_dir,
+            attempts=self._journal.attempt - self._first_attempt + 1,
+            report=report,
+        )
+        self._teller.say(*lines)
+        return RunResult(
+            exit_code=outcome.exit_code,
+            state=outcome.state,
+            run_dir=self._rundir.root,
+            summary=tuple(lines),
+        )

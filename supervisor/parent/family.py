@@ -1,0 +1,74 @@
+"""The processes that a worker started, so that none of them outlives it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+import psutil
+
+_TERM_S = 2.0
+_KILL_S = 2.0
+
+
+class Family:
+    """Knows the descendants of one worker.
+
+    The worker leads a session of its own, which finds every descendant that stayed in it even when
+    its parent is gone; looking at the tree from time to time finds those that left the session.
+    A process is told by its number and its start, since numbers are given out again.
+    """
+
+    def __init__(self, worker_pid: int) -> None:
+        self._worker_pid = worker_pid
+        self._known: set[psutil.Process] = set()
+
+    def look(self) -> None:
+        """Notes the descendants of now; called from time to time while the worker lives."""
+        with contextlib.suppress(psutil.Error):
+            found = psutil.Process(self._worker_pid).children(recursive=True)
+            self._known = {process for process in self._known if process.is_running()} | set(found)
+
+    def resident_bytes(self) -> int:
+        """Returns the resident memory of the worker and its known descendants."""
+        total = 0
+        for process in (_process(self._worker_pid), *self._known):
+            with contextlib.suppress(psutil.Error):
+                total += process.memory_info().rss if process else 0
+        return total
+
+    def end(self) -> int:
+        """Ends what is left after the worker: SIGTERM, then SIGKILL; returns how many."""
+        left = [process for process in self._known | self._in_session() if _lives(process)]
+        for process in left:
+            with contextlib.suppress(psutil.Error):
+                process.terminate()
+        _, alive = psutil.wait_procs(left, timeout=_TERM_S)
+        alive = [process for process in {*alive, *self._in_session()} if _lives(process)]
+        for process in alive:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        psutil.wait_procs(alive, timeout=_KILL_S)
+        return len(left)
+
+    def _in_session(self) -> set[psutil.Process]:
+        found = set()
+        for pid in psutil.pids():
+            with contextlib.suppress(OSError, psutil.Error):
+                if pid != self._worker_pid and os.getsid(pid) == self._worker_pid:
+                    found.add(psutil.Process(pid))
+        return found
+
+
+def _process(pid: int) -> psutil.Process | None:
+    try:
+        return psutil.Process(pid)
+    except psutil.Error:
+        return None
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False

@@ -1,0 +1,30 @@
+"""The steps before a checkpoint, as a worker that starts from it has judged them."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from supervisor.errors import RunDirectoryError
+from supervisor.records import StepRecord
+from supervisor.storage.flight_recorder import FlightReader
+
+# Several windows of every detector; a run of a million steps must not delay a restart.
+HISTORY_STEPS = 5000
+
+
+def records_until(path: Path, checkpoint_step: int | None) -> list[StepRecord]:
+    """Returns the newest record of each of the last steps up to `checkpoint_step`, in order.
+
+    Without a checkpoint a worker starts from nothing, and so does its judgement. A flight recorder
+    that cannot be read has no history.
+    """
+    if checkpoint_step is None:
+        return []
+    newest: dict[int, StepRecord] = {}
+    with contextlib.suppress(RunDirectoryError, OSError), FlightReader(path) as reader:
+        first = max(0, reader.rows() - 2 * HISTORY_STEPS)
+        for record in reader.records(first):
+            if record.step <= checkpoint_step:
+                newest[record.step] = record
+    return [newest[step] for step in sorted(newest)][-HISTORY_STEPS:]

@@ -1,0 +1,48 @@
+"""What the parent is asked to run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from supervisor.settings import PolicySettings, RunSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchSpec:
+    """One run, as the command line or a program describes it.
+
+    Attributes:
+        kind: ``script`` (a file), ``function`` (``file.py:function``) or ``module`` (as ``-m``).
+        target: the file, or the module's dotted name.
+        function: name of the function when `kind` is ``function``.
+        arguments: what belongs to the script.
+        run_dir: where everything is kept; made if missing.
+        resume_arguments: appended to `arguments` from the second attempt on.
+        quiet: print nothing of our own.
+        resume: go on with the run that lies in `run_dir`; without it that must not hold a run.
+        resume_from: ``last-stable``, ``latest`` or a step; implies `resume`. None: by how it ended.
+        command: what the user typed, for ``run.json``.
+    """
+
+    kind: Literal["script", "function", "module"]
+    target: str
+    run_dir: Path
+    settings: RunSettings
+    policy: PolicySettings
+    function: str | None = None
+    arguments: tuple[str, ...] = ()
+    resume_arguments: tuple[str, ...] = ()
+    quiet: bool = False
+    resume: bool = False
+    resume_from: str | None = None
+    command: tuple[str, ...] = ()
+
+    @property
+    def is_resume(self) -> bool:
+        return self.resume or self.resume_from is not None
+
+    def worker_arguments(self, attempt: int) -> tuple[str, ...]:
+        """Returns the script's arguments in the given attempt, counted from 1."""
+        return self.arguments + (self.resume_arguments if attempt > 1 else ())

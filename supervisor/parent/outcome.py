@@ -1,0 +1,68 @@
+"""How a run ended, and the exit code by which other programs learn it (CONTRACT.md)."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from supervisor.records import ExitCause, WorkerExit
+
+EXIT_COMPLETED = 0
+EXIT_GAVE_UP = 70
+EXIT_INTERRUPTED = 75
+_SIGNALLED = 128
+
+RunStateName = Literal["completed", "gave_up", "interrupted", "failed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The end of a run: its state in ``run.json``, our exit code, and why in one sentence."""
+
+    state: RunStateName
+    exit_code: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """What `Supervisor.run` returns; `summary` is what was printed, line by line."""
+
+    exit_code: int
+    state: RunStateName
+    run_dir: Path
+    summary: tuple[str, ...] = ()
+
+
+def of_final_exit(
+    worker_exit: WorkerExit, *, has_checkpoint: bool, asked_by: int | None
+) -> Outcome:
+    """Returns the outcome after an exit that is not to be followed by another attempt."""
+    evidence = worker_exit.evidence[0] if worker_exit.evidence else worker_exit.cause.value
+    if worker_exit.cause is ExitCause.COMPLETED:
+        return Outcome(state="completed", exit_code=EXIT_COMPLETED, reason=evidence)
+    if worker_exit.cause in (ExitCause.INTERRUPTED, ExitCause.PREEMPTED):
+        return interrupted(evidence, has_checkpoint=has_checkpoint, asked_by=asked_by)
+    if worker_exit.cause is ExitCause.USER_ERROR:
+        return Outcome(state="failed", exit_code=_own_code(worker_exit), reason=evidence)
+    return gave_up(evidence)
+
+
+def interrupted(reason: str, *, has_checkpoint: bool, asked_by: int | None) -> Outcome:
+    """Returns the outcome after a request to end; without a checkpoint it cannot be resumed."""
+    code = EXIT_INTERRUPTED if has_checkpoint else _SIGNALLED + (asked_by or signal.SIGINT)
+    return Outcome(state="interrupted", exit_code=code, reason=reason)
+
+
+def gave_up(reason: str) -> Outcome:
+    return Outcome(state="gave_up", exit_code=EXIT_GAVE_UP, reason=reason)
+
+
+def _own_code(worker_exit: WorkerExit) -> int:
+    """The code a shell would have seen; a failure never looks like success."""
+    code = worker_exit.returncode
+    if code is None or code == 0:
+        return 1
+    return code if code > 0 else _SIGNALLED - code

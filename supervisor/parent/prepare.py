@@ -1,0 +1,110 @@
+"""Makes a run directory ready: everything that can go wrong before anything is started."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from supervisor.config import save_resolved
+from supervisor.errors import RunDirectoryError, UsageError
+from supervisor.parent.launch import LaunchSpec
+from supervisor.records import ExitCause
+from supervisor.storage.journal import read_events
+from supervisor.storage.run_state import has_live_parent, load_run_state
+from supervisor.storage.rundir import RunDirectory
+
+# Made one by one, because a folder that appears on the way to a deeper one is not private.
+_FOLDERS = ("orders", "steps", "events", "exits", "logs", "alive")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preparation:
+    """A run directory that is ready.
+
+    Attributes:
+        rundir: the directory.
+        attempt: number of the first attempt to be made.
+        was_numerical: the run that is continued ended in numerical trouble.
+        onset_step: where that trouble began, if known.
+    """
+
+    rundir: RunDirectory
+    attempt: int = 1
+    was_numerical: bool = False
+    onset_step: int | None = None
+
+
+def prepare(spec: LaunchSpec) -> Preparation:
+    """Makes the directory, saves config and policy in it, and looks at what it already holds.
+
+    Raises:
+        UsageError: the script is missing, the directory holds another run or none to continue, or
+            it cannot be written.
+    """
+    _check_target(spec)
+    rundir = RunDirectory(spec.run_dir)
+    if rundir.run_json.exists() and not spec.is_resume:
+        raise UsageError(
+            f"{spec.run_dir}: holds another run: give a new --run-dir, or continue that run with "
+            f"`supervisor resume {spec.run_dir}`"
+        )
+    if spec.is_resume:
+        _check_resumable(rundir)
+    try:
+        rundir.make(rundir.root)
+        for name in _FOLDERS:
+            rundir.make(rundir.root / name)
+        save_resolved(spec.settings, rundir.config_yaml)
+        save_resolved(spec.policy, rundir.policy_yaml)
+    except OSError as error:
+        raise UsageError(
+            f"{spec.run_dir}: {error.strerror or error}: give a --run-dir that can be written"
+        ) from error
+    if not spec.is_resume:
+        return Preparation(rundir=rundir)
+    last = _last_exit(rundir)
+    return Preparation(
+        rundir=rundir,
+        attempt=_last_attempt(rundir) + 1,
+        was_numerical=last.get("cause") == ExitCause.NONFINITE.value or last.get("risky") is True,
+        onset_step=_onset(last),
+    )
+
+
+def _check_target(spec: LaunchSpec) -> None:
+    if spec.kind != "module" and not Path(spec.target).is_file():
+        raise UsageError(f"{spec.target}: no such file: give the path of a Python script")
+
+
+def _check_resumable(rundir: RunDirectory) -> None:
+    try:
+        state = load_run_state(rundir)
+    except RunDirectoryError as error:
+        raise UsageError(str(error)) from error
+    if has_live_parent(state):
+        raise UsageError(
+            f"{rundir.root}: process {state.pid} is supervising this run: end it first"
+        )
+
+
+def _last_attempt(rundir: RunDirectory) -> int:
+    """Returns the highest attempt of which anything is left, 0 without one."""
+    names = [path.stem for path in (rundir.root / "orders").glob("attempt_*.json")]
+    names += [path.name for path in (rundir.root / "logs").glob("attempt_*")]
+    numbers = [name.rpartition("_")[2] for name in names]
+    return max((int(number) for number in numbers if number.isdecimal()), default=0)
+
+
+def _last_exit(rundir: RunDirectory) -> dict[str, Any]:
+    try:
+        events = read_events(rundir.journal)
+    except OSError:
+        return {}
+    exits = [event for event in events if event["kind"] == "worker_exited"]
+    return exits[-1] if exits else {}
+
+
+def _onset(last: dict[str, Any]) -> int | None:
+    onset = last.get("onset_step")
+    return onset if isinstance(onset, int) and onset > 0 else None

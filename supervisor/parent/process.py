@@ -1,0 +1,111 @@
+"""One worker process: started in a session of its own, signalled alone, ended with its family."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from supervisor.parent.family import Family
+from supervisor.parent.launch import LaunchSpec
+from supervisor.parent.output import OutputPump
+
+PARENT_PID_VARIABLE = "SUPERVISOR_PARENT_PID"
+DEFAULT_COMMAND = (sys.executable, "-m", "supervisor.worker")
+
+
+class WorkerProcess:
+    """A worker of one attempt, rank 0.
+
+    Its own session keeps the terminal's Ctrl-C from it and its loader workers: signals reach it
+    only through us. It asks the kernel to die with us (PR_SET_PDEATHSIG), for which it is told our
+    process id in ``SUPERVISOR_PARENT_PID``; asking in the child is safe where a function between
+    fork and exec is not. Must be started from a thread that lives as long as the worker.
+    """
+
+    def __init__(
+        self,
+        spec: LaunchSpec,
+        attempt: int,
+        output: OutputPump,
+        *,
+        command: Sequence[str] = DEFAULT_COMMAND,
+    ) -> None:
+        """Starts it.
+
+        Raises:
+            OSError: the interpreter cannot be started.
+        """
+        self._output = output
+        self._popen = subprocess.Popen(
+            worker_command(spec, attempt, command),
+            stdout=output.stdout,
+            stderr=output.stderr,
+            env=worker_environment(has_pipe=output.has_pipe),
+            start_new_session=True,
+        )
+        self.signals_sent: list[int] = []
+        self.family = Family(self.pid)
+        output.start()
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """None while it lives; negative after a signal."""
+        return self._popen.poll()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Returns whether it has ended, after at most `timeout_s`."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._popen.wait(timeout_s)
+        return self._popen.returncode is not None
+
+    def send(self, signum: int) -> None:
+        """Sends to the worker alone, not to its loader workers; nothing if it has ended."""
+        if self._popen.poll() is None:
+            self.signals_sent.append(signum)
+            self._popen.send_signal(signum)
+
+    def resize(self) -> None:
+        """Tells the worker that the user's terminal has another size."""
+        self._output.copy_window_size()
+        if self._popen.poll() is None:
+            self._popen.send_signal(signal.SIGWINCH)
+
+    def end(self) -> int:
+        """Kills it if it lives, ends its descendants, and returns how many were left over."""
+        if self._popen.poll() is None:
+            self.family.look()
+            self.send(signal.SIGKILL)
+            self._popen.wait()
+        left = self.family.end()
+        self._output.finish()
+        return left
+
+
+def worker_command(spec: LaunchSpec, attempt: int, command: Sequence[str]) -> list[str]:
+    """Returns the whole command line of a worker."""
+    line = [*command, "--run-dir", str(spec.run_dir), "--attempt", str(attempt), "--rank", "0"]
+    line += ["--kind", spec.kind, "--target", spec.target]
+    if spec.function is not None:
+        line += ["--function", spec.function]
+    return [*line, "--", *spec.worker_arguments(attempt)]
+
+
+def worker_environment(*, has_pipe: bool) -> dict[str, str]:
+    """Returns the worker's environment: ours, and what it must know.
+
+    Into a pipe Python writes in blocks: lines would come late, and a killed worker would take its
+    last ones with it. So buffering is switched off there, unless the user has decided otherwise.
+    """
+    environment = dict(os.environ)
+    environment[PARENT_PID_VARIABLE] = str(os.getpid())
+    if has_pipe:
+        environment.setdefault("PYTHONUNBUFFERED", "1")
+    return environment

@@ -1,0 +1,70 @@
+"""The parent's copy of the worker's judgement, for when the worker can no longer be asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from supervisor.records import CrashRisk, StepRecord
+from supervisor.settings import PolicySettings, RunSettings
+
+if TYPE_CHECKING:
+    from supervisor.pipeline import Judgement
+
+
+class Replica:
+    """Feeds every step of the flight recorder into the pipeline that the worker has too.
+
+    It decides nothing. If the pipeline fails, the replica is switched off and says so once
+    through `on_failure`: the run goes on without it.
+    """
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        policy: PolicySettings,
+        *,
+        on_failure: Callable[[str], None] = lambda message: None,
+        build: Callable[[RunSettings, PolicySettings], Any] | None = None,
+    ) -> None:
+        self._settings = settings
+        self._policy = policy
+        self._on_failure = on_failure
+        self._build = build or _build_pipeline
+        self._pipeline: Any = None
+        self._is_off = False
+        self.risk: CrashRisk | None = None
+
+    @property
+    def is_risky(self) -> bool:
+        """Whether the risk was at the policy's alarm line at the last step."""
+        return self.risk is not None and (
+            self.risk.alarm or self.risk.probability >= self._policy.alarm_threshold
+        )
+
+    def restart(self, history: Iterable[StepRecord] = ()) -> None:
+        """Begins anew, as a worker does that starts from a checkpoint after `history`."""
+        self._pipeline = None
+        self.risk = None
+        self.update(history)
+
+    def update(self, records: Iterable[StepRecord]) -> None:
+        """Takes in the next steps, in their order."""
+        if self._is_off:
+            return
+        try:
+            if self._pipeline is None:
+                self._pipeline = self._build(self._settings, self._policy)
+            for record in records:
+                judgement: Judgement = self._pipeline.update(record)
+                self.risk = judgement.risk
+        except Exception as error:
+            self._is_off = True
+            self._on_failure(f"risk in the parent is switched off: {type(error).__name__}: {error}")
+
+
+def _build_pipeline(settings: RunSettings, policy: PolicySettings) -> Any:
+    # Imported late: detectors bring numpy, and a run without steps needs neither.
+    from supervisor.pipeline import Pipeline
+
+    return Pipeline(settings, policy)

@@ -1,0 +1,70 @@
+"""``run.json`` as the run goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+
+from supervisor.errors import RunDirectoryError
+from supervisor.parent.launch import LaunchSpec
+from supervisor.parent.outcome import Outcome
+from supervisor.storage.run_state import (
+    RunState,
+    load_run_state,
+    new_run_state,
+    save_run_state,
+    utc_now,
+)
+from supervisor.storage.rundir import RunDirectory
+
+
+class RunFile:
+    """Keeps ``run.json`` true; a disk that refuses costs the file alone, not the run."""
+
+    def __init__(self, rundir: RunDirectory, spec: LaunchSpec) -> None:
+        self._rundir = rundir
+        self._spec = spec
+        self._state = self._initial()
+
+    def begin(self) -> None:
+        self._save(state="running", ended_at="", exit_code=None)
+
+    def begin_attempt(self, attempt: int) -> None:
+        self._save(attempts=attempt)
+
+    def count_crashes(self, crashes: int) -> None:
+        """Notes the crashes without progress so far."""
+        self._save(crash_count=crashes)
+
+    def finish(self, outcome: Outcome) -> None:
+        self._save(state=outcome.state, exit_code=outcome.exit_code, ended_at=utc_now())
+
+    def _initial(self) -> RunState:
+        spec = self._spec
+        state = new_run_state(
+            command=spec.command,
+            kind=spec.kind,
+            script=spec.target,
+            function=spec.function or "",
+            arguments=spec.arguments,
+            resume_arguments=spec.resume_arguments,
+            policy=spec.policy.name,
+            config=spec.settings.name,
+        )
+        if not spec.is_resume:
+            return state
+        with contextlib.suppress(RunDirectoryError):
+            earlier = load_run_state(self._rundir)
+            # The run stays the one that was begun; who supervises it, and with what, is new.
+            return dataclasses.replace(
+                state,
+                command=earlier.command or state.command,
+                started_at=earlier.started_at,
+                attempts=earlier.attempts,
+            )
+        return state
+
+    def _save(self, **changes: object) -> None:
+        self._state = dataclasses.replace(self._state, **changes)  # type: ignore[arg-type]
+        with contextlib.suppress(OSError):
+            save_run_state(self._rundir, self._state)

@@ -1,0 +1,81 @@
+"""Signals that people and schedulers send to the parent."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+# SIGHUP: the terminal is gone. Under nohup it is ignored, and stays so.
+ASKING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
+_NAP_S = 0.05
+
+
+class SignalInbox:
+    """Collects the signals that ask the run to end, for the main loop to act upon.
+
+    The handlers only note the number: whatever they did else could meet a half-done operation of
+    the main loop, such as a lock that it holds.
+    """
+
+    def __init__(self) -> None:
+        self._received: list[int] = []
+        self._resized = False
+
+    @property
+    def asked_by(self) -> int | None:
+        """The first signal that asked the run to end, or None."""
+        return self._received[0] if self._received else None
+
+    @property
+    def is_forced(self) -> bool:
+        """Whether a second one came: do not wait any longer."""
+        return len(self._received) > 1
+
+    def note(self, signum: int) -> None:
+        self._received.append(signum)
+
+    def note_resize(self) -> None:
+        self._resized = True
+
+    def take_resize(self) -> bool:
+        """Returns whether the terminal changed its size since the last call."""
+        resized, self._resized = self._resized, False
+        return resized
+
+    def sleep(self, seconds: float, nap: Callable[[float], None] = time.sleep) -> bool:
+        """Waits, and returns early and true when a signal asks the run to end."""
+        deadline = time.monotonic() + seconds
+        while self.asked_by is None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            nap(min(left, _NAP_S))
+        return True
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[SignalInbox]:
+        """Receives signals within the block; outside the main thread nothing is changed."""
+        previous: dict[int, Any] = {}
+        try:
+            for signum in map(int, ASKING):
+                if signal.getsignal(signum) is not signal.SIG_IGN or signum == signal.SIGINT:
+                    previous[signum] = signal.signal(signum, self._on_asking)
+            previous[signal.SIGWINCH] = signal.signal(signal.SIGWINCH, self._on_resize)
+        except ValueError:
+            # Not the main thread of this process: its owner handles signals.
+            pass
+        try:
+            yield self
+        finally:
+            for signum, handler in previous.items():
+                signal.signal(signum, handler if handler is not None else signal.SIG_DFL)
+
+    def _on_asking(self, signum: int, frame: FrameType | None) -> None:
+        self._received.append(signum)
+
+    def _on_resize(self, signum: int, frame: FrameType | None) -> None:
+        self._resized = True

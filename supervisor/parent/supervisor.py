@@ -1,0 +1,191 @@
+"""The outer loop: attempt after attempt until the run has ended, one way or another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from supervisor.errors import SupervisorError
+from supervisor.parent import outcome as outcomes
+from supervisor.parent import starting_point
+from supervisor.parent.attempt import POLL_S, Attempt, Surroundings
+from supervisor.parent.backoff import Backoff
+from supervisor.parent.chronicle import Chronicle
+from supervisor.parent.exits import classify
+from supervisor.parent.history import records_until
+from supervisor.parent.launch import LaunchSpec
+from supervisor.parent.outcome import Outcome, RunResult
+from supervisor.parent.prepare import Preparation, prepare
+from supervisor.parent.process import DEFAULT_COMMAND
+from supervisor.parent.replica import Replica
+from supervisor.parent.restarts import RestartPolicy, Verdict
+from supervisor.parent.signals import SignalInbox
+from supervisor.parent.starting_point import StartingPoint
+from supervisor.records import ExitCause, WorkerExit, WorkerOrder
+from supervisor.storage.checkpoints import CheckpointRing
+from supervisor.storage.journal import JournalMerger
+from supervisor.storage.orders import save_order
+
+
+class Supervisor:
+    """Runs a training to its end in worker processes.
+
+    Call `run` once, in the main thread: there signals are received, and the worker, which asks the
+    kernel to die with its parent, needs that thread to stay.
+    """
+
+    def __init__(
+        self,
+        spec: LaunchSpec,
+        *,
+        worker_command: Sequence[str] = DEFAULT_COMMAND,
+        poll_s: float = POLL_S,
+        backoff: Backoff | None = None,
+    ) -> None:
+        """`worker_command`: what is started instead of the worker, for tests of this loop."""
+        self._spec = spec
+        self._worker_command = worker_command
+        self._poll_s = poll_s
+        self._backoff = backoff
+        self._inbox = SignalInbox()
+
+    def run(self) -> RunResult:
+        """Returns when the training is over and its report is written.
+
+        Raises:
+            UsageError: nothing was started, because it cannot be as asked.
+        """
+        prepared = prepare(self._spec)
+        with JournalMerger(prepared.rundir) as journal, self._inbox.installed():
+            run = _Run(self._spec, prepared, journal, self._inbox)
+            run.surroundings = Surroundings(
+                spec=self._spec,
+                rundir=prepared.rundir,
+                journal=journal,
+                inbox=self._inbox,
+                replica=run.replica,
+                worker_command=self._worker_command,
+                poll_s=self._poll_s,
+            )
+            return run.to_its_end(self._backoff)
+
+
+class _Run:
+    """The state of the outer loop."""
+
+    surroundings: Surroundings
+
+    def __init__(
+        self, spec: LaunchSpec, prepared: Preparation, journal: JournalMerger, inbox: SignalInbox
+    ) -> None:
+        self._spec = spec
+        self._prepared = prepared
+        self._rundir = prepared.rundir
+        self._inbox = inbox
+        self._chronicle = Chronicle(spec, prepared.rundir, journal)
+        self._last_exit: WorkerExit | None = None
+        self._ring = CheckpointRing(
+            self._rundir.checkpoints,
+            spec.settings.checkpoint,
+            on_rejected=self._chronicle.reject_checkpoint,
+        )
+        self.replica = Replica(spec.settings, spec.policy, on_failure=self._chronicle.warn)
+
+    def to_its_end(self, backoff: Backoff | None) -> RunResult:
+        start = self._first_start()
+        self._chronicle.begin(self._prepared.attempt)
+        self._warn_of_room()
+        restarts = RestartPolicy(
+            self._spec.settings.restart,
+            first_step=0 if start.step is None else start.step + 1,
+            backoff=backoff,
+        )
+        try:
+            outcome = self._attempts(self._first_order(start), restarts)
+        except (SupervisorError, OSError) as error:
+            outcome = outcomes.gave_up(str(error))
+        return self._chronicle.finish(outcome, self._last_exit)
+
+    def _attempts(self, order: WorkerOrder, restarts: RestartPolicy) -> Outcome:
+        """The loop: launch, watch, classify, then again or not."""
+        while True:
+            worker_exit = self._attempt(order)
+            if not worker_exit.retry or self._inbox.asked_by is not None:
+                return self._outcome(worker_exit)
+            verdict = restarts.decide(worker_exit, risky=self.replica.is_risky)
+            self._chronicle.count_crashes(restarts.crashes)
+            if not verdict.again:
+                return outcomes.gave_up(verdict.reason)
+            order = self._next_order(order.attempt + 1, verdict)
+            self._chronicle.restart(verdict, order)
+            if self._inbox.sleep(verdict.delay_s):
+                return self._outcome(worker_exit)
+
+    def _attempt(self, order: WorkerOrder) -> WorkerExit:
+        save_order(self._rundir, order)
+        self._chronicle.begin_attempt(order)
+        self.replica.restart(records_until(self._rundir.steps(0), order.checkpoint_step))
+        worker_exit = classify(Attempt(self.surroundings, order.attempt).run())
+        self._last_exit = worker_exit
+        self._chronicle.worker_exited(
+            order.attempt, worker_exit, self.replica.risk, risky=self.replica.is_risky
+        )
+        return worker_exit
+
+    def _outcome(self, worker_exit: WorkerExit) -> Outcome:
+        asked_by = self._inbox.asked_by
+        has_checkpoint = bool(self._ring.checkpoints())
+        if asked_by is not None and worker_exit.cause is not ExitCause.COMPLETED:
+            reason = worker_exit.evidence[0] if worker_exit.evidence else "asked to end"
+            return outcomes.interrupted(reason, has_checkpoint=has_checkpoint, asked_by=asked_by)
+        return outcomes.of_final_exit(worker_exit, has_checkpoint=has_checkpoint, asked_by=asked_by)
+
+    def _first_start(self) -> StartingPoint:
+        if self._spec.resume_from is not None:
+            return starting_point.as_asked(self._ring, self._spec.resume_from)
+        if self._spec.is_resume:
+            start = "stable" if self._prepared.was_numerical else "latest"
+            return starting_point.after_failure(
+                self._ring, start, onset_step=self._prepared.onset_step
+            )
+        return StartingPoint(step=None, reason="a new run")
+
+    def _first_order(self, start: StartingPoint) -> WorkerOrder:
+        self._leave_behind(start)
+        careful = self._spec.is_resume and self._prepared.was_numerical
+        restart = self._spec.settings.restart
+        return WorkerOrder(
+            attempt=self._prepared.attempt,
+            checkpoint_step=start.step,
+            reason=start.reason,
+            lr_factor=restart.careful_lr_factor if careful else 1.0,
+            careful_steps=restart.careful_steps if careful else 0,
+        )
+
+    def _next_order(self, attempt: int, verdict: Verdict) -> WorkerOrder:
+        risk = self.replica.risk
+        onset_step = risk.onset_step if risk is not None and risk.onset_step >= 0 else None
+        start = starting_point.after_failure(self._ring, verdict.start, onset_step=onset_step)
+        self._leave_behind(start)
+        return WorkerOrder(
+            attempt=attempt,
+            checkpoint_step=start.step,
+            reason=start.reason,
+            skip_steps=verdict.skip_steps,
+            lr_factor=verdict.lr_factor,
+            careful_steps=verdict.careful_steps,
+            fp32=verdict.fp32,
+        )
+
+    def _leave_behind(self, start: StartingPoint) -> None:
+        """Removes checkpoints later than an older start: they hold what is to be left behind."""
+        if not start.is_older:
+            return
+        removed = self._ring.discard_after(-1 if start.step is None else start.step)
+        if removed:
+            steps = ", ".join(str(checkpoint.step) for checkpoint in removed)
+            self._chronicle.warn(f"checkpoints after the new start were removed: steps {steps}")
+
+    def _warn_of_room(self) -> None:
+        text = self._ring.room_warning()
+        if text is not None:
+            self._chronicle.warn(text)

@@ -1,0 +1,82 @@
+"""Tells a worker that hangs from one that is slow."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from supervisor.settings import WatchdogSettings
+
+# Imported compilers, warm caches and the first batches make the first steps slow.
+WARM_UP_STEPS = 10
+WINDOW = 200
+SHORTEST_S = 60.0
+FACTOR = 10.0
+QUANTILE = 0.99
+
+
+class Watchdog:
+    """Decides from the times of steps and other signs of life whether a worker hangs.
+
+    Pure: the caller brings the clock. A thread that beats inside the worker is no sign of life,
+    because it goes on while the training waits for a lock or a dead peer; progress is: a step, a
+    batch loaded, an evaluation's forward, a checkpoint written.
+    """
+
+    def __init__(self, settings: WatchdogSettings, *, started_s: float) -> None:
+        """`started_s`: when the process was started, on any monotonic clock."""
+        self._settings = settings
+        self._last_sign_s = started_s
+        self._last_step_s: float | None = None
+        self._started_s = started_s
+        self._steps = 0
+        self._step_times_s: deque[float] = deque(maxlen=WINDOW)
+
+    def saw_steps(self, count: int, now_s: float) -> None:
+        """Takes in `count` new steps seen at `now_s`, since the last call with steps."""
+        if count <= 0:
+            return
+        if self._last_step_s is not None:
+            # One entry for each poll is enough: of many steps in one poll none was slow.
+            self._step_times_s.append((now_s - self._last_step_s) / count)
+        self._steps += count
+        self._last_step_s = now_s
+        self._last_sign_s = now_s
+
+    def saw_sign_of_life(self, now_s: float) -> None:
+        """Takes in that the worker did something that is not a step, at `now_s`."""
+        self._last_sign_s = now_s
+
+    @property
+    def timeout_s(self) -> float:
+        """How long silence may last now."""
+        settings = self._settings
+        if self._steps == 0:
+            return settings.first_step_timeout_s
+        if settings.hang_timeout_s is not None:
+            return settings.hang_timeout_s
+        usual_s = max(SHORTEST_S, FACTOR * self._slow_step_s())
+        if self._steps < WARM_UP_STEPS:
+            return max(usual_s, settings.first_step_timeout_s)
+        return usual_s
+
+    def silent_s(self, now_s: float) -> float:
+        """Returns the seconds since the last sign of life."""
+        return now_s - self._last_sign_s
+
+    def since_step_s(self, now_s: float) -> float:
+        """Returns the seconds since the last step, or since the start without one."""
+        return now_s - (self._started_s if self._last_step_s is None else self._last_step_s)
+
+    def is_hanging(self, now_s: float) -> bool:
+        return self.silent_s(now_s) > self.timeout_s
+
+    def reason(self, now_s: float) -> str:
+        """Returns one sentence on why the worker counts as hung at `now_s`."""
+        what = "no step" if self._steps else "no first step"
+        return f"{what} for {self.since_step_s(now_s):.0f} s (limit {self.timeout_s:.0f} s)"
+
+    def _slow_step_s(self) -> float:
+        if not self._step_times_s:
+            return 0.0
+        ordered = sorted(self._step_times_s)
+        return ordered[min(len(ordered) - 1, int(QUANTILE * len(ordered)))]
