@@ -80,13 +80,17 @@ class CrashPredictor:
             loss.calm()
             return
         loss.update(record.loss)
+        leapt = loss.above_start and loss.rise > math.log(2.0)
         warned = loss.z > 6 and loss.rise > math.log(1.15) and loss.above_tail
-        self._loss_warned.append(int(warned))
-        self._loss_strong.append(int(warned and loss.z > 10 and loss.rise > math.log(1.5)))
-        if not warned:
+        self._loss_warned.append(int(warned or leapt))
+        self._loss_strong.append(
+            int(leapt or (warned and loss.z > 10 and loss.rise > math.log(1.5)))
+        )
+        if not (warned or leapt):
             return
-        found["loss_warning"] = 0.35
-        if loss.rise > math.log(2.5):
+        if loss.above_record:
+            found["loss_warning"] = 0.35
+        if leapt or loss.rise > math.log(2.5):
             found["loss_leap"] = 0.6
         if sum(self._loss_warned) >= 2:
             found["loss_persistence"] = 0.92 if sum(self._loss_strong) == 2 else 0.6
@@ -115,6 +119,9 @@ class CrashPredictor:
             return CrashRisk(step=record.step, probability=0.0)
         main = max(found, key=lambda name: found[name])
         probability = found[main]
+        if probability >= ALARM:
+            self._loss.distrust()
+            self._grad.distrust()
         if self._onset < 0 or self._onset > record.step:
             self._onset = record.step
         return CrashRisk(

@@ -11,6 +11,12 @@ from supervisor.detectors.statistics.reference import Reference
 from supervisor.detectors.statistics.robust_window import RobustWindow
 
 TINY = 1e-12
+"""Losses at or below it count as this."""
+
+RECORD_RISE = math.log(1.5)
+
+WAIT = 20
+"""Steps until a value enters the tail: long enough to know that it was no trouble."""
 
 
 class Trajectory:
@@ -24,17 +30,19 @@ class Trajectory:
         z: scales above the median of the reference, which ends a few steps ago.
         rise: log-ratio to that median; in the linear domain the rise in spreads / 10.
         above_tail: above the 99th percentile of the last `tail` values, outliers included.
-        leap: rise against the previous value.
+        above_record: above all of the last `tail` values; a healthy heavy-tailed run has one such
+            step in `tail` at most, about.
+        above_start: 1.5 times above everything that the run has seen, its untrained start included.
     """
 
-    def __init__(self, *, size: int = 50, lag: int = 3, floor: float = 0.02, tail: int = 500):
+    def __init__(self, *, size: int = 50, lag: int = 3, floor: float = 0.02, tail: int = 1000):
         self.reference = Reference(size=size, lag=lag, floor=floor)
         self.tail = RobustWindow(tail)
         self._waiting: deque[float] = deque()
         self._linear = False
-        self._previous = math.nan
-        self.z = self.rise = self.leap = 0.0
-        self.above_tail = False
+        self._highest = -math.inf
+        self._seen = 0
+        self.calm()
 
     @property
     def is_ready(self) -> bool:
@@ -48,14 +56,22 @@ class Trajectory:
         self._judge(inner)
         self.reference.push(inner)
         self._waiting.append(inner)
-        if len(self._waiting) > 20:
+        if len(self._waiting) > WAIT:
             self.tail.add(self._waiting.popleft())
-        self._previous = inner
+            if self._seen < 1.5 * self.tail.size:
+                self.tail.shrink(max(1, self._seen * 2 // 3 - WAIT))
+        self._seen += 1
+        if self.z < 6:
+            self._highest = max(self._highest, inner)
 
     def calm(self) -> None:
         """No value was seen at this step."""
-        self.z = self.rise = self.leap = 0.0
-        self.above_tail = False
+        self.z = self.rise = 0.0
+        self.above_tail = self.above_record = self.above_start = False
+
+    def distrust(self) -> None:
+        """The last steps were trouble: they must not enter the tail as usual variation."""
+        self._waiting.clear()
 
     def _judge(self, inner: float) -> None:
         if not self.is_ready:
@@ -64,18 +80,20 @@ class Trajectory:
         unit = 10.0 * self.reference.scale if self._linear else 1.0
         self.z = self.reference.z(inner)
         self.rise = (inner - self.reference.median) / unit
-        self.leap = (inner - self._previous) / unit
-        line = self.reference.window.highest
+        line = record = self.reference.window.highest
         if len(self.tail):
             line = max(line, self.tail.quantile(0.99))
+            record = max(line, self.tail.highest)
         self.above_tail = inner > line
+        self.above_record = inner > record
+        self.above_start = not self._linear and inner > self._highest + RECORD_RISE
 
     def _turn_linear(self) -> None:
         self._linear = True
         self.reference.clear()
         self.tail.clear()
         self._waiting.clear()
-        self._previous = math.nan
+        self._highest = -math.inf
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -83,7 +101,8 @@ class Trajectory:
             "tail": self.tail.state_dict(),
             "waiting": list(self._waiting),
             "linear": self._linear,
-            "previous": self._previous,
+            "highest": self._highest,
+            "seen": self._seen,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -91,4 +110,5 @@ class Trajectory:
         self.tail.load_state_dict(state["tail"])
         self._waiting = deque(state["waiting"])
         self._linear = bool(state["linear"])
-        self._previous = float(state["previous"])
+        self._highest = float(state["highest"])
+        self._seen = int(state["seen"])

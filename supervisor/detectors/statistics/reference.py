@@ -9,20 +9,34 @@ from typing import Any
 from supervisor.detectors.statistics.robust_window import RobustWindow
 
 
+YOUNG_WINDOW = 15
+"""Smallest number of values that the window of a young run keeps."""
+
+
 class Reference:
     """Robust location and scale of the recent past of a signal, ending `lag` values ago.
 
     A rise that builds up over several steps must not become its own yardstick, therefore the
     window ends a few steps ago, and a value more than `reject_z` scales above the median does not
     enter it. A level that stays is adopted after `adopt_after` rejected values, so that an intended
-    change does not alarm for ever.
+    change does not alarm for ever. While the run is young the window is a third of it, so that the
+    steep fall of the first steps is soon forgotten.
 
     Attributes:
         window: the accepted values.
         floor: smallest scale, in the unit of the signal; keeps a flat signal from alarming.
     """
 
-    __slots__ = ("_pending", "_rejected", "adopt_after", "floor", "lag", "reject_z", "window")
+    __slots__ = (
+        "_pending",
+        "_rejected",
+        "_seen",
+        "adopt_after",
+        "floor",
+        "lag",
+        "reject_z",
+        "window",
+    )
 
     def __init__(
         self,
@@ -40,6 +54,7 @@ class Reference:
         self.adopt_after = adopt_after
         self._pending: deque[float] = deque()
         self._rejected: deque[float] = deque(maxlen=adopt_after)
+        self._seen = 0
 
     def __len__(self) -> int:
         return len(self.window)
@@ -53,15 +68,21 @@ class Reference:
         return max(self.window.sigma, self.floor)
 
     def z(self, value: float) -> float:
-        """How many scales `value` lies above the median; 0 while nothing is known."""
-        if not len(self.window):
+        """How many scales `value` lies above the median; 0 while nothing is known.
+
+        A scale from few values is uncertain: it counts up to twice while the window is not full.
+        """
+        known = len(self.window)
+        if not known:
             return 0.0
-        return (value - self.window.median) / self.scale
+        z = (value - self.window.median) / max(self.window.sigma, self.floor)
+        return z if known >= self.window.size else z / (2.0 - known / self.window.size)
 
     def push(self, value: float) -> None:
         """Takes in the newest value; judge it with `z` before."""
         if not math.isfinite(value):
             return
+        self._seen += 1
         self._pending.append(value)
         if len(self._pending) > self.lag:
             self._admit(self._pending.popleft())
@@ -70,6 +91,7 @@ class Reference:
         self.window.clear()
         self._pending.clear()
         self._rejected.clear()
+        self._seen = 0
 
     def _admit(self, value: float) -> None:
         if len(self.window) >= 10 and self.z(value) > self.reject_z:
@@ -78,6 +100,8 @@ class Reference:
                 self._adopt()
             return
         self.window.add(value)
+        if self._seen < 3 * self.window.size:
+            self.window.shrink(max(YOUNG_WINDOW, self._seen // 3))
         if self._rejected:
             self._rejected.popleft()
 
@@ -92,9 +116,11 @@ class Reference:
             "window": self.window.state_dict(),
             "pending": list(self._pending),
             "rejected": list(self._rejected),
+            "seen": self._seen,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.window.load_state_dict(state["window"])
         self._pending = deque(state["pending"])
         self._rejected = deque(state["rejected"], maxlen=self.adopt_after)
+        self._seen = int(state["seen"])

@@ -40,6 +40,12 @@ class RobustWindow:
         insort(self._sorted, value)
         self._mad = None
 
+    def shrink(self, size: int) -> None:
+        """Forgets the oldest values beyond the last `size`; the window may grow again."""
+        while len(self._values) > size:
+            del self._sorted[bisect_left(self._sorted, self._values.popleft())]
+            self._mad = None
+
     def clear(self) -> None:
         self._values.clear()
         self._sorted.clear()
