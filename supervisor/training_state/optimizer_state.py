@@ -48,6 +48,7 @@ def capture_optimizer(
         "shared": shared,
         "param_groups": groups,
         "parameters": loose,
+        "dtypes": [str(parameter.dtype) for parameter in parameters],
         "attributes": _attributes(optimizer),
     }
 
@@ -89,6 +90,8 @@ def restore_optimizer(
                 continue
             entries = optimizer.state[parameter]
             wanted = from_plain(saved["state"][index])
+            if str(parameter.dtype) != saved["dtypes"][index]:
+                wanted = _cast(wanted, saved["dtypes"][index], parameter.dtype)
             eager = _wants_step_on_device(optimizer, parameter)
             for key in [key for key in entries if key not in wanted]:
                 del entries[key]
@@ -142,6 +145,17 @@ def _fresh(value: Any, device: torch.device | None) -> Any:
     if isinstance(value, dict):
         return {key: _fresh(item, device) for key, item in value.items()}
     return value
+
+
+def _cast(entries: dict[str, Any], before: str, dtype: torch.dtype) -> dict[str, Any]:
+    """Follows a parameter that changed its precision since (FP32 fallback)."""
+
+    def cast(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return value.to(dtype) if str(value.dtype) == before else value
+        return [cast(item) for item in value] if isinstance(value, list) else value
+
+    return {key: value if key == "step" else cast(value) for key, value in entries.items()}
 
 
 def _wants_step_on_device(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> bool:

@@ -32,6 +32,7 @@ from supervisor.training_state.tensors import local, outside_autograd, walk, wal
 FORMAT = 1
 ROLLBACK_PARTS = frozenset({"models", "optimizers", "scalers", "tracked"})
 """What a rollback in place restores; schedulers, counters and RNG stay with the user's loop."""
+ALL_PARTS = ROLLBACK_PARTS | {"groups", "schedulers", "modes", "attributes", "rng"}
 
 
 class TrainingState:
@@ -93,47 +94,44 @@ class TrainingState:
 
         Args:
             state: from `capture`, a copy of it, or `read_state`.
-            parts: what to restore; None is everything, for a new process. `ROLLBACK_PARTS` leaves
-                schedulers, the groups' learning rates, module counters, flags and RNG alone.
+            parts: what to restore; None is everything, for a new process, and insists that the
+                same models and optimizers exist. `ROLLBACK_PARTS` leaves schedulers, the groups'
+                learning rates (``groups``), module counters, flags and RNG alone.
 
         Raises:
             CheckpointError: a model, an optimizer or a tensor is missing or has another shape;
                 nothing was changed then.
         """
-        wanted = set(state) if parts is None else set(parts)
+        wanted = ALL_PARTS if parts is None else frozenset(parts)
         registry = self.registry
-        if "models" in wanted:
+        if parts is None:
             _check_names("model", registry.models, state["models"])
-            for name, model in registry.models.items():
-                model_state.check_model(name, model, state["models"][name])
-        if "optimizers" in wanted:
             _check_names("optimizer", registry.optimizers, state["optimizers"])
-            for name, optimizer in registry.optimizers.items():
-                optimizer_state.check_optimizer(name, optimizer, state["optimizers"][name])
-        if "models" in wanted:
-            self._restore_models(state, parts is None)
-        if "optimizers" in wanted:
-            for name, optimizer in registry.optimizers.items():
-                optimizer_state.restore_optimizer(
-                    optimizer, state["optimizers"][name], groups=parts is None
-                )
+        models = _shared(registry.models, state["models"]) if "models" in wanted else []
+        optimizers = (
+            _shared(registry.optimizers, state["optimizers"]) if "optimizers" in wanted else []
+        )
+        for name, model, saved in models:
+            model_state.check_model(name, model, saved)
+        for name, optimizer, saved in optimizers:
+            optimizer_state.check_optimizer(name, optimizer, saved)
+        for name, model, saved in models:
+            model_state.restore_model(model, saved)
+            model_state.restore_extra_states(model, state["extra"][name])
+            if "modes" in wanted:
+                model_state.restore_modes(model, state["modes"][name])
+            if "attributes" in wanted:
+                put_back_attributes(model, state["attributes"][name])
+        for _, optimizer, saved in optimizers:
+            optimizer_state.restore_optimizer(optimizer, saved, groups="groups" in wanted)
         for kind, live in (("schedulers", registry.schedulers), ("tracked", registry.tracked)):
             if kind in wanted:
                 _load_state_dicts(live, state[kind])
         if "scalers" in wanted:
-            for name, scaler in registry.scalers.items():
-                if name in state["scalers"]:
-                    scaler_state.restore_scaler(scaler, state["scalers"][name])
+            for _, scaler, saved in _shared(registry.scalers, state["scalers"]):
+                scaler_state.restore_scaler(scaler, saved)
         if "rng" in wanted:
             RngState.restore(state["rng"])
-
-    def _restore_models(self, state: Mapping[str, Any], everything: bool) -> None:
-        for name, model in self.registry.models.items():
-            model_state.restore_model(model, state["models"][name])
-            model_state.restore_extra_states(model, state["extra"][name])
-            if everything:
-                model_state.restore_modes(model, state["modes"][name])
-                put_back_attributes(model, state["attributes"][name])
 
 
 def digest(state: Mapping[str, Any]) -> str:
@@ -203,6 +201,10 @@ def _check_names(kind: str, live: Mapping[str, Any], saved: Mapping[str, Any]) -
             f"{missing[0]}: this {kind} is only in {where}: it was saved by another script, or "
             "from other arguments; start a new run directory"
         )
+
+
+def _shared(live: Mapping[str, Any], saved: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    return [(name, value, saved[name]) for name, value in live.items() if name in saved]
 
 
 def _load_state_dicts(live: Mapping[str, Any], saved: Mapping[str, Any]) -> None:

@@ -1,0 +1,136 @@
+"""The few numbers by which actions steer each update; the worker's hooks read them every step."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+ADAPTIVE_WINDOW = 1000
+ADAPTIVE_PERCENTILE = 99.5
+ADAPTIVE_LIMITS = (1.0, 100.0)
+ADAPTIVE_WARM_UP = 100
+ADAPTIVE_FIXED = 10.0
+"""Threshold until 100 norms were seen: the geometric middle of the limits."""
+
+
+@dataclass(slots=True)
+class Ramp:
+    """A straight way of the learning-rate factor from `start` to `end` over `steps` steps."""
+
+    start: float
+    end: float
+    steps: int
+    done: int = 0
+
+    def advance(self) -> float:
+        """Goes one step on and returns the factor there."""
+        self.done += 1
+        if self.done >= self.steps:
+            return self.end
+        return self.start + (self.end - self.start) * self.done / self.steps
+
+    @property
+    def is_over(self) -> bool:
+        return self.done >= self.steps
+
+
+@dataclass(slots=True)
+class AdaptiveThreshold:
+    """Clipping threshold from the norms seen: their 99.5th percentile, between 1 and 100.
+
+    The window is the last 1,000 finite norms; for the first 100 the threshold is fixed.
+    """
+
+    norms: deque[float] = field(default_factory=lambda: deque(maxlen=ADAPTIVE_WINDOW))
+
+    def update(self, norm: float) -> None:
+        if math.isfinite(norm):
+            self.norms.append(norm)
+
+    @property
+    def value(self) -> float:
+        if len(self.norms) < ADAPTIVE_WARM_UP:
+            return ADAPTIVE_FIXED
+        low, high = ADAPTIVE_LIMITS
+        return float(np.clip(np.percentile(self.norms, ADAPTIVE_PERCENTILE), low, high))
+
+
+@dataclass(slots=True)
+class Controls:
+    """Owned by the worker, changed by actions, neutral as constructed.
+
+    Neutral controls change nothing, to the bit.
+
+    Attributes:
+        lr_factor: by which the learning rate of each group is multiplied for the update alone.
+        clip_factor: by which the script's own clipping threshold is multiplied.
+        clip_norm: threshold for a script that does not clip; None = do not clip.
+        adaptive: when set, a threshold of its own that follows the norms.
+        fp32: autocast regions are disabled and the GradScaler passes through.
+        skip_update: leave this one update out; the worker clears it afterwards.
+        batch_factor: by which `supervisor.batch_size` multiplies.
+        ramp: the way back of `lr_factor` after an undo.
+    """
+
+    lr_factor: float = 1.0
+    clip_factor: float = 1.0
+    clip_norm: float | None = None
+    adaptive: AdaptiveThreshold | None = None
+    fp32: bool = False
+    skip_update: bool = False
+    batch_factor: float = 1.0
+    ramp: Ramp | None = None
+
+    def advance(self, grad_norm: float = math.nan) -> None:
+        """Call once after each step: moves the ramp on, and feeds the adaptive threshold."""
+        if self.ramp is not None:
+            self.lr_factor = self.ramp.advance()
+            if self.ramp.is_over:
+                self.ramp = None
+        if self.adaptive is not None:
+            self.adaptive.update(grad_norm)
+
+    def max_norm(self, scripts: float | None) -> float | None:
+        """Returns the clipping threshold for this update, None for no clipping.
+
+        Args:
+            scripts: the script's own ``max_norm``, None when it does not clip.
+        """
+        limits = [] if scripts is None else [scripts * self.clip_factor]
+        if self.clip_norm is not None:
+            limits.append(self.clip_norm)
+        if self.adaptive is not None:
+            limits.append(self.adaptive.value)
+        return min(limits) if limits else None
+
+    @property
+    def is_neutral(self) -> bool:
+        return self == Controls()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain values, for the checkpoint; `skip_update` belongs to one step and is left out."""
+        return {
+            "lr_factor": self.lr_factor,
+            "clip_factor": self.clip_factor,
+            "clip_norm": self.clip_norm,
+            "adaptive": None if self.adaptive is None else list(self.adaptive.norms),
+            "fp32": self.fp32,
+            "batch_factor": self.batch_factor,
+            "ramp": None
+            if self.ramp is None
+            else [self.ramp.start, self.ramp.end, self.ramp.steps, self.ramp.done],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        for name in ("lr_factor", "clip_factor", "clip_norm", "fp32", "batch_factor"):
+            setattr(self, name, state[name])
+        norms, ramp = state["adaptive"], state["ramp"]
+        self.adaptive = None
+        if norms is not None:
+            self.adaptive = AdaptiveThreshold(deque(norms, maxlen=ADAPTIVE_WINDOW))
+        self.ramp = None if ramp is None else Ramp(*ramp)

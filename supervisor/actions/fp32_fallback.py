@@ -1,0 +1,60 @@
+"""Computes in single precision for a while."""
+
+from __future__ import annotations
+
+import weakref
+
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from supervisor.actions.base import Action, ActionContext
+from supervisor.actions.half_precision import back_to_half, cast_inputs, half_tensors, to_fp32
+from supervisor.records import ActionResult
+
+
+class Fp32Fallback(Action):
+    """Disables autocast, passes the GradScaler through, and converts half-precision models.
+
+    The first two are the worker's: its hooks read `Controls.fp32`. A model whose parameters are
+    FP16 or BF16 is converted in place, its optimizer state with it; half inputs are cast at the
+    door of every submodule that owns parameters.
+    """
+
+    name = "fp32_fallback"
+    moment = "boundary"
+    cost = "slower steps and more memory until it is taken back"
+
+    def __init__(self) -> None:
+        self._converted: weakref.WeakKeyDictionary[
+            nn.Module, tuple[dict[str, torch.dtype], list[RemovableHandle]]
+        ] = weakref.WeakKeyDictionary()
+
+    def precondition(self, context: ActionContext) -> str | None:
+        if context.controls.fp32:
+            return "it is switched on already"
+        is_half = any(half_tensors(model) for model in context.registry.models.values())
+        if not is_half and not context.registry.scalers and context.uses_autocast is False:
+            return "the run computes in FP32 already"
+        return None
+
+    def apply(self, context: ActionContext) -> ActionResult:
+        context.controls.fp32 = True
+        converted = []
+        for name, model in context.registry.models.items():
+            dtypes = half_tensors(model)
+            if dtypes:
+                to_fp32(model, context.registry.optimizers)
+                self._converted[model] = (dtypes, cast_inputs(model))
+                converted.append(name)
+        what = f", {', '.join(converted)} converted" if converted else ""
+        return self.done(f"autocast is off{what}", converted=converted)
+
+    def undo(self, context: ActionContext) -> ActionResult:
+        context.controls.fp32 = False
+        for model, (dtypes, handles) in list(self._converted.items()):
+            for handle in handles:
+                handle.remove()
+            back_to_half(model, dtypes, context.registry.optimizers)
+        self._converted.clear()
+        return self.done("the script's own precision again")

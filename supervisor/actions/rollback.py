@@ -1,0 +1,63 @@
+"""Puts the weights of some steps ago back, and goes on with the next data."""
+
+from __future__ import annotations
+
+from supervisor.actions.base import Action, ActionContext
+from supervisor.records import ActionResult
+from supervisor.training_state.snapshot import Snapshot
+from supervisor.training_state.state import ROLLBACK_PARTS, is_finite
+
+
+class Rollback(Action):
+    """Restores models, optimizers, scalers and tracked objects from a snapshot before the onset.
+
+    Scheduler, counters, random numbers and data stay with the script's loop: it sees other data
+    than the first time, which is how large-model teams survive loss spikes (PaLM, section 5.1: go
+    back about 100 steps and leave the bad batches out). The newest finite snapshot from
+    `rollback_margin_steps` before the onset is taken, or, if there is none so old, the oldest.
+    """
+
+    name = "rollback"
+    moment = "boundary"
+    cost = "the steps since the snapshot"
+
+    def precondition(self, context: ActionContext) -> str | None:
+        if context.snapshots.newest() is None:
+            return "there is no snapshot to go back to"
+        if _choose(context) is None:
+            return "every snapshot holds NaN or infinite weights"
+        return None
+
+    def apply(self, context: ActionContext) -> ActionResult:
+        snapshot = _choose(context)
+        if snapshot is None:
+            return ActionResult(name=self.name, applied=False, detail="no snapshot is usable")
+        context.state.restore(snapshot.state, ROLLBACK_PARTS)
+        _zero_gradients(context)
+        context.snapshots.drop_after(snapshot.step)
+        context.pipeline_restore(snapshot.extras)
+        return ActionResult(
+            name=self.name,
+            applied=True,
+            detail=f"weights and optimizer are those of step {snapshot.step} again",
+            to_step=snapshot.step,
+            fields={"from_step": context.step, "to_step": snapshot.step},
+        )
+
+
+def _choose(context: ActionContext) -> Snapshot | None:
+    onset = context.decision.onset_step
+    target = (onset if onset >= 0 else context.step) - context.policy.rollback_margin_steps
+    chosen = context.snapshots.before(target + 1) or context.snapshots.oldest()
+    while chosen is not None and not is_finite(chosen.state)[0]:
+        chosen = context.snapshots.before(chosen.step)
+    return chosen
+
+
+def _zero_gradients(context: ActionContext) -> None:
+    """Gradients of the sick weights must not be added to; the tensors stay where they are."""
+    for optimizer in context.registry.optimizers.values():
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.grad.detach_().zero_()

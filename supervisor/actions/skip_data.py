@@ -1,0 +1,34 @@
+"""Leaves the next batches out."""
+
+from __future__ import annotations
+
+from supervisor.actions.base import Action, ActionContext
+from supervisor.records import ActionResult
+
+MOST_BATCHES = 200
+
+
+class SkipData(Action):
+    """Drops as many batches as the trouble has lasted steps, at most 200.
+
+    Useful after a rollback of a script whose data was rewound too: the batches on which it went
+    wrong do not come again.
+    """
+
+    name = "skip_data"
+    moment = "boundary"
+    cost = "the batches left out"
+
+    def precondition(self, context: ActionContext) -> str | None:
+        if context.skip_batches is None:
+            return "the script does not read its data through supervisor.batches"
+        return None
+
+    def apply(self, context: ActionContext) -> ActionResult:
+        if context.skip_batches is None:
+            return ActionResult(name=self.name, applied=False, detail="no data to skip")
+        onset = context.decision.onset_step
+        lasted = context.step - onset + 1 if onset >= 0 else 1
+        count = min(max(1, lasted), MOST_BATCHES)
+        context.skip_batches(count)
+        return self.done(f"the next {count} batches are left out", batches=count)
