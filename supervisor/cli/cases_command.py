@@ -1,37 +1,45 @@
-"""Show the case library: crashes so far, what was tried, what helped."""
+"""Show the case library: crashes so far, what was tried, what helped.
+
+The library belongs to the user, not to a run ($SUPERVISOR_CASES names another file); with DIR only
+the cases of runs in that folder are shown.
+"""
 
 from __future__ import annotations
 
 import argparse
+import time
 from pathlib import Path
-
-from supervisor.cli.entry_point import entry_point
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "dir",
-        metavar="DIR",
-        type=Path,
-        nargs="?",
-        default=Path("runs"),
-        help="the folder that holds the runs (default: runs)",
-    )
+    parser.add_argument("dir", metavar="DIR", type=Path, nargs="?", help="a folder with runs")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 def execute(args: argparse.Namespace) -> int:
     from supervisor.cli.output import print_json, print_table
-    from supervisor.records import plain
+    from supervisor.storage.cases import CaseLibrary
 
-    library = entry_point("cases", "supervisor.storage.cases", "CaseLibrary")(args.dir)
-    cases = [plain(case) for case in library.cases()]
+    library = CaseLibrary()
+    cases = library.all()
+    if args.dir is not None:
+        folder = args.dir.resolve()
+        cases = [case for case in cases if Path(case.run).resolve().is_relative_to(folder)]
     if args.json:
         print_json(cases)
     elif not cases:
-        print(f"{args.dir}: no case yet")
+        print(f"{library.path}: no case yet")
     else:
-        names = list(cases[0])
-        rows = [[case[name] for name in names] for case in cases]
-        print_table([name.upper() for name in names], rows)
+        rows = [
+            (
+                time.strftime("%Y-%m-%d %H:%M", time.localtime(case.time)),
+                case.cause,
+                case.treatment or "-",
+                case.outcome,
+                case.script,
+                case.run,
+            )
+            for case in cases
+        ]
+        print_table(("TIME", "CAUSE", "TREATMENT", "OUTCOME", "SCRIPT", "RUN"), rows)
     return 0
