@@ -1,0 +1,124 @@
+"""From a few facts to a first remedy (REQUIREMENTS K4)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from supervisor.report.crash_report import Branch, DecisionPath, Incident
+from supervisor.report.evidence import LARGE, WINDOW, last_checkpoint
+from supervisor.report.figures import show
+from supervisor.report.material import Material
+
+EARLY_STEPS = 1000
+YES_NO = ("yes", "no")
+_PROCESS_REMEDY = {
+    "killed": "Find out who sent the signal (scheduler, memory killer, a colleague), then resume.",
+    "host_out_of_memory": "Lower the number of loader workers or what they hold, then resume.",
+    "out_of_memory": "Halve the micro-batch and accumulate more, or checkpoint activations.",
+    "hang": "Read the stacks below: the innermost line of rank 0 says what it waited for.",
+    "exception": "Mend the exception that is shown below, then resume.",
+    "user_error": "Mend the script: another attempt would fail in the same way.",
+    "interrupted": "Nothing is to be mended: resume when you are ready.",
+    "preempted": "Nothing is to be mended: resume when the machine is back.",
+    "supervisor_died": "Find out why the supervisor ended (reboot, kill -9), then resume.",
+}
+
+
+def walk(material: Material, incident: Incident) -> DecisionPath:
+    """Takes the branch that the facts about `incident` give; every answer carries its fact."""
+    process = Branch(
+        question="Was it the numbers, or the process?",
+        answers=("numbers", "process"),
+        answer="numbers" if incident.numerical else "process",
+        fact=incident.sentence,
+    )
+    checkpoint = _checkpoint(material, stable=incident.numerical)
+    if not incident.numerical:
+        remedy = _PROCESS_REMEDY.get(incident.key, "Read the end of the log, then resume.")
+        return DecisionPath(branches=(process, checkpoint), remedy=remedy)
+    early = _early(incident)
+    mixed = _mixed_precision(material)
+    large = _large_gradients(material, incident)
+    branches = (process, early, mixed, large, checkpoint)
+    remedy, setting = _remedy(early.answer, mixed.answer, large.answer)
+    if checkpoint.answer == "yes":
+        remedy += " Go back to the stable checkpoint first."
+    else:
+        remedy += " There is no stable checkpoint: start anew with it."
+    return DecisionPath(branches=branches, remedy=remedy, setting=setting)
+
+
+def _remedy(early: str, mixed: str, large: str) -> tuple[str, str]:
+    if early == "yes" and large == "yes":
+        return (
+            "Lengthen the warm-up or halve the learning rate: early gradients were large.",
+            "restart.careful_lr_factor=0.25",
+        )
+    if large == "yes":
+        return (
+            "Clip the gradient norm near its usual level and halve the learning rate.",
+            "restart.careful_lr_factor=0.5",
+        )
+    if mixed == "yes":
+        return (
+            "Run the sensitive part (attention, normalisation, loss) in FP32, or use BF16:"
+            " values left the range of FP16 without large gradients.",
+            "",
+        )
+    if early == "yes":
+        return (
+            "Look at the initialisation and at the first batches: nothing grew before it.",
+            "restart.careful_lr_factor=0.5",
+        )
+    return (
+        "Look at the batch of that step: one batch broke what was healthy before.",
+        "capture.enabled=true",
+    )
+
+
+def _early(incident: Incident) -> Branch:
+    if incident.step is None:
+        answer, fact = "unknown", "The step is not known."
+    else:
+        answer = "yes" if incident.step < EARLY_STEPS else "no"
+        fact = f"The first sign was at step {incident.step}."
+    return Branch(
+        question=f"Within the first {EARLY_STEPS} steps?", answers=YES_NO, answer=answer, fact=fact
+    )
+
+
+def _mixed_precision(material: Material) -> Branch:
+    scales = material.steps.loss_scale[np.isfinite(material.steps.loss_scale)]
+    if len(scales):
+        fact = f"A GradScaler was at work, last with the scale {show(float(scales[-1]))}."
+        answer = "yes"
+    else:
+        fact, answer = "No GradScaler was seen (BF16 without a scaler cannot be told apart).", "no"
+    return Branch(question="FP16 with a loss scale?", answers=YES_NO, answer=answer, fact=fact)
+
+
+def _large_gradients(material: Material, incident: Incident) -> Branch:
+    rows = material.steps.of_attempt(incident.attempt)
+    before = rows.take(rows.step < (incident.step or 0)).grad_norm
+    norms = before[np.isfinite(before)][-WINDOW:]
+    if len(norms) < 5:
+        answer, fact = "unknown", "Too few gradient norms were recorded before it."
+    else:
+        median, top = float(np.median(norms)), float(norms[-10:].max())
+        answer = "yes" if top > LARGE * median else "no"
+        fact = f"Largest of the 10 steps before: {show(top)}, median {show(median)}."
+    return Branch(question="Large gradients before it?", answers=YES_NO, answer=answer, fact=fact)
+
+
+def _checkpoint(material: Material, *, stable: bool) -> Branch:
+    step = last_checkpoint(material, stable=stable)
+    word = "stable " if stable else ""
+    fact = f"No {word}checkpoint is known."
+    if step is not None:
+        fact = f"The newest {word}checkpoint is that of step {step}."
+    return Branch(
+        question=f"Is a {word}checkpoint at hand?",
+        answers=YES_NO,
+        answer="no" if step is None else "yes",
+        fact=fact,
+    )

@@ -1,0 +1,46 @@
+"""How a run ended, whether or not anybody was left to write it down."""
+
+from __future__ import annotations
+
+from supervisor.report.attempts import first_exit
+from supervisor.report.crash_report import Attempt
+from supervisor.report.material import Material
+
+ENDS = (
+    "completed",
+    "gave_up",
+    "interrupted",
+    "failed",
+    "running",
+    "supervisor_died",
+    "unknown",
+)
+
+
+def find_end(material: Material, attempts: tuple[Attempt, ...]) -> str:
+    """Returns one of `ENDS`.
+
+    The state in run.json counts. While it still says ``running``, the journal is asked, since the
+    report may be written a moment before the state; then whether the parent's process lives.
+    """
+    state = str(material.run.get("state") or "")
+    if state in ("completed", "gave_up", "interrupted", "failed"):
+        return state
+    finished = material.of_kind("run_finished")
+    if finished and str(finished[-1].get("state") or "") in ENDS:
+        return str(finished[-1]["state"])
+    if material.of_kind("gave_up"):
+        return "gave_up"
+    exit_event = first_exit(material, attempts[-1].number) if attempts else None
+    cause = str((exit_event or {}).get("cause") or "")
+    if cause == "completed":
+        return "completed"
+    if material.parent_alive:
+        return "running"
+    if cause in ("interrupted", "preempted"):
+        return "interrupted"
+    if cause == "user_error":
+        return "failed"
+    if state == "running" or material.events or len(material.steps):
+        return "supervisor_died"
+    return "unknown"

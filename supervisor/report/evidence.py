@@ -1,0 +1,261 @@
+"""What speaks for a cause and what speaks against it, as sentences with figures."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from supervisor.report.crash_report import Attempt
+from supervisor.report.figures import duration, integer, show
+from supervisor.report.material import Material
+from supervisor.report.step_table import Floats, StepTable
+
+WINDOW = 50
+BEFORE_LR = 20
+LARGE = 10.0  # times the median: a gradient norm that built up
+LR_CHANGE = 0.3
+MEMORY_GROWTH = 0.1
+CALM_RISK = 0.3
+
+Sentences = tuple[tuple[str, ...], tuple[str, ...]]
+
+
+class _Scale:
+    """Collects sentences on the two sides of a pair of scales."""
+
+    def __init__(self) -> None:
+        self.heavier: list[str] = []
+        self.lighter: list[str] = []
+
+    def add(self, is_for: bool, sentence: str) -> None:
+        (self.heavier if is_for else self.lighter).append(sentence)
+
+    def result(self) -> Sentences:
+        return tuple(self.heavier), tuple(self.lighter)
+
+
+def numerical_evidence(
+    material: Material, *, step: int, end: int, attempt: int | None
+) -> Sentences:
+    """Weighs what the recorded steps around numerical trouble at `step` ... `end` show."""
+    scale = _Scale()
+    rows = material.steps.of_attempt(attempt)
+    before = rows.take(rows.step < step).take(slice(-WINDOW, None))
+    at = rows.take(rows.step == step)
+    _weigh_loss(scale, before, at, step)
+    _weigh_gradient(scale, before, at)
+    _weigh_learning_rate(scale, before)
+    _weigh_loss_scale(scale, before, at)
+    _weigh_risk(scale, before)
+    _weigh_repetition(scale, material.steps, step, attempt)
+    _weigh_aftermath(scale, rows.take(rows.step > end), before)
+    return scale.result()
+
+
+def process_evidence(material: Material, attempt: Attempt, cause: str) -> Sentences:
+    """Weighs what is known about the end of a process."""
+    scale = _Scale()
+    for sentence in attempt.evidence:
+        scale.add(True, sentence)
+    rows = material.steps.of_attempt(attempt.number)
+    if not len(rows):
+        scale.add(True, f"Attempt {attempt.number} recorded no step: it failed in its set-up.")
+        return scale.result()
+    _weigh_memory(scale, rows, cause)
+    if cause == "hang":
+        times = rows.step_time_s[np.isfinite(rows.step_time_s)]
+        if len(times):
+            scale.add(
+                True, f"No step before it had taken longer than {duration(float(times.max()))}."
+            )
+    tail = rows.take(slice(-WINDOW, None))
+    if not (tail.nonfinite_loss | tail.nonfinite_grad).any():
+        risks = tail.risk[np.isfinite(tail.risk)]
+        top = f", and the risk was {show(float(risks.max()), 2)} at most" if len(risks) else ""
+        scale.add(
+            False,
+            f"The {len(tail)} steps before it were finite{top}: the numbers were not the trouble.",
+        )
+    return scale.result()
+
+
+def memory_notes(material: Material) -> tuple[str, ...]:
+    """Returns what the flight recorder says of memory, for the section on running out of it."""
+    rows = material.steps
+    seen = rows.take(np.isfinite(rows.memory_gib))
+    if not len(seen):
+        return ()
+    last, top = float(seen.memory_gib[-1]), int(np.argmax(seen.memory_gib))
+    notes = [
+        f"Peak: {show(float(seen.memory_gib[top]), 3)} GiB at step {int(seen.step[top])};"
+        f" {show(last, 3)} GiB at the last recorded step."
+    ]
+    tail = seen.take(slice(-200, None))
+    grown = float(tail.memory_gib[-1] - tail.memory_gib[0])
+    if len(tail) > 1:
+        notes.append(f"Change over the last {len(tail)} steps: {show(grown, 2)} GiB.")
+    return tuple(notes)
+
+
+def _weigh_loss(scale: _Scale, before: StepTable, at: StepTable, step: int) -> None:
+    known = _finite(before.loss)
+    if not len(known):
+        scale.add(True, f"No finite loss was recorded before step {step}.")
+        return
+    level = float(np.median(known))
+    if len(at) and (at.nonfinite_loss.any() or np.isfinite(at.loss).any()):
+        is_new = bool(at.nonfinite_loss.any()) or float(at.loss[-1]) > 1.5 * abs(level)
+        scale.add(
+            is_new,
+            f"The loss was {show(float(at.loss[-1]))} at step {step}; the step before it"
+            f" {show(float(known[-1]))}, the median of {len(known)} steps {show(level)}.",
+        )
+
+
+def _weigh_gradient(scale: _Scale, before: StepTable, at: StepTable) -> None:
+    if len(at) and at.nonfinite_grad.any() and not at.nonfinite_loss.any():
+        scale.add(True, "The loss was finite while the gradient was not: it broke in backward.")
+    norms = _finite(before.grad_norm)
+    if len(norms) < 5:
+        return
+    median, last = float(np.median(norms)), float(norms[-1])
+    ratio = last / median if median > 0 else 1.0
+    if ratio >= LARGE:
+        scale.add(
+            True,
+            f"The gradient norm had built up to {show(last)},"
+            f" {show(ratio, 2)} times its median of {show(median)}.",
+        )
+    else:
+        scale.add(
+            False,
+            f"The gradient norm was {show(last)} just before, {show(ratio, 2)} times its median:"
+            " nothing had built up, which speaks for a single batch or an overflow.",
+        )
+
+
+def _weigh_learning_rate(scale: _Scale, before: StepTable) -> None:
+    rates = _finite(before.lr)[-BEFORE_LR:]
+    if len(rates) < 2 or rates[0] <= 0:
+        return
+    change = float(rates[-1] / rates[0] - 1.0)
+    if abs(change) > LR_CHANGE:
+        scale.add(
+            change > 0,
+            f"The learning rate went from {show(float(rates[0]))} to {show(float(rates[-1]))}"
+            f" within the {len(rates)} steps before.",
+        )
+    else:
+        scale.add(
+            False,
+            f"The learning rate was steady ({show(float(rates[-1]))}) in the {len(rates)} steps"
+            " before: no jump of the schedule.",
+        )
+
+
+def _weigh_loss_scale(scale: _Scale, before: StepTable, at: StepTable) -> None:
+    scales = _finite(np.concatenate([before.loss_scale, at.loss_scale]))
+    if not len(scales):
+        scale.add(
+            False, "No loss scale was seen: not the overflow of an FP16 training with a scaler."
+        )
+        return
+    if scales[-1] < scales.max() / 4:
+        scale.add(
+            True,
+            f"The loss scale had fallen from {show(float(scales.max()))} to"
+            f" {show(float(scales[-1]))}: overflow after overflow.",
+        )
+    else:
+        scale.add(
+            False,
+            f"The loss scale was steady at {show(float(scales[-1]))}: no series of overflows.",
+        )
+
+
+def _weigh_risk(scale: _Scale, before: StepTable) -> None:
+    recent = before.take(slice(-20, None))
+    risks = _finite(recent.risk)
+    if not len(risks):
+        return
+    top = float(risks.max())
+    if top >= CALM_RISK:
+        step = int(recent.step[int(np.nanargmax(recent.risk))])
+        scale.add(True, f"The predicted risk was {show(top, 2)} at step {step} already.")
+    else:
+        scale.add(
+            False,
+            f"The predicted risk was {show(top, 2)} at most in the {len(recent)} steps before:"
+            " it came without a warning.",
+        )
+
+
+def _weigh_repetition(scale: _Scale, steps: StepTable, step: int, attempt: int | None) -> None:
+    same = steps.take((steps.step == step) & (steps.attempt != (attempt or 0)))
+    if not len(same):
+        return
+    again = same.nonfinite_loss | same.nonfinite_grad
+    others = ", ".join(str(number) for number in sorted(set(same.attempt.tolist())))
+    if again.any():
+        scale.add(
+            True,
+            f"Step {step} failed again in attempt {others}: it is in the data, the code or the"
+            " weights, not chance.",
+        )
+    else:
+        scale.add(
+            False,
+            f"Step {step} passed when it was repeated in attempt {others}: speaks against the"
+            " data, for something transient or for what was changed in between.",
+        )
+
+
+def _weigh_aftermath(scale: _Scale, after: StepTable, before: StepTable) -> None:
+    if len(after) < 5:
+        return
+    window = after.take(slice(0, WINDOW))
+    known = _finite(window.loss)
+    if window.nonfinite_loss.any() or not len(known):
+        return
+    level = float(np.median(known))
+    text = f"The {len(window)} steps after it were finite, with a median loss of {show(level)}"
+    old = _finite(before.loss)
+    if len(old):
+        text += f" (before: {show(float(np.median(old)))})"
+    scale.add(True, f"{text}: it passed, the weights are not sick.")
+
+
+def _weigh_memory(scale: _Scale, rows: StepTable, cause: str) -> None:
+    memory = _finite(rows.memory_gib)
+    if len(memory) < 2:
+        return
+    early, last = float(np.median(memory[: max(2, len(memory) // 2)])), float(memory[-1])
+    growth = last / early - 1.0 if early > 0 else 0.0
+    is_about_memory = cause in ("out_of_memory", "host_out_of_memory")
+    if growth > MEMORY_GROWTH:
+        scale.add(
+            is_about_memory,
+            f"Memory had grown by {show(100 * growth, 2)} % to {show(last, 3)} GiB.",
+        )
+    elif is_about_memory:
+        scale.add(
+            False,
+            f"Memory was steady at {show(last, 3)} GiB until the last recorded step:"
+            " the request that failed came at once.",
+        )
+    else:
+        scale.add(
+            False, f"Memory was steady at {show(last, 3)} GiB: speaks against running out of it."
+        )
+
+
+def _finite(values: Floats) -> Floats:
+    return values[np.isfinite(values)]
+
+
+def last_checkpoint(material: Material, *, stable: bool) -> int | None:
+    """Returns the step of the newest checkpoint that the journal or a manifest knows of."""
+    found = {integer(m.get("step")) for m in material.checkpoints if m.get("stable") or not stable}
+    if stable or not material.checkpoints:
+        kinds = ("checkpoint_stable",) if stable else ("checkpoint_saved", "checkpoint_stable")
+        found |= {integer(event.get("step")) for event in material.of_kind(*kinds)}
+    return max((step for step in found if step is not None), default=None)

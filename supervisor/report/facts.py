@@ -1,0 +1,185 @@
+"""Gathers the facts of a run into one report."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from supervisor.records import NAN
+from supervisor.report.anomalies import build_anomalies
+from supervisor.report.attempts import build_attempts
+from supervisor.report.crash_report import Attempt, CrashReport, Excerpt, Incident
+from supervisor.report.decision_tree import walk
+from supervisor.report.ending import find_end
+from supervisor.report.environment import command_of, environment_of, hide_secrets
+from supervisor.report.evidence import last_checkpoint, memory_notes
+from supervisor.report.explosion import find_explosion
+from supervisor.report.gradient_flow import read_gradient_flow
+from supervisor.report.incidents import find_incidents
+from supervisor.report.interventions import build_interventions
+from supervisor.report.ledger import build_cost
+from supervisor.report.material import Material, load_material
+from supervisor.report.timeline import build_timeline
+from supervisor.report.verdict import (
+    TITLES,
+    build_next_steps,
+    build_setting,
+    build_verdict,
+    resume_command,
+)
+
+MEMORY_KEYS = frozenset({"out_of_memory", "host_out_of_memory", "resources"})
+EXPLOSIVE_KEYS = frozenset(
+    {"nonfinite_loss", "nonfinite_gradient", "loss_spike", "divergence", "numerical"}
+)
+
+
+def gather(root: Path | str) -> CrashReport:
+    """Returns the report of the run in the directory `root`.
+
+    True for every end of a run, and for damaged and missing files, which it names in `problems`;
+    it never fails because of what it finds in the directory.
+    """
+    return build_report(load_material(root))
+
+
+def build_report(material: Material) -> CrashReport:
+    """Puts together what the siblings of this module find in `material`."""
+    attempts = build_attempts(material)
+    end = find_end(material, attempts)
+    incidents = _incidents(material, attempts, end)
+    root = choose_root(incidents, end)
+    interventions = build_interventions(material)
+    cost = build_cost(material)
+    decision = walk(material, root) if root else None
+    steps = material.steps.final
+    return CrashReport(
+        run_dir=str(material.root),
+        state=str(material.run.get("state") or "unknown"),
+        end=end,
+        title=TITLES[end],
+        verdict=build_verdict(end, root, material, attempts, interventions),
+        root_cause=root.key if root else "none",
+        root_cause_sentence=root.sentence if root else "Nothing out of the ordinary was seen.",
+        resume_command=resume_command(material),
+        next_steps=build_next_steps(end, root, material, decision, cost),
+        setting=build_setting(end, root, decision),
+        evidence=_evidence(material, root, attempts),
+        evidence_against=root.evidence_against if root else (),
+        incidents=incidents,
+        explosion=_explosion(material, root),
+        decision=decision,
+        timeline=build_timeline(material),
+        interventions=interventions,
+        attempts=attempts,
+        cost=cost,
+        anomalies=build_anomalies(material),
+        anomaly_count=len(material.anomalies),
+        gradient_flow=read_gradient_flow(material.root),
+        explain=material.explain,
+        stacks=material.stacks,
+        log_tail=_log_tail(material),
+        memory=memory_notes(material) if root and root.key in MEMORY_KEYS else (),
+        environment=environment_of(material.run),
+        command=command_of(material.run),
+        first_step=int(steps.step[0]) if len(steps) else None,
+        last_step=int(steps.step[-1]) if len(steps) else None,
+        final_loss=_final_loss(material),
+        problems=material.problems,
+    )
+
+
+def choose_root(incidents: tuple[Incident, ...], end: str) -> Incident | None:
+    """Returns the first incident that the run did not get past, else the first one at all.
+
+    A run that is still healthy at its end has the first trouble it overcame for a root; a run
+    that ended otherwise after it overcame everything, the last.
+    """
+    for incident in incidents:
+        if not incident.survived:
+            return incident
+    if not incidents:
+        return None
+    return incidents[0] if end in ("completed", "running") else incidents[-1]
+
+
+def _incidents(material: Material, attempts: tuple[Attempt, ...], end: str) -> tuple[Incident, ...]:
+    incidents = find_incidents(material, attempts)
+    if end == "supervisor_died":
+        incidents = (*incidents, _supervisor_died(material))
+    return incidents
+
+
+def _supervisor_died(material: Material) -> Incident:
+    last = int(material.steps.step.max()) if len(material.steps) else None
+    pid = material.run.get("pid")
+    said = [f"run.json says {material.run.get('state') or 'nothing'}, and no end was journalled."]
+    if pid is not None:
+        said.append(f"Its process {pid} is gone.")
+    step = last_checkpoint(material, stable=False)
+    if step is not None:
+        said.append(f"The newest checkpoint is that of step {step}.")
+    where = f" after step {last}" if last is not None else ""
+    return Incident(
+        key="supervisor_died",
+        sentence=f"The supervisor's own process was gone{where}: killed, or the machine went down.",
+        step=last,
+        evidence_for=tuple(said),
+    )
+
+
+def _evidence(
+    material: Material, root: Incident | None, attempts: tuple[Attempt, ...]
+) -> tuple[str, ...]:
+    if root is None:
+        steps = material.steps
+        if not len(steps):
+            return ("No step was recorded.",)
+        bad = int((steps.nonfinite_loss).sum())
+        said = [f"{len(steps)} steps were recorded, {bad} of them with a non-finite loss."]
+        risks = steps.risk[np.isfinite(steps.risk)]
+        if len(risks):
+            said.append(f"The highest predicted risk was {float(risks.max()):.2f}.")
+        return tuple(said)
+    said = list(root.evidence_for)
+    summary = (material.explain or {}).get("summary")
+    if summary:
+        said.append(f"Controlled replay: {summary}")
+    same = [
+        attempt.number
+        for attempt in attempts
+        if attempt.last_step is not None
+        and attempt.last_step == root.step
+        and attempt.cause == root.key
+    ]
+    if len(same) > 1:
+        numbers = ", ".join(str(number) for number in same)
+        said.append(f"Attempts {numbers} ended in the same way at step {root.step}: not chance.")
+    return tuple(dict.fromkeys(said))
+
+
+def _explosion(material: Material, root: Incident | None) -> Any:
+    if root is None or root.key not in EXPLOSIVE_KEYS or root.step is None:
+        return None
+    rows = material.steps.of_attempt(root.attempt)
+    until = root.step + 100
+    later = rows.take((rows.step >= root.step) & rows.nonfinite_loss)
+    if len(later):
+        until = min(until, int(later.step[0]))
+    found = find_explosion(rows, until=until)
+    # A climb that was over long before the incident is another story.
+    return found if found and found.peak_step >= root.step - 5 else None
+
+
+def _log_tail(material: Material) -> Excerpt | None:
+    tail = material.log_tail
+    return Excerpt(title=tail.title, text=hide_secrets(tail.text)) if tail else None
+
+
+def _final_loss(material: Material) -> float:
+    losses = material.steps.final.loss
+    known = [float(value) for value in losses[-20:] if math.isfinite(value)]
+    return known[-1] if known else NAN

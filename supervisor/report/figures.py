@@ -1,0 +1,82 @@
+"""Numbers and moments as a reader wants them."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime, timezone
+from typing import Any
+
+from supervisor.records import NAN
+
+
+def number(value: Any) -> float:
+    """Returns `value` as a float; NaN when it is none."""
+    if isinstance(value, bool) or value is None:
+        return NAN
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return NAN
+
+
+def integer(value: Any) -> int | None:
+    """Returns `value` as an int; None when it is none."""
+    as_float = number(value)
+    return int(as_float) if math.isfinite(as_float) else None
+
+
+def moment(text: Any) -> float:
+    """Returns an ISO 8601 time (or seconds since 1970) as seconds since 1970; NaN if it is none."""
+    if isinstance(text, (int, float)):
+        return number(text)
+    try:
+        parsed = datetime.fromisoformat(str(text).replace("Z", "+00:00"))
+    except ValueError:
+        return NAN
+    if parsed.tzinfo is None:
+        parsed = parsed.replace(tzinfo=timezone.utc)
+    return parsed.timestamp()
+
+
+def clock(time_s: float) -> str:
+    """Returns ``2026-01-31 03:12:07 UTC`` of seconds since 1970; empty for NaN."""
+    if not math.isfinite(time_s):
+        return ""
+    return datetime.fromtimestamp(time_s, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def show(value: Any, digits: int = 4) -> str:
+    """Returns a number for a sentence: ``2.345``, ``1.2e+07``, ``NaN``, ``infinite``, ``–``."""
+    if value is None:
+        return "–"
+    as_float = number(value)
+    if math.isnan(as_float):
+        return "NaN"
+    if math.isinf(as_float):
+        return "infinite" if as_float > 0 else "-infinite"
+    if as_float == int(as_float) and abs(as_float) < 1e6:
+        return str(int(as_float))
+    return f"{as_float:.{digits}g}"
+
+
+def duration(seconds: float) -> str:
+    """Returns ``0.4 s``, ``12 s``, ``3 min 5 s`` or ``2 h 10 min``; ``–`` for NaN."""
+    if not math.isfinite(seconds):
+        return "–"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+
+
+def count(amount: int, noun: str) -> str:
+    """Returns ``1 restart``, ``2 restarts``, ``no restart``."""
+    if amount == 0:
+        return f"no {noun}"
+    return f"{amount} {noun}" if amount == 1 else f"{amount} {noun}s"

@@ -1,0 +1,237 @@
+"""The trouble of a run, piece by piece, in the order of time.
+
+Numerical signs that lie close together are one incident whose cause is the first of them. The end
+of a process is an incident of its own, unless numerical trouble led to it: then it is that one's
+consequence and stands in its evidence. So noise of a teardown can never replace what came first.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from supervisor.report.attempts import first_exit, sentences
+from supervisor.report.crash_report import Attempt, Incident
+from supervisor.report.evidence import numerical_evidence, process_evidence
+from supervisor.report.figures import clock, integer, moment, number, show
+from supervisor.report.interventions import PROTECTIVE, is_verdict
+from supervisor.report.material import Material
+from supervisor.report.timeline import EXITS
+
+CLUSTER_STEPS = 50
+CONSEQUENCE_STEPS = 10
+SURVIVED_STEPS = 20
+RECOVERED_STEPS = 5  # after numerical trouble, within its attempt
+PROCESS_CAUSES = frozenset(EXITS) - {"completed"}
+KEYS = {
+    "nonfinite": "nonfinite_loss",
+    "spike": "loss_spike",
+    "divergence": "divergence",
+    "loss_scale": "loss_scale_collapse",
+    "collapse": "collapse",
+    "dead_units": "dead_units",
+    "plateau": "plateau",
+    "learning_rate": "learning_rate",
+    "resources": "resources",
+}
+_WORDS = {
+    "nonfinite_loss": "the loss became NaN or infinite",
+    "nonfinite_gradient": "the gradient became NaN or infinite",
+    "loss_spike": "the loss or the gradient left its level at once",
+    "divergence": "the loss diverged",
+    "loss_scale_collapse": "the loss scale collapsed",
+    "collapse": "the model collapsed",
+    "dead_units": "units of the model died",
+    "plateau": "the training stopped getting better",
+    "learning_rate": "the learning rate was out of order",
+    "resources": "resources ran short",
+    "numerical": "the predictor saw trouble",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Sign:
+    time_s: float
+    step: int
+    attempt: int | None
+    key: str
+    text: str
+    weighty: bool
+
+
+def find_incidents(material: Material, attempts: tuple[Attempt, ...]) -> tuple[Incident, ...]:
+    """Returns all incidents, the first in time first, each with its evidence."""
+    clusters = _clusters(_signs(material))
+    exits = [_process_incident(material, attempt) for attempt in attempts]
+    found: list[Incident] = []
+    for cluster in clusters:
+        incident = _numerical_incident(material, cluster)
+        for index, ended in enumerate(exits):
+            if ended is not None and _is_consequence(cluster, ended):
+                told = f"It ended attempt {ended.attempt}: {ended.sentence}"
+                incident = replace(
+                    incident,
+                    survived=ended.survived,
+                    evidence_for=(*incident.evidence_for, told),
+                )
+                exits[index] = None
+        found.append(incident)
+    found.extend(ended for ended in exits if ended is not None)
+    return tuple(sorted(found, key=_order))
+
+
+def _order(incident: Incident) -> tuple[int, int, int]:
+    last = 10**18 if incident.step is None else incident.step
+    return incident.attempt or 0, last, 0 if incident.numerical else 1
+
+
+def _signs(material: Material) -> list[_Sign]:
+    signs = [*_signs_of_steps(material), *_signs_of_events(material)]
+    # At the same step the measured value says more than what was concluded from it.
+    return sorted(signs, key=lambda sign: (sign.attempt or 0, sign.step))
+
+
+def _signs_of_steps(material: Material) -> list[_Sign]:
+    steps = material.steps
+    # A GradScaler searches its scale by overflowing now and then: that is its health, not trouble.
+    benign = steps.scaler_skipped | np.isfinite(steps.loss_scale)
+    bad = steps.nonfinite_loss | (steps.nonfinite_grad & ~benign)
+    signs = []
+    for row in np.flatnonzero(bad):
+        is_loss = bool(steps.nonfinite_loss[row])
+        value = steps.loss[row] if is_loss else steps.grad_norm[row]
+        name = "loss" if is_loss else "gradient norm"
+        signs.append(
+            _Sign(
+                float(steps.time[row]),
+                int(steps.step[row]),
+                int(steps.attempt[row]),
+                "nonfinite_loss" if is_loss else "nonfinite_gradient",
+                f"the {name} was {show(float(value))}",
+                True,
+            )
+        )
+    return signs
+
+
+def _signs_of_events(material: Material) -> list[_Sign]:
+    signs = []
+    for event in material.of_kind("alert", "risk", "action", "rollback", "update_skipped"):
+        step = integer(event.get("step"))
+        if step is None:
+            continue
+        kind, cause = event.get("kind"), str(event.get("cause") or "")
+        if is_verdict(event) or event.get("severity") in ("low", "medium"):
+            continue
+        if kind == "action" and (event.get("name") in PROTECTIVE or event.get("name") == "restart"):
+            continue
+        if kind == "risk" and not _is_alarm(event, material):
+            continue
+        done = event.get("applied") is not False
+        weighty = done and (kind != "alert" or event.get("severity") == "critical")
+        text = str(event.get("message") or event.get("reason") or event.get("detail") or "")
+        if cause in PROCESS_CAUSES - {"nonfinite"}:
+            continue
+        key = KEYS.get(cause, "numerical")
+        if key == "nonfinite_loss" and "grad" in f"{event.get('alert_kind', '')} {text}".lower():
+            key = "nonfinite_gradient"
+        time_s = moment(event.get("time"))
+        attempt = integer(event.get("attempt"))
+        signs.append(_Sign(time_s, step, attempt, key, text.rstrip("."), weighty))
+    return signs
+
+
+def _is_alarm(event: dict[str, Any], material: Material) -> bool:
+    if event.get("alarm") is not None:
+        return bool(event["alarm"])
+    threshold = number(material.policy.get("alarm_threshold"))
+    risk = number(event.get("risk", event.get("probability")))
+    return risk >= (threshold if math.isfinite(threshold) else 0.5)
+
+
+def _clusters(signs: list[_Sign]) -> list[list[_Sign]]:
+    clusters: list[list[_Sign]] = []
+    for sign in signs:
+        last = clusters[-1][-1] if clusters else None
+        if last and last.attempt == sign.attempt and sign.step - last.step <= CLUSTER_STEPS:
+            clusters[-1].append(sign)
+        else:
+            clusters.append([sign])
+    return [cluster for cluster in clusters if any(sign.weighty for sign in cluster)]
+
+
+def _numerical_incident(material: Material, cluster: list[_Sign]) -> Incident:
+    first = cluster[0]
+    if first.key == "numerical":
+        named = [sign for sign in cluster if sign.key != "numerical" and sign.step == first.step]
+        first = named[0] if named else first
+    words = _WORDS.get(first.key, first.key.replace("_", " "))
+    said = first.text or next((sign.text for sign in cluster if sign.text), "")
+    detail = f" ({said})" if said and said.lower() not in words else ""
+    sentence = f"At step {first.step} {words}{detail}."
+    evidence_for, evidence_against = numerical_evidence(
+        material, step=first.step, end=cluster[-1].step, attempt=first.attempt
+    )
+    return Incident(
+        key=first.key,
+        sentence=sentence,
+        step=first.step,
+        attempt=first.attempt,
+        time=clock(first.time_s),
+        survived=_went_on(material, first.attempt, cluster[-1].step),
+        numerical=True,
+        evidence_for=evidence_for,
+        evidence_against=evidence_against,
+    )
+
+
+def _process_incident(material: Material, attempt: Attempt) -> Incident | None:
+    event = first_exit(material, attempt.number)
+    hang = next(
+        (e for e in material.of_kind("hang_detected") if e.get("attempt") == attempt.number), None
+    )
+    cause = "hang" if hang else attempt.cause
+    if cause not in PROCESS_CAUSES:
+        return None
+    step = attempt.last_step
+    where = f" after step {step}" if step is not None else " before its first step"
+    words = EXITS[cause].rstrip(".")
+    if cause == "killed" and attempt.signum:
+        words = f"The worker was killed by signal {attempt.signum}"
+    evidence_for, evidence_against = process_evidence(material, attempt, cause)
+    said = (*(sentences((hang or {}).get("evidence"))), *evidence_for)
+    return Incident(
+        key=cause,
+        sentence=f"{words}{where}.",
+        step=step,
+        attempt=attempt.number,
+        time=clock(moment((hang or event or {}).get("time"))) or attempt.ended,
+        survived=_went_on(material, attempt.number, step, later_attempt=True),
+        evidence_for=said,
+        evidence_against=evidence_against,
+    )
+
+
+def _is_consequence(cluster: list[_Sign], ended: Incident) -> bool:
+    if cluster[0].attempt != ended.attempt or ended.step is None:
+        return False
+    if ended.key == "nonfinite":
+        return True
+    near = ended.step - cluster[-1].step <= CONSEQUENCE_STEPS
+    return ended.key in ("exception", "user_error") and near
+
+
+def _went_on(
+    material: Material, attempt: int | None, step: int | None, *, later_attempt: bool = False
+) -> bool:
+    """Says whether enough finite steps followed, or the training reached its end."""
+    if material.run.get("state") == "completed":
+        return True
+    steps, number_ = material.steps, attempt or 0
+    later = steps.attempt > number_ if later_attempt else steps.attempt >= number_
+    beyond = later & (steps.step > (-1 if step is None else step)) & np.isfinite(steps.loss)
+    needed = SURVIVED_STEPS if later_attempt else RECOVERED_STEPS
+    return int(beyond.sum()) >= needed

@@ -1,0 +1,223 @@
+"""Everything that a report is made of, read from a run directory in whatever state it is."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from omegaconf import OmegaConf
+
+from supervisor.errors import RunDirectoryError
+from supervisor.report.crash_report import Excerpt
+from supervisor.report.figures import integer, moment
+from supervisor.report.step_table import StepTable, build_step_table, empty_step_table
+from supervisor.storage.flight_recorder import read_steps
+from supervisor.storage.journal import read_events
+from supervisor.storage.run_state import has_live_parent, load_run_state
+from supervisor.storage.rundir import RunDirectory
+
+T = TypeVar("T")
+LOG_LINES = 40
+STACK_LINES = 400
+TAIL_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Material:
+    """What was found in the run directory; what could not be read is named in `problems`."""
+
+    root: Path
+    run: dict[str, Any]
+    events: tuple[dict[str, Any], ...]
+    steps: StepTable
+    config: dict[str, Any]
+    policy: dict[str, Any]
+    anomalies: tuple[dict[str, Any], ...]
+    exit_notes: tuple[dict[str, Any], ...]
+    checkpoints: tuple[dict[str, Any], ...]
+    stacks: tuple[Excerpt, ...]
+    log_tail: Excerpt | None
+    explain: dict[str, Any] | None
+    parent_alive: bool
+    problems: tuple[str, ...]
+
+    def of_kind(self, *kinds: str) -> list[dict[str, Any]]:
+        """Returns the events of these kinds in the order of time."""
+        return [event for event in self.events if event.get("kind") in kinds]
+
+
+class _Reader:
+    """Reads files and keeps the list of what went wrong instead of failing."""
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+
+    def read(self, path: Path, what: str, load: Callable[[], T], missing: T) -> T:
+        try:
+            return load()
+        except FileNotFoundError:
+            return missing
+        except Exception as error:  # whatever a damaged file makes a parser say
+            self.problems.append(f"{path.name}: {what} cannot be read ({_first_line(error)}).")
+            return missing
+
+    def json_object(self, path: Path, what: str) -> dict[str, Any]:
+        def load() -> dict[str, Any]:
+            value = json.loads(path.read_text(encoding="utf-8"))
+            if not isinstance(value, dict):
+                raise ValueError("it holds no JSON object")
+            return value
+
+        return self.read(path, what, load, {})
+
+    def yaml(self, path: Path, what: str) -> dict[str, Any]:
+        def load() -> dict[str, Any]:
+            value = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+            return {str(k): v for k, v in value.items()} if isinstance(value, dict) else {}
+
+        return self.read(path, what, load, {})
+
+
+def load_material(root: Path | str) -> Material:
+    """Reads the run directory `root`; never fails because of what it finds there."""
+    rundir = RunDirectory(root)
+    reader = _Reader()
+    run = reader.json_object(rundir.run_json, "the description of the run")
+    if not rundir.run_json.exists():
+        reader.problems.append("run.json is missing: what was run, and when, is not known.")
+    events = _events(rundir, reader)
+    if not events:
+        reader.problems.append("events.jsonl is missing or empty: there is no journal to read.")
+    return Material(
+        root=rundir.root,
+        run=run,
+        events=tuple(events),
+        steps=_steps(rundir, reader),
+        config=reader.yaml(rundir.config_yaml, "the config"),
+        policy=reader.yaml(rundir.policy_yaml, "the policy"),
+        anomalies=tuple(_anomalies(rundir, reader)),
+        exit_notes=tuple(_exit_notes(rundir, reader)),
+        checkpoints=tuple(_checkpoints(rundir, reader)),
+        stacks=tuple(_stacks(rundir, reader)),
+        log_tail=_log_tail(rundir, reader),
+        explain=reader.json_object(rundir.report / "explain.json", "the diagnosis by replay")
+        or None,
+        parent_alive=_has_live_parent(rundir),
+        problems=tuple(reader.problems),
+    )
+
+
+def _has_live_parent(rundir: RunDirectory) -> bool:
+    try:
+        return has_live_parent(load_run_state(rundir))
+    except RunDirectoryError:
+        return False
+
+
+def _events(rundir: RunDirectory, reader: _Reader) -> list[dict[str, Any]]:
+    """Reads the journal, with what a dead parent did not merge from the ranks' own files."""
+    events = list(
+        reader.read(rundir.journal, "the journal", lambda: read_events(rundir.journal), [])
+    )
+    known = {_identity(event) for event in events}
+    for path in sorted((rundir.root / "events").glob("rank_*.jsonl")):
+        for event in reader.read(path, "a rank's journal", lambda path=path: read_events(path), []):  # type: ignore[misc]
+            if _identity(event) not in known:
+                known.add(_identity(event))
+                events.append(event)
+    return sorted((event for event in events if isinstance(event, dict)), key=_order)
+
+
+def _identity(event: dict[str, Any]) -> str:
+    return json.dumps(event, sort_keys=True, default=str)
+
+
+def _order(event: dict[str, Any]) -> float:
+    time_s = moment(event.get("time"))
+    return time_s if time_s == time_s else 0.0
+
+
+def _steps(rundir: RunDirectory, reader: _Reader) -> StepTable:
+    path = rundir.steps(0)
+    if not path.exists():
+        return empty_step_table()
+    return reader.read(
+        path,
+        "the flight recorder",
+        lambda: build_step_table(read_steps(rundir.root, rank=0, all_attempts=True)),
+        empty_step_table(),
+    )
+
+
+def _anomalies(rundir: RunDirectory, reader: _Reader) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for path in sorted((rundir.root / "anomalies").glob("anomalies_rank_*.jsonl")):
+        for line in _lines(path, reader):
+            try:
+                value = json.loads(line)
+            except ValueError:
+                reader.problems.append(f"{path.name}: a damaged line was left out.")
+                continue
+            if isinstance(value, dict):
+                found.append(value)
+    return sorted(found, key=lambda line: integer(line.get("step")) or 0)
+
+
+def _exit_notes(rundir: RunDirectory, reader: _Reader) -> list[dict[str, Any]]:
+    notes = []
+    for path in sorted((rundir.root / "exits").glob("attempt_*/rank_*.json")):
+        note = reader.json_object(path, "an exit note")
+        if note:
+            note.setdefault("attempt", integer(path.parent.name.rpartition("_")[2]))
+            note.setdefault("rank", integer(path.stem.rpartition("_")[2]))
+            notes.append(note)
+    return notes
+
+
+def _checkpoints(rundir: RunDirectory, reader: _Reader) -> list[dict[str, Any]]:
+    found = []
+    for path in sorted(rundir.checkpoints.glob("step_*/manifest.json")):
+        manifest = reader.json_object(path, f"the manifest of {path.parent.name}")
+        if manifest:
+            found.append(manifest)
+    return found
+
+
+def _stacks(rundir: RunDirectory, reader: _Reader) -> list[Excerpt]:
+    found = []
+    for path in sorted((rundir.root / "logs").glob("attempt_*/stacks_*.txt")):
+        lines = _lines(path, reader)[-STACK_LINES:]
+        if any(line.strip() for line in lines):
+            title = f"{path.parent.name.replace('_', ' ')}, rank {path.stem.rpartition('_')[2]}"
+            found.append(Excerpt(title=title, text="\n".join(lines)))
+    return found
+
+
+def _log_tail(rundir: RunDirectory, reader: _Reader) -> Excerpt | None:
+    logs = sorted(
+        (rundir.root / "logs").glob("attempt_*/rank_0.log"),
+        key=lambda path: integer(path.parent.name.rpartition("_")[2]) or 0,
+    )
+    if not logs:
+        return None
+    text = "\n".join(_lines(logs[-1], reader)[-LOG_LINES:])
+    title = f"end of logs/{logs[-1].parent.name}/{logs[-1].name}"
+    return Excerpt(title=title, text=text) if text.strip() else None
+
+
+def _lines(path: Path, reader: _Reader) -> list[str]:
+    def load() -> list[str]:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - TAIL_BYTES))
+            return file.read().decode("utf-8", "replace").splitlines()
+
+    return reader.read(path, "the file", load, [])
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

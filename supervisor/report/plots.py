@@ -1,0 +1,234 @@
+"""The two pictures of a report: the whole run by steps, and its last minutes by time."""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from supervisor.report import palette
+from supervisor.report.crash_report import CrashReport
+from supervisor.report.figures import moment
+from supervisor.report.material import Material
+from supervisor.report.step_table import Bools, Floats, StepTable
+
+BUCKETS = 900
+LAST_MINUTES = 10.0
+STYLE = {
+    "font.family": "sans-serif",
+    "font.size": 9.0,
+    "text.color": palette.INK,
+    "axes.edgecolor": palette.GRID,
+    "axes.labelcolor": palette.MUTED,
+    "axes.facecolor": "none",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 9.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "grid.color": palette.GRID,
+    "grid.linewidth": 0.7,
+    "xtick.color": palette.MUTED,
+    "ytick.color": palette.MUTED,
+    "xtick.labelsize": 8.0,
+    "ytick.labelsize": 8.0,
+    "legend.frameon": False,
+    "legend.fontsize": 8.0,
+    "figure.facecolor": "none",
+    "svg.fonttype": "none",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """One picture: `svg` to stand in a page, `png` as a file."""
+
+    name: str
+    svg: str
+    png: bytes
+
+
+def draw_pictures(material: Material, report: CrashReport) -> tuple[Picture, ...]:
+    """Draws what there is data for; imports matplotlib, which takes a while, here."""
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    pictures = []
+    for name, draw in (("overview", _overview), ("timeline", _timeline)):
+        with matplotlib.rc_context({**STYLE, "svg.hashsalt": name}):
+            figure = Figure(layout="constrained")
+            FigureCanvasAgg(figure)
+            if draw(figure, material, report):
+                pictures.append(_save(name, figure))
+    return tuple(pictures)
+
+
+def thin(x: Floats, y: Floats, buckets: int = BUCKETS) -> tuple[Floats, Floats]:
+    """Keeps the smallest and the largest finite value of each bucket, so that spikes stay."""
+    known = np.isfinite(y)
+    x, y = x[known], y[known]
+    if len(y) <= 2 * buckets:
+        return x, y
+    keep: set[int] = {0, len(y) - 1}
+    for part in np.array_split(np.arange(len(y)), buckets):
+        keep.add(int(part[np.argmin(y[part])]))
+        keep.add(int(part[np.argmax(y[part])]))
+    chosen = np.array(sorted(keep))
+    return x[chosen], y[chosen]
+
+
+def _save(name: str, figure: Any) -> Picture:
+    svg, png = io.StringIO(), io.BytesIO()
+    figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
+    figure.savefig(png, format="png", dpi=130, facecolor="white")
+    return Picture(name, palette.themed(svg.getvalue()), png.getvalue())
+
+
+def _overview(figure: Any, material: Material, report: CrashReport) -> bool:
+    rows = material.steps
+    panels = [
+        ("Loss", rows.loss, palette.LOSS, rows.nonfinite_loss),
+        ("Gradient norm", rows.grad_norm, palette.GRADIENT, rows.nonfinite_grad),
+        ("Learning rate", rows.lr, palette.RATE, None),
+        ("Loss scale", rows.loss_scale, palette.SCALE, None),
+        ("Crash risk", rows.risk, palette.RISK, None),
+    ]
+    panels = [p for p in panels if np.isfinite(p[1]).any() or (p[3] is not None and p[3].any())]
+    if not panels:
+        return False
+    heights = [2.0 if title in ("Loss", "Gradient norm") else 1.15 for title, *_ in panels]
+    figure.set_size_inches(9.6, 0.6 + 1.0 * sum(heights))
+    axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
+    newest = _newest(rows)
+    for axis, (title, values, colour, bad) in zip(axes, panels, strict=True):
+        _panel(axis, rows, values, colour, newest, bad)
+        axis.set_title(title)
+        if title == "Crash risk":
+            axis.set_ylim(-0.03, 1.03)
+        elif title in ("Loss", "Gradient norm"):
+            _choose_scale(axis, values)
+        _mark_steps(axis, material, report)
+    axes[-1].set_xlabel("step")
+    _legend(figure, material, report, has_lost=bool((~newest).any()), bad=_any_bad(rows))
+    return True
+
+
+def _newest(rows: StepTable) -> Bools:
+    newest = np.zeros(len(rows), dtype=bool)
+    _, index = np.unique(rows.step[::-1], return_index=True)
+    newest[len(rows) - 1 - index] = True
+    return newest
+
+
+def _any_bad(rows: StepTable) -> bool:
+    return bool((rows.nonfinite_loss | rows.nonfinite_grad).any())
+
+
+def _panel(
+    axis: Any, rows: StepTable, values: Floats, colour: str, newest: Bools, bad: Bools | None
+) -> None:
+    steps = rows.step.astype(np.float64)
+    for attempt in np.unique(rows.attempt[~newest]):
+        lost = (rows.attempt == attempt) & ~newest
+        axis.plot(*thin(steps[lost], values[lost]), color=palette.LOST, linewidth=1.0)
+    order = np.argsort(steps[newest], kind="stable")
+    x, y = steps[newest][order], values[newest][order]
+    axis.plot(*thin(x, y), color=colour, linewidth=1.25, solid_joinstyle="round")
+    if bad is not None and bad.any():
+        axis.plot(
+            steps[bad],
+            np.full(int(bad.sum()), 0.97),
+            linestyle="none",
+            marker="x",
+            markersize=6,
+            markeredgewidth=1.8,
+            color=palette.RISK,
+            transform=axis.get_xaxis_transform(),
+            clip_on=False,
+        )
+
+
+def _choose_scale(axis: Any, values: Floats) -> None:
+    known = values[np.isfinite(values)]
+    if len(known) and known.min() > 0 and known.max() > 3 * known.min():
+        axis.set_yscale("log")
+        axis.yaxis.set_minor_formatter("")
+        if known.max() < 30 * known.min():
+            # Less than a decade and a half has a single labelled tick otherwise.
+            from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
+
+            axis.yaxis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0)))
+            axis.yaxis.set_major_formatter(ScalarFormatter())
+            axis.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _kinds(report: CrashReport) -> dict[str, tuple[str, list[int]]]:
+    """What is marked along the steps: name → colour and steps."""
+    marks: dict[str, tuple[str, list[int]]] = {
+        "treatment": (palette.TREATMENT, []),
+        "rollback": (palette.ROLLBACK, []),
+        "restart": (palette.RESTART, []),
+    }
+    for item in report.interventions:
+        if item.step is None or item.name in ("checkpoint", "snapshot", "restart"):
+            continue
+        marks["rollback" if item.name == "rollback" else "treatment"][1].append(item.step)
+    for earlier, later in zip(report.attempts, report.attempts[1:], strict=False):
+        step = earlier.last_step if earlier.last_step is not None else later.first_step
+        if step is not None:
+            marks["restart"][1].append(step)
+    return {name: (colour, steps) for name, (colour, steps) in marks.items() if steps}
+
+
+def _mark_steps(axis: Any, material: Material, report: CrashReport) -> None:
+    for colour, steps in _kinds(report).values():
+        for step in sorted(set(steps))[:200]:
+            axis.axvline(step, color=colour, linewidth=0.9, linestyle=(0, (4, 2)), alpha=0.85)
+
+
+def _legend(
+    figure: Any, material: Material, report: CrashReport, *, has_lost: bool, bad: bool
+) -> None:
+    from matplotlib.lines import Line2D
+
+    handles = [
+        Line2D([], [], color=colour, linestyle=(0, (4, 2)), linewidth=1.2, label=name)
+        for name, (colour, _) in _kinds(report).items()
+    ]
+    if has_lost:
+        handles.append(Line2D([], [], color=palette.LOST, label="work done again"))
+    if bad:
+        handles.append(
+            Line2D(
+                [],
+                [],
+                color=palette.RISK,
+                marker="x",
+                linestyle="none",
+                markeredgewidth=1.8,
+                label="NaN or infinite",
+            )
+        )
+    if handles:
+        figure.legend(handles=handles, loc="outside upper right", ncols=len(handles))
+
+
+def _timeline(figure: Any, material: Material, report: CrashReport) -> bool:
+    from supervisor.report.timeline_plot import draw_timeline
+
+    return draw_timeline(figure, material, report, minutes=LAST_MINUTES)
+
+
+def span(material: Material) -> tuple[float, float]:
+    """Returns the first and the last moment of the run; NaN for an empty one."""
+    times = [moment(event.get("time")) for event in material.events]
+    if len(material.steps):
+        times += [float(material.steps.time[0]), float(material.steps.time[-1])]
+    known = [value for value in times if math.isfinite(value) and value > 0]
+    return (min(known), max(known)) if known else (math.nan, math.nan)

@@ -1,0 +1,139 @@
+"""The first lines of a report: what happened in two sentences, and what to do next."""
+
+from __future__ import annotations
+
+import shlex
+
+from supervisor.report.crash_report import Attempt, Cost, DecisionPath, Incident, Intervention
+from supervisor.report.evidence import last_checkpoint
+from supervisor.report.figures import count, duration, show
+from supervisor.report.interventions import is_treatment
+from supervisor.report.material import Material
+
+TITLES = {
+    "completed": "Completed",
+    "gave_up": "Gave up",
+    "interrupted": "Interrupted",
+    "failed": "Failed",
+    "running": "Still running",
+    "supervisor_died": "The supervisor died",
+    "unknown": "Nothing recorded",
+}
+_SETTINGS = {
+    "out_of_memory": "in your script: half the micro-batch, twice the accumulation",
+    "host_out_of_memory": "in your script: fewer loader workers (num_workers)",
+    "hang": "--set watchdog.hang_timeout_s=600 if the step was only slow",
+    "loss_scale_collapse": "in your script: BF16 in place of FP16",
+    "learning_rate": "--set restart.careful_lr_factor=0.25",
+    "divergence": "--set restart.careful_lr_factor=0.25",
+    "loss_spike": "--set restart.careful_lr_factor=0.5",
+}
+
+
+def resume_command(material: Material) -> str:
+    return f"supervisor resume {shlex.quote(str(material.root))}"
+
+
+def build_verdict(
+    end: str,
+    root: Incident | None,
+    material: Material,
+    attempts: tuple[Attempt, ...],
+    interventions: tuple[Intervention, ...],
+) -> str:
+    """Returns two sentences: how the run ended, and why or what was overcome."""
+    return f"{_how(end, material, attempts, interventions)} {_why(end, root)}".strip()
+
+
+def _how(
+    end: str,
+    material: Material,
+    attempts: tuple[Attempt, ...],
+    interventions: tuple[Intervention, ...],
+) -> str:
+    steps = material.steps
+    last = f"step {int(steps.step.max())}" if len(steps) else ""
+    treatments = sum(is_treatment(item) and item.name != "restart" for item in interventions)
+    help_ = f"after {count(max(0, len(attempts) - 1), 'restart')} and "
+    help_ += count(treatments, "treatment")
+    if end == "completed":
+        if len(attempts) <= 1 and not treatments:
+            help_ = "without any intervention"
+        return f"The training ran to its end{f' at {last}' if last else ''}, {help_}."
+    where = f" at {last}" if last else " before its first step"
+    if end == "gave_up":
+        return f"The run was given up{where}, {help_}."
+    if end == "interrupted":
+        return f"The run was interrupted{where} and can be continued."
+    if end == "failed":
+        return f"The script failed{where} in a way that another attempt cannot help."
+    if end == "running":
+        return f"The run is still going on{f', now at {last}' if last else ''}, {help_}."
+    if end == "supervisor_died":
+        return f"The supervisor itself ended without a word{where}; the run can be continued."
+    return "Nothing was recorded: the directory holds neither steps nor a journal."
+
+
+def _why(end: str, root: Incident | None) -> str:
+    if root is None:
+        return {
+            "completed": "Nothing out of the ordinary was seen.",
+            "running": "Nothing out of the ordinary was seen so far.",
+            "unknown": "Either the run never started, or this is not its directory.",
+            "supervisor_died": "Until then nothing out of the ordinary was seen.",
+        }.get(end, "No cause was recorded.")
+    sentence = root.sentence
+    if root.survived:
+        return f"What happened on the way was overcome: {_lower(sentence)}"
+    if root.key in ("interrupted", "preempted", "supervisor_died"):
+        return sentence
+    return f"The cause: {_lower(sentence)}"
+
+
+def _lower(sentence: str) -> str:
+    return sentence[:1].lower() + sentence[1:]
+
+
+def build_next_steps(
+    end: str,
+    root: Incident | None,
+    material: Material,
+    decision: DecisionPath | None,
+    cost: Cost,
+) -> tuple[str, ...]:
+    """Returns what to do next, the most important first."""
+    step = last_checkpoint(material, stable=bool(root and root.numerical))
+    if end == "completed":
+        if root is None:
+            return ("Nothing: the run needs no help.",)
+        return (
+            "Nothing has to be done for this run.",
+            *((f"Before the next one: {_lower(decision.remedy)}",) if decision else ()),
+        )
+    if end == "running":
+        return (f"Watch it: supervisor watch {shlex.quote(str(material.root))}",)
+    if end == "unknown":
+        return ("Start the training with: supervisor run SCRIPT",)
+    steps = [decision.remedy] if decision else []
+    if step is not None:
+        steps.append(f"The command continues from the checkpoint of step {step}.")
+    else:
+        steps.append("No checkpoint is known: the command starts the training from its beginning.")
+    if cost.replayed_s > 0.2 * max(cost.wall_s, 1e-9):
+        share = show(100 * cost.replayed_s / cost.wall_s, 2)
+        steps.append(
+            f"{share} % of the time ({duration(cost.replayed_s)}) was work done twice:"
+            " save more often, with --set checkpoint.every_s=60."
+        )
+    return tuple(steps)
+
+
+def build_setting(end: str, root: Incident | None, decision: DecisionPath | None) -> str:
+    """Returns the one setting to change; empty when none would help."""
+    if root is None or end in ("completed", "running") or root.key in ("interrupted", "preempted"):
+        return ""
+    if root.key in _SETTINGS:
+        return _SETTINGS[root.key]
+    if decision and decision.setting:
+        return f"--set {decision.setting}"
+    return ""

@@ -1,0 +1,65 @@
+"""Writes the report of a run: report.json, report.md, report.html and the pictures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from supervisor.report.crash_report import CrashReport
+from supervisor.report.facts import build_report
+from supervisor.report.material import Material, load_material
+from supervisor.report.plots import Picture, draw_pictures
+from supervisor.report.render import render_html, render_json, render_markdown
+from supervisor.storage.private_files import write_private
+from supervisor.storage.rundir import RunDirectory
+
+
+def write_report(rundir: Path | str | RunDirectory, *, plots: bool = True) -> dict[str, Path]:
+    """Writes the report into ``report/`` of a run, private to the user; again replaces it.
+
+    Text comes first and pictures after it: what goes wrong with a picture is named in the text
+    and prevents nothing.
+
+    Returns:
+        Kind (``json``, ``md``, ``html``, ``overview``, ``timeline``) → path.
+
+    Raises:
+        OSError: the directory cannot be written to.
+    """
+    folder = rundir if isinstance(rundir, RunDirectory) else RunDirectory(rundir)
+    material = load_material(folder.root)
+    report = build_report(material)
+    folder.make(folder.report)
+    written = _write_text(folder, report, ())
+    if not plots:
+        return written
+    report, pictures = _draw(material, report)
+    for picture in pictures:
+        path = folder.report / f"{picture.name}.png"
+        write_private(path, picture.png)
+        written[picture.name] = path
+    return {**written, **_write_text(folder, report, pictures)}
+
+
+def _draw(material: Material, report: CrashReport) -> tuple[CrashReport, tuple[Picture, ...]]:
+    try:
+        return report, draw_pictures(material, report)
+    except Exception as error:  # a picture is a comfort; the facts must come out without it
+        problem = f"The pictures could not be drawn ({type(error).__name__}: {error})."
+        return replace(report, problems=(*report.problems, problem)), ()
+
+
+def _write_text(
+    folder: RunDirectory, report: CrashReport, pictures: tuple[Picture, ...]
+) -> dict[str, Path]:
+    texts = {
+        "json": render_json(report),
+        "md": render_markdown(report),
+        "html": render_html(report, pictures),
+    }
+    written = {}
+    for kind, text in texts.items():
+        path = folder.report / f"report.{kind}"
+        write_private(path, text)
+        written[kind] = path
+    return written
