@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import os
 import re
-import secrets
 import socket
 from pathlib import Path
 
@@ -23,14 +22,13 @@ _FOREIGN_HOST_AGE_S = 3600.0
 """A folder of another host, whose processes cannot be seen, is left over after so long."""
 
 _HOST = re.sub(r"[^A-Za-z0-9.]", "_", socket.gethostname()) or "host"
-_TOKEN = secrets.token_hex(4)
 _NUMBERS = itertools.count()
-_NAME = re.compile(r"\.(staged|removed|damaged)-(\d+)-([A-Za-z0-9._]+)-(\d+)-([0-9a-f]+)-(\d+)")
+_NAME = re.compile(r"\.(staged|removed|damaged)-(\d+)-([A-Za-z0-9._]+)-(\d+)-(\d+)-(\d+)")
 
 
 def aside_path(folder: Path, kind: str, step: int) -> Path:
     """Returns a new path in `folder`, which no other process or call gives out."""
-    owner = f"{_HOST}-{os.getpid()}-{_TOKEN}"
+    owner = f"{_HOST}-{os.getpid()}-{_started(os.getpid())}"
     return folder / f".{kind}-{step:08d}-{owner}-{next(_NUMBERS)}"
 
 
@@ -45,19 +43,20 @@ def is_left_over(file_system: FileSystem, path: Path) -> bool:
     match = _NAME.fullmatch(path.name)
     if not match:
         return False
-    host, pid, token = match[3], int(match[4]), match[5]
+    host, pid, started = match[3], int(match[4]), int(match[5])
     if host != _HOST:
         return file_system.age_s(path) > _FOREIGN_HOST_AGE_S
-    if pid == os.getpid():
-        return token != _TOKEN  # in a container the next process often has the same number
-    return not _is_alive(pid)
+    return _started(pid) != started
 
 
-def _is_alive(pid: int) -> bool:
+def _started(pid: int) -> int | None:
+    """Returns when a living process began (clock ticks since boot), None if there is none.
+
+    A process number alone says little: in a container the next process often has the same one.
+    """
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
-        return True
-    return True
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        fields = stat[stat.rindex(")") + 2 :].split()
+        return None if fields[0] in "ZX" else int(fields[19])
+    except (OSError, ValueError, IndexError):
+        return None

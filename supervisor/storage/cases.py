@@ -140,14 +140,14 @@ class CaseLibrary:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             # SQLite would make it readable for everyone; its journal takes the mode of the file.
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-            with contextlib.closing(sqlite3.connect(self.path, timeout=10.0)) as database:
-                with database:
-                    database.execute(
-                        "CREATE TABLE IF NOT EXISTS cases (id INTEGER PRIMARY KEY, time REAL, "
-                        "run TEXT, cause TEXT, signature TEXT, treatment TEXT, outcome TEXT, "
-                        "script TEXT)"
-                    )
-                    yield database
+            connection = sqlite3.connect(self.path, timeout=10.0)
+            with contextlib.closing(connection) as database, database:
+                database.execute(
+                    "CREATE TABLE IF NOT EXISTS cases (id INTEGER PRIMARY KEY, time REAL, "
+                    "run TEXT, cause TEXT, signature TEXT, treatment TEXT, outcome TEXT, "
+                    "script TEXT)"
+                )
+                yield database
         except (OSError, sqlite3.Error) as error:
             raise SupervisorError(
                 f"{self.path}: the case library cannot be used ({error}): "
