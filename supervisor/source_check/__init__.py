@@ -1,0 +1,1 @@
+"""Finds risky training code without running it: syntax trees and a little data flow, no torch."""

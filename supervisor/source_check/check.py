@@ -1,0 +1,138 @@
+"""``supervisor check``: runs every rule over files and folders."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import os
+import tokenize
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from supervisor.errors import UsageError
+from supervisor.source_check.finding import CheckResult, Finding
+from supervisor.source_check.rule import Rule
+from supervisor.source_check.rules import ALL_RULES
+from supervisor.source_check.source import Source
+from supervisor.source_check.suppression import Suppressions
+
+UNREADABLE = "unreadable-source"
+"""Rule name of the finding for a file that does not parse."""
+
+_SKIPPED_FOLDERS = frozenset(
+    {"__pycache__", "node_modules", "venv", "env", "build", "dist", "site-packages"}
+)
+
+
+def check_source(
+    path: Path | str, *, select: Sequence[str] = (), ignore: Sequence[str] = ()
+) -> CheckResult:
+    """Checks one file, or every ``*.py`` below a folder, without running or importing it.
+
+    Args:
+        path: A Python file or a folder. In a folder, hidden folders, virtual environments,
+            ``__pycache__``, ``build`` and ``dist`` are left out.
+        select: Names of the rules to run; empty for all.
+        ignore: Names of rules to leave out.
+
+    Raises:
+        UsageError: ``path`` does not exist or is no Python file, or a rule name is unknown.
+    """
+    start = Path(path)
+    rules = _choose(select, ignore)
+    if not start.exists():
+        raise UsageError(f"{start}: no such file or folder: give a Python file or a folder")
+    files = list(_python_files(start))
+    findings = [finding for file in files for finding in _check_file(file, rules)]
+    return CheckResult(findings=tuple(findings), files=len(files))
+
+
+def _choose(select: Sequence[str], ignore: Sequence[str]) -> list[Rule]:
+    known = [rule.name for rule in ALL_RULES]
+    for name in (*select, *ignore):
+        if name not in known:
+            nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
+            raise UsageError(f"{name}: unknown rule: did you mean {nearest[0]}?")
+    return [
+        rule
+        for rule in ALL_RULES
+        if (not select or rule.name in select) and rule.name not in ignore
+    ]
+
+
+def _python_files(start: Path) -> Iterator[Path]:
+    if start.is_file():
+        yield start
+        return
+    for folder, subfolders, names in os.walk(start):
+        subfolders[:] = sorted(name for name in subfolders if _is_own(Path(folder) / name))
+        for name in sorted(names):
+            if name.endswith(".py") and (Path(folder) / name).is_file():
+                yield Path(folder) / name
+
+
+def _is_own(folder: Path) -> bool:
+    """Is this a folder of the project, not of a tool, a build or a virtual environment?"""
+    if folder.name.startswith(".") or folder.name in _SKIPPED_FOLDERS:
+        return False
+    return not (folder / "pyvenv.cfg").exists()
+
+
+def _check_file(path: Path, rules: Sequence[Rule]) -> list[Finding]:
+    try:
+        with tokenize.open(path) as stream:
+            text = stream.read()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            source = Source(path, text)
+        return _check_parsed(source, Suppressions(text), rules)
+    except (SyntaxError, ValueError, OSError, RecursionError, MemoryError) as error:
+        return [_unreadable(path, error)]
+
+
+def _check_parsed(
+    source: Source, suppressions: Suppressions, rules: Sequence[Rule]
+) -> list[Finding]:
+    if not any(source.names.imports(package) for package in ("torch", "lightning", "accelerate")):
+        return []
+    found: set[tuple[int, int, str]] = set()
+    findings: list[Finding] = []
+    for rule in rules:
+        for node in rule.find(source):
+            line, column = _where(node)
+            if (line, column, rule.name) in found:
+                continue
+            found.add((line, column, rule.name))
+            if not suppressions.silence(rule.name, line, getattr(node, "end_lineno", line)):
+                findings.append(_finding(source.path, line, column, rule))
+    return sorted(findings, key=lambda finding: (finding.line, finding.column, finding.rule))
+
+
+def _where(node: ast.AST) -> tuple[int, int]:
+    return getattr(node, "lineno", 1), getattr(node, "col_offset", 0) + 1
+
+
+def _finding(path: Path, line: int, column: int, rule: Rule) -> Finding:
+    return Finding(
+        path=path,
+        line=line,
+        column=column,
+        rule=rule.name,
+        risk=rule.risk,
+        message=rule.message,
+        fix=rule.fix,
+    )
+
+
+def _unreadable(path: Path, error: Exception | MemoryError) -> Finding:
+    reason = error.msg if isinstance(error, SyntaxError) else str(error) or type(error).__name__
+    return Finding(
+        path=path,
+        line=getattr(error, "lineno", None) or 1,
+        column=1,
+        rule=UNREADABLE,
+        risk="low",
+        message=f"This file could not be read as Python and was not checked: {reason}",
+        fix="Mend the file, or check only the folders that hold your own code.",
+    )

@@ -1,0 +1,56 @@
+"""What a check found."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+Risk = Literal["high", "medium", "low"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One risky place in one source file."""
+
+    path: Path
+    line: int
+    """First line of the place, counted from 1."""
+    column: int
+    """First column of the place, counted from 1."""
+    rule: str
+    """Name of the rule, as ``--select``, ``--ignore`` and suppression comments take it."""
+    risk: Risk
+    message: str
+    """What is wrong and what it does to a training."""
+    fix: str
+    """What to write instead."""
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}:{self.column}: {self.risk}: {self.rule}: {self.message}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the entry of this finding in ``supervisor check --json``."""
+        entry = asdict(self)
+        del entry["column"]
+        entry["path"] = str(self.path)
+        return entry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class CheckResult:
+    """The findings of one check, ordered by path, line and column."""
+
+    findings: tuple[Finding, ...]
+    files: int
+    """Number of files that were looked at, those that do not parse included."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the document that ``supervisor check --json`` prints."""
+        return {"findings": [finding.to_dict() for finding in self.findings], "files": self.files}
+
+    def __repr__(self) -> str:
+        risks = Counter(finding.risk for finding in self.findings)
+        counts = ", ".join(f"{risks[risk]} {risk}" for risk in ("high", "medium", "low"))
+        return f"<CheckResult: {len(self.findings)} findings ({counts}) in {self.files} files>"

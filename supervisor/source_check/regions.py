@@ -1,0 +1,120 @@
+"""Regions of a file that run under autocast or without gradients."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+
+from supervisor.source_check.names import dotted, last_name
+from supervisor.source_check.operations import is_literal, keyword_of
+from supervisor.source_check.scope import Function
+from supervisor.source_check.source import Source
+from supervisor.source_check.values import origins
+
+Test = Callable[[Source, ast.expr], bool | None]
+"""Does this context manager switch the mode on (True), off (False), or not touch it (None)?"""
+
+
+def autocast_switch(source: Source, context: ast.expr) -> bool | None:
+    """True for an ``autocast(...)`` context, False for one that is disabled, else None."""
+    for origin in origins(source, context):
+        for node in (origin, *_branches(origin)):
+            if isinstance(node, ast.Call) and last_name(node.func) == "autocast":
+                enabled = keyword_of(node, "enabled")
+                disabled = is_literal(enabled, False) or any(
+                    is_literal(a, False) for a in node.args
+                )
+                return not disabled
+    return None
+
+
+def no_grad_switch(source: Source, context: ast.expr) -> bool | None:
+    """True for a context in which no gradients are recorded, False where they are again."""
+    for origin in origins(source, context):
+        for node in (origin, *_branches(origin)):
+            if last_name(node) in {"no_grad", "inference_mode", "_no_grad"}:
+                return True
+            if last_name(node) == "enable_grad":
+                return False
+            if isinstance(node, ast.Call) and last_name(node.func) == "set_grad_enabled":
+                return not any(is_literal(argument, True) for argument in node.args)
+    return None
+
+
+def _branches(expression: ast.expr) -> tuple[ast.expr, ...]:
+    if isinstance(expression, ast.IfExp):
+        return expression.body, expression.orelse
+    return ()
+
+
+def region(source: Source, node: ast.AST, test: Test) -> ast.AST | None:
+    """Returns the ``with`` or the function around ``node`` that switches a mode on, or None.
+
+    Functions count when they are decorated so, or when every call of them in this file stands in
+    such a region.
+    """
+    for ancestor in source.ancestors(node):
+        if isinstance(ancestor, (ast.With, ast.AsyncWith)):
+            for item in reversed(ancestor.items):
+                if source.is_inside(node, item):
+                    continue
+                switched = test(source, item.context_expr)
+                if switched is not None:
+                    return ancestor if switched else None
+        if isinstance(ancestor, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            return _region_of_function(source, ancestor, test, frozenset())
+    return None
+
+
+def _region_of_function(
+    source: Source, function: Function, test: Test, seen: frozenset[str]
+) -> ast.AST | None:
+    if isinstance(function, ast.Lambda):
+        return None
+    for decorator in function.decorator_list:
+        switched = test(source, decorator)
+        if switched is not None:
+            return function if switched else None
+    if function.name in seen or function.name.startswith("__"):
+        return None
+    calls = [
+        call for call in _calls_of(source, function.name) if not source.is_inside(call, function)
+    ]
+    if calls and all(
+        _call_region(source, call, test, seen | {function.name}) is not None for call in calls
+    ):
+        return function
+    return None
+
+
+def _call_region(
+    source: Source, call: ast.Call, test: Test, seen: frozenset[str]
+) -> ast.AST | None:
+    for ancestor in source.ancestors(call):
+        if isinstance(ancestor, (ast.With, ast.AsyncWith)):
+            for item in reversed(ancestor.items):
+                switched = test(source, item.context_expr)
+                if switched is not None:
+                    return ancestor if switched else None
+        if isinstance(ancestor, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            return _region_of_function(source, ancestor, test, seen)
+    return None
+
+
+def _calls_of(source: Source, name: str) -> list[ast.Call]:
+    found = []
+    for _, call in source.all(ast.Call):
+        called = dotted(call.func) or ""
+        if called in {name, f"self.{name}"}:
+            found.append(call)
+    return found
+
+
+def under_autocast(source: Source, node: ast.AST) -> ast.AST | None:
+    """Returns what puts ``node`` under autocast, or None."""
+    return region(source, node, autocast_switch)
+
+
+def without_gradients(source: Source, node: ast.AST) -> bool:
+    """Does ``node`` surely run with gradients off?"""
+    return region(source, node, no_grad_switch) is not None

@@ -1,0 +1,31 @@
+"""The rules, one file a family."""
+
+from __future__ import annotations
+
+from supervisor.source_check.rule import Rule
+from supervisor.source_check.rules import (
+    accumulation,
+    autocast,
+    checkpoints,
+    evaluation,
+    half_precision,
+    leftovers,
+    losses,
+    scaler,
+    step_order,
+    unstable_maths,
+)
+
+ALL_RULES: tuple[Rule, ...] = (
+    *half_precision.RULES,
+    *autocast.RULES,
+    *scaler.RULES,
+    *step_order.RULES,
+    *accumulation.RULES,
+    *losses.RULES,
+    *unstable_maths.RULES,
+    *checkpoints.RULES,
+    *evaluation.RULES,
+    *leftovers.RULES,
+)
+"""In the order in which the documentation lists them."""

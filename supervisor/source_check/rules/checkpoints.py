@@ -1,0 +1,179 @@
+"""Checkpoints that lack what a resumed run needs, and loads that run code."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from supervisor.source_check.events import Moment, training_of
+from supervisor.source_check.names import dotted, last_name
+from supervisor.source_check.operations import is_literal, keyword_of
+from supervisor.source_check.rule import Rule
+from supervisor.source_check.source import Source
+from supervisor.source_check.values import sole_origin
+
+_PROGRESS = re.compile(
+    r"^(epochs?|steps?|global_step|iters?|iterations?|start_epoch)$", re.IGNORECASE
+)
+_RNG = re.compile(r"rng|random_state|get_state", re.IGNORECASE)
+
+
+def _saves(source: Source) -> Iterator[tuple[ast.Call, dict[str, ast.expr]]]:
+    """Yields every ``torch.save`` of a dictionary that is written out in the same function."""
+    for _, call in source.all(ast.Call):
+        if source.names.resolve(call.func) != "torch.save" or not call.args:
+            continue
+        saved = sole_origin(source, call.args[0])
+        if isinstance(saved, ast.Dict) and None not in saved.keys:
+            keys = [key.value if isinstance(key, ast.Constant) else "" for key in saved.keys]
+            yield call, dict(zip(map(str, keys), saved.values, strict=True))
+
+
+def _resume_checkpoints(source: Source) -> Iterator[tuple[ast.Call, dict[str, ast.expr]]]:
+    """Saves of a model's state with an epoch or a step: meant to go on from."""
+    training = training_of(source)
+    if next(training.every_event(Moment.BACKWARD), None) is None:
+        return
+    for call, entries in _saves(source):
+        has_progress = any(_PROGRESS.match(key) for key in entries)
+        if has_progress and any(_is_state(value) for value in entries.values()):
+            yield call, entries
+
+
+def _is_state(value: ast.expr) -> bool:
+    return any(last_name(node) == "state_dict" for node in ast.walk(value))
+
+
+def _states_of(source: Source, kind: str) -> bool:
+    """Is ``state_dict()`` of an optimizer, a scheduler or a scaler taken anywhere in the file?"""
+    training = training_of(source)
+    test = {
+        "optimizer": training.is_optimizer,
+        "scheduler": training.is_scheduler,
+        "scaler": training.is_scaler,
+    }[kind]
+    for _, call in source.all(ast.Call):
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "state_dict":
+            if test(call.func.value):
+                return True
+    return False
+
+
+def _mentions(entries: dict[str, ast.expr], pattern: str) -> bool:
+    texts = [*entries, *(ast.unparse(value) for value in entries.values())]
+    return any(re.search(pattern, text, re.IGNORECASE) for text in texts)
+
+
+def _without_optimizer(source: Source) -> Iterator[ast.AST]:
+    for call, entries in _resume_checkpoints(source):
+        if not _mentions(entries, "optim|opt_|_opt|^opt$") and not _states_of(source, "optimizer"):
+            yield call
+
+
+def _without_scaler(source: Source) -> Iterator[ast.AST]:
+    steps = training_of(source).every_event(Moment.SCALER_STEP)
+    if next(steps, None) is None or _states_of(source, "scaler"):
+        return
+    for call, entries in _resume_checkpoints(source):
+        if _mentions(entries, "optim|opt") and not _mentions(entries, "scaler|amp"):
+            yield call
+
+
+def _without_scheduler(source: Source) -> Iterator[ast.AST]:
+    steps = training_of(source).every_event(Moment.SCHEDULER_STEP)
+    if next(steps, None) is None or _states_of(source, "scheduler"):
+        return
+    for call, entries in _resume_checkpoints(source):
+        if _mentions(entries, "optim|opt") and not _mentions(entries, "sched"):
+            yield call
+
+
+def _without_random_state(source: Source) -> Iterator[ast.AST]:
+    names = (node for node in ast.walk(source.tree) if isinstance(node, (ast.Name, ast.Attribute)))
+    if any(_RNG.search(last_name(name)) for name in names):
+        return
+    for call, entries in _resume_checkpoints(source):
+        if _mentions(entries, "optim|opt") and not _mentions(entries, "rng|random"):
+            yield call
+
+
+def _loads_code(source: Source) -> Iterator[ast.AST]:
+    for _, call in source.all(ast.Call):
+        if source.names.resolve(call.func) == "torch.load":
+            if is_literal(keyword_of(call, "weights_only"), False):
+                yield call
+
+
+def _leaves_open(source: Source) -> Iterator[ast.AST]:
+    for _, call in source.all(ast.Call):
+        if source.names.resolve(call.func) != "torch.load" or keyword_of(call, "weights_only"):
+            continue
+        if any(keyword.arg is None for keyword in call.keywords):
+            continue
+        if keyword_of(call, "pickle_module") is None and not _reads_memory(source, call):
+            yield call
+
+
+def _reads_memory(source: Source, call: ast.Call) -> bool:
+    """Does it read back from a buffer, as a copy by way of ``torch.save`` does?"""
+    origin = sole_origin(source, call.args[0]) if call.args else None
+    return isinstance(origin, ast.Call) and (dotted(origin.func) or "").endswith("BytesIO")
+
+
+RULES = (
+    Rule(
+        name="checkpoint-without-optimizer",
+        risk="high",
+        message=(
+            "The checkpoint holds the model and how far it came, but not the optimizer: a "
+            "resumed run starts with empty moments, and the loss jumps."
+        ),
+        fix="Save optimizer.state_dict() too.",
+        find=_without_optimizer,
+    ),
+    Rule(
+        name="checkpoint-without-scaler",
+        risk="medium",
+        message=(
+            "The checkpoint does not hold the gradient scaler: a resumed run starts at the "
+            "first loss scale and skips steps until it has come down."
+        ),
+        fix="Save scaler.state_dict() too.",
+        find=_without_scaler,
+    ),
+    Rule(
+        name="checkpoint-without-scheduler",
+        risk="medium",
+        message=(
+            "The checkpoint does not hold the learning-rate scheduler: a resumed run starts the "
+            "schedule again."
+        ),
+        fix="Save scheduler.state_dict() too.",
+        find=_without_scheduler,
+    ),
+    Rule(
+        name="checkpoint-without-rng",
+        risk="low",
+        message=(
+            "The checkpoint does not hold the state of the random numbers: a resumed run sees "
+            "other shuffles and dropout masks than the run it continues."
+        ),
+        fix="Save torch.get_rng_state() (and CUDA's, NumPy's, Python's) too.",
+        find=_without_random_state,
+    ),
+    Rule(
+        name="load-runs-code",
+        risk="medium",
+        message="torch.load with weights_only=False runs whatever code the file holds.",
+        fix="Use weights_only=True, with torch.serialization.add_safe_globals where needed.",
+        find=_loads_code,
+    ),
+    Rule(
+        name="load-without-weights-only",
+        risk="low",
+        message="torch.load without weights_only runs code from the file before torch 2.6.",
+        fix="Give weights_only=True.",
+        find=_leaves_open,
+    ),
+)

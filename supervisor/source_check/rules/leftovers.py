@@ -1,0 +1,94 @@
+"""What was switched on for a search and stayed on, and what was left out of a loop."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from supervisor.source_check.events import Moment, training_of
+from supervisor.source_check.names import last_name
+from supervisor.source_check.operations import is_literal, keyword_of
+from supervisor.source_check.rule import Rule
+from supervisor.source_check.source import Source
+
+
+def _detects_anomalies(source: Source) -> Iterator[ast.AST]:
+    for _, call in source.all(ast.Call):
+        if not source.names.is_torch(call.func, "set_detect_anomaly", "detect_anomaly"):
+            continue
+        if source.names.is_torch(call.func, "set_detect_anomaly"):
+            given = call.args[0] if call.args else keyword_of(call, "mode")
+            if not is_literal(given, True):
+                continue
+        if not any(held for _, held in source.facts(call)):
+            yield call
+
+
+def _retains_graph(source: Source) -> Iterator[ast.AST]:
+    for scope in source.scopes:
+        events = training_of(source).events(scope)
+        backward = [event.call for event in events if event.moment is Moment.BACKWARD]
+        if len(backward) != 1 or not source.loops(backward[0]):
+            continue
+        call = backward[0]
+        again = any(last_name(other.func) == "grad" for other in scope.all(ast.Call))
+        if is_literal(keyword_of(call, "retain_graph"), True) and not again:
+            yield call
+
+
+def _never_reshuffles(source: Source) -> Iterator[ast.AST]:
+    """A distributed sampler of a training loop whose epoch is never set."""
+    for node in ast.walk(source.tree):
+        if isinstance(node, (ast.Attribute, ast.Name)) and last_name(node) == "set_epoch":
+            return
+    steps = list(training_of(source).every_event(Moment.STEP, Moment.SCALER_STEP))
+    if not any(source.loops(event.call) for _, event in steps):
+        return
+    for scope in source.scopes:
+        for assignment in scope.every_assignment():
+            value = assignment.value
+            if isinstance(value, ast.Call) and _is_training_sampler(source, value, assignment.key):
+                yield value
+
+
+def _is_training_sampler(source: Source, call: ast.Call, key: str) -> bool:
+    if not source.names.resolve(call.func).endswith(".DistributedSampler"):
+        return False
+    if is_literal(keyword_of(call, "shuffle"), False):
+        return False
+    name = key.lower()
+    return not any(word in name for word in ("val", "test", "eval"))
+
+
+RULES = (
+    Rule(
+        name="anomaly-detection-on",
+        risk="low",
+        message=(
+            "Autograd's anomaly detection is on in every run: each operation keeps its call "
+            "stack and each gradient is checked, which makes training several times slower."
+        ),
+        fix="Switch it on by an option, for the search only.",
+        find=_detects_anomalies,
+    ),
+    Rule(
+        name="retained-graph",
+        risk="low",
+        message=(
+            "backward() keeps the graph although it is the only one: activations of the step "
+            "stay in memory longer than needed, and a graph that spans steps goes unnoticed."
+        ),
+        fix="Leave retain_graph out; detach what is carried from step to step.",
+        find=_retains_graph,
+    ),
+    Rule(
+        name="sampler-without-set-epoch",
+        risk="medium",
+        message=(
+            "The distributed sampler is never told the epoch: every epoch has the same order "
+            "of samples."
+        ),
+        fix="Call sampler.set_epoch(epoch) at the start of each epoch.",
+        find=_never_reshuffles,
+    ),
+)

@@ -1,0 +1,67 @@
+"""Losses that are given what they compute themselves."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from supervisor.source_check.operations import Operation, operation_of, operations
+from supervisor.source_check.rule import Rule
+from supervisor.source_check.source import Source
+from supervisor.source_check.values import sole_origin
+
+
+def _given(source: Source, operand: ast.expr | None) -> Operation | None:
+    """Returns the operation whose result ``operand`` is, if there is only one."""
+    origin = sole_origin(source, operand) if operand is not None else None
+    return operation_of(source, origin) if origin is not None else None
+
+
+def _losses_of(source: Source, loss: str, *activations: str) -> Iterator[ast.AST]:
+    for operation in operations(source, loss):
+        given = _given(source, operation.operand)
+        if given is not None and given.name in activations:
+            yield operation.call
+
+
+def _softmax_twice(source: Source) -> Iterator[ast.AST]:
+    yield from _losses_of(source, "cross_entropy", "softmax")
+
+
+def _sigmoid_twice(source: Source) -> Iterator[ast.AST]:
+    yield from _losses_of(source, "binary_cross_entropy_with_logits", "sigmoid", "softmax")
+
+
+def _no_logarithm(source: Source) -> Iterator[ast.AST]:
+    yield from _losses_of(source, "nll_loss", "softmax")
+
+
+RULES = (
+    Rule(
+        name="softmax-before-cross-entropy",
+        risk="high",
+        message=(
+            "cross_entropy takes the softmax itself: of probabilities it can never come near "
+            "zero, gradients shrink, and training stalls early."
+        ),
+        fix="Pass the logits.",
+        find=_softmax_twice,
+    ),
+    Rule(
+        name="sigmoid-before-bce-with-logits",
+        risk="high",
+        message=(
+            "binary_cross_entropy_with_logits takes the sigmoid itself: of probabilities it can "
+            "never come near zero, and gradients shrink."
+        ),
+        fix="Pass the logits.",
+        find=_sigmoid_twice,
+    ),
+    Rule(
+        name="nll-without-log",
+        risk="high",
+        message="nll_loss takes log-probabilities; of probabilities it has no lower bound at 0.",
+        fix="Use log_softmax, or cross_entropy on the logits.",
+        find=_no_logarithm,
+    ),
+)

@@ -1,0 +1,180 @@
+"""Moments of the training step in an order that undoes them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from supervisor.source_check.events import Event, Moment, training_of
+from supervisor.source_check.names import dotted, last_name
+from supervisor.source_check.rule import Rule
+from supervisor.source_check.scope import Scope, place
+from supervisor.source_check.source import Source
+
+_STEPS = (Moment.STEP, Moment.SCALER_STEP)
+
+
+def _passes(source: Source) -> Iterator[list[Event]]:
+    """Yields the events of each stretch of code that runs once a step: a loop body or a function."""
+    for scope in source.scopes:
+        bodies: dict[ast.AST, list[Event]] = {}
+        for event in training_of(source).events(scope):
+            loops = source.loops(event.call)
+            bodies.setdefault(loops[0] if loops else scope.node, []).append(event)
+        yield from bodies.values()
+
+
+def _with(source: Source, events: list[Event], pivot: Event) -> tuple[list[Event], list[Event]]:
+    """Splits the events that can run in the same pass as ``pivot``: those before it, those after."""
+    others = [e for e in events if e is not pivot and source.can_meet(e.call, pivot.call)]
+    before = [e for e in others if place(e.call) < place(pivot.call)]
+    return before, [e for e in others if place(e.call) > place(pivot.call)]
+
+
+def _moments(events: list[Event], *moments: Moment) -> list[Event]:
+    return [event for event in events if event.moment in moments]
+
+
+def _clips_after_step(source: Source) -> Iterator[ast.AST]:
+    for events in _passes(source):
+        for clip in _moments(events, Moment.CLIP):
+            before, after = _with(source, events, clip)
+            relevant = _moments(before, Moment.BACKWARD, *_STEPS, Moment.CLIP)
+            if len(relevant) < 2 or relevant[-1].moment not in _STEPS:
+                continue
+            has_backward = bool(_moments(relevant, Moment.BACKWARD))
+            if has_backward and not _moments(after, Moment.BACKWARD, *_STEPS):
+                if not _moments(relevant, Moment.CLIP):
+                    yield clip.call
+
+
+def _clips_before_backward(source: Source) -> Iterator[ast.AST]:
+    for events in _passes(source):
+        for clip in _moments(events, Moment.CLIP):
+            before, after = _with(source, events, clip)
+            if _moments(before, Moment.BACKWARD, *_STEPS):
+                continue
+            rest = _moments(after, Moment.BACKWARD, *_STEPS, Moment.CLIP)
+            kinds = [event.moment for event in rest]
+            if Moment.CLIP in kinds or not kinds or kinds[0] is not Moment.BACKWARD:
+                continue
+            if any(moment in kinds for moment in _STEPS):
+                yield clip.call
+
+
+def _zeroes_before_step(source: Source) -> Iterator[ast.AST]:
+    for events in _passes(source):
+        for zero in _moments(events, Moment.ZERO_GRAD):
+            before, after = _with(source, events, zero)
+            earlier = _moments(before, Moment.BACKWARD, *_STEPS)
+            later = _moments(after, Moment.BACKWARD, *_STEPS)
+            if not earlier or not later or earlier[-1].moment is not Moment.BACKWARD:
+                continue
+            if later[0].moment in _STEPS and _optimizer_of(later[0]) == zero.receiver:
+                if source.can_meet(earlier[-1].call, later[0].call):
+                    yield zero.call
+
+
+def _optimizer_of(step: Event) -> str:
+    if step.moment is Moment.SCALER_STEP and step.subject is not None:
+        return dotted(step.subject) or ""
+    return step.receiver
+
+
+def _never_zeroes(source: Source) -> Iterator[ast.AST]:
+    for scope in source.scopes:
+        events = training_of(source).events(scope)
+        for step in _moments(events, *_STEPS):
+            loops = source.loops(step.call)
+            backward = [
+                event
+                for event in _moments(events, Moment.BACKWARD)
+                if any(loop in source.loops(event.call) for loop in loops)
+                and source.can_meet(event.call, step.call)
+            ]
+            if backward and not _clears_gradients(source, scope):
+                yield step.call
+                break
+
+
+def _clears_gradients(source: Source, scope: Scope, depth: int = 3) -> bool:
+    """Does the scope, what is nested in it, or what it calls in this file clear gradients?"""
+    called: set[str] = set()
+    for node in ast.walk(scope.node):
+        if isinstance(node, ast.Call):
+            called.add(last_name(node.func))
+        if isinstance(node, ast.Assign):
+            called |= {f".{last_name(target)}" for target in node.targets}
+    if "zero_grad" in called or ".grad" in called or any("zero" in name for name in called):
+        return True
+    if depth == 0:
+        return False
+    functions = [function for name in called for function in source.functions_named(name)]
+    return any(
+        _clears_gradients(source, source.scope_for(function), depth - 1) for function in functions
+    )
+
+
+def _schedules_first(source: Source) -> Iterator[ast.AST]:
+    for scope in source.scopes:
+        events = training_of(source).events(scope)
+        for schedule in _moments(events, Moment.SCHEDULER_STEP):
+            loops = source.loops(schedule.call)
+            if not loops or schedule.call.args or schedule.call.keywords:
+                continue
+            before, after = _with(source, events, schedule)
+            inside = [e for e in before if loops[0] in source.loops(e.call)]
+            following = [e for e in after if loops[0] in source.loops(e.call)]
+            if _moments(following, *_STEPS) and not _moments(inside, *_STEPS):
+                yield schedule.call
+
+
+RULES = (
+    Rule(
+        name="clip-before-backward",
+        risk="high",
+        message=(
+            "Gradients are clipped before backward() has computed them, and not again before the "
+            "step: nothing is clipped."
+        ),
+        fix="Clip between backward() and step().",
+        find=_clips_before_backward,
+    ),
+    Rule(
+        name="clip-after-step",
+        risk="high",
+        message="Gradients are clipped after the step has used them: nothing is clipped.",
+        fix="Clip between backward() and step().",
+        find=_clips_after_step,
+    ),
+    Rule(
+        name="zero-grad-before-step",
+        risk="high",
+        message=(
+            "Gradients are cleared between backward() and step(): the optimizer steps without "
+            "what was just computed."
+        ),
+        fix="Call zero_grad() before backward() or after step().",
+        find=_zeroes_before_step,
+    ),
+    Rule(
+        name="missing-zero-grad",
+        risk="high",
+        message=(
+            "Gradients are never cleared in this loop: each step adds to those of all steps "
+            "before, and the updates grow until the loss diverges."
+        ),
+        fix="Call optimizer.zero_grad() once for each step.",
+        find=_never_zeroes,
+    ),
+    Rule(
+        name="scheduler-before-optimizer",
+        risk="medium",
+        message=(
+            "The learning-rate schedule steps before the optimizer does: the first value of the "
+            "schedule is never used."
+        ),
+        fix="Call scheduler.step() after optimizer.step().",
+        find=_schedules_first,
+    ),
+)

@@ -1,0 +1,166 @@
+"""Formulas whose value or gradient is infinite at a point that training reaches."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from supervisor.source_check.operations import Operation, is_literal, operation_of, operations
+from supervisor.source_check.regions import without_gradients
+from supervisor.source_check.rule import Rule
+from supervisor.source_check.source import Source
+from supervisor.source_check.values import sole_origin
+
+_TO_PROBABILITIES = frozenset({"softmax", "sigmoid"})
+_RELAYS = frozenset(
+    {"view", "reshape", "squeeze", "unsqueeze", "gather", "transpose", "t", "flatten"}
+)
+
+
+def _value(source: Source, expression: ast.expr | None) -> ast.expr | None:
+    """Returns where a value comes from, past reshapes and indexing."""
+    current = sole_origin(source, expression) if expression is not None else None
+    for _ in range(6):
+        if isinstance(current, ast.Subscript):
+            current = sole_origin(source, current.value)
+            continue
+        operation = operation_of(source, current) if current is not None else None
+        if operation is None or operation.name not in _RELAYS or operation.operand is None:
+            return current
+        current = sole_origin(source, operation.operand)
+    return current
+
+
+def _operation(source: Source, expression: ast.expr | None) -> Operation | None:
+    value = _value(source, expression)
+    return operation_of(source, value) if value is not None else None
+
+
+def _log_of_probabilities(source: Source) -> Iterator[ast.AST]:
+    for operation in operations(source, "log", "log2", "log10"):
+        operand = _value(source, operation.operand)
+        if isinstance(operand, ast.BinOp) and isinstance(operand.op, ast.Sub):
+            if is_literal(operand.left, 1) or is_literal(operand.left, 1.0):
+                operand = _value(source, operand.right)
+        given = operation_of(source, operand) if operand is not None else None
+        if given is not None and given.name in _TO_PROBABILITIES:
+            yield operation.call
+
+
+def _root_of_squares(source: Source) -> Iterator[ast.AST]:
+    for operation in operations(source, "sqrt"):
+        value = _value(source, operation.operand)
+        if value is None or not _can_be_zero(source, value):
+            continue
+        if not without_gradients(source, operation.call) and not _is_for_reading(source, operation):
+            yield operation.call
+
+
+def _can_be_zero(source: Source, value: ast.expr) -> bool:
+    """A squared error, or a sum or mean of squares, with nothing added."""
+    operation = operation_of(source, value)
+    if operation is None or operation.operand is None:
+        return False
+    if operation.name == "mse_loss":
+        return True
+    if operation.name in {"sum", "mean"}:
+        inner = _value(source, operation.operand)
+        return inner is not None and _is_square(source, inner)
+    return False
+
+
+def _is_square(source: Source, value: ast.expr) -> bool:
+    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Pow):
+        return is_literal(value.right, 2) or is_literal(value.right, 2.0)
+    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Mult):
+        return ast.unparse(value.left) == ast.unparse(value.right)
+    operation = operation_of(source, value)
+    if operation is None:
+        return False
+    if operation.name == "pow":
+        return any(is_literal(argument, 2) for argument in operation.arguments)
+    return operation.name == "square"
+
+
+def _is_for_reading(source: Source, operation: Operation) -> bool:
+    """Is the result turned into a plain number at once, so that no gradient flows?"""
+    for ancestor in source.ancestors_in_scope(operation.call):
+        if isinstance(ancestor, ast.Attribute) and ancestor.attr in {"item", "detach", "cpu"}:
+            return True
+        if isinstance(ancestor, ast.Call) and getattr(ancestor.func, "id", "") in {"float", "int"}:
+            return True
+    return False
+
+
+def _divides_by_spread(source: Source) -> Iterator[ast.AST]:
+    for _, division in source.all(ast.BinOp):
+        if not isinstance(division.op, ast.Div):
+            continue
+        divisor = _operation(source, division.right)
+        if divisor is None or divisor.operand is None or not _is_torch(source, divisor):
+            continue
+        centred = divisor.name == "std" and _is_centred(source, division.left, divisor)
+        scaled = divisor.name == "norm" and _same(source, division.left, divisor.operand)
+        if centred or scaled:
+            yield division
+
+
+def _is_centred(source: Source, expression: ast.expr, spread: Operation) -> bool:
+    """Is this ``x - x.mean()`` for the x whose spread is taken?"""
+    value = _value(source, expression)
+    if not isinstance(value, ast.BinOp) or not isinstance(value.op, ast.Sub):
+        return False
+    mean = _operation(source, value.right)
+    if mean is None or mean.operand is None or mean.name != "mean" or spread.operand is None:
+        return False
+    return _same(source, mean.operand, spread.operand)
+
+
+def _same(source: Source, left: ast.expr, right: ast.expr) -> bool:
+    return ast.unparse(left) == ast.unparse(right)
+
+
+def _is_torch(source: Source, operation: Operation) -> bool:
+    """Methods of NumPy arrays look the same: a file that imports NumPy must show it is torch."""
+    if source.names.resolve(operation.call.func).startswith("torch."):
+        return True
+    if not source.names.imports("torch"):
+        return False
+    if not source.names.imports("numpy"):
+        return True
+    shown = {"dim", "keepdim", "unbiased", "correction", "p"}
+    return any(keyword.arg in shown for keyword in operation.call.keywords)
+
+
+RULES = (
+    Rule(
+        name="log-without-epsilon",
+        risk="high",
+        message=(
+            "The logarithm of a probability that can round to 0: the loss becomes infinite and "
+            "the gradient NaN."
+        ),
+        fix="Use log_softmax or logsigmoid, or clamp the argument from below.",
+        find=_log_of_probabilities,
+    ),
+    Rule(
+        name="sqrt-at-zero",
+        risk="medium",
+        message=(
+            "The square root of a sum of squares: where it is 0 its gradient is infinite, and "
+            "0 x infinity makes NaN of everything behind it."
+        ),
+        fix="Add an epsilon under the root, or use torch.linalg.vector_norm.",
+        find=_root_of_squares,
+    ),
+    Rule(
+        name="unguarded-normalisation",
+        risk="medium",
+        message=(
+            "Division by a standard deviation or a norm without an epsilon: constant or zero "
+            "input gives NaN."
+        ),
+        fix="Add an epsilon to the divisor, or use torch.nn.functional.normalize.",
+        find=_divides_by_spread,
+    ),
+)

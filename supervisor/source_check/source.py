@@ -1,0 +1,179 @@
+"""One parsed file: its tree, its scopes, and what must be true where a node runs."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from supervisor.source_check.names import Names
+from supervisor.source_check.scope import SCOPE_NODES, Function, Scope, place
+
+Node = TypeVar("Node", bound=ast.AST)
+Fact = tuple[str, bool]
+"""The text of a condition, and whether it held."""
+
+_JUMPS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+
+
+class Source:
+    """A file that parsed, with the questions that rules ask of it."""
+
+    def __init__(self, path: Path, text: str) -> None:
+        """Parses ``text``; raises what ``ast.parse`` raises."""
+        self.path = path
+        self.tree = ast.parse(text)
+        self.names = Names(self.tree)
+        self._parents: dict[ast.AST, ast.AST] = {}
+        for node in ast.walk(self.tree):
+            for child in ast.iter_child_nodes(node):
+                self._parents[child] = node
+        functions = [node for node in ast.walk(self.tree) if isinstance(node, SCOPE_NODES)]
+        self.scopes = tuple(Scope(node) for node in functions)
+        self._scope_of = {scope.node: scope for scope in self.scopes}
+        self._facts: dict[ast.AST, frozenset[Fact]] = {}
+
+    def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
+        """Yields parent, grandparent ... up to the module, across functions and classes."""
+        parent = self._parents.get(node)
+        while parent is not None:
+            yield parent
+            parent = self._parents.get(parent)
+
+    def ancestors_in_scope(self, node: ast.AST) -> Iterator[ast.AST]:
+        """Yields the ancestors that belong to the same function (or to the module's top)."""
+        for ancestor in self.ancestors(node):
+            if isinstance(ancestor, SCOPE_NODES):
+                return
+            yield ancestor
+
+    def scope_of(self, node: ast.AST) -> Scope:
+        """Returns the scope in which ``node`` runs."""
+        for ancestor in self.ancestors(node):
+            if isinstance(ancestor, SCOPE_NODES):
+                return self._scope_of[ancestor]
+        return self._scope_of[self.tree]
+
+    def scope_for(self, function: Function) -> Scope:
+        """Returns the scope that ``function`` opens."""
+        return self._scope_of[function]
+
+    def class_of(self, node: ast.AST) -> ast.ClassDef | None:
+        """Returns the innermost class around ``node``."""
+        for ancestor in self.ancestors(node):
+            if isinstance(ancestor, ast.ClassDef):
+                return ancestor
+        return None
+
+    def all(self, kind: type[Node]) -> Iterator[tuple[Scope, Node]]:
+        """Yields every node of one kind with its scope, in source order within a scope."""
+        for scope in self.scopes:
+            for node in scope.all(kind):
+                yield scope, node
+
+    def loops(self, node: ast.AST) -> list[ast.For | ast.AsyncFor | ast.While]:
+        """Returns the loops around ``node`` in its function, innermost first."""
+        found: list[ast.For | ast.AsyncFor | ast.While] = []
+        child = node
+        for ancestor in self.ancestors_in_scope(node):
+            if isinstance(ancestor, (ast.For, ast.AsyncFor, ast.While)) and child in ancestor.body:
+                found.append(ancestor)
+            child = ancestor
+        return found
+
+    def is_inside(self, node: ast.AST, outer: ast.AST) -> bool:
+        """Is ``node`` somewhere below ``outer``?"""
+        return any(ancestor is outer for ancestor in self.ancestors(node))
+
+    def facts(self, node: ast.AST) -> frozenset[Fact]:
+        """Returns the conditions that hold whenever ``node`` runs, within its function."""
+        if node not in self._facts:
+            facts: set[Fact] = set()
+            child = node
+            for ancestor in self.ancestors_in_scope(node):
+                facts |= _facts_from_parent(ancestor, child)
+                child = ancestor
+            parent = self._parents.get(child)
+            if parent is not None:
+                facts |= _facts_from_parent(parent, child)
+            self._facts[node] = frozenset(facts)
+        return self._facts[node]
+
+    def can_meet(self, first: ast.AST, second: ast.AST) -> bool:
+        """Can both run in one pass through their function, or do their conditions exclude it?"""
+        others = self.facts(second)
+        return not any((text, not held) in others for text, held in self.facts(first))
+
+    def is_sure(self, first: ast.AST, second: ast.AST) -> bool:
+        """Did ``first`` run whenever ``second``, further down, runs?"""
+        return self.facts(first) <= self.facts(second)
+
+    def functions_named(self, name: str) -> list[Function]:
+        """Returns the functions and methods of this file that are called ``name``."""
+        found: list[Function] = []
+        for scope in self.scopes:
+            node = scope.node
+            if not isinstance(node, (ast.Module, ast.Lambda)) and node.name == name:
+                found.append(node)
+        return found
+
+
+def _facts_from_parent(parent: ast.AST, child: ast.AST) -> set[Fact]:
+    facts: set[Fact] = set()
+    if isinstance(parent, (ast.If, ast.IfExp)) and child is not parent.test:
+        body = parent.body if isinstance(parent.body, list) else [parent.body]
+        facts |= _facts_of_test(parent.test, held=any(child is node for node in body))
+    if isinstance(parent, ast.ExceptHandler):
+        facts.add((f"except at line {parent.lineno}", True))
+    if isinstance(parent, ast.Try) and child in parent.orelse:
+        facts |= {(f"except at line {handler.lineno}", False) for handler in parent.handlers}
+    if isinstance(child, ast.stmt):
+        facts |= _facts_from_earlier_exits(parent, child)
+    return facts
+
+
+def _facts_from_earlier_exits(parent: ast.AST, child: ast.stmt) -> set[Fact]:
+    """Facts left by ``if test: ...; continue`` standing before ``child`` in its block."""
+    facts: set[Fact] = set()
+    for name in ("body", "orelse", "finalbody"):
+        block = getattr(parent, name, None)
+        if not isinstance(block, list) or child not in block:
+            continue
+        for statement in block[: block.index(child)]:
+            if isinstance(statement, ast.If):
+                if isinstance(statement.body[-1], _JUMPS):
+                    facts |= _facts_of_test(statement.test, held=False)
+                elif statement.orelse and isinstance(statement.orelse[-1], _JUMPS):
+                    facts |= _facts_of_test(statement.test, held=True)
+    return facts
+
+
+def _facts_of_test(test: ast.expr, *, held: bool) -> set[Fact]:
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return _facts_of_test(test.operand, held=not held)
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) == held:
+        parts = (_facts_of_test(value, held=held) for value in test.values)
+        return set().union(*parts)
+    if isinstance(test, ast.Compare) and len(test.ops) == 1:
+        opposite = {ast.IsNot: ast.Is, ast.NotEq: ast.Eq, ast.NotIn: ast.In}.get(type(test.ops[0]))
+        if opposite is not None:
+            positive = ast.Compare(test.left, [opposite()], test.comparators)
+            text, held = ast.unparse(positive), not held
+            return _none_is_false(positive, text, held)
+        return _none_is_false(test, ast.unparse(test), held)
+    return {(ast.unparse(test), held)}
+
+
+def _none_is_false(test: ast.Compare, text: str, held: bool) -> set[Fact]:
+    """``x is None`` speaks of the same thing as ``if x``: both say whether there is an x."""
+    comparator = test.comparators[0]
+    if isinstance(test.ops[0], ast.Is) and isinstance(comparator, ast.Constant):
+        if comparator.value is None:
+            return {(ast.unparse(test.left), not held)}
+        if isinstance(comparator.value, bool):
+            return {(ast.unparse(test.left), held == comparator.value)}
+    return {(text, held)}
+
+
+__all__ = ["Fact", "Source", "place"]
