@@ -1,0 +1,228 @@
+"""Real faults at a chosen step, for drills and tests: the config key ``faults``.
+
+    faults: [{kind: nan_data, step: 120}, {kind: sigkill, step: 200, moment: forward, count: 1}]
+
+``kind``    one of `KINDS`
+``step``    number of the update that the fault belongs to, from 0
+``moment``  for faults of the process: ``forward``, ``backward``, ``update``, ``after`` (default)
+``count``   how often it strikes in the whole run, attempts counted together (default 1)
+``factor``  for ``loss_spike`` (1e4), ``lr_spike`` (300), ``second_moment`` (1e-9)
+
+A fault that struck is noted in ``RUN/faults.json`` before it strikes, so that a restarted run does
+not meet it again.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.utils import _pytree as pytree
+
+from supervisor.errors import ConfigError
+from supervisor.storage.private_files import write_json
+
+PROCESS_KINDS = ("sigkill", "sigsegv", "sigterm_parent", "exception", "hang", "out_of_memory", "exit")
+NUMERIC_KINDS = (
+    "nan_data", "nan_loss", "nan_gradient", "loss_spike", "gradient_spike", "weight",
+    "second_moment", "lr_spike",
+)
+KINDS = (*NUMERIC_KINDS, *PROCESS_KINDS)
+MOMENTS = ("forward", "backward", "update", "after")
+
+
+class InjectedFault(RuntimeError):
+    """The exception of the fault ``exception``; it reaches the user's loop on purpose."""
+
+
+class InjectedOutOfMemory(InjectedFault, torch.OutOfMemoryError):
+    """As torch raises it when a device has no memory left."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One entry of ``faults``, checked."""
+
+    kind: str
+    step: int
+    moment: str = "after"
+    count: int = 1
+    factor: float = math.nan
+    every: bool = False
+
+    @classmethod
+    def from_config(cls, entry: Mapping[str, Any]) -> Fault:
+        """Raises ConfigError for an unknown kind, key or moment."""
+        kind = str(entry.get("kind", ""))
+        if kind not in KINDS:
+            near = difflib.get_close_matches(kind, KINDS, 1)
+            hint = f"; did you mean {near[0]}?" if near else f": one of {', '.join(KINDS)}"
+            raise ConfigError(f"faults: unknown kind '{kind}'{hint}")
+        unknown = set(entry) - {"kind", "step", "moment", "count", "factor", "every"}
+        if unknown:
+            raise ConfigError(f"faults: {kind}: unknown key '{sorted(unknown)[0]}'")
+        moment = str(entry.get("moment", "after"))
+        if moment not in MOMENTS:
+            raise ConfigError(f"faults: {kind}: moment '{moment}': one of {', '.join(MOMENTS)}")
+        return cls(
+            kind=kind,
+            step=int(entry.get("step", 0)),
+            moment=moment,
+            count=int(entry.get("count", 1)),
+            factor=float(entry.get("factor", math.nan)),
+            every=bool(entry.get("every", False)),
+        )
+
+
+class FaultInjector:
+    """Strikes at the moments that the monitor hands over; does nothing without faults.
+
+    Args:
+        entries: the config's list.
+        struck_file: where strikes are counted over all attempts.
+
+    Raises:
+        ConfigError: an entry is wrong.
+    """
+
+    def __init__(self, entries: Sequence[Mapping[str, Any]], struck_file: Path) -> None:
+        self._faults = [Fault.from_config(entry) for entry in entries]
+        self._file = struck_file
+        self._struck: dict[str, int] = {}
+        if self._faults and struck_file.exists():
+            self._struck = json.loads(struck_file.read_text())
+        self._lr: list[tuple[dict[str, Any], Any]] = []
+
+    def on_forward(
+        self, step: int, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any],
+        call: Callable[[], Any],
+    ) -> Callable[[], Any]:
+        """Before the first forward of a step runs; may poison its input."""
+        if not self._faults:
+            return call
+        self._process_faults(step, "forward")
+        if any(_is_float(v) for v in (*args, *kwargs.values())) and self._strikes(step, "nan_data"):
+            poisoned = tuple(_poison(v) for v in args)
+            named = {key: _poison(value) for key, value in kwargs.items()}
+            return lambda: module(*poisoned, **named)
+        return call
+
+    def on_output(self, step: int, output: Any) -> Any:
+        """After a forward: inputs of integers cannot be NaN, so what comes of them is."""
+        if self._faults and self._strikes(step, "nan_data"):
+            return pytree.tree_map(_poison, output)
+        return output
+
+    def on_loss(self, step: int, roots: Any) -> Any:
+        """Before backward; returns the loss to use."""
+        if not self._faults:
+            return roots
+        self._process_faults(step, "backward")
+        if not isinstance(roots, torch.Tensor):
+            return roots
+        if self._strikes(step, "nan_loss"):
+            return roots * math.nan
+        fault = self._strikes(step, "loss_spike")
+        if fault is not None:
+            return roots * (1e4 if math.isnan(fault.factor) else fault.factor)
+        return roots
+
+    def on_gradients(self, step: int, parameters: Sequence[torch.Tensor]) -> None:
+        """When the gradients are complete, before the script's clipping."""
+        if not self._faults:
+            return
+        self._process_faults(step, "update")
+        given = [p.grad for p in parameters if p.grad is not None]
+        if given and self._strikes(step, "nan_gradient"):
+            given[0].view(-1)[0] = math.nan
+        fault = self._strikes(step, "gradient_spike") if given else None
+        if fault is not None:
+            for gradient in given:
+                gradient.mul_(1e4 if math.isnan(fault.factor) else fault.factor)
+
+    def before_step(self, step: int, optimizer: Optimizer) -> None:
+        """Just before the update itself, unseen by the judgement: a schedule's bug."""
+        fault = self._strikes(step, "lr_spike") if self._faults else None
+        if fault is not None:
+            for group in optimizer.param_groups:
+                self._lr.append((group, group["lr"]))
+                group["lr"] = group["lr"] * (300.0 if math.isnan(fault.factor) else fault.factor)
+
+    def on_updated(self, step: int, optimizer: Optimizer, registry: Any) -> None:
+        """Just after the update: corrupts what lies in memory."""
+        if not self._faults:
+            return
+        for group, lr in self._lr:
+            group["lr"] = lr
+        self._lr.clear()
+        if self._strikes(step, "weight"):
+            parameter = max(
+                (p for g in optimizer.param_groups for p in g["params"]), key=torch.Tensor.numel
+            )
+            parameter.data.view(-1)[parameter.numel() // 2] = 1e6
+        fault = self._strikes(step, "second_moment")
+        if fault is not None:
+            for state in optimizer.state.values():
+                if "exp_avg_sq" in state:
+                    state["exp_avg_sq"].mul_(1e-9 if math.isnan(fault.factor) else fault.factor)
+
+    def on_step_done(self, steps_done: int) -> None:
+        if self._faults:
+            self._process_faults(steps_done - 1, "after")
+
+    # --- striking ----------------------------------------------------------------------------
+
+    def _strikes(self, step: int, kind: str, moment: str | None = None) -> Fault | None:
+        for index, fault in enumerate(self._faults):
+            if fault.kind != kind or (moment is not None and fault.moment != moment):
+                continue
+            if step != fault.step and not (fault.every and step > fault.step):
+                continue
+            key = f"{index}:{fault.kind}:{fault.step}"
+            if self._struck.get(key, 0) >= fault.count:
+                continue
+            self._struck[key] = self._struck.get(key, 0) + 1
+            write_json(self._file, self._struck, durable=True)
+            return fault
+        return None
+
+    def _process_faults(self, step: int, moment: str) -> None:
+        for kind in PROCESS_KINDS:
+            if self._strikes(step, kind, moment) is not None:
+                _strike_process(kind, step)
+
+
+def _strike_process(kind: str, step: int) -> None:
+    if kind == "sigkill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif kind == "sigsegv":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    elif kind == "sigterm_parent":
+        os.kill(os.getppid(), signal.SIGTERM)
+    elif kind == "hang":
+        while True:
+            time.sleep(60.0)
+    elif kind == "exit":
+        os._exit(0)
+    elif kind == "out_of_memory":
+        raise InjectedOutOfMemory(f"CUDA out of memory (injected at step {step})")
+    else:
+        raise InjectedFault(f"injected at step {step}")
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def _poison(value: Any) -> Any:
+    return value * math.nan if _is_float(value) else value

@@ -1,0 +1,181 @@
+"""The tape: what a fast-forward must know of the steps before a checkpoint.
+
+A flat sequence of entries, written in the order in which things happened and read back in the same
+order: values that the script read from tensors, states of the random generators after a region of
+training that drew from them, and a marker a step by which the replay proves that it is the same.
+
+The writer buffers; `write_out` and `sync` make everything so far durable, and the first returns the
+offset that a checkpoint keeps. Entries behind that offset are of no use to it: the next attempt cuts them off.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+from supervisor.errors import ReplayError
+from supervisor.storage.private_files import open_private
+
+_HEAD = struct.Struct("<BI")
+_STEP = struct.Struct("<qdIIQ")
+_FLUSH_BYTES = 1 << 16
+
+
+class EntryKind(enum.IntEnum):
+    """What an entry holds."""
+
+    FLOAT = 1
+    INT = 2
+    BOOL = 3
+    ARRAY = 4
+    RANDOM_STATE = 5
+    STEP = 6
+    FILE_SIZE = 7
+
+
+@dataclass(frozen=True, slots=True)
+class StepMark:
+    """By what a replayed step is compared with the recorded one."""
+
+    step: int
+    lr: float
+    backward_calls: int
+    forward_calls: int
+    batch_signature: int
+
+    def pack(self) -> bytes:
+        return _STEP.pack(
+            self.step, self.lr, self.backward_calls, self.forward_calls, self.batch_signature
+        )
+
+    @classmethod
+    def unpack(cls, data: bytes) -> StepMark:
+        return cls(*_STEP.unpack(data))
+
+
+class TapeWriter:
+    """Appends entries; nothing reaches the file before `write_out` or a full buffer.
+
+    Args:
+        path: the tape of one rank.
+        keep: offset up to which an earlier attempt's entries are kept; the rest is cut off.
+        budget: bytes after which nothing more is written and `is_full` becomes true.
+    """
+
+    def __init__(self, path: Path, *, keep: int = 0, budget: int = 1 << 30) -> None:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._file = open_private(path, "ab")
+        os.ftruncate(self._file.fileno(), keep)
+        self._buffer = bytearray()
+        self._written = keep
+        self._budget = budget
+        self.is_full = False
+
+    @property
+    def offset(self) -> int:
+        """Length of the tape with everything that was appended so far."""
+        return self._written + len(self._buffer)
+
+    def append(self, kind: int, data: bytes) -> None:
+        """Adds one entry. Called many times a step: a few hundred nanoseconds."""
+        buffer = self._buffer
+        buffer += _HEAD.pack(kind, len(data))
+        buffer += data
+        if len(buffer) > _FLUSH_BYTES:
+            self._write_out()
+
+    def write_out(self) -> int:
+        """Hands all entries to the operating system; returns the offset behind them.
+
+        That survives the death of this process; `sync` makes it survive the machine's.
+
+        Raises:
+            OSError: the disk is full or gone.
+        """
+        self._write_out()
+        return self._written
+
+    def sync(self) -> None:
+        """Waits until what was written out is on disk; any thread may call it."""
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        try:
+            self._write_out()
+        finally:
+            self._file.close()
+
+    def _write_out(self) -> None:
+        if self._written + len(self._buffer) > self._budget:
+            self.is_full = True
+        if not self.is_full and self._buffer:
+            self._file.write(self._buffer)
+            self._file.flush()
+            self._written += len(self._buffer)
+        self._buffer.clear()
+
+
+class TapeReader:
+    """Hands the entries of a tape out again, up to `end`.
+
+    Raises:
+        ReplayError: the file is missing or shorter than `end`.
+    """
+
+    def __init__(self, path: Path, *, end: int) -> None:
+        try:
+            with open(path, "rb") as file:
+                self._data = file.read(end)
+        except OSError as error:
+            raise ReplayError(f"{path}: cannot be read ({error}): resume approximately") from error
+        if len(self._data) < end:
+            raise ReplayError(
+                f"{path}: {len(self._data)} of {end} bytes are there: the recording is incomplete"
+            )
+        self._position = 0
+
+    @classmethod
+    def empty(cls) -> TapeReader:
+        """A tape on which nothing was recorded."""
+        reader = cls.__new__(cls)
+        reader._data, reader._position = b"", 0
+        return reader
+
+    @property
+    def at_end(self) -> bool:
+        return self._position >= len(self._data)
+
+    def peek(self) -> int:
+        """Returns the kind of the next entry, 0 at the end."""
+        return 0 if self._position >= len(self._data) else self._data[self._position]
+
+    def take(self, kind: int) -> bytes:
+        """Returns the next entry's data.
+
+        Raises:
+            ReplayError: the next entry is of another kind: the script does something else now.
+        """
+        if self.peek() != kind:
+            found = EntryKind(self.peek()).name.lower() if self.peek() else "the end"
+            raise ReplayError(
+                f"the script now does '{EntryKind(kind).name.lower()}' where the recorded run had "
+                f"'{found}'"
+            )
+        _, size = _HEAD.unpack_from(self._data, self._position)
+        start = self._position + _HEAD.size
+        self._position = start + size
+        return self._data[start : self._position]
+
+    def find_next(self, kind: int) -> bytes | None:
+        """Returns the data of the next entry of `kind` without moving; None if there is none."""
+        position = self._position
+        while position < len(self._data):
+            found, size = _HEAD.unpack_from(self._data, position)
+            start = position + _HEAD.size
+            if found == kind:
+                return self._data[start : start + size]
+            position = start + size
+        return None

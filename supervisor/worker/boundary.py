@@ -1,0 +1,121 @@
+"""What happens between two steps, when the state is whole."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from supervisor.settings import RunSettings
+from supervisor.training_state.snapshot import SnapshotRing
+from supervisor.training_state.state import TrainingState
+from supervisor.worker.checkpointer import Checkpointer
+from supervisor.worker.clinic import Clinic
+from supervisor.worker.held import HeldValues
+from supervisor.worker.leaving import WorkerLeaves
+from supervisor.worker.user_frames import user_frames
+
+MIN_SNAPSHOT_STEPS = 5
+
+
+class Boundary:
+    """Called at the boundary of every step; see `Monitor`.
+
+    Attributes:
+        leave: set from outside (a signal, an action): ("interrupted"|"restart"|"stop", reason).
+    """
+
+    def __init__(
+        self,
+        *,
+        settings: RunSettings,
+        state: TrainingState,
+        held: HeldValues,
+        snapshots: SnapshotRing,
+        checkpointer: Checkpointer,
+        clinic: Clinic,
+        tape_offset: Callable[[], int],
+        grads_matter: Callable[[], bool],
+        controls_state: Callable[[], dict[str, Any]],
+    ) -> None:
+        self.leave: tuple[str, str] | None = None
+        self._settings = settings
+        self._state = state
+        self._held = held
+        self._snapshots = snapshots
+        self._checkpointer = checkpointer
+        self._clinic = clinic
+        self._tape_offset = tape_offset
+        self._grads_matter = grads_matter
+        self._controls_state = controls_state
+        self._next_snapshot = 1
+        self._snapshot_cost_s = 0.0
+        self._step_s = 0.0
+        self._last_time = 0.0
+        self._first = True
+
+    def __call__(self, step: int) -> None:
+        """Called with the number of steps done.
+
+        Raises:
+            WorkerLeaves: a person, the parent or a treatment wants this process to end.
+        """
+        now = time.perf_counter()
+        if self._first:
+            self._first = False
+            self._held.begin(user_frames())
+        elif self._last_time:
+            self._step_s = 0.9 * self._step_s + 0.1 * (now - self._last_time)
+        self._last_time = now
+        clinic = self._clinic
+        if clinic.pending:
+            clinic.at_boundary()
+        if step == 0:
+            self._leave_if_asked(step)
+            return
+        wanted = clinic.wants_checkpoint
+        if self._settings.snapshot.enabled and step >= self._next_snapshot and clinic.risk < 0.3:
+            self._take_snapshot(step)
+        if wanted or (clinic.risk < 0.5 and self._checkpointer.is_due(step)):
+            if not self._checkpointer.is_busy:
+                clinic.wants_checkpoint = ""
+                self.save(step, wanted or "interval", wait=False)
+        self._checkpointer.healthy_at(step, clinic.last_trouble_step)
+        self._leave_if_asked(step)
+
+    def continue_at(self, step: int) -> None:
+        """The state of `step` was put back: the rest of this boundary is done."""
+        self._first = False
+        self._held.begin_again()
+        self._next_snapshot = step + 1
+
+    def save(self, step: int, reason: str, *, wait: bool) -> float:
+        """Saves the state of this boundary; returns the seconds the training stood still."""
+        frames = user_frames()
+        held = self._held.find(frames)
+        state = self._state.capture(held=held, include_grads=self._grads_matter())
+        meta = {
+            "tape_offset": self._tape_offset(),
+            "pipeline": self._clinic.pipeline.state_dict(),
+            "controls": self._controls_state(),
+            "held_left_out": self._held.left_out,
+            "risk": self._clinic.risk,
+        }
+        return self._checkpointer.save(step, state, meta, reason, wait=wait)
+
+    def _take_snapshot(self, step: int) -> None:
+        state: Mapping[str, Any] = self._state.capture(held=self._held.lasting())
+        cost = self._snapshots.take(step, state, {"pipeline_step": step})
+        self._snapshot_cost_s = max(cost, 0.5 * (cost + self._snapshot_cost_s))
+        share = self._settings.checkpoint.max_overhead
+        apart = self._snapshot_cost_s / (share * self._step_s) if self._step_s > 0.0 else 0.0
+        self._next_snapshot = step + max(MIN_SNAPSHOT_STEPS, min(100, int(apart) + 1))
+
+    def _leave_if_asked(self, step: int) -> None:
+        if self.leave is None:
+            return
+        note, reason = self.leave
+        self.leave = None
+        if step > 0 and note == "interrupted" and not self._clinic.in_trouble(step):
+            self.save(step, reason, wait=True)
+        raise WorkerLeaves(note, reason)

@@ -1,0 +1,210 @@
+"""When the state is copied, and how the copy reaches the disk behind the training's back."""
+
+from __future__ import annotations
+
+import math
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from supervisor.errors import CheckpointError
+from supervisor.settings import CheckpointSettings
+from supervisor.storage.checkpoints import CheckpointRing
+from supervisor.storage.journal import Journal
+from supervisor.training_state.codec import write_state
+from supervisor.training_state.snapshot import copy_state, state_bytes
+from supervisor.training_state.state import digest, is_finite
+
+
+class Checkpointer:
+    """Saves when it is due, marks stable what healthy steps followed.
+
+    The training waits for one copy in memory; a thread writes, checksums and publishes it. A save
+    that falls due while the last is still being written waits for the next boundary.
+    """
+
+    def __init__(
+        self,
+        ring: CheckpointRing,
+        settings: CheckpointSettings,
+        journal: Journal,
+        before_publishing: Callable[[], None],
+    ) -> None:
+        self.stalled_s = 0.0
+        self._before_publishing = before_publishing
+        self._ring = ring
+        self._settings = settings
+        self._journal = journal
+        self._started = time.monotonic()
+        self._last_save = self._started
+        self._last_step = 0
+        self._save_cost_s = 0.0
+        self._buffers: dict[str, Any] | None = None
+        self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue()
+        self._busy = threading.Event()
+        self._unstable: list[int] = []
+        self._thread: threading.Thread | None = None
+        self._warned_room = False
+
+    @property
+    def is_busy(self) -> bool:
+        return self._busy.is_set()
+
+    def interval_s(self) -> float:
+        """Seconds between saves by time: sqrt(2 x cost x MTBF) (Young, CACM 17:9, 1974), at least
+        what keeps the stall within `max_overhead`."""
+        settings = self._settings
+        if settings.every_s is not None:
+            return settings.every_s
+        cost = max(self._save_cost_s, 1e-3)
+        young = math.sqrt(2.0 * cost * settings.mtbf_s)
+        affordable = cost / settings.max_overhead
+        return min(max(young, affordable, settings.min_interval_s), settings.max_interval_s)
+
+    def is_due(self, step: int) -> bool:
+        """Whether the boundary after `step` steps is one to save at; asked at every boundary."""
+        if step <= self._last_step or self._busy.is_set():
+            return False
+        if self._settings.every_steps is not None:
+            return step % self._settings.every_steps == 0
+        return time.monotonic() - self._last_save >= self.interval_s()
+
+    def save(
+        self, step: int, state: Mapping[str, Any], meta: dict[str, Any], reason: str, *, wait: bool
+    ) -> float:
+        """Copies `state` now and has it written; returns the seconds the training waited.
+
+        Args:
+            step: steps done at this boundary.
+            state: live, from `TrainingState.capture`.
+            meta: goes into the manifest; `digest` is added.
+            wait: return only when it is on disk (before leaving the process).
+        """
+        started = time.perf_counter()
+        wait = wait or not self._settings.background
+        self._wait_idle()
+        copied = copy_state(state, self._buffers)
+        self._buffers = copied
+        self._busy.set()
+        self._last_save = time.monotonic()
+        self._last_step = step
+        job = _Job(self, step, copied, meta, reason)
+        if wait:
+            job()
+        else:
+            self._start_thread()
+            self._jobs.put(job)
+        cost = time.perf_counter() - started
+        self._save_cost_s = cost if not self._save_cost_s else 0.5 * (self._save_cost_s + cost)
+        self.stalled_s += cost
+        return cost
+
+    def healthy_at(self, step: int, last_trouble: int) -> None:
+        """Marks checkpoints stable that enough healthy steps followed. Called at boundaries."""
+        due = [s for s in self._unstable if step - s >= self._settings.stable_after_steps]
+        for saved in due:
+            self._unstable.remove(saved)
+            if last_trouble >= saved - 1:
+                continue  # trouble came after it: never stable
+            self._start_thread()
+            self._jobs.put(lambda saved=saved: self._mark_stable(saved))  # type: ignore[misc]
+
+    def close(self, *, ripen: tuple[int, int] | None = None) -> None:
+        """Waits for what is being written. `ripen`: (step, last trouble) at a healthy end."""
+        if ripen is not None:
+            step, trouble = ripen
+            for saved in [s for s in self._unstable if trouble < s - 1 and s < step]:
+                self._start_thread()
+                self._jobs.put(lambda saved=saved: self._mark_stable(saved))  # type: ignore[misc]
+        if self._thread is not None:
+            self._jobs.put(None)
+            self._thread.join()
+            self._thread = None
+
+    # --- the writing thread ------------------------------------------------------------------
+
+    def _start_thread(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._work, name="supervisor-checkpoints", daemon=True
+            )
+            self._thread.start()
+
+    def _work(self) -> None:
+        while True:
+            job = self._jobs.get()
+            if job is None:
+                return
+            try:
+                job()
+            except Exception as error:  # the training must not notice
+                self._journal.write("warning", message=f"checkpoint: {error}")
+
+    def _wait_idle(self) -> None:
+        while self._busy.is_set():
+            time.sleep(0.002)
+
+    def write(
+        self, step: int, state: dict[str, Any], meta: dict[str, Any], reason: str
+    ) -> None:
+        started = time.perf_counter()
+        try:
+            finite, bad = is_finite(state)
+            if not finite:
+                self._journal.write(
+                    "warning", step=step,
+                    message=f"checkpoint of step {step} left out: {bad} is not finite",
+                )
+                return
+            meta["digest"] = digest(state)
+            self._before_publishing()
+            kept = self._ring.save(
+                step,
+                partial(_fill, state),
+                reason=reason,
+                meta=meta,
+                estimated_bytes=state_bytes(state),
+            )
+            self._unstable.append(step)
+            self._journal.write(
+                "checkpoint_saved", step=step, path=str(kept.path.name), reason=reason,
+                bytes=kept.bytes, seconds=time.perf_counter() - started,
+            )
+            self._warn_of_room()
+        except (CheckpointError, OSError) as error:
+            self._journal.write("warning", step=step, message=f"checkpoint not saved: {error}")
+        finally:
+            self._busy.clear()
+
+    def _mark_stable(self, step: int) -> None:
+        try:
+            self._ring.mark_stable(step)
+        except CheckpointError as error:
+            self._journal.write("checkpoint_rejected", step=step, reason=str(error))
+            return
+        self._journal.write("checkpoint_stable", step=step)
+
+    def _warn_of_room(self) -> None:
+        warning = self._ring.room_warning()
+        if warning and not self._warned_room:
+            self._warned_room = True
+            self._journal.write("warning", message=f"disk: {warning}")
+
+
+class _Job:
+    def __init__(
+        self, owner: Checkpointer, step: int, state: dict[str, Any], meta: dict[str, Any], reason: str
+    ) -> None:
+        self._owner = owner
+        self._work = (step, state, meta, reason)
+
+    def __call__(self) -> None:
+        self._owner.write(*self._work)
+
+
+def _fill(state: dict[str, Any], folder: Path) -> None:
+    write_state(folder, state)

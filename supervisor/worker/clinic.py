@@ -1,0 +1,212 @@
+"""Judges each step, writes down what was thought and done, and applies the actions."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from supervisor.actions.base import Action, ActionContext, carry_out
+from supervisor.pipeline import Judgement, Pipeline
+from supervisor.records import ActionResult, Alert, Decision, StepRecord, plain
+from supervisor.storage.journal import AlertLog, Journal
+
+QUIET_STEPS = 20
+"""The same alert of the same detector is told at most once in so many steps."""
+
+TROUBLE_STEPS = 20
+"""After an alarm the state counts as doubtful for the predictor's horizon."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """An action that waits for the boundary."""
+
+    action: Action
+    decision: Decision
+    undo: bool = False
+
+
+class Clinic:
+    """From `StepRecord` to treatment; owned by the worker.
+
+    Args:
+        make_context: gives the `ActionContext` for a decision, fresh each time.
+        on_anomaly: called with (record, alerts) when an alert of the loss or gradient came.
+        handlers: the user's alert handlers; one that raises is dropped.
+    """
+
+    def __init__(
+        self,
+        *,
+        pipeline: Pipeline,
+        journal: Journal,
+        alert_log: AlertLog,
+        actions: Mapping[str, Action],
+        make_context: Callable[[Decision], ActionContext],
+        on_anomaly: Callable[[StepRecord, tuple[Alert, ...]], None],
+        warn: Callable[[str], None],
+    ) -> None:
+        self.pipeline = pipeline
+        self.handlers: list[Callable[[Alert], None]] = []
+        self.pending: list[Pending] = []
+        self.risk = 0.0
+        self.wants_checkpoint = ""
+        self.last_trouble_step = -1
+        self.recent_grad_norms: deque[float] = deque(maxlen=1000)
+        self.last_batch: Any = None
+        self._journal = journal
+        self._alert_log = alert_log
+        self._actions = actions
+        self._make_context = make_context
+        self._on_anomaly = on_anomaly
+        self._warn = warn
+        self._told: dict[tuple[str, str], int] = {}
+        self._was_warning = False
+        self._was_alarm = False
+        self._told_dry: dict[tuple[str, ...], int] = {}
+
+    def saw_batch(self, batch: Any) -> None:
+        """Keeps a reference to the newest batch, for a capture of an anomalous step."""
+        self.last_batch = batch
+
+    def judge(self, record: StepRecord) -> float:
+        """Feeds one step to the pipeline and starts what it decides; returns the risk.
+
+        Called before the update of the lead optimizer is applied.
+        """
+        judgement = self.pipeline.update(record)
+        if math.isfinite(record.grad_norm):
+            self.recent_grad_norms.append(record.grad_norm)
+        for error in judgement.errors:
+            self._warn(f"detector {error}")
+        if judgement.alerts:
+            self._tell_alerts(record, judgement.alerts)
+        self._tell_risk(judgement)
+        for name, step, outcome in judgement.outcomes:
+            self._journal.write(
+                "action", step=record.step, name=name, rung=None, cause=None, cost_s=0.0,
+                outcome=outcome, applied_at=step, phase="verified",
+            )
+        if judgement.decision is not None:
+            self._carry_out(judgement.decision)
+        return judgement.risk.probability
+
+    def in_trouble(self, step: int) -> bool:
+        """Whether the state of this step may be sick: an alarm is on, or was a moment ago."""
+        return self.last_trouble_step >= 0 and step - self.last_trouble_step <= TROUBLE_STEPS
+
+    def at_boundary(self) -> None:
+        """Applies what waited for a whole state. Called at the boundary of every step."""
+        while self.pending:
+            waiting = self.pending.pop(0)
+            self._run(waiting.action, waiting.decision, undo=waiting.undo)
+
+    # --- telling -----------------------------------------------------------------------------
+
+    def _tell_alerts(self, record: StepRecord, alerts: tuple[Alert, ...]) -> None:
+        anomalous = False
+        for alert in alerts:
+            for handler in list(self.handlers):
+                try:
+                    handler(alert)
+                except Exception as error:  # the user's own code
+                    self.handlers.remove(handler)
+                    self._warn(f"alert handler {handler!r} raised {error!r}: switched off")
+            key = (alert.detector, alert.kind)
+            if record.step - self._told.get(key, -QUIET_STEPS) < QUIET_STEPS:
+                continue
+            self._told[key] = record.step
+            self._alert_log.write(alert)
+            self._journal.write("alert", step=record.step, **_alert_fields(alert))
+            anomalous = anomalous or alert.category in ("loss", "gradient")
+        if anomalous:
+            self._on_anomaly(record, alerts)
+
+    def _tell_risk(self, judgement: Judgement) -> None:
+        risk = judgement.risk
+        self.risk = risk.probability
+        rising = (risk.warning and not self._was_warning) or (risk.alarm and not self._was_alarm)
+        if rising:
+            self._journal.write(
+                "risk", step=risk.step, probability=risk.probability, reason=risk.reason,
+                cause=risk.cause.value, contributions=dict(risk.contributions),
+                alarm=risk.alarm, onset_step=risk.onset_step,
+            )
+        if risk.alarm:
+            self.last_trouble_step = risk.step
+        self._was_warning, self._was_alarm = risk.warning, risk.alarm
+
+    # --- acting ------------------------------------------------------------------------------
+
+    def _carry_out(self, decision: Decision) -> None:
+        if decision.dry_run:
+            self._tell_dry(decision)
+            return
+        for name in decision.undo:
+            self._dispatch(name, decision, undo=True)
+        for name in decision.actions:
+            self._dispatch(name, decision, undo=False)
+
+    def _tell_dry(self, decision: Decision) -> None:
+        key = (*decision.actions, "/", *decision.undo)
+        if decision.step - self._told_dry.get(key, -QUIET_STEPS) < QUIET_STEPS:
+            return
+        self._told_dry[key] = decision.step
+        for name in decision.actions:
+            self._journal.write(
+                "action", step=decision.step, name=name, rung=decision.rung,
+                cause=decision.cause.value, cost_s=0.0, outcome="would_have", applied=False,
+                reason=decision.reason, risk=decision.risk,
+            )
+
+    def _dispatch(self, name: str, decision: Decision, *, undo: bool) -> None:
+        action = self._actions.get(name)
+        if action is None:
+            self._warn(f"policy: unknown action '{name}': left out")
+            return
+        if action.moment == "boundary":
+            self.pending.append(Pending(action, decision, undo))
+        else:
+            self._run(action, decision, undo=undo)
+
+    def _run(self, action: Action, decision: Decision, *, undo: bool) -> None:
+        context = self._make_context(decision)
+        result = carry_out(action, context, undo=undo)
+        if undo:
+            self._journal.write(
+                "action_undone", step=decision.step, name=action.name, cause=decision.cause.value,
+                detail=result.detail, reason=decision.reason,
+            )
+            return
+        self.pipeline.settle(result, decision.step)
+        self._journal.write("action", step=decision.step, **_action_fields(result, decision))
+        if action.name == "rollback" and result.applied:
+            self._journal.write(
+                "rollback", step=decision.step, from_step=decision.step, to_step=result.to_step,
+                cause=decision.cause.value,
+            )
+
+
+def _alert_fields(alert: Alert) -> dict[str, Any]:
+    fields = alert.to_dict()
+    del fields["step"]
+    fields["alert_kind"] = fields.pop("kind")
+    return fields
+
+
+def _action_fields(result: ActionResult, decision: Decision) -> dict[str, Any]:
+    return {
+        "name": result.name,
+        "rung": decision.rung,
+        "cause": decision.cause.value,
+        "cost_s": result.cost_s,
+        "outcome": "applied" if result.applied else "refused",
+        "applied": result.applied,
+        "detail": result.detail,
+        "reason": decision.reason,
+        "risk": decision.risk,
+        "fields": plain(result.fields),
+    }

@@ -1,0 +1,267 @@
+"""Runs the script again up to a checkpoint's step, without the training (docs/architecture.md).
+
+The user's Python really runs; regions do nothing but count, values read from tensors come off the
+tape, and every step is compared with the recorded one. At the target the state is put back and the
+live monitor takes over, in the middle of the very call that the checkpoint was made in.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.nn import Module
+from torch.optim import Optimizer
+from torch.utils import _pytree as pytree
+
+from supervisor.actions.guard import hide_gradients
+from supervisor.errors import ReplayError
+from supervisor.storage.tape import EntryKind, StepMark, TapeReader
+from supervisor.training_state.registry import Registry
+from supervisor.worker.moments import Call, Moments
+from supervisor.worker.recording import decode, replay_random
+from supervisor.worker.step_probe import StepProbe, tensors_in
+from supervisor.worker.switch import Switch
+
+
+class FastForward(Moments):
+    """See the module's docstring.
+
+    Args:
+        target: steps done at the checkpoint's boundary.
+        arrive: called at the target, within the first forward after it: restores and makes the
+            live moments the current ones. Its argument is None, or why this is not the recorded
+            run; then it is called at the next boundary, wherever that is.
+    """
+
+    def __init__(
+        self,
+        *,
+        switch: Switch,
+        registry: Registry,
+        tape: TapeReader,
+        target: int,
+        arrive: Callable[[int, str | None], Moments],
+    ) -> None:
+        self.steps_done = 0
+        self.lead: Optimizer | None = None
+        self.disproof: str | None = None
+        self._switch = switch
+        self._registry = registry
+        self._tape = tape
+        self._target = target
+        self._arrive = arrive
+        self._probe = StepProbe()
+        self._outputs: dict[tuple[Any, ...], Any] = {}
+        self._unhide: Callable[[], None] | None = None
+        self._boundary_due = True
+        self._zero_grads: dict[int, torch.Tensor] = {}
+
+    # --- regions -----------------------------------------------------------------------------
+
+    def forward(
+        self, module: Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], call: Call
+    ) -> Any:
+        switch = self._switch
+        switch.depth += 1
+        try:
+            self._registry.add_model(module)
+            if self._is_arrival():
+                live = self._arrive(self.steps_done, self.disproof)
+                switch.depth -= 1
+                try:
+                    return live.forward(module, args, kwargs, call)
+                finally:
+                    switch.depth += 1
+            self._boundary_due = False
+            self._probe.saw_forward(tensors_in(args, kwargs))
+            return self._cached_output(module, args, kwargs, call)
+        finally:
+            switch.depth -= 1
+
+    def _cached_output(
+        self, module: Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], call: Call
+    ) -> Any:
+        signature = (
+            id(module),
+            module.training,
+            tuple((t.shape, t.dtype) for t in tensors_in(args, kwargs)),
+            tuple(v for v in (*args, *kwargs.values()) if isinstance(v, (int, str, bool))),
+        )
+        if signature not in self._outputs:
+            random_state = torch.get_rng_state()
+            with torch.no_grad():
+                self._outputs[signature] = call()
+            torch.set_rng_state(random_state)
+        self._replay_random()
+        wants_grad = torch.is_grad_enabled()
+        return _fresh(self._outputs[signature], wants_grad)
+
+    def backward(self, roots: Any, call: Callable[[Any], Any]) -> Any:
+        self._probe.backward_calls += 1
+        self._give_zero_grads()
+        self._replay_random()
+        return None
+
+    def grad(self, inputs: Sequence[torch.Tensor], call: Call) -> Any:
+        return tuple(torch.zeros_like(t).requires_grad_() for t in inputs)
+
+    def scale(self, scaler: Any, outputs: Any, call: Call) -> Any:
+        return self._region(call)
+
+    def scaler_step(self, scaler: Any, optimizer: Optimizer, call: Call) -> Any:
+        optimizer.step()
+        return None
+
+    def scaler_call(self, call: Call) -> Any:
+        return None
+
+    def clip(
+        self, parameters: list[torch.Tensor], max_norm: float, call: Callable[[float], Any]
+    ) -> Any:
+        device = parameters[0].device if parameters else "cpu"
+        return torch.zeros((), device=device)
+
+    def read(self, kind: int, call: Call) -> Any:
+        if self.disproof is not None:
+            return call()
+        try:
+            return decode(kind, self._tape.take(kind))
+        except ReplayError as error:
+            self._disprove(f"step {self.steps_done}: {error}")
+            return call()
+
+    def batch(self, batch: Any) -> Any:
+        self._switch.depth += 1
+        try:
+            self._probe.saw_batch(batch)
+        finally:
+            self._switch.depth -= 1
+        return batch
+
+    # --- the update --------------------------------------------------------------------------
+
+    def before_update(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        self._registry.add_optimizer(optimizer)
+        if self.lead is None:
+            self.lead = optimizer
+        closure = args[0] if args else kwargs.get("closure")
+        if closure is not None and self._is_arrival():
+            # The forward of this boundary lies within the closure, within the optimizer's step.
+            live = self._arrive(self.steps_done, self.disproof)
+            return live.before_update(optimizer, args, kwargs)
+        self._switch.depth += 1
+        self._unhide = hide_gradients(optimizer)
+        if closure is None:
+            return None
+        expected = self._recorded_backward_calls()
+        depth, self._switch.depth = self._switch.depth, 0
+        try:
+            result = None
+            while self._probe.backward_calls < expected:
+                before = self._probe.backward_calls
+                result = closure()
+                if self._probe.backward_calls == before:
+                    break
+        finally:
+            self._switch.depth = depth
+        return (lambda: torch.as_tensor(0.0) if result is None else result.detach(),), {}
+
+    def after_update(self, optimizer: Optimizer) -> None:
+        if self._unhide is not None:
+            self._unhide()
+            self._unhide = None
+        self._switch.depth = max(0, self._switch.depth - 1)
+        self._replay_random()
+        if optimizer is self.lead:
+            self._finish_step()
+
+    def _finish_step(self) -> None:
+        assert self.lead is not None
+        probe = self._probe
+        now = StepMark(
+            self.steps_done,
+            float(self.lead.param_groups[0]["lr"]),
+            probe.backward_calls,
+            probe.forward_calls,
+            probe.signature,
+        )
+        if self.disproof is None:
+            try:
+                recorded = StepMark.unpack(self._tape.take(EntryKind.STEP))
+                self._compare(recorded, now)
+            except ReplayError as error:
+                self._disprove(f"step {self.steps_done}: {error}")
+        probe.forget()
+        self.steps_done += 1
+        self._boundary_due = True
+
+    def _compare(self, recorded: StepMark, now: StepMark) -> None:
+        for name, what in (
+            ("step", "step number"),
+            ("lr", "learning rate"),
+            ("backward_calls", "number of backward calls"),
+            ("forward_calls", "number of forward calls"),
+            ("batch_signature", "batch"),
+        ):
+            before, here = getattr(recorded, name), getattr(now, name)
+            if before != here:
+                raise ReplayError(f"{what} is {here}, the recorded run had {before}")
+
+    def _disprove(self, why: str) -> None:
+        """This is not the recorded run: the next boundary is as good a place as any to go on."""
+        if self.disproof is None:
+            self.disproof = why
+
+    # --- helpers -----------------------------------------------------------------------------
+
+    def _is_arrival(self) -> bool:
+        return self._boundary_due and (
+            self.steps_done >= self._target or self.disproof is not None
+        )
+
+    def _recorded_backward_calls(self) -> int:
+        data = self._tape.find_next(EntryKind.STEP)
+        return 1 if data is None else StepMark.unpack(data).backward_calls
+
+    def _replay_random(self) -> None:
+        if self.disproof is None:
+            replay_random(self._tape)
+
+    def _region(self, call: Call) -> Any:
+        self._switch.depth += 1
+        try:
+            return call()
+        finally:
+            self._switch.depth -= 1
+
+    def _give_zero_grads(self) -> None:
+        """The script may look at ``p.grad``: it finds zeros, which no optimizer gets to see."""
+        for optimizer in self._registry.optimizers.values():
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    if parameter.grad is None and parameter.requires_grad:
+                        zeros = self._zero_grads.get(id(parameter))
+                        if zeros is None:
+                            zeros = torch.zeros_like(parameter, requires_grad=False)
+                            self._zero_grads[id(parameter)] = zeros
+                        parameter.grad = zeros
+
+
+def _fresh(output: Any, wants_grad: bool) -> Any:
+    """A copy of a cached output that the script may change in place and call backward on."""
+
+    def again(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return copy.copy(value) if isinstance(value, (list, dict)) else value
+        clone = value.clone()
+        if wants_grad and clone.is_floating_point():
+            clone.requires_grad_()
+            clone = clone * 1  # not a leaf: the script may write into it
+        return clone
+
+    return pytree.tree_map(again, output)

@@ -1,0 +1,84 @@
+"""Which of the user's variables a checkpoint must hold, remembered from one look to the next."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from supervisor.training_state.held_values import (
+    Stamp,
+    find_held,
+    put_back,
+    stamps,
+    storages,
+)
+from supervisor.training_state.registry import Registry
+from supervisor.training_state.tensors import walk_tensors
+
+
+class HeldValues:
+    """Tensors and arrays of the user's variables, beside models and optimizers.
+
+    `begin` looks before the first step: what never changes from there on (a data set, a mask) is
+    not saved. All are called at a boundary.
+    """
+
+    def __init__(self, registry: Registry) -> None:
+        self.left_out: list[str] = []
+        self._registry = registry
+        self._known: dict[str, Stamp] = {}
+        self._lasting: dict[str, weakref.ref[torch.Tensor]] = {}
+
+    def begin(self, frames: Mapping[str, Any]) -> None:
+        """Remembers what is there before the first step."""
+        self._known = stamps(find_held(frames, self._excluded()))
+
+    def begin_again(self) -> None:
+        """After a resume nothing counts as unchanged since the start: it may have been before."""
+        self._known = {}
+
+    def find(self, frames: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns path → live value of all that a checkpoint must hold now."""
+        self.left_out = []
+        found = find_held(frames, self._excluded(), known=self._known, left_out=self.left_out)
+        lasting: dict[str, weakref.ref[torch.Tensor]] = {}
+        for path, value in found.items():
+            if isinstance(value, torch.Tensor) and value.is_floating_point():
+                lasting[path] = weakref.ref(value)
+        self._lasting = lasting
+        return dict(found)
+
+    def lasting(self) -> dict[str, torch.Tensor]:
+        """Those float tensors of the last look that are still there: averages, accumulators.
+
+        Snapshots hold them too, so that a rollback also heals a poisoned average.
+        """
+        found = {path: reference() for path, reference in self._lasting.items()}
+        return {path: value for path, value in found.items() if value is not None}
+
+    def put_back(self, frames: Mapping[str, Any], saved: Mapping[str, Any]) -> list[str]:
+        """Writes saved values into the variables of a resumed run; returns what failed, why."""
+        return put_back(frames, saved)
+
+    def put_back_lasting(self, saved: Mapping[str, Any]) -> None:
+        """Writes a snapshot's values into the tensors that are still the same objects."""
+        live = self.lasting()
+        with torch.no_grad():
+            for path, value in saved.items():
+                tensor = live.get(path)
+                if tensor is not None and tensor.shape == value.shape:
+                    tensor.copy_(value)
+
+    def _excluded(self) -> set[int]:
+        registry = self._registry
+        tensors: list[torch.Tensor] = []
+        for model in registry.models.values():
+            tensors += [*model.parameters(), *model.buffers()]
+            tensors += [p.grad for p in model.parameters() if p.grad is not None]
+        for optimizer in registry.optimizers.values():
+            tensors += [p for group in optimizer.param_groups for p in group["params"]]
+            tensors += [t for _, t in walk_tensors(dict(optimizer.state))]
+        return storages(tensors)

@@ -1,0 +1,192 @@
+"""The patches of torch by which an unmodified training is seen: its regions and its objects.
+
+Nothing here decides anything: each patched function asks `Switch.is_ours` and hands over to the
+session's current `Moments`. With the switch off a patched function is the original one.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch.nn import Module
+from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.utils.data import dataloader
+
+from supervisor.worker.moments import Moments
+from supervisor.worker.switch import Switch
+
+
+class Seen(Protocol):
+    """What the session offers to the patched functions."""
+
+    moments: Moments
+    switch: Switch
+
+    def object_found(self, kind: str, found: Any) -> None: ...
+    def has_parameters(self, module: Module) -> bool: ...
+    def fp32_forced(self) -> bool: ...
+
+
+def instrument(session: Seen) -> None:
+    """Patches torch for the rest of this process's life. Called once, after torch was imported."""
+    _patch_forward(session)
+    _patch_backward(session)
+    _patch_updates(session)
+    _patch_scaler(session)
+    _patch_clipping(session)
+    _patch_autocast(session)
+    _patch_construction(session)
+    _patch_loader(session)
+
+
+def _patch_forward(session: Seen) -> None:
+    original = Module.__call__
+    switch = session.switch
+
+    def __call__(self: Module, *args: Any, **kwargs: Any) -> Any:
+        if switch.depth or not switch.active:
+            return original(self, *args, **kwargs)
+        if not switch.is_ours() or not session.has_parameters(self):
+            return original(self, *args, **kwargs)
+        call = functools.partial(original, self, *args, **kwargs)
+        return session.moments.forward(self, args, kwargs, call)
+
+    Module.__call__ = __call__  # type: ignore[method-assign]
+
+
+def _patch_backward(session: Seen) -> None:
+    tensor_backward = torch.Tensor.backward
+    autograd_backward = torch.autograd.backward
+    autograd_grad = torch.autograd.grad
+    switch = session.switch
+
+    @functools.wraps(tensor_backward)
+    def backward(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if not switch.is_ours():
+            return tensor_backward(self, *args, **kwargs)
+        return session.moments.backward(
+            self, lambda root: tensor_backward(root, *args, **kwargs)
+        )
+
+    @functools.wraps(autograd_backward)
+    def free_backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        if not switch.is_ours():
+            return autograd_backward(tensors, *args, **kwargs)
+        return session.moments.backward(
+            tensors, lambda roots: autograd_backward(roots, *args, **kwargs)
+        )
+
+    @functools.wraps(autograd_grad)
+    def grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        call = functools.partial(autograd_grad, outputs, inputs, *args, **kwargs)
+        if not switch.is_ours():
+            return call()
+        wanted = [inputs] if isinstance(inputs, torch.Tensor) else list(inputs)
+        return session.moments.grad(wanted, call)
+
+    torch.Tensor.backward = backward  # type: ignore[method-assign]
+    torch.autograd.backward = free_backward
+    torch.autograd.grad = grad
+
+
+def _patch_updates(session: Seen) -> None:
+    switch = session.switch
+
+    def before(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        # args[0] is the optimizer itself; inside `scaler.step` the depth is not 0.
+        if not switch.active:
+            return None
+        changed = session.moments.before_update(optimizer, args[1:], kwargs)
+        return None if changed is None else ((args[0], *changed[0]), changed[1])
+
+    def after(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if switch.active:
+            session.moments.after_update(optimizer)
+
+    register_optimizer_step_pre_hook(before)
+    register_optimizer_step_post_hook(after)
+
+
+def _patch_scaler(session: Seen) -> None:
+    scaler_class = torch.amp.GradScaler
+    switch = session.switch
+
+    def wrap(name: str, hand_over: Callable[..., Any]) -> None:
+        original = getattr(scaler_class, name)
+
+        @functools.wraps(original)
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if not switch.is_ours():
+                return original(self, *args, **kwargs)
+            return hand_over(self, args, functools.partial(original, self, *args, **kwargs))
+
+        setattr(scaler_class, name, method)
+
+    wrap("scale", lambda scaler, args, call: session.moments.scale(scaler, args[0], call))
+    wrap("step", lambda scaler, args, call: session.moments.scaler_step(scaler, args[0], call))
+    wrap("update", lambda scaler, args, call: session.moments.scaler_call(call))
+    wrap("unscale_", lambda scaler, args, call: session.moments.scaler_call(call))
+
+
+def _patch_clipping(session: Seen) -> None:
+    original = torch.nn.utils.clip_grad_norm_
+    switch = session.switch
+
+    @functools.wraps(original)
+    def clip_grad_norm_(parameters: Any, max_norm: float, *args: Any, **kwargs: Any) -> Any:
+        if not switch.is_ours():
+            return original(parameters, max_norm, *args, **kwargs)
+        chosen = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+        return session.moments.clip(
+            chosen, max_norm, lambda norm: original(chosen, norm, *args, **kwargs)
+        )
+
+    torch.nn.utils.clip_grad_norm_ = clip_grad_norm_
+    torch.nn.utils.clip_grad.clip_grad_norm_ = clip_grad_norm_
+
+
+def _patch_autocast(session: Seen) -> None:
+    original = torch.autocast.__enter__
+
+    def __enter__(self: Any) -> Any:
+        if session.switch.active and session.fp32_forced():
+            self._enabled = False
+        return original(self)
+
+    torch.autocast.__enter__ = __enter__  # type: ignore[method-assign]
+
+
+def _patch_construction(session: Seen) -> None:
+    def watch(cls: type, kind: str) -> None:
+        original = cls.__init__  # type: ignore[misc]
+
+        @functools.wraps(original)
+        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+            original(self, *args, **kwargs)
+            if session.switch.active:
+                session.object_found(kind, self)
+
+        cls.__init__ = __init__  # type: ignore[misc]
+
+    watch(Optimizer, "optimizer")
+    watch(LRScheduler, "scheduler")
+    watch(torch.amp.GradScaler, "scaler")
+
+
+def _patch_loader(session: Seen) -> None:
+    original = dataloader._BaseDataLoaderIter.__next__
+    switch = session.switch
+
+    def __next__(self: Any) -> Any:
+        batch = original(self)
+        return session.moments.batch(batch) if switch.is_ours() else batch
+
+    dataloader._BaseDataLoaderIter.__next__ = __next__  # type: ignore[method-assign]

@@ -1,0 +1,20 @@
+"""How a worker leaves its process on purpose, in the middle of the user's loop."""
+
+from __future__ import annotations
+
+RESUMABLE_EXIT = 75
+TREATED_EXIT = 71
+
+
+class WorkerLeaves(SystemExit):
+    """Raised at a boundary; the user's ``finally`` blocks run, ``except Exception`` does not.
+
+    Attributes:
+        note: kind of the exit note: ``interrupted``, ``restart`` or ``stop``.
+        reason: one sentence for the parent.
+    """
+
+    def __init__(self, note: str, reason: str) -> None:
+        super().__init__(RESUMABLE_EXIT if note == "interrupted" else TREATED_EXIT)
+        self.note = note
+        self.reason = reason

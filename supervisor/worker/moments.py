@@ -1,0 +1,71 @@
+"""The moments of a training at which the patched functions of torch hand over.
+
+`Monitor` answers them while the training runs, `FastForward` while it is being replayed. All are
+called in the training's own thread, on every rank, outside of any other region.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch.nn import Module
+from torch.optim import Optimizer
+
+Call: TypeAlias = Callable[[], Any]
+
+
+class Moments(ABC):
+    """What happens at each moment; every method returns what the user's code gets."""
+
+    @abstractmethod
+    def forward(
+        self, module: Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], call: Call
+    ) -> Any:
+        """An outermost call of a module with parameters; `call` runs the real forward."""
+
+    @abstractmethod
+    def backward(self, roots: Any, call: Callable[[Any], Any]) -> Any:
+        """``loss.backward()`` or ``torch.autograd.backward(losses)``."""
+
+    @abstractmethod
+    def grad(self, inputs: Sequence[torch.Tensor], call: Call) -> Any:
+        """``torch.autograd.grad``."""
+
+    @abstractmethod
+    def before_update(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """Just before an optimizer's own step; may return other arguments for it."""
+
+    @abstractmethod
+    def after_update(self, optimizer: Optimizer) -> None:
+        """Just after an optimizer's own step."""
+
+    @abstractmethod
+    def scale(self, scaler: Any, outputs: Any, call: Call) -> Any:
+        """``scaler.scale(loss)``."""
+
+    @abstractmethod
+    def scaler_step(self, scaler: Any, optimizer: Optimizer, call: Call) -> Any:
+        """``scaler.step(optimizer)``."""
+
+    @abstractmethod
+    def scaler_call(self, call: Call) -> Any:
+        """``scaler.update()`` and ``scaler.unscale_(optimizer)``."""
+
+    @abstractmethod
+    def clip(
+        self, parameters: list[torch.Tensor], max_norm: float, call: Callable[[float], Any]
+    ) -> Any:
+        """``clip_grad_norm_``; `call` takes the maximal norm to use."""
+
+    @abstractmethod
+    def read(self, kind: int, call: Call) -> Any:
+        """The script reads a value out of a tensor; `kind` is an `EntryKind`."""
+
+    @abstractmethod
+    def batch(self, batch: Any) -> Any:
+        """A data loader hands out a batch."""

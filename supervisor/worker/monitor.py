@@ -1,0 +1,293 @@
+"""The live run: sees each step, judges it before its update, and acts at the boundary.
+
+`Monitor` is the inner loop of the whole product. A step passes through three places:
+
+* `before_update`: the record is complete, the pipeline judges it, and what concerns this update
+  alone (skip, learning rate, clipping) is applied;
+* `after_update`: what was changed for this update is put back;
+* the boundary, the entry of the first forward after it: scheduler, scaler update, EMA and the
+  user's bookkeeping are done, so the state is whole. Checkpoints and rollbacks happen here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.nn import Module
+from torch.optim import Optimizer
+
+from supervisor.fault_injection.injector import FaultInjector
+from supervisor.storage.flight_recorder import (
+    SCALER_SKIPPED,
+    UPDATE_SKIPPED,
+    FlightRecorder,
+)
+from supervisor.storage.tape import EntryKind, StepMark
+from supervisor.training_state.registry import Registry
+from supervisor.worker.clinic import Clinic
+from supervisor.worker.moments import Call, Moments
+from supervisor.worker.recording import Recording
+from supervisor.worker.shield import Shield
+from supervisor.worker.step_probe import StepProbe, gradient_norm, tensors_in
+from supervisor.worker.switch import Switch
+from supervisor.worker.update_controls import UpdateControls
+
+
+class Monitor(Moments):
+    """See the module's docstring.
+
+    Args:
+        at_boundary: called once a step at its boundary with the number of steps done; saves,
+            applies pending actions, may leave the process.
+    """
+
+    def __init__(
+        self,
+        *,
+        switch: Switch,
+        registry: Registry,
+        recorder: FlightRecorder,
+        recording: Recording,
+        clinic: Clinic,
+        updates: UpdateControls,
+        injector: FaultInjector,
+        shield: Shield,
+        at_boundary: Callable[[int], None],
+        sign_of_life: Callable[[], None],
+    ) -> None:
+        self.steps_done = 0
+        self.probe = StepProbe()
+        self._switch = switch
+        self._registry = registry
+        self._recorder = recorder
+        self._recording = recording
+        self._clinic = clinic
+        self._updates = updates
+        self._injector = injector
+        self._shield = shield
+        self._at_boundary = at_boundary
+        self._sign_of_life = sign_of_life
+        self._lead: Optimizer | None = None
+        self._boundary_due = True
+        self._scaled: tuple[Any, Any, float] | None = None
+        self._scaler: Any = None
+        self._row = -1
+        self._judged = False
+        self.grads_matter = False
+
+    # --- regions -----------------------------------------------------------------------------
+
+    def forward(
+        self, module: Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], call: Call
+    ) -> Any:
+        switch = self._switch
+        switch.depth += 1
+        try:
+            with self._shield("forward"):
+                self._registry.add_model(module)
+                if self._boundary_due:
+                    self._boundary_due = False
+                    self._at_boundary(self.steps_done)
+                self.probe.saw_forward(tensors_in(args, kwargs))
+                self._sign_of_life()
+            call = self._injector.on_forward(self.steps_done, module, args, kwargs, call)
+            earlier = self._recording.random.before()
+            output = call()
+            self._recording.random.after(earlier)
+            return self._injector.on_output(self.steps_done, output)
+        finally:
+            switch.depth -= 1
+
+    def backward(self, roots: Any, call: Callable[[Any], Any]) -> Any:
+        switch = self._switch
+        switch.depth += 1
+        try:
+            with self._shield("loss"):
+                roots = self._injector.on_loss(self.steps_done, roots)
+                if not self.probe.backward_calls and self._lead is not None:
+                    self.grads_matter = self._updates.has_gradients(self._lead)
+                self.probe.backward_calls += 1
+                self._see_loss(roots)
+            earlier = self._recording.random.before()
+            result = call(roots)
+            self._recording.random.after(earlier)
+            return result
+        finally:
+            switch.depth -= 1
+
+    def grad(self, inputs: Sequence[torch.Tensor], call: Call) -> Any:
+        return self._region(call)
+
+    def scale(self, scaler: Any, outputs: Any, call: Call) -> Any:
+        result = self._region(call)
+        self._scaler = scaler
+        if isinstance(outputs, torch.Tensor) and scaler.is_enabled():
+            self._scaled = (result, outputs, 0.0)
+        return result
+
+    def scaler_step(self, scaler: Any, optimizer: Optimizer, call: Call) -> Any:
+        self._judged = False
+        result = self._region(call)
+        if not self._judged and (self._lead is None or optimizer is self._lead):
+            with self._shield("scaler"):
+                self._scaler_left_it_out(optimizer)
+        return result
+
+    def scaler_call(self, call: Call) -> Any:
+        return self._region(call)
+
+    def clip(
+        self, parameters: list[torch.Tensor], max_norm: float, call: Callable[[float], Any]
+    ) -> Any:
+        with self._shield("clipping"):
+            self._injector.on_gradients(self.steps_done, parameters)
+            max_norm = self._updates.clip_norm_for_script(max_norm)
+        norm = self._region(lambda: call(max_norm))
+        with self._shield("clipping"):
+            self._switch.depth += 1
+            try:
+                if self._lead is None or len(parameters) == self._updates.size_of(self._lead):
+                    self.probe.saw_norm(float(norm), len(parameters))
+            finally:
+                self._switch.depth -= 1
+        return norm
+
+    def read(self, kind: int, call: Call) -> Any:
+        return self._recording.read(kind, call)
+
+    def batch(self, batch: Any) -> Any:
+        with self._shield("batch"):
+            self._switch.depth += 1
+            try:
+                self.probe.saw_batch(batch)
+                self._clinic.saw_batch(batch)
+                self._sign_of_life()
+            finally:
+                self._switch.depth -= 1
+        return batch
+
+    # --- the update --------------------------------------------------------------------------
+
+    def before_update(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        self._switch.depth += 1
+        with self._shield("update"):
+            if self._lead is None:
+                self._lead = optimizer
+            self._judged = True
+            self._registry.add_optimizer(optimizer)
+            closure = args[0] if args else kwargs.get("closure")
+            if closure is not None:
+                return self._in_the_open(closure), {}
+            self._injector.on_gradients(self.steps_done, self._updates.parameters(optimizer))
+            if optimizer is self._lead:
+                self._judge(optimizer)
+            else:
+                self._updates.guard_follower(optimizer)
+            self._updates.begin(optimizer, self.steps_done)
+            self._injector.before_step(self.steps_done, optimizer)
+        return None
+
+    def after_update(self, optimizer: Optimizer) -> None:
+        with self._shield("update"):
+            if optimizer is self._lead and self._row < 0:
+                self._judge(optimizer)  # a closure: what it saw is known only now
+            self._updates.end(optimizer)
+            self._injector.on_updated(self.steps_done, optimizer, self._registry)
+            if optimizer is self._lead:
+                self._finish_step()
+        self._switch.depth = max(0, self._switch.depth - 1)
+
+    def _judge(self, optimizer: Optimizer, *, scaler_skipped: bool = False) -> None:
+        probe = self.probe
+        if probe.grad_norm is None or probe.norm_of != self._updates.size_of(optimizer):
+            probe.grad_norm = gradient_norm(optimizer)
+        if scaler_skipped:
+            probe.grad_norm = float("inf")
+        if self._scaler is not None and self._scaler.is_enabled():
+            probe.loss_scale = float(self._scaler.get_scale())
+        record = probe.record(self.steps_done, optimizer, scaler_skipped=scaler_skipped)
+        self._row = self._recorder.append(
+            record,
+            time=time.time(),
+            backward_calls=probe.backward_calls,
+            forward_calls=probe.forward_calls,
+            batch_signature=probe.signature,
+            flags=SCALER_SKIPPED if scaler_skipped else 0,
+        )
+        risk = self._clinic.judge(record)
+        skipped = self._updates.controls.skip_update
+        self._recorder.mark(self._row, risk=risk, flags=UPDATE_SKIPPED if skipped else 0)
+
+    def _finish_step(self) -> None:
+        probe, lead = self.probe, self._lead
+        assert lead is not None
+        mark = StepMark(
+            self.steps_done,
+            float(lead.param_groups[0]["lr"]),
+            probe.backward_calls,
+            probe.forward_calls,
+            probe.signature,
+        )
+        self._recording.tape.append(EntryKind.STEP, mark.pack())
+        norm = probe.grad_norm
+        self._updates.controls.advance(float("nan") if norm is None else norm)
+        probe.forget()
+        self._scaled = None
+        self._row = -1
+        self.steps_done += 1
+        self._boundary_due = True
+        self._injector.on_step_done(self.steps_done)
+
+    def _scaler_left_it_out(self, optimizer: Optimizer) -> None:
+        self._switch.depth += 1
+        try:
+            if self._lead is None:
+                self._lead = optimizer
+            self._judge(optimizer, scaler_skipped=True)
+            self._updates.controls.skip_update = False
+            self._finish_step()
+        finally:
+            self._switch.depth -= 1
+
+    # --- helpers -----------------------------------------------------------------------------
+
+    def continue_at(self, steps_done: int, lead: Optimizer | None) -> None:
+        """Takes over from a fast-forward that stands at the boundary of `steps_done`."""
+        self.steps_done = steps_done
+        self._lead = lead
+        self._boundary_due = False
+
+    def _region(self, call: Call) -> Any:
+        self._switch.depth += 1
+        try:
+            return call()
+        finally:
+            self._switch.depth -= 1
+
+    def _in_the_open(self, closure: Callable[[], Any]) -> tuple[Any, ...]:
+        """Returns the closure as an argument under which its regions are seen as usual."""
+        switch = self._switch
+
+        def evaluate() -> Any:
+            depth, switch.depth = switch.depth, 0
+            try:
+                return closure()
+            finally:
+                switch.depth = depth
+
+        return (evaluate,)
+
+    def _see_loss(self, roots: Any) -> None:
+        if isinstance(roots, torch.Tensor):
+            roots = (roots,)
+        for root in roots:
+            if root.numel() != 1:
+                continue
+            if self._scaled is not None and root is self._scaled[0]:
+                root = self._scaled[1]
+            self.probe.saw_loss(float(root.detach()))

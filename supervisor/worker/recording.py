@@ -1,0 +1,138 @@
+"""What the live run writes on its tape, and how the same is taken off it again."""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from supervisor.storage.tape import EntryKind, TapeReader, TapeWriter
+
+_FLOAT = struct.Struct("<d")
+_INT = struct.Struct("<q")
+
+
+def encode(kind: int, value: Any) -> bytes:
+    """Returns a value that was read from a tensor as bytes, exactly."""
+    if kind == EntryKind.FLOAT:
+        return _FLOAT.pack(value)
+    if kind == EntryKind.INT:
+        return _INT.pack(value)
+    if kind == EntryKind.BOOL:
+        return b"\1" if value else b"\0"
+    if isinstance(value, np.ndarray):
+        head = json.dumps({"dtype": value.dtype.str, "shape": value.shape}).encode()
+        return b"n" + _INT.pack(len(head)) + head + np.ascontiguousarray(value).tobytes()
+    return b"j" + json.dumps(value).encode()  # Python's floats survive JSON exactly
+
+
+def decode(kind: int, data: bytes) -> Any:
+    """The inverse of `encode`."""
+    if kind == EntryKind.FLOAT:
+        return _FLOAT.unpack(data)[0]
+    if kind == EntryKind.INT:
+        return _INT.unpack(data)[0]
+    if kind == EntryKind.BOOL:
+        return data == b"\1"
+    if data[:1] == b"n":
+        size = _INT.unpack(data[1:9])[0]
+        head = json.loads(data[9 : 9 + size])
+        return np.frombuffer(data[9 + size :], dtype=head["dtype"]).reshape(head["shape"]).copy()
+    return json.loads(data[1:])
+
+
+class RandomTrail:
+    """Notes the state of the global generators behind a region that drew from them.
+
+    Torch's CPU generator is looked at around every region. Python's and NumPy's are looked at for
+    the first `PROBATION` regions and from then on only if one of them was ever used inside one
+    (asking them costs 40 us).
+    """
+
+    PROBATION = 12
+
+    def __init__(self, tape: TapeWriter) -> None:
+        self._tape = tape
+        self._regions = 0
+        self._others = True
+        self._used_others = False
+
+    def before(self) -> tuple[Any, ...]:
+        torch_state = torch.get_rng_state()
+        if not self._others:
+            return (torch_state,)
+        return torch_state, random.getstate(), _numpy_state(), _cuda_states()
+
+    def after(self, earlier: tuple[Any, ...]) -> None:
+        now = torch.get_rng_state()
+        if not torch.equal(now, earlier[0]):
+            self._tape.append(EntryKind.RANDOM_STATE, b"t" + now.numpy().tobytes())
+        if len(earlier) == 1:
+            return
+        if random.getstate() != earlier[1]:
+            self._used_others = True
+            self._tape.append(EntryKind.RANDOM_STATE, b"p" + _python_bytes())
+        if _numpy_state() != earlier[2]:
+            self._used_others = True
+            self._tape.append(EntryKind.RANDOM_STATE, b"n" + _numpy_state())
+        cuda = _cuda_states()
+        if cuda != earlier[3]:
+            self._used_others = True
+            for device, state in enumerate(cuda):
+                self._tape.append(EntryKind.RANDOM_STATE, b"c" + _INT.pack(device) + state)
+        self._regions += 1
+        if self._regions >= self.PROBATION and not self._used_others:
+            self._others = False
+
+
+def replay_random(tape: TapeReader) -> None:
+    """Sets the generators to the states noted behind the region that is being replayed."""
+    while tape.peek() == EntryKind.RANDOM_STATE:
+        data = tape.take(EntryKind.RANDOM_STATE)
+        mark, body = data[:1], data[1:]
+        if mark == b"t":
+            torch.set_rng_state(torch.frombuffer(bytearray(body), dtype=torch.uint8))
+        elif mark == b"p":
+            version, words, gauss = json.loads(body)
+            random.setstate((version, tuple(words), gauss))
+        elif mark == b"n":
+            head = json.loads(body[: body.index(b"}") + 1])
+            keys = np.frombuffer(body[body.index(b"}") + 1 :], dtype=np.uint32)
+            np.random.set_state(("MT19937", keys, head["pos"], head["has"], head["gauss"]))
+        elif mark == b"c":
+            state = torch.frombuffer(bytearray(body[8:]), dtype=torch.uint8)
+            torch.cuda.set_rng_state(state, _INT.unpack(body[:8])[0])
+
+
+def _python_bytes() -> bytes:
+    return json.dumps(random.getstate()).encode()
+
+
+def _numpy_state() -> bytes:
+    _, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
+    head = json.dumps({"pos": int(position), "has": int(has_gauss), "gauss": float(gauss)})
+    return head.encode() + np.asarray(keys, dtype=np.uint32).tobytes()
+
+
+def _cuda_states() -> list[bytes]:
+    if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
+        return []
+    return [state.numpy().tobytes() for state in torch.cuda.get_rng_state_all()]
+
+
+class Recording:
+    """The live side of the tape."""
+
+    def __init__(self, tape: TapeWriter) -> None:
+        self.tape = tape
+        self.random = RandomTrail(tape)
+
+    def read(self, kind: int, call: Callable[[], Any]) -> Any:
+        value = call()
+        self.tape.append(kind, encode(kind, value))
+        return value

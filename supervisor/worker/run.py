@@ -1,0 +1,89 @@
+"""The user's API. Every function is a plain pass-through when the script runs unsupervised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from supervisor.worker import current
+
+if TYPE_CHECKING:
+    from supervisor.detectors.base import Detector
+    from supervisor.records import Alert
+
+T = TypeVar("T")
+
+
+def observe(**values: Any) -> None:
+    """Adds numbers to the record of the step under way: latents, rewards, anything numeric.
+
+    A tensor of more than one element counts as its mean; `mu` and `logvar` of a VAE become the
+    figures that the collapse detector watches. Call it anywhere between two updates, on any rank.
+    """
+    if current.session is not None:
+        current.session.observe(values)
+
+
+def track(**objects: Any) -> None:
+    """Names objects with ``state_dict`` and ``load_state_dict`` that are not found by themselves.
+
+    Raises:
+        UsageError: an object lacks one of the two.
+    """
+    if current.session is not None:
+        for name, value in objects.items():
+            current.session.registry.track(name, value)
+
+
+def batches(loader: Iterable[T], epochs: int | None = None) -> Iterator[T]:
+    """Goes through `loader` again and again: `epochs` times, or for ever.
+
+    Under supervision it knows its place, so a resume continues there, and a policy may leave
+    batches out (action ``skip_data``).
+    """
+    epoch = 0
+    while epochs is None or epoch < epochs:
+        for batch in loader:
+            if current.session is not None and current.session.leave_out_batch():
+                continue
+            yield batch
+        epoch += 1
+
+
+def batch_size(wanted: int) -> int:
+    """Returns the microbatch size that the policy allows now, at most `wanted`."""
+    if current.session is None:
+        return wanted
+    return int(current.session.allowed_batch_size(wanted))
+
+
+def on_alert(handler: Callable[[Alert], None]) -> Callable[[Alert], None]:
+    """Calls `handler` with every alert; usable as a decorator. One that raises is dropped."""
+    if current.session is not None:
+        current.session.clinic.handlers.append(handler)
+    return handler
+
+
+def register_detector(detector: type[Detector] | Detector) -> None:
+    """Adds a detector of the user's own to those that judge every step."""
+    if current.session is not None:
+        current.session.add_detector(detector() if isinstance(detector, type) else detector)
+
+
+class Run:
+    """The same functions on one object, for ``def train(run): ...``.
+
+    Attributes:
+        directory: the run directory.
+    """
+
+    observe = staticmethod(observe)
+    track = staticmethod(track)
+    batches = staticmethod(batches)
+    batch_size = staticmethod(batch_size)
+    on_alert = staticmethod(on_alert)
+    register_detector = staticmethod(register_detector)
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory

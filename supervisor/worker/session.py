@@ -1,0 +1,379 @@
+"""Everything that one worker process has of us, built once and taken down at the end."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch.nn import Module
+
+from supervisor.actions.base import ActionContext
+from supervisor.actions.catalogue import build_actions
+from supervisor.actions.controls import Controls, Ramp
+from supervisor.config import load_resolved_config, load_resolved_policy
+from supervisor.errors import CheckpointError, ReplayError
+from supervisor.fault_injection.injector import FaultInjector
+from supervisor.pipeline import Pipeline
+from supervisor.records import Decision, WorkerOrder
+from supervisor.storage.checkpoints import Checkpoint, CheckpointRing
+from supervisor.storage.flight_recorder import FlightRecorder
+from supervisor.storage.journal import AlertLog, Journal
+from supervisor.storage.orders import load_order
+from supervisor.storage.rundir import RunDirectory
+from supervisor.storage.tape import TapeReader, TapeWriter
+from supervisor.training_state.codec import read_state
+from supervisor.training_state.registry import Registry
+from supervisor.training_state.snapshot import SnapshotRing
+from supervisor.training_state.state import TrainingState
+from supervisor.worker.anomaly_scene import AnomalyScene
+from supervisor.worker.boundary import Boundary
+from supervisor.worker.checkpointer import Checkpointer
+from supervisor.worker.clinic import Clinic
+from supervisor.worker.fast_forward import FastForward
+from supervisor.worker.file_sizes import FileSizes
+from supervisor.worker.held import HeldValues
+from supervisor.worker.life import SignOfLife
+from supervisor.worker.moments import Moments
+from supervisor.worker.monitor import Monitor
+from supervisor.worker.recording import Recording
+from supervisor.worker.observed import observed_numbers
+from supervisor.worker.shield import Shield
+from supervisor.worker.silence import Silence
+from supervisor.worker.switch import Switch
+from supervisor.worker.update_controls import UpdateControls
+from supervisor.worker.user_frames import modules_in, user_frames
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Where this attempt begins: a checkpoint with its state, or nothing."""
+
+    checkpoint: Checkpoint
+    state: dict[str, Any]
+
+
+class Session:
+    """Builds the worker's parts and holds them; `moments` is whoever answers now.
+
+    Built when torch has been imported by the script, before the script goes on.
+    """
+
+    def __init__(self, rundir: RunDirectory, attempt: int, rank: int) -> None:
+        self.rundir = rundir
+        self.attempt = attempt
+        self.rank = rank
+        self.switch = Switch()
+        self.settings = load_resolved_config(rundir.config_yaml)
+        self.policy = load_resolved_policy(rundir.policy_yaml)
+        self.order: WorkerOrder = load_order(rundir, attempt)
+        self.journal = Journal(rundir.rank_journal(rank), attempt=attempt, rank=rank)
+        self.registry = Registry()
+        self.controls = Controls()
+        self.state = TrainingState(self.registry)
+        self.snapshots = SnapshotRing(self.settings.snapshot)
+        self.ring = CheckpointRing(
+            rundir.checkpoints, self.settings.checkpoint, on_rejected=self._rejected
+        )
+        self.held = HeldValues(self.registry)
+        self.shield = Shield(self._part_failed, self._give_up)
+        self._parametrised: dict[int, tuple[Any, bool]] = {}
+        self._silence = Silence()
+        self._tape_is_whole = True
+        self._left_out_batches = 0
+        self._uses_batches = False
+        self._uses_batch_size = False
+        self._uses_autocast = False
+        self._start = self._load_start()
+        self._build()
+        self.moments: Moments = self.monitor
+        self.file_sizes = FileSizes(self.tape)
+        if self._start is not None:
+            self._begin_replay(self._start)
+
+    # --- building ----------------------------------------------------------------------------
+
+    def _build(self) -> None:
+        keep = 0
+        if self._start is not None:
+            keep = max(0, int(self._start.checkpoint.meta.get("tape_offset", 0)))
+        self.pipeline = Pipeline(self.settings, self.policy)
+        self.tape = TapeWriter(
+            self.rundir.tape(self.rank),
+            keep=keep,
+            budget=int(self.settings.fast_forward.tape_budget_mib * (1 << 20)),
+        )
+        self.checkpointer = Checkpointer(
+            self.ring, self.settings.checkpoint, self.journal, self.tape.sync
+        )
+        self.scene = AnomalyScene(self.rundir, self.rank, self.settings.capture, self.ring)
+        self.clinic = Clinic(
+            pipeline=self.pipeline,
+            journal=self.journal,
+            alert_log=AlertLog(self.rundir.alerts),
+            actions=build_actions(),
+            make_context=self._action_context,
+            on_anomaly=lambda record, alerts: self.scene.save(
+                record, alerts, self.clinic.last_batch, self.journal
+            ),
+            warn=self.warn,
+        )
+        self.boundary = Boundary(
+            settings=self.settings,
+            state=self.state,
+            held=self.held,
+            snapshots=self.snapshots,
+            checkpointer=self.checkpointer,
+            clinic=self.clinic,
+            tape_offset=self._tape_offset,
+            grads_matter=lambda: self.monitor.grads_matter,
+            controls_state=self.controls.state_dict,
+        )
+        self.updates = UpdateControls(
+            self.controls,
+            lambda step, why: self.journal.write("update_skipped", step=step, reason=why) and None,
+        )
+        self.updates.skip_steps = frozenset(self.order.skip_steps)
+        self.life = SignOfLife(self.rundir.root / "alive" / f"rank_{self.rank}")
+        self.monitor = Monitor(
+            switch=self.switch,
+            registry=self.registry,
+            recorder=FlightRecorder(self.rundir.steps(self.rank), self.attempt),
+            recording=Recording(self.tape),
+            clinic=self.clinic,
+            updates=self.updates,
+            injector=FaultInjector(self.settings.faults, self.rundir.root / "faults.json"),
+            shield=self.shield,
+            at_boundary=self.boundary,
+            sign_of_life=self.life.beat,
+        )
+
+    def _action_context(self, decision: Decision) -> ActionContext:
+        return ActionContext(
+            step=decision.step,
+            policy=self.policy,
+            decision=decision,
+            controls=self.controls,
+            registry=self.registry,
+            state=self.state,
+            snapshots=self.snapshots,
+            recent_grad_norms=self.clinic.recent_grad_norms,
+            save_checkpoint=self._want_checkpoint,
+            request_restart=lambda reason: self._leave("restart", reason),
+            request_stop=lambda reason: self._leave("stop", reason),
+            pipeline_restore=self._rolled_back,
+            skip_batches=self._skip_batches if self._uses_batches else None,
+            script_clips=self.updates.script_clips,
+            uses_batch_size=self._uses_batch_size,
+            uses_autocast=self._uses_autocast,
+        )
+
+    def _rolled_back(self, extras: Mapping[str, Any]) -> None:
+        """The rest of a rollback: our own windows, and what the user's variables hold."""
+        self.pipeline.rolled_back(int(extras["pipeline_step"]))
+        snapshot = self.snapshots.newest()
+        if snapshot is not None:
+            self.held.put_back_lasting(snapshot.state.get("held", {}))
+
+    def _skip_batches(self, count: int) -> None:
+        self._left_out_batches += count
+
+    def _tape_offset(self) -> int:
+        """Length of the tape; -1 when it does not tell how the script came here."""
+        offset = self.tape.write_out()
+        return offset if self._tape_is_whole and not self.tape.is_full else -1
+
+    def _want_checkpoint(self, reason: str) -> bool:
+        self.clinic.wants_checkpoint = reason
+        return True
+
+    def _leave(self, note: str, reason: str) -> None:
+        self.boundary.leave = (note, reason)
+
+    # --- starting from a checkpoint ----------------------------------------------------------
+
+    def _load_start(self) -> Start | None:
+        step = self.order.checkpoint_step
+        if step is None:
+            return None
+        wanted = [c for c in self.ring.checkpoints() if c.step == step]
+        older = [c for c in self.ring.checkpoints() if c.step < step]
+        for checkpoint in [*wanted, *reversed(older)]:
+            try:
+                self.ring.verify(checkpoint)
+                return Start(checkpoint=checkpoint, state=read_state(checkpoint.path))
+            except CheckpointError as error:
+                self._rejected(checkpoint, str(error))
+        self.journal.write("warning", message="no checkpoint can be loaded: starting from nothing")
+        return None
+
+    def _rejected(self, checkpoint: Checkpoint, reason: str) -> None:
+        self.journal.write("checkpoint_rejected", step=checkpoint.step, reason=reason)
+
+    def _begin_replay(self, start: Start) -> None:
+        end = int(start.checkpoint.meta.get("tape_offset", -1))
+        problem = None
+        try:
+            if not self.settings.fast_forward.enabled:
+                raise ReplayError("fast_forward.enabled is false")
+            if end < 0:
+                raise ReplayError("the checkpoint belongs to a run that was resumed approximately")
+            reader = TapeReader(self.rundir.tape(self.rank), end=end)
+        except ReplayError as error:
+            reader, problem = TapeReader.empty(), str(error)
+        self.file_sizes.source = reader
+        self.switch.replaying = True
+        replay = FastForward(
+            switch=self.switch,
+            registry=self.registry,
+            tape=reader,
+            target=start.checkpoint.step,
+            arrive=self._arrive,
+        )
+        replay.disproof = problem
+        self.moments = replay
+        self._silence.begin()
+
+    def _arrive(self, steps_done: int, disproof: str | None) -> Moments:
+        """The fast-forward stands at its target, or cannot get there: put the state back."""
+        assert self._start is not None
+        replay = self.moments
+        assert isinstance(replay, FastForward)
+        start, self._start = self._start, None
+        reasons = [disproof] if disproof else []
+        try:
+            reasons += self._put_back(start, replayed=disproof is None)
+        finally:
+            self._silence.end()
+            self.switch.replaying = False
+            self.moments = self.monitor
+        self._tape_is_whole = disproof is None
+        self.ring.discard_after(start.checkpoint.step)
+        self._be_careful()
+        self.monitor.continue_at(start.checkpoint.step, replay.lead)
+        self.boundary.continue_at(start.checkpoint.step)
+        self.journal.write(
+            "resumed",
+            step=start.checkpoint.step,
+            from_step=start.checkpoint.step,
+            exactness="approximate" if reasons else "exact",
+            reason="; ".join(reasons) or "every replayed step equals the recorded one",
+            order=self.order.reason,
+            replayed_steps=steps_done,
+        )
+        return self.monitor
+
+    def _put_back(self, start: Start, *, replayed: bool) -> list[str]:
+        """Restores state, variables and our own memory; returns what is not as it was."""
+        frames = user_frames()
+        problems: list[str] = []
+        if not replayed:
+            for module in modules_in(frames):
+                self.registry.add_model(module)
+        try:
+            self.state.restore(start.state)
+        except CheckpointError as error:
+            problems.append(f"state not restored: {error}")
+        if replayed:
+            problems += self.held.put_back(frames, start.state.get("held", {}))
+        meta = start.checkpoint.meta
+        self.pipeline.load_state_dict(meta["pipeline"])
+        self.controls.load_state_dict(meta["controls"])
+        return problems + list(meta.get("held_left_out", [])) + list(start.state.get("left_out", []))
+
+    def _be_careful(self) -> None:
+        if self.order.lr_factor != 1.0 and self.order.careful_steps:
+            factor = self.order.lr_factor
+            self.controls.lr_factor = factor
+            self.controls.ramp = Ramp(factor, 1.0, self.order.careful_steps)
+        if self.order.fp32:
+            self.controls.fp32 = True
+
+    # --- what the patched functions ask ------------------------------------------------------
+
+    def object_found(self, kind: str, found: Any) -> None:
+        with self.shield("registry"):
+            getattr(self.registry, f"add_{kind}")(found)
+
+    def has_parameters(self, module: Module) -> bool:
+        known = self._parametrised.get(id(module))
+        if known is None or known[0] is not type(module):
+            has = next(module.parameters(), None) is not None
+            known = self._parametrised[id(module)] = (type(module), has)
+        return known[1]
+
+    def fp32_forced(self) -> bool:
+        self._uses_autocast = True
+        return self.controls.fp32
+
+    # --- the user's API ----------------------------------------------------------------------
+
+    def observe(self, values: dict[str, Any]) -> None:
+        """See `supervisor.worker.run.observe`."""
+        if self.switch.replaying:
+            return
+        with self.shield("observe"):
+            self.switch.depth += 1
+            try:
+                self.monitor.probe.observed.update(observed_numbers(values))
+            finally:
+                self.switch.depth -= 1
+
+    def add_detector(self, detector: Any) -> None:
+        self.pipeline.detectors.append(detector)
+
+    def leave_out_batch(self) -> bool:
+        """Whether `supervisor.batches` is to leave out the next batch (action ``skip_data``)."""
+        self._uses_batches = True
+        if self._left_out_batches == 0:
+            return False
+        self._left_out_batches -= 1
+        return True
+
+    def allowed_batch_size(self, wanted: int) -> int:
+        self._uses_batch_size = True
+        return max(1, int(wanted * self.controls.batch_factor))
+
+    @property
+    def switch_was_replaying(self) -> bool:
+        """Whether the process ended before its fast-forward did."""
+        return self._start is not None
+
+    # --- telling -----------------------------------------------------------------------------
+
+    def warn(self, message: str) -> None:
+        self.journal.write("warning", step=self.monitor.steps_done, message=message)
+
+    def _part_failed(self, part: str, short: str, trace: str) -> None:
+        self.journal.write("warning", message=f"supervisor: {part} failed: {short}", trace=trace)
+
+    def _give_up(self, part: str) -> None:
+        self.switch.turn_off()
+        self.journal.write("warning", message=f"supervision is off: {part} failed repeatedly")
+
+    # --- the end -----------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """The script may go on: from here on its training is seen."""
+        self.switch.active = True
+        os.register_at_fork(after_in_child=self.switch.turn_off)
+        signal.signal(signal.SIGTERM, lambda *_: self._leave("interrupted", "SIGTERM"))
+
+    def end(self, *, completed: bool) -> None:
+        """Takes everything down; waits for what is being written. Called once."""
+        self.switch.turn_off()
+        self._silence.end()
+        monitor = self.monitor
+        try:
+            if completed and not self.clinic.in_trouble(monitor.steps_done):
+                self.checkpointer.close(
+                    ripen=(monitor.steps_done, self.clinic.last_trouble_step)
+                )
+            else:
+                self.checkpointer.close()
+            self.tape.close()
+        except Exception as error:  # the script's own result stands
+            self.journal.write("warning", message=f"at the end: {error}")
+        self.journal.close()

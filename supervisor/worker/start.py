@@ -1,0 +1,54 @@
+"""Starts supervision in the moment in which torch has been imported."""
+
+from __future__ import annotations
+
+import random
+import sys
+import traceback
+from typing import TYPE_CHECKING
+
+from supervisor.errors import SupervisorError
+from supervisor.storage.rundir import RunDirectory
+
+if TYPE_CHECKING:
+    from supervisor.worker.session import Session
+
+
+def start_session(rundir: RunDirectory, attempt: int, rank: int) -> Session | None:
+    """Returns the running session; None if it could not be built: the script runs as without us."""
+    try:
+        from supervisor.worker.session import Session
+
+        session = Session(rundir, attempt, rank)
+        _patch(session)
+        _seed(session.settings.seed)
+        session.begin()
+    except SupervisorError as error:
+        print(f"supervisor: error: {error}: supervision is off", file=sys.stderr)
+        return None
+    except Exception:  # an error of ours must not stop the script
+        traceback.print_exc()
+        print("supervisor: error: the lines above: supervision is off", file=sys.stderr)
+        return None
+    return session
+
+
+def _patch(session: Session) -> None:
+    from supervisor.worker.instrument import instrument
+    from supervisor.worker.patches_files import watch_files
+    from supervisor.worker.patches_reads import watch_reads
+
+    instrument(session)
+    watch_reads(session)
+    watch_files(session, session.file_sizes)
+
+
+def _seed(seed: int | None) -> None:
+    if seed is None:
+        return
+    import numpy as np
+    import torch
+
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)

@@ -1,0 +1,144 @@
+"""Gathers what is seen of the step under way, from the moments to its `StepRecord`."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import psutil
+import torch
+import xxhash
+from torch.optim import Optimizer
+
+from supervisor.records import NAN, StepRecord
+
+_GIB = float(1 << 30)
+_MEMORY_EVERY = 20  # steps between two looks at the process's memory (25 us each)
+
+
+class StepProbe:
+    """What was seen since the last update of the lead optimizer."""
+
+    def __init__(self) -> None:
+        self.observed: dict[str, float] = {}
+        self._process = psutil.Process()
+        self._memory_gib = NAN
+        self._last_time = NAN
+        self._steps = 0
+        self._norm_parameters = 0
+        self.forget()
+
+    def forget(self) -> None:
+        """Begins the next step."""
+        self.loss = 0.0
+        self.loss_seen = False
+        self.grad_norm: float | None = None
+        self.backward_calls = 0
+        self.forward_calls = 0
+        self.batch_size = 0
+        self.signature = 0
+        self.loss_scale = NAN
+        self.norm_of = 0
+
+    def saw_forward(self, tensors: Iterable[torch.Tensor]) -> None:
+        self.forward_calls += 1
+        words = [self.signature]
+        for tensor in tensors:
+            if not self.batch_size and tensor.dim():
+                self.batch_size = tensor.shape[0]
+            words.extend((tensor.dim(), tensor.element_size(), *tensor.shape))
+        self.signature = _hash_words(words)
+
+    def saw_batch(self, batch: Any) -> None:
+        """Takes the first numbers of a loader's batch into the step's signature."""
+        first = first_tensor(batch)
+        if first is None or first.device.type != "cpu" or not first.numel():
+            return
+        head = first.reshape(-1)[:16].contiguous().view(torch.uint8).numpy().tobytes()
+        self.signature = xxhash.xxh3_64_intdigest(head, seed=self.signature)
+
+    def saw_loss(self, value: float) -> None:
+        self.loss += value
+        self.loss_seen = True
+
+    def saw_norm(self, value: float, parameters: int) -> None:
+        """The script clipped: the norm before clipping comes for free."""
+        self.grad_norm = value
+        self.norm_of = parameters
+
+    def record(self, step: int, optimizer: Optimizer, *, scaler_skipped: bool = False) -> StepRecord:
+        """Returns the record of the step whose update is about to be applied."""
+        now = time.perf_counter()
+        elapsed = now - self._last_time
+        self._last_time = now
+        if self._steps % _MEMORY_EVERY == 0:
+            self._memory_gib = self._memory()
+        self._steps += 1
+        norm = self.grad_norm
+        observed: Mapping[str, float] = self.observed
+        if observed:
+            self.observed = {}
+        return StepRecord(
+            step=step,
+            loss=self.loss if self.loss_seen else NAN,
+            grad_norm=NAN if norm is None else norm,
+            lr=float(optimizer.param_groups[0]["lr"]),
+            loss_scale=self.loss_scale,
+            step_time_s=elapsed,
+            batch_size=self.batch_size,
+            memory_gib=self._memory_gib,
+            loss_seen=self.loss_seen,
+            grad_norm_seen=norm is not None,
+            scaler_skipped=scaler_skipped,
+            observed=observed,
+        )
+
+    def _memory(self) -> float:
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            return torch.cuda.max_memory_allocated() / _GIB
+        return float(self._process.memory_info().rss) / _GIB
+
+
+def gradient_norm(optimizer: Optimizer) -> float | None:
+    """Global L2 norm of the gradients that `optimizer` would use now; None if it has none."""
+    grads = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    if not grads:
+        return None
+    dense = [g.to_dense() if g.is_sparse else g for g in grads]
+    if len({g.device for g in dense}) > 1 or len({g.dtype for g in dense}) > 1:
+        return math.sqrt(sum(float(torch.linalg.vector_norm(g.float())) ** 2 for g in dense))
+    norms = torch._foreach_norm(dense)
+    return float(torch.linalg.vector_norm(torch.stack(norms).float()))
+
+
+def first_tensor(value: Any, depth: int = 4) -> torch.Tensor | None:
+    """Returns the first tensor found in a batch: tuples, lists, dicts; None without one."""
+    if isinstance(value, torch.Tensor):
+        return value
+    if depth and isinstance(value, Mapping):
+        value = list(value.values())
+    if depth and isinstance(value, (list, tuple)):
+        for item in value[:8]:
+            found = first_tensor(item, depth - 1)
+            if found is not None:
+                return found
+    return None
+
+
+def tensors_in(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+    """The tensors among a forward's direct arguments, and one level deep."""
+    found: list[torch.Tensor] = []
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found.extend(item for item in value if isinstance(item, torch.Tensor))
+        elif isinstance(value, Mapping):
+            found.extend(item for item in value.values() if isinstance(item, torch.Tensor))
+    return found
+
+
+def _hash_words(words: list[int]) -> int:
+    return xxhash.xxh3_64_intdigest(",".join(map(str, words)).encode())

@@ -1,0 +1,34 @@
+"""The few facts that the patched functions of torch look at on every call."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+
+class Switch:
+    """Whether, and where within a step, the patched functions should do anything.
+
+    Attributes:
+        active: False before the session begins, after it ended, and in forked children (loader
+            workers): then every patched function is the original one.
+        depth: above 0 inside a region (an outermost forward, a backward, an update): what happens
+            there belongs to the region and is neither seen nor recorded on its own.
+        replaying: a fast-forward is under way.
+    """
+
+    __slots__ = ("_thread", "active", "depth", "replaying")
+
+    def __init__(self) -> None:
+        self.active = False
+        self.depth = 0
+        self.replaying = False
+        self._thread = threading.get_ident()
+
+    def is_ours(self) -> bool:
+        """Whether a call outside of any region comes from the training's own thread."""
+        return self.active and not self.depth and threading.get_ident() == self._thread
+
+    def turn_off(self, *_: Any) -> None:
+        self.active = False
+        self.replaying = False

@@ -1,0 +1,45 @@
+"""Waits for the script to import torch, so that what it sets before (thread counts, allocator
+options) counts as with plain ``python``."""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import sys
+import types
+from collections.abc import Callable, Sequence
+
+
+class TorchArrival(importlib.abc.MetaPathFinder):
+    """Calls `arrived` once, right after the first import of torch is complete."""
+
+    def __init__(self, arrived: Callable[[], None]) -> None:
+        self._arrived = arrived
+
+    def install(self) -> None:
+        if "torch" in sys.modules:
+            self._arrived()
+        else:
+            sys.meta_path.insert(0, self)
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,
+        target: types.ModuleType | None = None,
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != "torch":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if spec is None or spec.loader is None:
+            return spec
+        loader = spec.loader
+        execute = loader.exec_module
+
+        def exec_module(module: types.ModuleType) -> None:
+            execute(module)
+            self._arrived()
+
+        loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec

@@ -1,0 +1,89 @@
+"""What the treatment changes about an update, applied just before it and taken back after."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from supervisor.actions.controls import Controls
+from supervisor.actions.guard import hide_gradients
+from supervisor.worker.step_probe import gradient_norm
+
+
+class UpdateControls:
+    """Applies `Controls` to the updates of every optimizer.
+
+    The learning-rate factor multiplies ``group["lr"]`` for the update alone, so schedulers, the
+    script's own schedule and its logging never see it; a factor of 1 touches nothing.
+    """
+
+    def __init__(self, controls: Controls, on_skip: Callable[[int, str], None]) -> None:
+        self.controls = controls
+        self.skip_steps: frozenset[int] = frozenset()
+        self._on_skip = on_skip
+        self._parameters: dict[int, list[torch.Tensor]] = {}
+        self._restore_lr: list[tuple[dict[str, Any], Any]] = []
+        self._unhide: Callable[[], None] | None = None
+        self.script_clips = False
+        self._follower_skip = False
+
+    def parameters(self, optimizer: Optimizer) -> list[torch.Tensor]:
+        known = self._parameters.get(id(optimizer))
+        count = sum(len(group["params"]) for group in optimizer.param_groups)
+        if known is None or len(known) != count:
+            known = [p for group in optimizer.param_groups for p in group["params"]]
+            self._parameters[id(optimizer)] = known
+        return known
+
+    def size_of(self, optimizer: Optimizer) -> int:
+        return len(self.parameters(optimizer))
+
+    def has_gradients(self, optimizer: Optimizer) -> bool:
+        """Whether gradients of earlier steps are still there: the script never clears them."""
+        for parameter in self.parameters(optimizer)[:1]:
+            if parameter.grad is not None:
+                return bool(parameter.grad.count_nonzero())
+        return False
+
+    def clip_norm_for_script(self, max_norm: float) -> float:
+        """The bound that the script's own `clip_grad_norm_` is to use."""
+        self.script_clips = True
+        if self.controls.is_neutral:
+            return max_norm
+        limit = self.controls.max_norm(max_norm)
+        return max_norm if limit is None else limit
+
+    def guard_follower(self, optimizer: Optimizer) -> None:
+        """An optimizer that steps after the lead (a GAN's second half): skip what is not finite."""
+        norm = gradient_norm(optimizer)
+        self._follower_skip = norm is not None and not math.isfinite(norm)
+
+    def begin(self, optimizer: Optimizer, step: int) -> None:
+        controls = self.controls
+        if controls.skip_update or self._follower_skip or step in self.skip_steps:
+            why = "ordered after repeated failures" if step in self.skip_steps else "poisoned update"
+            self._unhide = hide_gradients(optimizer)
+            self._on_skip(step, why)
+            return
+        limit = None if self.script_clips else controls.max_norm(None)
+        if limit is not None:
+            torch.nn.utils.clip_grad_norm_(self.parameters(optimizer), limit)
+        factor = controls.lr_factor
+        if factor != 1.0:
+            for group in optimizer.param_groups:
+                self._restore_lr.append((group, group["lr"]))
+                group["lr"] = group["lr"] * factor
+
+    def end(self, optimizer: Optimizer) -> None:
+        for group, lr in self._restore_lr:
+            group["lr"] = lr
+        self._restore_lr.clear()
+        if self._unhide is not None:
+            self._unhide()
+            self._unhide = None
+        self.controls.skip_update = False
+        self._follower_skip = False
