@@ -33,7 +33,7 @@ def first_exit(material: Material, attempt: int) -> dict[str, Any] | None:
     """Returns the exit that came first in time: the others are its consequence."""
     exits = [e for e in material.of_kind("worker_exited") if integer(e.get("attempt")) == attempt]
     failed = [event for event in exits if event.get("cause") != "completed"]
-    return (failed or exits or [None])[0]
+    return next(iter(failed or exits), None)
 
 
 def _attempt(material: Material, number: int) -> Attempt:

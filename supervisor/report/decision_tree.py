@@ -41,6 +41,16 @@ def walk(material: Material, incident: Incident) -> DecisionPath:
     large = _large_gradients(material, incident)
     branches = (process, early, mixed, large, checkpoint)
     remedy, setting = _remedy(early.answer, mixed.answer, large.answer)
+    if incident.survived:
+        passed = Branch(
+            question="Did it pass?",
+            answers=YES_NO,
+            answer="yes",
+            fact="The training went on past it, with finite numbers.",
+        )
+        if large.answer != "yes":
+            remedy = "Look at the batch of that step: one batch broke what was healthy around it."
+        return DecisionPath(branches=(process, passed, early, mixed, large), remedy=remedy)
     if checkpoint.answer == "yes":
         remedy += " Go back to the stable checkpoint first."
     else:

@@ -7,7 +7,7 @@ import numpy as np
 from supervisor.report.crash_report import Attempt
 from supervisor.report.figures import duration, integer, show
 from supervisor.report.material import Material
-from supervisor.report.step_table import Floats, StepTable
+from supervisor.report.step_table import Bools, Floats, StepTable
 
 WINDOW = 50
 BEFORE_LR = 20
@@ -46,7 +46,7 @@ def numerical_evidence(
     _weigh_learning_rate(scale, before)
     _weigh_loss_scale(scale, before, at)
     _weigh_risk(scale, before)
-    _weigh_repetition(scale, material.steps, step, attempt)
+    _weigh_repetition(scale, material.steps, step, attempt, before, at)
     _weigh_aftermath(scale, rows.take(rows.step > end), before)
     return scale.result()
 
@@ -189,11 +189,26 @@ def _weigh_risk(scale: _Scale, before: StepTable) -> None:
         )
 
 
-def _weigh_repetition(scale: _Scale, steps: StepTable, step: int, attempt: int | None) -> None:
+def _is_bad(rows: StepTable, line: float) -> Bools:
+    return rows.nonfinite_loss | rows.nonfinite_grad | (rows.loss > line)
+
+
+def _weigh_repetition(
+    scale: _Scale,
+    steps: StepTable,
+    step: int,
+    attempt: int | None,
+    before: StepTable,
+    at: StepTable,
+) -> None:
     same = steps.take((steps.step == step) & (steps.attempt != (attempt or 0)))
-    if not len(same):
+    known = _finite(before.loss)
+    if not len(same) or not len(known):
         return
-    again = same.nonfinite_loss | same.nonfinite_grad
+    line = 1.5 * abs(float(np.median(known)))
+    if not _is_bad(at, line).any():
+        return
+    again = _is_bad(same, line)
     others = ", ".join(str(number) for number in sorted(set(same.attempt.tolist())))
     if again.any():
         scale.add(

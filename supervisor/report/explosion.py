@@ -12,6 +12,7 @@ from supervisor.report.step_table import Floats, StepTable
 
 BASELINE_STEPS = 50
 LOOK_BACK_STEPS = 300
+LEVEL_STEPS = 20  # the level that a falling loss had reached when it broke out
 MIN_BASELINE_STEPS = 5
 SUDDEN_STEPS = 2
 MIN_SHARE = 0.5  # the peak must lie so far above the baseline, as a share of it
@@ -56,6 +57,8 @@ def find_explosion(steps: StepTable, *, until: int | None = None) -> Explosion |
     onset, baseline = _onset(loss, peak)
     if onset is None:
         return None
+    recent = loss[:onset][np.isfinite(loss[:onset])][-LEVEL_STEPS:]
+    baseline = float(np.median(recent)) if len(recent) else baseline
     shape = _shape(loss[onset : peak + 1] - baseline)
     factor = float(loss[peak] / baseline) if baseline > 0 else math.inf
     return Explosion(

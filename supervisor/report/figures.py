@@ -63,6 +63,8 @@ def duration(seconds: float) -> str:
     """Returns ``0.4 s``, ``12 s``, ``3 min 5 s`` or ``2 h 10 min``; ``–`` for NaN."""
     if not math.isfinite(seconds):
         return "–"
+    if seconds == 0:
+        return "0 s"
     if seconds < 10:
         return f"{seconds:.1f} s"
     whole = round(seconds)

@@ -110,7 +110,7 @@ def _signs_of_steps(material: Material) -> list[_Sign]:
                 int(steps.step[row]),
                 int(steps.attempt[row]),
                 "nonfinite_loss" if is_loss else "nonfinite_gradient",
-                f"the {name} was {show(float(value))}",
+                f"the {name} became {show(float(value))}",
                 True,
             )
         )
@@ -170,8 +170,10 @@ def _numerical_incident(material: Material, cluster: list[_Sign]) -> Incident:
         first = named[0] if named else first
     words = _WORDS.get(first.key, first.key.replace("_", " "))
     said = first.text or next((sign.text for sign in cluster if sign.text), "")
-    detail = f" ({said})" if said and said.lower() not in words else ""
-    sentence = f"At step {first.step} {words}{detail}."
+    if said.startswith("the ") and " became " in said:
+        words, said = said, ""
+    said = said[:1].lower() + said[1:]
+    sentence = f"At step {first.step} {words}{f' ({said})' if said else ''}."
     evidence_for, evidence_against = numerical_evidence(
         material, step=first.step, end=cluster[-1].step, attempt=first.attempt
     )
@@ -205,7 +207,7 @@ def _process_incident(material: Material, attempt: Attempt) -> Incident | None:
     said = (*(sentences((hang or {}).get("evidence"))), *evidence_for)
     return Incident(
         key=cause,
-        sentence=f"{words}{where}.",
+        sentence=f"{words}{where}{_named(attempt, cause)}.",
         step=step,
         attempt=attempt.number,
         time=clock(moment((hang or event or {}).get("time"))) or attempt.ended,
@@ -213,6 +215,13 @@ def _process_incident(material: Material, attempt: Attempt) -> Incident | None:
         evidence_for=said,
         evidence_against=evidence_against,
     )
+
+
+def _named(attempt: Attempt, cause: str) -> str:
+    """The exception itself belongs into the first sentence that is read."""
+    if cause not in ("exception", "user_error", "out_of_memory") or not attempt.evidence:
+        return ""
+    return f": {attempt.evidence[0].strip().rstrip('.')[:300]}"
 
 
 def _is_consequence(cluster: list[_Sign], ended: Incident) -> bool:

@@ -43,6 +43,8 @@ def _intervention(event: dict[str, Any], name: str, material: Material) -> Inter
         outcome = "applied" if event["applied"] else "not applied"
     outcome = _verified(event, name, material) or outcome
     detail = str(event.get("detail") or event.get("reason") or "")
+    if event.get("kind") == "restart" and event.get("next_attempt"):
+        outcome = f"attempt {event['next_attempt']}"
     if event.get("kind") == "rollback" and not detail:
         detail = f"to the state of step {integer(event.get('to_step'))}"
     return Intervention(

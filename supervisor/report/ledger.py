@@ -123,7 +123,9 @@ def _down_s(material: Material) -> float:
     """From each attempt's last step or exit to the first step of the next attempt."""
     steps = material.steps
     total = 0.0
-    starts = np.flatnonzero(np.diff(steps.attempt) != 0) + 1 if len(steps) else []
+    if not len(steps):
+        return 0.0
+    starts = np.flatnonzero(np.diff(steps.attempt) != 0) + 1
     hung = {integer(event.get("attempt")) for event in material.of_kind("hang_detected")}
     for start in starts:
         begin = float(steps.time[start - 1])

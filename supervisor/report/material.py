@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -120,13 +121,12 @@ def _has_live_parent(rundir: RunDirectory) -> bool:
 
 def _events(rundir: RunDirectory, reader: _Reader) -> list[dict[str, Any]]:
     """Reads the journal, with what a dead parent did not merge from the ranks' own files."""
-    events = list(
-        reader.read(rundir.journal, "the journal", lambda: read_events(rundir.journal), [])
-    )
-    known = {_identity(event) for event in events}
-    for path in sorted((rundir.root / "events").glob("rank_*.jsonl")):
-        for event in reader.read(path, "a rank's journal", lambda path=path: read_events(path), []):  # type: ignore[misc]
-            if _identity(event) not in known:
+    events: list[dict[str, Any]] = []
+    known: set[str] = set()
+    for path in (rundir.journal, *sorted((rundir.root / "events").glob("rank_*.jsonl"))):
+        nothing: list[dict[str, Any]] = []
+        for event in reader.read(path, "the journal", partial(read_events, path), nothing):
+            if path == rundir.journal or _identity(event) not in known:
                 known.add(_identity(event))
                 events.append(event)
     return sorted((event for event in events if isinstance(event, dict)), key=_order)

@@ -17,7 +17,7 @@ from supervisor.report.step_table import Bools, Floats, StepTable
 
 BUCKETS = 900
 LAST_MINUTES = 10.0
-STYLE = {
+STYLE: Any = {
     "font.family": "sans-serif",
     "font.size": 9.0,
     "text.color": palette.INK,
@@ -61,7 +61,7 @@ def draw_pictures(material: Material, report: CrashReport) -> tuple[Picture, ...
 
     pictures = []
     for name, draw in (("overview", _overview), ("timeline", _timeline)):
-        with matplotlib.rc_context({**STYLE, "svg.hashsalt": name}):
+        with matplotlib.rc_context(STYLE | {"svg.hashsalt": name}):
             figure = Figure(layout="constrained")
             FigureCanvasAgg(figure)
             if draw(figure, material, report):

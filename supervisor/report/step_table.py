@@ -108,4 +108,5 @@ def empty_step_table() -> StepTable:
 
 
 def _has(flags: Ints, bit: int) -> Bools:
-    return (flags & bit) != 0
+    present: Bools = (flags & bit) != 0
+    return present

@@ -20,7 +20,7 @@ EXITS = {
     "nonfinite": "The worker ended because of non-finite numbers.",
     "interrupted": "The run was interrupted.",
     "preempted": "The run was preempted.",
-    "user_error": "The script failed in a way that another attempt cannot help.",
+    "user_error": "The script failed.",
 }
 _QUIET = frozenset({"checkpoint_stable", "state_found"})
 _SAME_LINES = 3  # of one kind and wording in a row before they are folded into one

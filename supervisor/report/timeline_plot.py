@@ -39,7 +39,9 @@ def draw_timeline(figure: Any, material: Material, report: CrashReport, *, minut
     figure.set_size_inches(9.6, lane_height + (1.5 if has_risk else 0.0))
     if has_risk:
         upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[1.3, lane_height])
-        upper.plot(*thin((rows.time - end) / unit, rows.risk), color=palette.RISK, linewidth=1.3)
+        for number in np.unique(rows.attempt):
+            one = rows.of_attempt(int(number))
+            upper.plot(*thin((one.time - end) / unit, one.risk), color=palette.RISK, linewidth=1.3)
         upper.set_ylim(-0.04, 1.04)
         upper.set_title("Crash risk")
     else:

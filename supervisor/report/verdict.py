@@ -42,7 +42,7 @@ def build_verdict(
     interventions: tuple[Intervention, ...],
 ) -> str:
     """Returns two sentences: how the run ended, and why or what was overcome."""
-    return f"{_how(end, material, attempts, interventions)} {_why(end, root)}".strip()
+    return f"{_how(end, material, attempts, interventions)} {_why(end, root, material)}".strip()
 
 
 def _how(
@@ -74,7 +74,7 @@ def _how(
     return "Nothing was recorded: the directory holds neither steps nor a journal."
 
 
-def _why(end: str, root: Incident | None) -> str:
+def _why(end: str, root: Incident | None, material: Material) -> str:
     if root is None:
         return {
             "completed": "Nothing out of the ordinary was seen.",
@@ -86,7 +86,10 @@ def _why(end: str, root: Incident | None) -> str:
     if root.survived:
         return f"What happened on the way was overcome: {_lower(sentence)}"
     if root.key in ("interrupted", "preempted", "supervisor_died"):
-        return sentence
+        step = last_checkpoint(material, stable=False)
+        if step is None:
+            return "No checkpoint is known: it would begin anew."
+        return f"Its newest checkpoint is that of step {step}."
     return f"The cause: {_lower(sentence)}"
 
 
