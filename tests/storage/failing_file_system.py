@@ -13,6 +13,16 @@ class Killed(BaseException):
     """Stands for SIGKILL: nothing may catch it, and nothing is done after it."""
 
 
+class FastDisk(FileSystem):
+    """Writes without waiting for the disk, which tests of logic need not."""
+
+    def sync_file(self, path: Path) -> None:
+        pass
+
+    def sync_folder(self, path: Path) -> None:
+        pass
+
+
 class FailingFileSystem(FileSystem):
     """Counts operations; from number `fail_at` on (0-based) it fails.
 
@@ -93,8 +103,8 @@ class FailingFileSystem(FileSystem):
         return super().free_bytes(path) if self.free is None else self.free
 
 
-class SmallDisk(FileSystem):
-    """A disk of `capacity` bytes, which holds nothing but one folder; syncs cost nothing."""
+class SmallDisk(FastDisk):
+    """A disk of `capacity` bytes, which holds nothing but one folder."""
 
     def __init__(self, folder: Path, capacity: int) -> None:
         self.folder = folder
@@ -104,12 +114,6 @@ class SmallDisk(FileSystem):
         files = [file for file in self.folder.rglob("*") if file.is_file()]
         states = [file for file in files if file.name != "manifest.json"]
         return self.capacity - sum(file.stat().st_size for file in states)
-
-    def sync_file(self, path: Path) -> None:
-        pass
-
-    def sync_folder(self, path: Path) -> None:
-        pass
 
 
 def writer(disk: Any, text: str, files: int = 2) -> Any:

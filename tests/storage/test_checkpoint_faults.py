@@ -12,7 +12,7 @@ from supervisor.errors import CheckpointError
 from supervisor.settings import CheckpointSettings
 from supervisor.storage import aside
 from supervisor.storage.checkpoints import CheckpointRing, FileSystem
-from tests.storage.failing_file_system import FailingFileSystem, Killed, writer
+from tests.storage.failing_file_system import FailingFileSystem, FastDisk, Killed, writer
 
 SETTINGS = CheckpointSettings(keep_last=2, min_free_gib=0.0)
 Act = Callable[[CheckpointRing, FailingFileSystem], object]
@@ -43,7 +43,7 @@ ACTS: list[Act] = [save_30, save_damaged_20_again, mark_20, save_first]
 
 def filled(folder: Path, disk: FileSystem) -> CheckpointRing:
     """Step 0 is stable and would be retained; 10 and 20 are not stable."""
-    calm = CheckpointRing(folder, SETTINGS)
+    calm = CheckpointRing(folder, SETTINGS, file_system=FastDisk())
     for step in (0, 10, 20):
         calm.save(step, writer(FileSystem(), str(step)), reason="interval", meta={"n": step})
         if step == 0:
@@ -118,7 +118,7 @@ def test_a_refusal_at_any_operation_is_told_and_harms_nothing(
 
 
 def heir_of(folder: Path) -> CheckpointRing:
-    heir = CheckpointRing(folder, SETTINGS)
+    heir = CheckpointRing(folder, SETTINGS, file_system=FastDisk())
     for step in (30, 40):
         heir.save(step, writer(FileSystem(), str(step)), reason="interval", meta={"n": step})
     return heir

@@ -12,13 +12,14 @@ from supervisor.errors import CheckpointDamaged, CheckpointError
 from supervisor.settings import CheckpointSettings
 from supervisor.storage.checkpoints import Checkpoint, CheckpointRing, FileSystem
 from supervisor.storage.disk_room import GIB
-from tests.storage.failing_file_system import FailingFileSystem, SmallDisk, writer
+from tests.storage.failing_file_system import FailingFileSystem, FastDisk, SmallDisk, writer
 
 SETTINGS = CheckpointSettings(keep_last=3, min_free_gib=0.0)
 
 
 def ring_at(folder: Path, **changes: object) -> CheckpointRing:
-    return CheckpointRing(folder / "checkpoints", CheckpointSettings(**vars(SETTINGS) | changes))
+    rules = CheckpointSettings(**vars(SETTINGS) | changes)
+    return CheckpointRing(folder / "checkpoints", rules, file_system=FastDisk())
 
 
 def save(ring: CheckpointRing, *steps: int) -> None:

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from supervisor.errors import RunDirectoryError
+from supervisor.storage.run_state import (
+    RunState,
+    has_live_parent,
+    is_run,
+    list_runs,
+    load_run_state,
+    new_run_state,
+    save_run_state,
+)
+from supervisor.storage.rundir import RunDirectory
+
+
+def state_of(script: str = "train.py") -> RunState:
+    return new_run_state(
+        command=["supervisor", "run", script, "--lr", "1"],
+        kind="script",
+        script=script,
+        arguments=["--lr", "1"],
+        resume_arguments=["--resume"],
+        policy="default",
+        config="default",
+    )
+
+
+def test_a_run_state_comes_back_as_it_was(tmp_path: Path) -> None:
+    rundir = RunDirectory(tmp_path / "runs" / "a")
+    state = replace(state_of(), state="completed", exit_code=0, attempts=3)
+
+    save_run_state(rundir, state)
+
+    assert load_run_state(rundir) == state
+    assert state.versions["torch"]
+    assert rundir.run_json.stat().st_mode & 0o777 == 0o600
+    assert is_run(rundir.root)
+    assert not is_run(tmp_path)
+
+
+def test_the_environment_is_not_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_TOKEN", "a-very-secret-thing")
+    rundir = RunDirectory(tmp_path)
+
+    save_run_state(rundir, state_of())
+
+    assert "a-very-secret-thing" not in rundir.run_json.read_text()
+
+
+def test_fields_of_a_later_version_are_left_out(tmp_path: Path) -> None:
+    rundir = RunDirectory(tmp_path)
+    rundir.run_json.write_text(json.dumps({"script": "a.py", "colour": "red"}))
+
+    assert load_run_state(rundir) == RunState(script="a.py")
+
+
+@pytest.mark.parametrize(
+    ("text", "what"), [(None, "no run.json"), ("{", "damaged"), ("[1]", "damaged")]
+)
+def test_a_directory_that_is_no_run_is_told_with_advice(
+    text: str | None, what: str, tmp_path: Path
+) -> None:
+    if text is not None:
+        (tmp_path / "run.json").write_text(text)
+
+    with pytest.raises(RunDirectoryError, match=f"{what}.*: give the directory that") as told:
+        load_run_state(RunDirectory(tmp_path))
+
+    assert str(tmp_path) in str(told.value)
+
+
+def test_runs_are_listed_in_the_order_of_their_starts(tmp_path: Path) -> None:
+    for name, started in (("b", "2026-01-01"), ("a", "2026-01-02"), ("c", "2025-01-01")):
+        save_run_state(RunDirectory(tmp_path / name), replace(state_of(), started_at=started))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "run.json").write_text("{")
+
+    assert [path.name for path, _ in list_runs(tmp_path)] == ["c", "b", "a"]
+    assert [path.name for path, _ in list_runs(tmp_path / "a")] == ["a"]
+    assert list_runs(tmp_path / "nothing") == []
+
+
+def test_a_parent_lives_if_its_number_still_means_the_same_process() -> None:
+    state = state_of()
+
+    assert has_live_parent(state)
+    assert not has_live_parent(replace(state, pid_created=state.pid_created - 100.0))
+    assert not has_live_parent(replace(state, state="completed"))
+    assert not has_live_parent(replace(state, host="elsewhere"))
+    assert state.pid == os.getpid()
