@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 
 import psutil
 
 _TERM_S = 2.0
 _KILL_S = 2.0
+_NAP_S = 0.02
 
 
 class Family:
@@ -43,12 +45,11 @@ class Family:
         for process in left:
             with contextlib.suppress(psutil.Error):
                 process.terminate()
-        _, alive = psutil.wait_procs(left, timeout=_TERM_S)
-        alive = [process for process in {*alive, *self._in_session()} if _lives(process)]
+        alive = _wait({*_wait(set(left), _TERM_S), *self._in_session()}, 0.0)
         for process in alive:
             with contextlib.suppress(psutil.Error):
                 process.kill()
-        psutil.wait_procs(alive, timeout=_KILL_S)
+        _wait(alive, _KILL_S)
         return len(left)
 
     def _in_session(self) -> set[psutil.Process]:
@@ -65,6 +66,20 @@ def _process(pid: int) -> psutil.Process | None:
         return psutil.Process(pid)
     except psutil.Error:
         return None
+
+
+def _wait(processes: set[psutil.Process], timeout_s: float) -> set[psutil.Process]:
+    """Returns those that still live after at most `timeout_s`.
+
+    They are no children of ours: one that has ended may stay a zombie for ever where nobody
+    collects orphans (a container without an init), so zombies count as ended.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        alive = {process for process in processes if _lives(process)}
+        if not alive or time.monotonic() >= deadline:
+            return alive
+        time.sleep(_NAP_S)
 
 
 def _lives(process: psutil.Process) -> bool:

@@ -14,6 +14,8 @@ from supervisor.settings import WatchdogSettings
 # A hung worker seldom answers SIGTERM; one that wakes up can still close its files.
 GRACE_S = 10.0
 _LAST_DUMP_S = 1.0
+_LATE_LOOKS = 50
+_LATE_LOOK_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,14 +46,22 @@ def dump_stacks(
             break
     if is_back():
         return None
-    try:
-        text = stacks.read_text(errors="replace")
-    except OSError:
-        text = ""
-    return HangEvidence(frames=main_thread_frames(text), stacks=stacks)
+    return HangEvidence(frames=_frames(process, stacks), stacks=stacks)
 
 
 def end_hung(process: WorkerProcess, grace_s: float = GRACE_S) -> None:
     """Asks the worker to end; the caller kills it, and its descendants, if it still lives."""
     process.send(signal.SIGTERM)
     process.wait(grace_s)
+
+
+def _frames(process: WorkerProcess, stacks: Path) -> tuple[str, ...]:
+    """Waits a little for the dump: on a machine that swaps, even a signal is answered late."""
+    for _ in range(_LATE_LOOKS):
+        try:
+            frames = main_thread_frames(stacks.read_text(errors="replace"))
+        except OSError:
+            frames = ()
+        if frames or process.wait(_LATE_LOOK_S):
+            return frames
+    return ()

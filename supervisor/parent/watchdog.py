@@ -8,6 +8,7 @@ from supervisor.settings import WatchdogSettings
 
 # Imported compilers, warm caches and the first batches make the first steps slow.
 WARM_UP_STEPS = 10
+WARM_UP_S = 300.0
 WINDOW = 200
 SHORTEST_S = 60.0
 FACTOR = 10.0
@@ -56,7 +57,7 @@ class Watchdog:
             return settings.hang_timeout_s
         usual_s = max(SHORTEST_S, FACTOR * self._slow_step_s())
         if self._steps < WARM_UP_STEPS:
-            return max(usual_s, settings.first_step_timeout_s)
+            return max(usual_s, min(WARM_UP_S, settings.first_step_timeout_s))
         return usual_s
 
     def silent_s(self, now_s: float) -> float:

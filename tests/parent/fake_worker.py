@@ -63,7 +63,7 @@ class FakeWorker:
 
     def hang(self) -> None:
         self.rundir.make(self.rundir.stacks(self.attempt, 0).parent)
-        file = open(self.rundir.stacks(self.attempt, 0), "w")
+        file = self.rundir.stacks(self.attempt, 0).open("w")
         faulthandler.register(signal.SIGUSR2, file=file, all_threads=True)
         self.steps(0, 0)
         wait_for_ever()
@@ -85,8 +85,9 @@ class FakeWorker:
         (self.rundir.root / "ready").touch()
         wait_for_ever()
 
-    def child(self) -> None:
-        code = "import signal,time; signal.signal(15, signal.SIG_IGN); print(1, flush=True)"
+    def child(self, stubborn: bool = False) -> None:
+        handler = "IGN" if stubborn else "DFL"
+        code = f"import signal,time; signal.signal(15, signal.SIG_{handler}); print(1, flush=True)"
         child = subprocess.Popen(
             [sys.executable, "-c", f"{code}; time.sleep(600)"], stdout=subprocess.PIPE
         )

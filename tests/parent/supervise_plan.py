@@ -9,15 +9,14 @@ import json
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from supervisor.parent.backoff import Backoff
 from supervisor.parent.launch import LaunchSpec
 from supervisor.parent.supervisor import Supervisor
 from supervisor.settings import PolicySettings, RunSettings
 
-WORKER = (sys.executable, str(HERE / "fake_worker.py"))
+WORKER = (sys.executable, str(Path(__file__).with_name("fake_worker.py")))
 
 
 def main() -> None:
@@ -37,7 +36,8 @@ def main() -> None:
         policy=PolicySettings(),
         quiet=True,
     )
-    supervisor = Supervisor(spec, worker_command=WORKER, poll_s=0.05, backoff=Backoff(0.0, 0.0))
+    backoff = Backoff(0.0, 0.0) if settings.restart.backoff_s == 1.0 else None
+    supervisor = Supervisor(spec, worker_command=WORKER, poll_s=0.05, backoff=backoff)
     result = supervisor.run()
     Path(out).write_text(json.dumps({"exit_code": result.exit_code, "state": result.state}))
     sys.exit(result.exit_code)

@@ -153,7 +153,7 @@ def test_a_hung_worker_is_ended_after_its_stacks_were_read(supervise: Callable[.
 
 
 def test_no_descendant_outlives_its_worker(supervise: Callable[..., Ran]) -> None:
-    ran = supervise({"1": [["child"], ["steps", 0, 3], COMPLETED]})
+    ran = supervise({"1": [["child", True], ["steps", 0, 3], COMPLETED]})
 
     pid = int((ran.run_dir / "child.pid").read_text())
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE

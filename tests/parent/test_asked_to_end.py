@@ -1,0 +1,147 @@
+"""Signals to the supervisor's process: SIGTERM, SIGINT, SIGUSR1, and a second one."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from supervisor.storage.journal import read_events
+
+DRIVER = Path(__file__).with_name("supervise_plan.py")
+_PATIENCE_S = 60.0
+
+
+class Driven:
+    """`Supervisor` over a plan in a process of its own."""
+
+    def __init__(self, folder: Path, plan: dict[str, list[list[Any]]], *pairs: str) -> None:
+        self.run_dir = folder / "run"
+        self.out = folder / "out.json"
+        target = folder / "plan.json"
+        target.write_text(json.dumps(plan))
+        command = [sys.executable, str(DRIVER), str(self.run_dir), str(target), str(self.out)]
+        self.process = subprocess.Popen([*command, *pairs], start_new_session=True)
+
+    def wait_until_ready(self, name: str = "ready") -> None:
+        deadline = time.monotonic() + _PATIENCE_S
+        while not (self.run_dir / name).exists():
+            assert self.process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+    def wait(self) -> int:
+        return self.process.wait(_PATIENCE_S)
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        events = read_events(self.run_dir / "events.jsonl")
+        return [event for event in events if event["kind"] == kind]
+
+
+@pytest.fixture
+def driven(tmp_path: Path) -> Iterator[list[Driven]]:
+    started: list[Driven] = []
+    yield started
+    for run in started:
+        if run.process.poll() is None:
+            run.process.kill()
+            run.process.wait()
+
+
+@pytest.mark.parametrize(
+    ("signum", "cause"),
+    [
+        (signal.SIGTERM, "interrupted"),
+        (signal.SIGINT, "interrupted"),
+        (signal.SIGUSR1, "preempted"),
+    ],
+)
+def test_a_request_to_end_saves_a_checkpoint_and_exits_75(
+    driven: list[Driven], tmp_path: Path, signum: int, cause: str
+) -> None:
+    run = Driven(tmp_path, {"1": [["save_on_sigterm"]]})
+    driven.append(run)
+    run.wait_until_ready()
+
+    run.process.send_signal(signum)
+
+    assert run.wait() == 75
+    assert run.events("worker_exited")[0]["cause"] == cause
+    assert run.events("signal_received")[0]["signum"] == signum
+    assert json.loads((run.run_dir / "run.json").read_text())["state"] == "interrupted"
+
+
+def test_without_any_checkpoint_the_code_is_that_of_the_signal(
+    driven: list[Driven], tmp_path: Path
+) -> None:
+    run = Driven(tmp_path, {"1": [["save_on_sigterm", False]]})
+    driven.append(run)
+    run.wait_until_ready()
+
+    run.process.send_signal(signal.SIGTERM)
+
+    assert run.wait() == 128 + signal.SIGTERM
+
+
+def test_a_second_signal_does_not_wait_for_the_grace_time(
+    driven: list[Driven], tmp_path: Path
+) -> None:
+    run = Driven(tmp_path, {"1": [["ignore_sigterm"]]}, "watchdog.grace_s=3600")
+    driven.append(run)
+    run.wait_until_ready()
+
+    run.process.send_signal(signal.SIGINT)
+    while not run.events("signal_received"):
+        time.sleep(0.02)
+    run.process.send_signal(signal.SIGINT)
+
+    assert run.wait() == 128 + signal.SIGINT
+
+
+def test_a_worker_that_does_not_end_is_killed_after_the_grace_time(
+    driven: list[Driven], tmp_path: Path
+) -> None:
+    run = Driven(tmp_path, {"1": [["ignore_sigterm"]]}, "watchdog.grace_s=0.2")
+    driven.append(run)
+    run.wait_until_ready()
+
+    run.process.send_signal(signal.SIGTERM)
+
+    assert run.wait() == 128 + signal.SIGTERM
+    assert run.events("worker_exited")[0]["signum"] == signal.SIGKILL
+
+
+def test_a_signal_is_heeded_between_two_attempts(driven: list[Driven], tmp_path: Path) -> None:
+    plan = {"1": [["checkpoint", 1], ["steps", 0, 3], ["kill", 9]]}
+    run = Driven(tmp_path, plan, "restart.backoff_s=3600", "restart.backoff_max_s=3600")
+    driven.append(run)
+    run.wait_until_ready("events.jsonl")
+    while not run.events("restart"):
+        time.sleep(0.02)
+
+    run.process.send_signal(signal.SIGTERM)
+
+    assert run.wait() == 75
+    assert len(run.events("attempt_started")) == 1
+
+
+def test_descendants_of_an_interrupted_worker_are_ended(
+    driven: list[Driven], tmp_path: Path
+) -> None:
+    run = Driven(tmp_path, {"1": [["child"], ["save_on_sigterm"]]})
+    driven.append(run)
+    run.wait_until_ready()
+    pid = int((run.run_dir / "child.pid").read_text())
+
+    run.process.send_signal(signal.SIGTERM)
+
+    assert run.wait() == 75
+    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE

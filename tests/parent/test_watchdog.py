@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from supervisor.parent.watchdog import Watchdog
+from supervisor.settings import WatchdogSettings
+
+
+def stepping(step_s: float, steps: int = 100, **fields: object) -> tuple[Watchdog, float]:
+    """A watchdog that saw steps of equal length, and the time of the last one."""
+    watchdog = Watchdog(WatchdogSettings(**fields), started_s=0.0)  # type: ignore[arg-type]
+    for step in range(1, steps + 1):
+        watchdog.saw_steps(1, step * step_s)
+    return watchdog, steps * step_s
+
+
+def test_before_the_first_step_half_an_hour_may_pass() -> None:
+    watchdog = Watchdog(WatchdogSettings(), started_s=100.0)
+
+    assert not watchdog.is_hanging(100.0 + 1800.0)
+    assert watchdog.is_hanging(100.0 + 1800.1)
+    assert watchdog.reason(2000.0) == "no first step for 1900 s (limit 1800 s)"
+
+
+def test_fast_steps_may_pause_a_minute() -> None:
+    watchdog, last_s = stepping(0.01)
+
+    assert not watchdog.is_hanging(last_s + 60.0)
+    assert watchdog.is_hanging(last_s + 60.1)
+
+
+def test_slow_steps_may_pause_ten_times_as_long() -> None:
+    watchdog, last_s = stepping(20.0)
+
+    assert not watchdog.is_hanging(last_s + 199.0)
+    assert watchdog.is_hanging(last_s + 201.0)
+
+
+def test_one_slow_step_of_two_hundred_does_not_stretch_the_limit() -> None:
+    watchdog, last_s = stepping(1.0, steps=150)
+    watchdog.saw_steps(1, last_s + 500.0)
+    for step in range(1, 100):
+        watchdog.saw_steps(1, last_s + 500.0 + step)
+
+    assert watchdog.timeout_s == 60.0
+
+
+def test_the_warm_up_is_given_more_time() -> None:
+    watchdog, last_s = stepping(0.01, steps=3)
+
+    assert not watchdog.is_hanging(last_s + 200.0)
+    assert watchdog.is_hanging(last_s + 301.0)
+
+
+def test_a_set_timeout_counts_from_the_first_step_on() -> None:
+    watchdog, last_s = stepping(0.01, steps=1, hang_timeout_s=5.0)
+
+    assert watchdog.is_hanging(last_s + 5.1)
+
+
+def test_other_signs_of_life_are_progress_too() -> None:
+    watchdog, last_s = stepping(0.01)
+    watchdog.saw_sign_of_life(last_s + 50.0)
+
+    assert not watchdog.is_hanging(last_s + 100.0)
+    assert watchdog.since_step_s(last_s + 100.0) == 100.0
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.floats(0.001, 5.0), min_size=10, max_size=300))
+def test_a_worker_that_steps_never_hangs(times_s: list[float]) -> None:
+    watchdog = Watchdog(WatchdogSettings(), started_s=0.0)
+    now_s = 0.0
+
+    for time_s in times_s:
+        now_s += time_s
+        assert not watchdog.is_hanging(now_s)
+        watchdog.saw_steps(1, now_s)
