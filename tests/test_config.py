@@ -37,6 +37,11 @@ def write(folder: Path, name: str, text: str) -> str:
     return str(path)
 
 
+def load_both(pair: str) -> tuple[RunSettings, PolicySettings]:
+    config_pairs, policy_pairs = split_overrides([pair])
+    return load_config(overrides=config_pairs), load_policy(overrides=policy_pairs)
+
+
 # What is shipped
 
 
@@ -182,11 +187,7 @@ def test_overrides_are_split_between_config_and_policy() -> None:
     ],
 )
 def test_a_key_that_scripts_may_set_is_there(pair: str) -> None:
-    config_pairs, policy_pairs = split_overrides([pair])
-
-    loaded = [load_config(overrides=config_pairs), load_policy(overrides=policy_pairs)]
-
-    assert loaded != [load_config(), load_policy()]
+    assert load_both(pair) != (load_config(), load_policy())
 
 
 # Saved and read again
@@ -246,14 +247,13 @@ def test_a_saved_policy_is_the_same_again_and_takes_overrides(tmp_path: Path) ->
     ],
 )
 def test_a_wrong_set_names_the_key_and_what_is_right(pair: str, expected: str) -> None:
-    config_pairs, policy_pairs = split_overrides([pair])
-
     with pytest.raises(ConfigError) as caught:
-        load_config(overrides=config_pairs)
-        load_policy(overrides=policy_pairs)
+        load_both(pair)
 
     message = str(caught.value)
-    assert message.startswith("--set " + pair.partition("=")[0].partition("[")[0].rpartition(".")[0])
+    assert message.startswith(
+        "--set " + pair.partition("=")[0].partition("[")[0].rpartition(".")[0]
+    )
     assert expected in message
     assert "\n" not in message
 
@@ -332,12 +332,13 @@ def test_a_wheels_files_come_before_the_checkouts(
 def test_any_set_is_taken_or_refused_in_words(key: Sequence[str], value: str) -> None:
     pair = f"{'.'.join(['rungs', *key])}={value}"
 
+    refusal = ""
     try:
-        policy = load_policy(overrides=[pair])
+        load_policy(overrides=[pair])
     except ConfigError as error:
-        assert str(error).startswith("--set policy.rungs")
-    else:
-        assert isinstance(policy, PolicySettings)
+        refusal = str(error)
+
+    assert not refusal or refusal.startswith("--set policy.rungs")
 
 
 def test_a_policy_may_name_every_action_there_is() -> None:

@@ -90,7 +90,9 @@ def name_of(path: Path) -> str:
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_a_room_imports_only_lower_floors(path: Path) -> None:
     room = own_room(path)
-    modules = [name for name in imports(ast.parse(path.read_text())) if name.startswith("supervisor.")]
+    modules = [
+        name for name in imports(ast.parse(path.read_text())) if name.startswith("supervisor.")
+    ]
 
     rooms = {room_of(name.removeprefix("supervisor.")) for name in modules} - {room}
 

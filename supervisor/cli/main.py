@@ -64,7 +64,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         _check_face()
-        return _dispatch(words)
+        code = _dispatch(words)
+        sys.stdout.flush()
+        return code
     except SupervisorError as error:
         print(f"supervisor: error: {error}", file=sys.stderr)
         return EXIT_USAGE

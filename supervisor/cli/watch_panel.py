@@ -24,8 +24,8 @@ def build_panel(view: WatchView) -> RenderableType:
         parts.append(_curves(view))
     if view.events:
         parts.append(_events(view))
-    title = Text(f"{view.title} · {view.state} · attempt {view.attempt}")
-    return Panel(Group(*parts), title=title, title_align="left")
+    state = Text(f"{view.state}, attempt {view.attempt}" if view.attempt else view.state)
+    return Panel(Group(*parts), title=Text(view.title), title_align="left", subtitle=state)
 
 
 def sparkline(values: Sequence[float], width: int = WIDTH) -> str:

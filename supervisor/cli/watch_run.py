@@ -49,7 +49,7 @@ class RunView:
         record = records[-1] if records else None
         judged = rows["risk"][np.isfinite(rows["risk"])]
         return WatchView(
-            title=str(self._rundir.root),
+            title=self._rundir.root.name,
             state=state,
             attempt=int(rows["attempt"][-1]) if len(rows) else 0,
             record=record,
