@@ -25,7 +25,8 @@ class CheckpointSettings:
     max_interval_s: float = 900.0
     """Never less often than this."""
     keep_last: int = 3
-    """Newest checkpoints kept; the newest stable one is kept beside them, always."""
+    """Newest checkpoints kept; beside them, always, the newest stable one and the one that will be
+    stable next."""
     stable_after_steps: int = 50
     """Healthy steps that must follow before a checkpoint counts as stable."""
     background: bool = True

@@ -31,6 +31,7 @@ from supervisor.storage.manifest import (
     step_of,
     to_manifest,
 )
+from supervisor.storage.retention import ripening, superfluous
 from supervisor.storage.staging import stage
 
 __all__ = ["Checkpoint", "CheckpointRing", "FileSum", "FileSystem", "OnRejected"]
@@ -62,6 +63,7 @@ class CheckpointRing:
         self._room = DiskRoom(folder, settings, self._disk)
         self._clock = clock
         self._lock = threading.RLock()
+        self._spoiled: set[int] = set()
 
     def save(
         self,
@@ -94,7 +96,7 @@ class CheckpointRing:
             if existing is not None:
                 return existing
             self._prepare_folder()
-            self._room.make(self._remove, self.checkpoints(), self._is_sound, estimated_bytes)
+            self._make_room(estimated_bytes)
             staged = aside.aside_path(self.folder, aside.STAGED, step)
             planned = Checkpoint(
                 step=step, path=staged, reason=reason, time=self._clock(), meta=meta
@@ -110,6 +112,7 @@ class CheckpointRing:
                     self._disk.remove_tree(staged)
                 raise
             self._disk.sync_folder(self.folder)
+            self._spoiled.discard(step)
             with contextlib.suppress(CheckpointError):  # the next save tries again
                 self.retain()
             return dataclasses.replace(checkpoint, path=target)
@@ -172,6 +175,14 @@ class CheckpointRing:
             self._disk.sync_folder(path)
             return checkpoint
 
+    def spoil(self, step: int) -> None:
+        """Notes that the checkpoint of `step` can never be stable: trouble followed it.
+
+        It stays, while it is among the newest, but is no longer kept beyond that to ripen.
+        """
+        with self._lock:
+            self._spoiled.add(step)
+
     def discard_after(self, step: int) -> list[Checkpoint]:
         """Removes the checkpoints of later steps and returns them.
 
@@ -185,16 +196,16 @@ class CheckpointRing:
             return later
 
     def retain(self) -> None:
-        """Removes all but the newest `keep_last`, the newest stable, and the last damaged one."""
+        """Removes all but the newest `keep_last`, the newest stable one, the one that will be
+        stable next, and the last damaged one."""
         with self._lock, self._refusals(self.folder):
             found = self.checkpoints()
-            newest = found[-max(1, self._settings.keep_last) :]
-            stable = [c for c in found if c.stable]
-            old = [c for c in found if c not in newest and c not in stable[-1:]]
+            old = superfluous(found, self._settings, self._spoiled)
             if any(c.stable for c in old):
                 # Bits may have rotted since it was marked: an older one is then the newest stable.
-                sound = next((c for c in reversed(stable) if self._is_sound(c)), None)
-                old = [c for c in old if c != sound]
+                stable = [c for c in reversed(found) if c.stable]
+                sound = next((c for c in stable if self._is_sound(c)), None)
+                old = [c for c in old if c is not sound]
             for checkpoint in old:
                 self._remove(checkpoint)
             for path in self._aside(aside.DAMAGED)[:-1]:
@@ -232,6 +243,12 @@ class CheckpointRing:
             self._disk.sync_folder(self.folder.parent)
         with contextlib.suppress(CheckpointError):  # left-overs cost room, no more
             self.sweep()
+
+    def _make_room(self, estimated_bytes: int | None) -> None:
+        found = self.checkpoints()
+        ripe_next = ripening(found, self._settings, self._spoiled)
+        found.sort(key=lambda c: (c.stable, c is ripe_next, c.step))
+        self._room.make(self._remove, found, self._is_sound, estimated_bytes)
 
     def _newest(self, before_step: int | None, *, stable: bool) -> Checkpoint | None:
         for path in reversed(find_checkpoints(self._disk, self.folder)):

@@ -33,7 +33,7 @@ class DiskRoom:
         is_sound: Callable[[Checkpoint], bool],
         estimated_bytes: int | None = None,
     ) -> None:
-        """Removes old checkpoints until another one fits: unstable ones first, oldest first.
+        """Removes checkpoints, in the order in which they are given, until another one fits.
 
         The newest one that verifies and the newest stable one that does are never removed.
 
@@ -43,10 +43,11 @@ class DiskRoom:
         needed = _size(checkpoints, estimated_bytes) + self._reserve()
         if self._free() >= needed:
             return
-        newest = next((c for c in reversed(checkpoints) if is_sound(c)), None)
-        stable = next((c for c in reversed(checkpoints) if c.stable and is_sound(c)), None)
-        for checkpoint in sorted(checkpoints, key=lambda c: (c.stable, c.step)):
-            if checkpoint in (newest, stable):
+        by_age = sorted(checkpoints, key=lambda c: c.step, reverse=True)
+        newest = next((c for c in by_age if is_sound(c)), None)
+        stable = next((c for c in by_age if c.stable and is_sound(c)), None)
+        for checkpoint in checkpoints:
+            if checkpoint is newest or checkpoint is stable:
                 continue
             remove(checkpoint)
             if self._free() >= needed:
@@ -85,7 +86,7 @@ class DiskRoom:
 def _size(checkpoints: Sequence[Checkpoint], estimated_bytes: int | None) -> int:
     if estimated_bytes is not None:
         return estimated_bytes
-    return checkpoints[-1].bytes if checkpoints else 0
+    return max(checkpoints, key=lambda c: c.step).bytes if checkpoints else 0
 
 
 def _gib(size: int) -> str:

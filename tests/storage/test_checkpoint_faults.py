@@ -14,7 +14,7 @@ from supervisor.storage import aside
 from supervisor.storage.checkpoints import CheckpointRing, FileSystem
 from tests.storage.failing_file_system import FailingFileSystem, FastDisk, Killed, writer
 
-SETTINGS = CheckpointSettings(keep_last=2, min_free_gib=0.0)
+SETTINGS = CheckpointSettings(keep_last=2, stable_after_steps=0, min_free_gib=0.0)
 Act = Callable[[CheckpointRing, FailingFileSystem], object]
 
 
