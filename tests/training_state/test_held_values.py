@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import sys
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from supervisor.training_state.held_values import find_held, put_back, stamps, storages
+from supervisor.training_state.plain_form import to_plain
+
+
+@dataclass
+class Memory:
+    hidden: torch.Tensor
+
+
+class Trainer:
+    def __init__(self) -> None:
+        self.running = torch.zeros(2)
+        self.history = deque([torch.ones(1)])
+        self.myself = self
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+        self.state = torch.zeros(2)
+
+
+def variables() -> dict[str, Any]:
+    return {
+        "trainer": Trainer(),
+        "memory": Memory(torch.zeros(3)),
+        "averages": {"w": torch.zeros(2), "n": [np.zeros(2), (torch.zeros(1),)]},
+        "nothing": None,
+        "name": "run",
+        "__builtins__": {"hidden": torch.zeros(1)},
+    }
+
+
+def test_values_are_found_under_the_path_that_leads_to_them() -> None:
+    held = find_held({"main": variables()}, set())
+
+    assert list(held) == [
+        "main.trainer.running",
+        "main.trainer.history[0]",
+        "main.memory.hidden",
+        "main.averages['w']",
+        "main.averages['n'][0]",
+        "main.averages['n'][1][0]",
+    ]
+
+
+def test_parameters_are_left_out_and_average_models_are_not() -> None:
+    model, average = Recurrent(), Recurrent()
+    frames = {"main": {"model": model, "average": average, "view": model.layer.weight[0]}}
+
+    held = find_held(frames, storages(model.parameters()))
+
+    assert list(held) == [
+        "main.model.state",
+        "main.average.layer.weight",
+        "main.average.layer.bias",
+        "main.average.state",
+    ]
+
+
+def test_values_go_back_in_place_so_that_aliases_see_them() -> None:
+    frames = {"main": variables()}
+    alias = frames["main"]["averages"]["w"]
+    held = {path: to_plain(v, path, []) for path, v in find_held(frames, set()).items()}
+    saved = {p: v.clone() + 1 if isinstance(v, torch.Tensor) else v for p, v in held.items()}
+    fresh = {"main": frames["main"]}
+
+    problems = put_back(fresh, saved)
+
+    assert problems == []
+    assert alias.tolist() == [1.0, 1.0]
+
+
+def test_arrays_go_back_in_place() -> None:
+    array = np.zeros(2)
+    saved = {"main.a": to_plain(np.ones(2), "a", [])}
+
+    problems = put_back({"main": {"a": array}}, saved)
+
+    assert problems == []
+    assert array.tolist() == [1.0, 1.0]
+
+
+def test_another_shape_or_none_is_replaced_where_it_lies() -> None:
+    frames: dict[str, Any] = {"main": {"h": None, "d": {"k": torch.zeros(1)}, "t": (None,)}}
+    saved = {
+        "main.h": torch.ones(2),
+        "main.d['k']": torch.ones(3),
+        "main.t[0]": torch.ones(1),
+        "main.gone": torch.ones(1),
+    }
+
+    problems = put_back(frames, saved)
+
+    assert frames["main"]["h"].tolist() == [1.0, 1.0]
+    assert frames["main"]["d"]["k"].shape == (3,)
+    assert [problem.split(":")[0] for problem in problems] == ["main.t[0]", "main.gone"]
+
+
+def test_static_values_are_left_out_until_they_change() -> None:
+    data, average = torch.zeros(4), torch.zeros(2)
+    frames = {"main": {"data": data, "average": average, "array": np.zeros(2)}}
+    known = stamps(find_held(frames, set()))
+    average.data.mul_(0.9).add_(1.0)  # does not move the version counter
+
+    held = find_held(frames, set(), known=known)
+
+    assert list(held) == ["main.average"]
+
+
+def test_what_exceeds_the_limit_is_named() -> None:
+    left_out: list[str] = []
+
+    held = find_held(
+        {"main": {"large": torch.zeros(100), "small": torch.zeros(1)}},
+        set(),
+        max_bytes=100,
+        left_out=left_out,
+    )
+
+    assert list(held) == ["main.small"]
+    assert left_out == ["main.large: 400 bytes exceed the limit"]
+
+
+def test_a_local_variable_of_a_suspended_function_is_replaced() -> None:
+    def supervisor_boundary() -> list[str]:
+        return put_back([sys._getframe(1)], {"users_loop.hidden": torch.ones(2)})
+
+    def users_loop() -> tuple[list[str], Any]:
+        hidden = None
+        problems = supervisor_boundary()
+        return problems, hidden
+
+    problems, hidden = users_loop()
+
+    assert problems == []
+    assert hidden.tolist() == [1.0, 1.0]
+
+
+def test_long_logs_are_not_walked() -> None:
+    held = find_held({"main": {"losses": [0.0] * 5000, "t": torch.zeros(1)}}, set())
+
+    assert list(held) == ["main.t"]

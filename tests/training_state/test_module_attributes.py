@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from collections import deque
+
+import torch
+from torch import nn
+
+from supervisor.training_state.module_attributes import module_attributes, put_back_attributes
+
+
+class Codebook(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+        self.usage = deque([0.5], maxlen=3)
+        self.scale = torch.ones(1)
+        self.activation = torch.tanh
+
+
+def test_counters_come_back_and_containers_stay_the_same_objects() -> None:
+    model = nn.Sequential(Codebook())
+    book = model[0]
+    usage = book.usage
+    saved = module_attributes(model)
+    book.calls, book.warm = 7, True
+    book.usage.append(0.1)
+
+    put_back_attributes(model, saved)
+
+    assert book.calls == 0
+    assert book.usage is usage
+    assert list(usage) == [0.5]
+
+
+def test_tensors_functions_and_flags_are_no_business_of_it() -> None:
+    saved = module_attributes(nn.Sequential(Codebook()))
+
+    assert set(saved) == {"0:calls", "0:usage"}
