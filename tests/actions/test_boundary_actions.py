@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+import torch
+
+from supervisor.actions.base import carry_out
+from supervisor.actions.checkpoint import Checkpoint
+from supervisor.actions.repair_optimizer import RepairOptimizer, adam_bound
+from supervisor.actions.reset_optimizer import ResetOptimizer
+from supervisor.actions.restart import Restart
+from supervisor.actions.rollback import Rollback
+from supervisor.actions.skip_data import SkipData
+from supervisor.actions.smaller_batch import SmallerBatch
+from supervisor.actions.stop import Stop
+from supervisor.training_state.state import digest
+from tests.actions.small_context import Scene, build_scene
+
+
+def with_onset(scene: Scene, onset: int) -> None:
+    decision = dataclasses.replace(scene.context.decision, onset_step=onset)
+    scene.context.decision = decision
+
+
+def trained(snapshots_every: int, steps: int) -> Scene:
+    scene = build_scene()
+    for step in range(steps):
+        if step % snapshots_every == 0:
+            scene.snapshot()
+        scene.train()
+    return scene
+
+
+def test_a_rollback_goes_to_the_newest_snapshot_before_the_onset_and_its_margin() -> None:
+    scene = trained(10, 40)
+    with_onset(scene, 33)
+    wanted = scene.context.snapshots.before(24)
+    assert wanted is not None
+
+    result = carry_out(Rollback(), scene.context)
+
+    assert (result.applied, result.to_step) == (True, 20)
+    now = scene.context.state.capture()
+    for part in ("models", "optimizers"):
+        assert digest(now[part]) == digest(wanted.state[part])
+    assert scene.calls == [("pipeline", {"step": 20})]
+    assert scene.context.snapshots.steps()[-1] == 20
+    assert result.fields == {"from_step": 40, "to_step": 20}
+
+
+def test_a_rollback_zeroes_gradients_that_would_be_added_to() -> None:
+    scene = trained(10, 12)
+    gradient = scene.model[0].weight.grad
+    gradient.fill_(torch.nan)
+
+    carry_out(Rollback(), scene.context)
+
+    assert scene.model[0].weight.grad is gradient
+    assert not gradient.any()
+
+
+def test_a_rollback_passes_over_sick_snapshots() -> None:
+    scene = trained(10, 35)
+    with_onset(scene, 35)
+    newest = scene.context.snapshots.before(26)
+    assert newest is not None
+    newest.state["models"]["model_0"]["0.weight"][0, 0] = torch.nan
+
+    result = carry_out(Rollback(), scene.context)
+
+    assert (newest.step, result.to_step) == (20, 10)
+
+
+def test_a_rollback_with_only_young_snapshots_takes_the_oldest() -> None:
+    scene = trained(5, 12)
+    with_onset(scene, 3)
+
+    result = carry_out(Rollback(), scene.context)
+
+    assert result.to_step == 0
+
+
+def test_a_rollback_without_a_usable_snapshot_is_refused() -> None:
+    scene = build_scene()
+    nothing = carry_out(Rollback(), scene.context)
+    scene.model[0].weight.data.fill_(torch.nan)
+    scene.snapshot()
+
+    sick = carry_out(Rollback(), scene.context)
+
+    assert (nothing.applied, sick.applied) == (False, False)
+    assert "no snapshot" in nothing.detail
+    assert "every snapshot" in sick.detail
+
+
+def test_a_reset_optimizer_begins_anew() -> None:
+    scene = build_scene()
+    refused = carry_out(ResetOptimizer(), scene.context)
+    scene.train(3)
+
+    result = carry_out(ResetOptimizer(), scene.context)
+
+    assert not refused.applied
+    assert result.applied
+    assert not scene.optimizer.state
+    scene.train()
+    assert scene.optimizer.state[scene.model[0].weight]["step"] == 1
+
+
+def test_a_healthy_optimizer_has_nothing_to_repair() -> None:
+    scene = build_scene()
+    scene.train(30)
+    before = digest(scene.context.state.capture())
+
+    result = carry_out(RepairOptimizer(), scene.context)
+
+    assert not result.applied
+    assert digest(scene.context.state.capture()) == before
+
+
+@pytest.mark.parametrize(
+    ("entry", "bad"),
+    [
+        ("exp_avg", math.nan),
+        ("exp_avg", 1e6),
+        ("exp_avg_sq", math.inf),
+        ("exp_avg_sq", -1.0),
+    ],
+)
+def test_impossible_optimizer_state_is_replaced_and_named(entry: str, bad: float) -> None:
+    scene = build_scene()
+    scene.train(5)
+    state = scene.optimizer.state[scene.model[0].weight]
+    untouched = state[entry][1:].clone()
+    state[entry][0, 2] = bad
+
+    result = carry_out(RepairOptimizer(), scene.context)
+
+    assert result.fields["repaired"][f"optimizer_0.0.{entry}"] == 1
+    assert torch.equal(state[entry][1:], untouched)
+    assert state[entry].isfinite().all()
+    assert (state["exp_avg_sq"] >= 0).all()
+
+
+def test_the_bound_of_adam_holds_for_the_worst_gradients() -> None:
+    beta1, beta2 = 0.9, 0.999
+    first = second = worst = 0.0
+    for i in reversed(range(200)):  # the gradients for which Cauchy-Schwarz is an equality
+        gradient = (beta1 / beta2) ** i
+        first = beta1 * first + (1 - beta1) * gradient
+        second = beta2 * second + (1 - beta2) * gradient**2
+        worst = max(worst, first / math.sqrt(second))
+
+    assert worst == pytest.approx(adam_bound(beta1, beta2), rel=1e-3)
+    assert worst <= adam_bound(beta1, beta2) * (1 + 1e-12)
+    assert adam_bound(0.9, 0.5) == math.inf
+
+
+def test_restart_stop_and_checkpoint_are_asked_for_with_the_reason() -> None:
+    scene = build_scene()
+
+    results = [carry_out(action, scene.context) for action in (Checkpoint(), Restart(), Stop())]
+
+    assert all(result.applied for result in results)
+    assert scene.calls == [(name, "loss spike") for name in ("checkpoint", "restart", "stop")]
+
+
+def test_a_checkpoint_that_fails_says_so() -> None:
+    scene = build_scene(save_checkpoint=lambda reason: False)
+
+    assert not carry_out(Checkpoint(), scene.context).applied
+
+
+def test_as_many_batches_are_skipped_as_the_trouble_lasted() -> None:
+    scene = build_scene(step=40)
+    with_onset(scene, 31)
+
+    carry_out(SkipData(), scene.context)
+
+    assert scene.calls == [("skip", 10)]
+    assert not carry_out(SkipData(), build_scene(skip_batches=None).context).applied
+
+
+def test_the_batch_is_halved_down_to_a_sixteenth() -> None:
+    scene = build_scene(uses_batch_size=True)
+
+    applied = [carry_out(SmallerBatch(), scene.context).applied for _ in range(5)]
+
+    assert applied == [True] * 4 + [False]
+    assert scene.context.controls.batch_factor == 1 / 16
+    assert not carry_out(SmallerBatch(), build_scene().context).applied
