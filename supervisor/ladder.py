@@ -18,6 +18,9 @@ FREE = frozenset({"checkpoint"})
 LAST_RESORTS = frozenset({"restart", "stop"})
 """Actions that are reached by escalation only."""
 
+MAX_REPEATS = 2
+"""A treatment that did not help twice is not tried a third time if a rollback is at hand."""
+
 GUARD_RUNG = -1
 UNDO_RUNG = -2
 LONG_AGO = -(10**9)
@@ -69,6 +72,7 @@ class EscalationLadder:
         self._tried: list[int] = []
         self._tried_by_cause: dict[str, int] = {}
         self._rolled_back = False
+        self._repeats = 0
         self._restarts = 0
         self._stopped = False
 
@@ -152,6 +156,8 @@ class EscalationLadder:
             return None
         treating = [i for i in fitting if not FREE.issuperset(rungs[i].actions)]
         ready = self._tick - self._treated_at >= self.policy.cooldown_steps
+        # Milder help may not delay what certain trouble needs: half a window may be all there is.
+        ready = ready or (risk.probability >= CERTAIN and not self._rolled_back)
         if ready and (treating or self._own_list(risk)):
             decision = self._treat(record, risk, treating)
             if decision is not None:
@@ -199,14 +205,19 @@ class EscalationLadder:
         return fresh[0] if fresh else None
 
     def _repeat(self, record: StepRecord, risk: CrashRisk, fitting: list[int]) -> Decision | None:
-        """Every rung was tried: the strongest that applies comes again, within the budget."""
-        if not fitting:
+        """Every rung that applies was tried, and was given time: again, then the next stronger."""
+        if not fitting or self._tick - self._treated_at < self.policy.verify_steps:
             return None
-        for index in reversed(fitting):
-            actions = self.policy.rungs[index].actions
-            if not LAST_RESORTS.intersection(actions):
-                return self._treat_with(record, risk, tuple(actions), index)
-        return self._last_resort(record, risk)
+        self._repeats += 1
+        rungs = self.policy.rungs
+        strongest = [i for i in fitting if not LAST_RESORTS.intersection(rungs[i].actions)]
+        if not strongest:
+            return self._last_resort(record, risk)
+        index = strongest[-1]
+        rollback = self._rung_with("rollback")
+        if self._repeats >= MAX_REPEATS and rollback is not None:
+            index = max(index, rollback)
+        return self._treat_with(record, risk, tuple(rungs[index].actions), index)
 
     def _treat_with(
         self, record: StepRecord, risk: CrashRisk, actions: tuple[str, ...], rung: int
@@ -230,6 +241,7 @@ class EscalationLadder:
         self._tried = []
         self._tried_by_cause = {}
         self._rolled_back = False
+        self._repeats = 0
         self._budget.rollbacks = 0
 
     def _step_down(self, record: StepRecord, risk: CrashRisk) -> Decision | None:
@@ -283,6 +295,7 @@ class EscalationLadder:
             "tried": list(self._tried),
             "tried_by_cause": dict(self._tried_by_cause),
             "rolled_back": self._rolled_back,
+            "repeats": self._repeats,
             "restarts": self._restarts,
             "stopped": self._stopped,
         }
@@ -297,6 +310,7 @@ class EscalationLadder:
         self._tried = list(state["tried"])
         self._tried_by_cause = dict(state["tried_by_cause"])
         self._rolled_back = bool(state["rolled_back"])
+        self._repeats = int(state["repeats"])
         self._restarts = int(state["restarts"])
         self._stopped = bool(state["stopped"])
 

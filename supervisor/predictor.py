@@ -14,6 +14,7 @@ WARN, ALARM = 0.3, 0.5
 
 CAUSES: dict[str, Cause] = {
     "nonfinite": Cause.NONFINITE,
+    "repeated_overflow": Cause.LOSS_SCALE,
     "loss_warning": Cause.SPIKE,
     "loss_leap": Cause.SPIKE,
     "loss_persistence": Cause.DIVERGENCE,
@@ -70,8 +71,10 @@ class CrashPredictor:
 
     def _judge_nonfinite(self, found: dict[str, float], scores: Mapping[str, float]) -> None:
         score = scores.get("nonfinite", 0.0)
-        self._nonfinite.append(int(score > 1.0))
-        if score > 1.0:
+        self._nonfinite.append(int(score >= 2.0))
+        if 1.0 < score < 2.0:
+            found["repeated_overflow"] = 0.6
+        elif score >= 2.0:
             found["nonfinite"] = 0.95 if sum(self._nonfinite) > 1 else 0.8
 
     def _judge_loss(self, found: dict[str, float], record: StepRecord) -> None:
@@ -80,7 +83,7 @@ class CrashPredictor:
             loss.calm()
             return
         loss.update(record.loss)
-        leapt = loss.above_start and loss.rise > math.log(2.0)
+        leapt = loss.above_start and loss.z > 3 and loss.rise > math.log(3.0)
         warned = loss.z > 6 and loss.rise > math.log(1.15) and loss.above_tail
         self._loss_warned.append(int(warned or leapt))
         self._loss_strong.append(

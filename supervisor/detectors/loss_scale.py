@@ -66,7 +66,8 @@ class LossScaleDetector(Detector):
         if scale > self._previous:
             self._halvings.clear()
         elif scale < self._previous:
-            times = max(1, round(math.log2(self._previous / scale)))
+            ratio = min(self._previous / scale, 2.0**64)
+            times = max(1, round(math.log2(ratio)))
             if self._seen > self.startup_steps:
                 self._halvings.extend([self._seen] * times)
         while self._halvings and self._halvings[0] <= self._seen - self.window:

@@ -59,7 +59,7 @@ class NonfiniteDetector(Detector):
         count = sum(self._overflows)
         starting = self._seen <= 2 * self.overflow_window
         limit = self.startup_limit if starting else self.overflow_limit
-        self.score = min(2.0, count / (limit + 1))
+        self.score = min(1.9, count / (limit + 1))
         if count <= limit:
             return None
         return self.alert(

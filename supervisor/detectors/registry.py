@@ -17,8 +17,23 @@ BUILTIN: dict[str, str] = {
     "gradient_anomaly": "supervisor.detectors.gradient_anomaly.GradientAnomalyDetector",
     "slow_divergence": "supervisor.detectors.slow_divergence.SlowDivergenceDetector",
     "loss_scale": "supervisor.detectors.loss_scale.LossScaleDetector",
+    "gradient_health": "supervisor.detectors.gradient_health.GradientHealthDetector",
+    "learning_rate": "supervisor.detectors.learning_rate.LearningRateDetector",
+    "batch_impact": "supervisor.detectors.batch_impact.BatchImpactDetector",
+    "convergence": "supervisor.detectors.convergence.ConvergenceDetector",
+    "posterior_collapse": "supervisor.detectors.posterior_collapse.PosteriorCollapseDetector",
+    "adam_rms": "supervisor.detectors.adam_rms.AdamRmsDetector",
+    "dead_layers": "supervisor.detectors.dead_layers.DeadLayersDetector",
+    "entropy_collapse": "supervisor.detectors.entropy_collapse.EntropyCollapseDetector",
+    "resources": "supervisor.detectors.resources.ResourcesDetector",
 }
 """Detectors that run unless a config says ``name: null``."""
+
+
+OPTIONAL: dict[str, str] = {
+    "page_hinkley": "supervisor.detectors.page_hinkley.PageHinkleyDetector",
+}
+"""Built-in detectors that a config must ask for by name."""
 
 
 def build_detectors(settings: Mapping[str, Any]) -> list[Detector]:
@@ -51,16 +66,16 @@ def build_detectors(settings: Mapping[str, Any]) -> list[Detector]:
 
 
 def _check_known(name: str, value: Any) -> None:
-    if name not in BUILTIN:
+    if name not in BUILTIN and name not in OPTIONAL:
         raise ConfigError(
-            f"detectors.{name}: unknown detector{_nearest(name, BUILTIN)}; "
+            f"detectors.{name}: unknown detector{_nearest(name, [*BUILTIN, *OPTIONAL])}; "
             "one of your own needs `class: module.Class`"
         )
 
 
 def _build(name: str, settings: dict[str, Any]) -> Detector:
     own = settings.pop("class", None)
-    kind = _load(name, str(own) if own is not None else BUILTIN[name])
+    kind = _load(name, str(own) if own is not None else {**BUILTIN, **OPTIONAL}[name])
     parameters = inspect.signature(kind).parameters
     if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         for key in settings:

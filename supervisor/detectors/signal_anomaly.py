@@ -10,6 +10,8 @@ from supervisor.detectors.base import Detector
 from supervisor.detectors.statistics.robust_window import RobustWindow
 from supervisor.records import Alert, Cause, Severity, StepRecord
 
+MAX_SCORE = 1e6
+
 
 class SignalAnomalyDetector(Detector):
     """Judges a signal by three rules; the first that holds makes the alert.
@@ -94,7 +96,9 @@ class SignalAnomalyDetector(Detector):
 
     def _judge_fixed(self, record: StepRecord, value: float) -> Alert | None:
         assert self.fixed is not None
-        self.score = max(0.0, value / self.fixed) if self.fixed > 0 else float(value > self.fixed)
+        self.score = 2.0 * float(value > self.fixed)
+        if self.fixed > 0:
+            self.score = min(MAX_SCORE, max(0.0, value / self.fixed))
         if value <= self.fixed:
             return None
         return self._spike(record, value, self.fixed, Severity.HIGH, "above the fixed line")
@@ -108,7 +112,7 @@ class SignalAnomalyDetector(Detector):
         if self._negative:
             floor = self.min_rise * max(abs(median), sigma)
         width = max(self.k * sigma, floor)
-        self.score = max(0.0, (inner - median) / width) if width > 0 else 0.0
+        self.score = min(MAX_SCORE, max(0.0, (inner - median) / width)) if width > 0 else 0.0
         if self.score <= 1.0:
             return None
         threshold = median + width
@@ -142,9 +146,15 @@ class SignalAnomalyDetector(Detector):
             median = math.exp(median)
         return {"median": median, "relative_change": change, "score": self.score}
 
+    def _is_high(self, value: float) -> bool:
+        """A jump that only leads back to the usual is none."""
+        inner = value if self._negative or value < 0 else self._inner(value)
+        return inner > self._band.median + 2 * self._band.sigma
+
     def _judge_jump(self, record: StepRecord, value: float) -> Alert | None:
         before = self._previous
         rose = math.isfinite(before) and value - before > self.jump * abs(before) > 0
+        rose = rose and (len(self._band) < self.min_window or self._is_high(value))
         if rose and self._above == 0:
             self._before_jump, self._above = before, 1
             severity, kind = Severity.LOW, "jump"

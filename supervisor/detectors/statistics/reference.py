@@ -8,6 +8,8 @@ from typing import Any
 
 from supervisor.detectors.statistics.robust_window import RobustWindow
 
+NORMAL_Q90 = 1.2816
+"""The 90th percentile of a standard normal distribution; noise upwards is what matters."""
 
 YOUNG_WINDOW = 15
 """Smallest number of values that the window of a young run keeps."""
@@ -65,18 +67,23 @@ class Reference:
 
     @property
     def scale(self) -> float:
-        return max(self.window.sigma, self.floor)
+        window = self.window
+        if not len(window):
+            return self.floor
+        above = (window.quantile(0.9) - window.median) / NORMAL_Q90
+        return max(window.sigma, above, self.floor)
 
     def z(self, value: float) -> float:
         """How many scales `value` lies above the median; 0 while nothing is known.
 
-        A scale from few values is uncertain: it counts up to twice while the window is not full.
+        A scale from few values is uncertain: it counts up to three times while the window is not
+        full.
         """
         known = len(self.window)
         if not known:
             return 0.0
-        z = (value - self.window.median) / max(self.window.sigma, self.floor)
-        return z if known >= self.window.size else z / (2.0 - known / self.window.size)
+        z = (value - self.window.median) / self.scale
+        return z if known >= self.window.size else z / (3.0 - 2.0 * known / self.window.size)
 
     def push(self, value: float) -> None:
         """Takes in the newest value; judge it with `z` before."""
@@ -94,7 +101,8 @@ class Reference:
         self._seen = 0
 
     def _admit(self, value: float) -> None:
-        if len(self.window) >= 10 and self.z(value) > self.reject_z:
+        known = len(self.window) >= 10
+        if known and value - self.window.median > self.reject_z * self.scale:
             self._rejected.append(value)
             if len(self._rejected) >= self.adopt_after:
                 self._adopt()

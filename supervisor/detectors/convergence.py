@@ -1,0 +1,94 @@
+"""Plateau and divergence over a window, as a slope."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+from supervisor.detectors.base import Detector
+from supervisor.records import Alert, Cause, Severity, StepRecord
+
+
+class ConvergenceDetector(Detector):
+    """Reports a loss that has stopped to fall, or that rises at a rate. It never treats.
+
+    Looks every `window` steps at the means of the window's two halves.
+
+    Args:
+        window: steps.
+        plateau_below: relative improvement below which the run stands still.
+        diverge_above: relative rise that is a divergence.
+        patience: plateaus in a row that make one alert.
+    """
+
+    name = "convergence"
+    _state = ("_losses", "_since", "_flat")
+
+    def __init__(
+        self,
+        *,
+        window: int = 50,
+        plateau_below: float = 0.001,
+        diverge_above: float = 0.1,
+        patience: int = 10,
+    ) -> None:
+        self.window = window
+        self.plateau_below = plateau_below
+        self.diverge_above = diverge_above
+        self.patience = patience
+        self._begin()
+
+    def _begin(self) -> None:
+        self._losses: deque[float] = deque(maxlen=self.window)
+        self._since = 0
+        self._flat = 0
+
+    def update(self, record: StepRecord) -> Alert | None:
+        if not record.loss_seen or not abs(record.loss) < 1e150:
+            return None
+        self._losses.append(record.loss)
+        self._since += 1
+        if self._since < self.window or len(self._losses) < self.window:
+            return None
+        self._since = 0
+        return self._look(record)
+
+    def _look(self, record: StepRecord) -> Alert | None:
+        losses = list(self._losses)
+        half = len(losses) // 2
+        early, late = (
+            math.fsum(losses[:half]) / half,
+            math.fsum(losses[half:]) / (len(losses) - half),
+        )
+        rise = max(-1e6, min(1e6, (late - early) / abs(early))) if early else 0.0
+        self.score = max(0.0, rise / self.diverge_above)
+        if rise > self.diverge_above:
+            self._flat = 0
+            return self._report(record, "loss_rising", rise, Severity.MEDIUM, self.diverge_above)
+        self._flat = self._flat + 1 if rise > -self.plateau_below else 0
+        if self._flat != self.patience:
+            return None
+        return self._report(record, "plateau", rise, Severity.LOW, self.plateau_below)
+
+    def _report(
+        self, record: StepRecord, kind: str, rise: float, severity: Severity, line: float
+    ) -> Alert:
+        if kind == "plateau":
+            cause = Cause.PLATEAU
+            message = (
+                f"the loss has not improved by {line:.1%} in {self.patience} windows of "
+                f"{self.window} steps"
+            )
+        else:
+            cause = Cause.DIVERGENCE
+            message = f"the loss rose by {rise:.1%} within {self.window} steps"
+        return self.alert(
+            record,
+            severity=severity,
+            category="convergence",
+            kind=kind,
+            cause=cause,
+            message=message,
+            value=rise,
+            threshold=line,
+        )

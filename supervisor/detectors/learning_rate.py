@@ -1,0 +1,107 @@
+"""A learning rate out of range, or one that leaps where no schedule has leapt."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+from supervisor.detectors.base import Detector
+from supervisor.records import Alert, Cause, Severity, StepRecord
+
+
+class LearningRateDetector(Detector):
+    """Reports a rate out of [`low`, `high`] once, and sudden changes above `change`.
+
+    Warm-up, decay and step schedules explain themselves: a change is sudden only when the rates
+    before were steady (each within `steady` of its neighbour), and a rate that returns to one seen
+    in the last `memory` changes is a cycle. A cut by 2, 3, 4, 5 or 10 is how step schedules fall.
+
+    Args:
+        low, high: usual range. A rate of 0 is allowed while it warms up.
+        change: relative change from one step to the next.
+        steady: relative change per step up to which a schedule counts as smooth.
+        memory: rates remembered.
+    """
+
+    name = "learning_rate"
+    _state = ("_previous", "_levels", "_out", "_seen", "_moving")
+
+    def __init__(
+        self,
+        *,
+        low: float = 1e-8,
+        high: float = 1.0,
+        change: float = 0.3,
+        steady: float = 0.02,
+        memory: int = 16,
+    ) -> None:
+        self.low = low
+        self.high = high
+        self.change = change
+        self.steady = steady
+        self.memory = memory
+        self._begin()
+
+    def _begin(self) -> None:
+        self._previous = math.nan
+        self._levels: deque[float] = deque(maxlen=self.memory)
+        self._out = False
+        self._seen = 0
+        self._moving = 0
+
+    def update(self, record: StepRecord) -> Alert | None:
+        rate = record.lr
+        self.score = 0.0
+        if not math.isfinite(rate) or rate < 0:
+            return None
+        self._seen += 1
+        before, self._previous = self._previous, rate
+        out = rate > self.high or 0 < rate < self.low
+        fresh, self._out = out and not self._out, out
+        if out:
+            self.score = 1.0
+        leap = self._judge_change(record, before, rate)
+        return self._out_of_range(record, rate) if fresh else leap
+
+    def _judge_change(self, record: StepRecord, before: float, rate: float) -> Alert | None:
+        if not before > 0 or rate == before:
+            self._moving = max(0, self._moving - 1)
+            return None
+        relative = abs(rate - before) / before
+        was_moving = self._moving > 0
+        self._moving = 3 if relative > self.steady else max(0, self._moving - 1)
+        if relative <= self.change:
+            return None
+        known = any(abs(level - rate) <= 0.05 * rate for level in self._levels)
+        self._levels.append(before)
+        if was_moving or known or self._is_scheduled_cut(rate / before):
+            return None
+        self.score = 1.0
+        return self.alert(
+            record,
+            severity=Severity.MEDIUM,
+            category="learning_rate",
+            kind="lr_sudden_change",
+            cause=Cause.LEARNING_RATE,
+            message=f"the learning rate went from {before:.4g} to {rate:.4g} in one step, and no "
+            "schedule seen so far explains it",
+            value=rate,
+            threshold=before * (1 + math.copysign(self.change, rate - before)),
+        )
+
+    @staticmethod
+    def _is_scheduled_cut(ratio: float) -> bool:
+        return any(abs(ratio * factor - 1.0) < 0.02 for factor in (2, 3, 4, 5, 10, 100))
+
+    def _out_of_range(self, record: StepRecord, rate: float) -> Alert:
+        line = self.high if rate > self.high else self.low
+        return self.alert(
+            record,
+            severity=Severity.MEDIUM,
+            category="learning_rate",
+            kind="lr_out_of_range",
+            cause=Cause.LEARNING_RATE,
+            message=f"the learning rate {rate:.4g} is outside {self.low:g} ... {self.high:g}",
+            value=rate,
+            threshold=line,
+        )

@@ -1,0 +1,278 @@
+"""For people who write detectors: synthetic runs, and a suite that any detector must pass."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from supervisor.detectors.base import Detector
+from supervisor.records import NAN, Alert, StepRecord
+
+HEALTHY_KINDS = (
+    "healthy",
+    "heavy_tailed",
+    "fp16_overflow",
+    "level_shift",
+    "warm_restarts",
+    "negative_loss",
+    "near_zero",
+    "bimodal",
+    "batch_size_one",
+    "grokking",
+    "learning_rate_drop",
+)
+"""Runs without trouble, some of which look like it; nothing should be treated in them."""
+
+TROUBLED_KINDS = (
+    "nan",
+    "nan_forever",
+    "nan_gradient",
+    "spike",
+    "gradient_spike",
+    "leap",
+    "divergence",
+    "slow_divergence",
+    "loss_scale_decay",
+)
+"""Runs with trouble that begins at half of their steps."""
+
+
+def synthetic_run(kind: str, steps: int = 600, seed: int = 0) -> Iterator[StepRecord]:
+    """Yields the records of a made-up training of `kind` (see the two lists above).
+
+    The loss falls from 4 to 2 as that of a small language model does, with 2 % noise; trouble,
+    where there is any, begins at step ``steps // 2``. The same arguments give the same records.
+
+    Raises:
+        ValueError: an unknown kind.
+    """
+    if kind not in (*HEALTHY_KINDS, *TROUBLED_KINDS):
+        known = ", ".join((*HEALTHY_KINDS, *TROUBLED_KINDS))
+        raise ValueError(f"synthetic_run: unknown kind {kind!r}: choose from {known}")
+    rng = random.Random(f"{kind}:{seed}")
+    shape = _SHAPES.get(kind)
+    for step in range(steps):
+        record = _healthy_step(step, rng)
+        yield shape(record, step - steps // 2, rng) if shape is not None else record
+
+
+def _healthy_step(step: int, rng: random.Random) -> StepRecord:
+    loss = (2.0 + 2.0 * math.exp(-step / 60)) * math.exp(rng.gauss(0.0, 0.02))
+    return StepRecord(
+        step=step,
+        loss=loss,
+        grad_norm=(0.8 + 2.0 * math.exp(-step / 30)) * math.exp(rng.gauss(0.0, 0.15)),
+        lr=1e-3,
+        step_time_s=0.01,
+        batch_size=32,
+        loss_seen=True,
+        grad_norm_seen=True,
+    )
+
+
+def _heavy_tailed(record: StepRecord, late: int, rng: random.Random) -> StepRecord:
+    factor = 1.0 + 0.3 * rng.random() if rng.random() < 0.01 else 1.0
+    norm = 3.0 if rng.random() < 0.01 else 1.0
+    return replace(record, loss=record.loss * factor, grad_norm=record.grad_norm * norm)
+
+
+def _fp16_overflow(record: StepRecord, late: int, rng: random.Random) -> StepRecord:
+    scale = 65536.0 if late < 0 else 32768.0
+    if late in (0, -200):
+        return replace(record, grad_norm=math.inf, loss_scale=65536.0, scaler_skipped=True)
+    return replace(record, loss_scale=scale)
+
+
+def _level_shift(record: StepRecord, late: int, rng: random.Random) -> StepRecord:
+    return replace(record, loss=record.loss * (1.12 if late >= 0 else 1.0))
+
+
+def _warm_restarts(record: StepRecord, late: int, rng: random.Random) -> StepRecord:
+    phase = (record.step % 150) / 150
+    lr = 1e-3 * (0.5 + 0.5 * math.cos(math.pi * phase))
+    rise = 1.0 + 0.1 * (lr / 1e-3) * (1.0 if record.step >= 150 else 0.0)
+    return replace(record, lr=lr, loss=record.loss * rise)
+
+
+def _negative_loss(record: StepRecord, late: int, rng: random.Random) -> StepRecord:
+    return replace(record, loss=record.loss - 2.5)
+
+
+def _near_zero(record: StepRecord, late: int, rng: random.Random) -> StepRecord:
+    return replace(record, loss=1e-6 * math.exp(rng.gauss(0.0, 0.5)))
+
+
+def _bimodal(record: StepRecord, late: int, rng: random.Random) -> StepRecord:
+    return replace(record, loss=record.loss * (1.4 if rng.random() < 0.5 else 1.0))
+
+
+def _batch_size_one(record: StepRecord, late: int, rng: random.Random) -> StepRecord:
+    return replace(record, loss=record.loss * math.exp(rng.gauss(0.0, 0.5)), batch_size=1)
+
+
+def _grokking(record: StepRecord, late: int, rng: random.Random) -> StepRecord:
+    drop = 1.0 if late < 0 else max(1e-3, math.exp(-late / 20))
+    return replace(record, loss=record.loss * drop, grad_norm=record.grad_norm * drop)
+
+
+def _learning_rate_drop(record: StepRecord, late: int, rng: random.Random) -> StepRecord:
+    if late < 0:
+        return record
+    return replace(record, lr=1e-4, loss=record.loss * 0.85)
+
+
+def _nan(record: StepRecord, late: int, rng: random.Random) -> StepRecord:
+    return replace(record, loss=NAN, grad_norm=NAN) if late == 0 else record
+
+
+def _nan_forever(record: StepRecord, late: int, rng: random.Random) -> StepRecord:
+    return replace(record, loss=NAN, grad_norm=NAN) if late >= 0 else record
+
+
+def _nan_gradient(record: StepRecord, late: int, rng: random.Random) -> StepRecord:
+    return replace(record, grad_norm=NAN) if late == 0 else record
+
+
+def _spike(record: StepRecord, late: int, rng: random.Random) -> StepRecord:
+    return replace(record, loss=record.loss * 1e4, grad_norm=1e4) if late == 0 else record
+
+
+def _gradient_spike(record: StepRecord, late: int, rng: random.Random) -> StepRecord:
+    return replace(record, grad_norm=record.grad_norm * 100) if late == 0 else record
+
+
+def _leap(record: StepRecord, late: int, rng: random.Random) -> StepRecord:
+    if late < 0:
+        return record
+    return replace(record, loss=record.loss * 1.8, grad_norm=record.grad_norm * 3)
+
+
+def _divergence(record: StepRecord, late: int, rng: random.Random) -> StepRecord:
+    growth = math.exp(min(0.1 * max(0, late), 50.0))
+    return replace(record, loss=record.loss * growth, grad_norm=record.grad_norm * growth)
+
+
+def _slow_divergence(record: StepRecord, late: int, rng: random.Random) -> StepRecord:
+    return replace(record, loss=record.loss * math.exp(0.0015 * max(0, late)))
+
+
+def _loss_scale_decay(record: StepRecord, late: int, rng: random.Random) -> StepRecord:
+    halvings = max(0, late // 3)
+    overflows = late >= 0 and late % 3 == 0
+    return replace(
+        record,
+        grad_norm=math.inf if overflows else record.grad_norm,
+        loss_scale=65536.0 / 2.0 ** min(halvings, 40),
+        scaler_skipped=overflows,
+    )
+
+
+_SHAPES: dict[str, Callable[[StepRecord, int, random.Random], StepRecord]] = {
+    name[1:]: function
+    for name, function in list(globals().items())
+    if name[1:] in (*HEALTHY_KINDS, *TROUBLED_KINDS)
+}
+
+
+def hostile_run() -> Iterator[StepRecord]:
+    """Yields records that break careless arithmetic: NaN, infinities, zeros, negative, missing."""
+    values = (NAN, math.inf, -math.inf, 0.0, -0.0, -1.0, 1e-320, 1e308, 1.0)
+    step = 0
+    for value in values:
+        for other in values:
+            yield StepRecord(
+                step=step,
+                loss=value,
+                grad_norm=other,
+                lr=value,
+                loss_scale=other,
+                step_time_s=value,
+                batch_size=step % 3,
+                memory_gib=other,
+                loss_seen=True,
+                grad_norm_seen=True,
+                observed=dict.fromkeys(OBSERVED, value),
+            )
+            yield StepRecord(step=step + 1)
+            step += 2
+
+
+OBSERVED = (
+    "kl",
+    "latent_variance",
+    "active_units",
+    "recon_loss",
+    "adam_rms",
+    "dead_layers_share",
+    "entropy",
+)
+"""Observed values that built-in detectors look at."""
+
+
+def check_detector(factory: Callable[[], Detector]) -> None:
+    """Holds a detector to its contract, on every synthetic run and on hostile records.
+
+    Checked: it never raises; scores are finite and not negative; alerts are complete and of the
+    step judged; the same records give the same alerts; `reset` equals a fresh one; a copy made
+    from `state_dict`, sent through JSON in mid-run, goes on identically.
+
+    Args:
+        factory: makes a fresh detector with the same settings each time.
+
+    Raises:
+        AssertionError: naming the run, the step and what was broken.
+    """
+    runs = {kind: list(synthetic_run(kind, 300, 1)) for kind in (*HEALTHY_KINDS, *TROUBLED_KINDS)}
+    runs["hostile"] = list(hostile_run())
+    for kind, records in runs.items():
+        first = _play(factory(), records, kind)
+        again = factory()
+        assert first == _play(again, records, kind), f"{kind}: not deterministic"
+        again.reset()
+        assert first == _play(again, records, kind), f"{kind}: reset() is not a fresh start"
+        _check_copy(factory, records, kind, first)
+
+
+def _check_copy(
+    factory: Callable[[], Detector],
+    records: list[StepRecord],
+    kind: str,
+    expected: list[tuple[float, str]],
+) -> None:
+    half = len(records) // 2
+    detector, copy = factory(), factory()
+    _play(detector, records[:half], kind)
+    state = json.loads(json.dumps(detector.state_dict()))
+    _play(copy, records[-20:], kind)
+    copy.load_state_dict(state)
+    rest = _play(copy, records[half:], kind)
+    assert rest == expected[half:], f"{kind}: a copy from state_dict() goes on differently"
+
+
+def _play(detector: Detector, records: list[StepRecord], kind: str) -> list[tuple[float, str]]:
+    seen = []
+    for record in records:
+        where = f"{kind}, step {record.step}"
+        try:
+            alert = detector.update(record)
+        except Exception as error:
+            raise AssertionError(f"{where}: update raised {error!r}") from error
+        score = detector.score
+        assert math.isfinite(score), f"{where}: score {score}"
+        assert score >= 0.0, f"{where}: score {score}"
+        if alert is not None:
+            _check_alert(alert, detector, record, where)
+        seen.append((score, repr(alert)))
+    return seen
+
+
+def _check_alert(alert: Alert, detector: Detector, record: StepRecord, where: str) -> None:
+    assert isinstance(alert, Alert), f"{where}: {alert!r} is no Alert"
+    assert alert.detector == detector.name, f"{where}: alert names {alert.detector!r}"
+    assert alert.step == record.step, f"{where}: alert is of step {alert.step}"
+    for field in ("category", "kind", "message"):
+        assert getattr(alert, field), f"{where}: alert without {field}"
+    json.dumps(alert.to_dict())
