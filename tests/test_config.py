@@ -21,7 +21,7 @@ from supervisor.config import (
     save_resolved,
     split_overrides,
 )
-from supervisor.config_check import ACTION_NAMES
+from supervisor.config_check import ACTION_NAMES, CAUSE_NAMES, leaf_keys
 from supervisor.detectors.registry import build_detectors
 from supervisor.errors import ConfigError
 from supervisor.settings import PolicySettings, RunSettings
@@ -345,3 +345,18 @@ def test_a_policy_may_name_every_action_there_is() -> None:
     catalogue = pytest.importorskip("supervisor.actions.catalogue")
 
     assert sorted(ACTION_NAMES) == sorted(catalogue.build_actions())
+
+
+@pytest.mark.parametrize("schema", [RunSettings, PolicySettings])
+def test_every_key_is_documented(schema: type) -> None:
+    text = (ROOT / "docs" / "configuration.md").read_text()
+
+    missing = [key for key in leaf_keys(schema) if f"| `{key}` |" not in text]
+
+    assert not missing
+
+
+def test_every_action_and_cause_is_documented() -> None:
+    text = (ROOT / "docs" / "configuration.md").read_text()
+
+    assert all(f"`{name}`" in text for name in (*ACTION_NAMES, *CAUSE_NAMES))

@@ -7,13 +7,19 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from supervisor.cli.settings_options import add_settings_options, load_settings
+from supervisor.errors import UsageError
+
+if TYPE_CHECKING:
+    from supervisor.analysis.backtest import BacktestResult
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("trace", metavar="TRACE.csv|RUN", type=Path)
     add_settings_options(parser)
+    parser.add_argument("--plot", metavar="PATH.png", type=Path, help="draw steps and risk")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
@@ -23,9 +29,13 @@ def execute(args: argparse.Namespace) -> int:
 
     settings, policy = load_settings(args)
     result = backtest(args.trace, settings, policy)
+    if args.plot is not None:
+        _plot(result, args.plot, policy.alarm_threshold)
     if args.json:
         print_json(result.to_dict())
         return 0
+    for error in result.errors:
+        print(f"warning: {error}")
     print(f"{result.steps} steps, {len(result.alarms)} alarms, {len(result.decisions)} decisions")
     if result.alarms:
         print()
@@ -39,3 +49,12 @@ def execute(args: argparse.Namespace) -> int:
         ]
         print_table(("STEP", "WOULD DO", "WOULD TAKE BACK"), rows)
     return 0
+
+
+def _plot(result: BacktestResult, path: Path, alarm_threshold: float) -> None:
+    from supervisor.analysis.backtest_plot import plot_backtest
+
+    try:
+        plot_backtest(result, path, alarm_threshold=alarm_threshold)
+    except (OSError, ValueError) as error:  # ValueError: a format that cannot be drawn
+        raise UsageError(f"--plot {path}: {error}: give a .png that can be written") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -134,3 +135,13 @@ def test_the_package_of_the_same_import_name_is_noticed(
 
     assert code == 64
     assert "pip uninstall" in err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_is_documented(cli: Cli, command: str) -> None:
+    text = (ROOT / "docs" / "commands.md").read_text()
+
+    options = set(re.findall(r"--[a-z][a-z-]+", cli(command, "--help")[1])) - {"--help"}
+
+    assert f"`{command}`" in text
+    assert not {option for option in options if option not in text}
