@@ -85,17 +85,19 @@ def _check_file(path: Path, rules: Sequence[Rule]) -> list[Finding]:
             text = stream.read()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            source = Source(path, text)
-        return _check_parsed(source, Suppressions(text), rules)
+            tree = ast.parse(text)
+            return _check_parsed(Source(path, tree), text, rules) if _trains(text) else []
     except (SyntaxError, ValueError, OSError, RecursionError, MemoryError) as error:
         return [_unreadable(path, error)]
 
 
-def _check_parsed(
-    source: Source, suppressions: Suppressions, rules: Sequence[Rule]
-) -> list[Finding]:
-    if not any(source.names.imports(package) for package in ("torch", "lightning", "accelerate")):
-        return []
+def _trains(text: str) -> bool:
+    """Does the file speak of a package that trains? The others are parsed and no more."""
+    return any(package in text for package in ("torch", "lightning", "accelerate"))
+
+
+def _check_parsed(source: Source, text: str, rules: Sequence[Rule]) -> list[Finding]:
+    suppressions = Suppressions(text)
     found: set[tuple[int, int, str]] = set()
     findings: list[Finding] = []
     for rule in rules:

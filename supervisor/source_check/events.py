@@ -90,7 +90,7 @@ class Training:
         return self._is(expression, "optimizer", _OPTIMIZER)
 
     def is_scaler(self, expression: ast.expr) -> bool:
-        """Is this a gradient scaler? A ``StandardScaler`` with its own methods never matches one."""
+        """Is this a gradient scaler, by its constructor or its name?"""
         return self._is(expression, "scaler", _SCALER)
 
     def has_scaler(self) -> bool:
@@ -99,7 +99,7 @@ class Training:
             return True
         return any(
             isinstance(node, (ast.Name, ast.Attribute)) and _SCALER.search(last_name(node))
-            for node in ast.walk(self.source.tree)
+            for node in self.source.nodes
         )
 
     def events(self, scope: Scope) -> list[Event]:
@@ -141,8 +141,8 @@ class Training:
         return self._make(Moment.STEP, call) if self.is_optimizer(owner) else None
 
     def _backward(self, call: ast.Call, owner: ast.expr) -> Event | None:
-        if self.source.names.resolve(call.func).startswith("torch.autograd."):
-            return None
+        if self.source.names.resolve(call.func).startswith("torch."):
+            return None  # autograd's own functions, and the distributed one that clears by itself
         if call.args and "loss" in (ast.unparse(call.args[0]).lower()):
             return Event(
                 moment=Moment.BACKWARD,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from supervisor.source_check.names import dotted, last_name
 from supervisor.source_check.scope import Scope
@@ -58,6 +59,7 @@ class Operation:
         return None
 
 
+@lru_cache(maxsize=4096)
 def operation_of(source: Source, node: ast.AST) -> Operation | None:
     """Returns the tensor operation that ``node`` calls, or None if it is no call of one."""
     if not isinstance(node, ast.Call):
@@ -99,24 +101,19 @@ def _module_behind(source: Source, called: ast.expr) -> str | None:
         return None
     kinds = {
         module_kind(source, assignment.value)
-        for scope in _scopes_that_share(source, called, key)
-        for assignment in scope.assignments(key)
+        for scope, assignment in source.assignments(key)
+        if _shares(source, scope, called, key)
     }
     return kinds.pop() if len(kinds) == 1 else None
 
 
-def _scopes_that_share(source: Source, name: ast.expr, key: str) -> Iterator[Scope]:
+def _shares(source: Source, scope: Scope, name: ast.expr, key: str) -> bool:
     """Attributes of self are shared by the methods of a class, other names by enclosing scopes."""
     if key.startswith("self."):
         owner = source.class_of(name)
-        for scope in source.scopes:
-            if owner is not None and source.class_of(scope.node) is owner:
-                yield scope
-        return
+        return owner is not None and source.class_of(scope.node) is owner
     own = source.scope_of(name)
-    for scope in source.scopes:
-        if scope is own or source.is_inside(own.node, scope.node):
-            yield scope
+    return scope is own or source.is_inside(own.node, scope.node)
 
 
 def module_kind(source: Source, expression: ast.expr | None) -> str | None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable
 
 from supervisor.source_check.names import dotted, last_name
 from supervisor.source_check.operations import is_literal, keyword_of
-from supervisor.source_check.scope import Function
 from supervisor.source_check.source import Source
 from supervisor.source_check.values import origins
 
@@ -32,7 +32,7 @@ def no_grad_switch(source: Source, context: ast.expr) -> bool | None:
     """True for a context in which no gradients are recorded, False where they are again."""
     for origin in origins(source, context):
         for node in (origin, *_branches(origin)):
-            if last_name(node) in {"no_grad", "inference_mode", "_no_grad"}:
+            if any(word in last_name(node) for word in ("no_grad", "inference_mode")):
                 return True
             if last_name(node) == "enable_grad":
                 return False
@@ -47,30 +47,31 @@ def _branches(expression: ast.expr) -> tuple[ast.expr, ...]:
     return ()
 
 
-def region(source: Source, node: ast.AST, test: Test) -> ast.AST | None:
+def region(
+    source: Source, node: ast.AST, test: Test, seen: frozenset[str] = frozenset()
+) -> ast.AST | None:
     """Returns the ``with`` or the function around ``node`` that switches a mode on, or None.
 
     Functions count when they are decorated so, or when every call of them in this file stands in
-    such a region.
+    such a region; ``seen`` are those already under question.
     """
     for ancestor in source.ancestors(node):
         if isinstance(ancestor, (ast.With, ast.AsyncWith)):
             for item in reversed(ancestor.items):
-                if source.is_inside(node, item):
-                    continue
                 switched = test(source, item.context_expr)
-                if switched is not None:
+                if switched is not None and not source.is_inside(node, item):
                     return ancestor if switched else None
         if isinstance(ancestor, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            return _region_of_function(source, ancestor, test, frozenset())
+            return _region_of_function(source, ancestor, test, seen)
     return None
 
 
 def _region_of_function(
-    source: Source, function: Function, test: Test, seen: frozenset[str]
+    source: Source,
+    function: ast.FunctionDef | ast.AsyncFunctionDef,
+    test: Test,
+    seen: frozenset[str],
 ) -> ast.AST | None:
-    if isinstance(function, ast.Lambda):
-        return None
     for decorator in function.decorator_list:
         switched = test(source, decorator)
         if switched is not None:
@@ -80,24 +81,9 @@ def _region_of_function(
     calls = [
         call for call in _calls_of(source, function.name) if not source.is_inside(call, function)
     ]
-    if calls and all(
-        _call_region(source, call, test, seen | {function.name}) is not None for call in calls
-    ):
+    seen |= {function.name}
+    if calls and all(region(source, call, test, seen) is not None for call in calls):
         return function
-    return None
-
-
-def _call_region(
-    source: Source, call: ast.Call, test: Test, seen: frozenset[str]
-) -> ast.AST | None:
-    for ancestor in source.ancestors(call):
-        if isinstance(ancestor, (ast.With, ast.AsyncWith)):
-            for item in reversed(ancestor.items):
-                switched = test(source, item.context_expr)
-                if switched is not None:
-                    return ancestor if switched else None
-        if isinstance(ancestor, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            return _region_of_function(source, ancestor, test, seen)
     return None
 
 
@@ -108,6 +94,27 @@ def _calls_of(source: Source, name: str) -> list[ast.Call]:
         if called in {name, f"self.{name}"}:
             found.append(call)
     return found
+
+
+_INFERENCE = re.compile(
+    r"(^|_)(generate|sample|predict|infer|inference|post_?process|pre_?process|decode|evaluate|eval"
+    r"|validate|test|metrics?|extract|visuali[sz]e|plot)($|_)|Pipeline|FeatureExtractor|Processor"
+    r"|Metric|Tokenizer|Scheduler|Transform",
+)
+
+
+def is_inference_code(source: Source, node: ast.AST) -> bool:
+    """Do the names of the functions and classes around ``node`` say that it is not trained?"""
+    for ancestor in source.ancestors(node):
+        named = isinstance(ancestor, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+        if named and _INFERENCE.search(getattr(ancestor, "name", "")):
+            return True
+    return False
+
+
+def is_trained_code(source: Source, node: ast.AST) -> bool:
+    """Can a gradient flow here, as far as the file tells?"""
+    return not without_gradients(source, node) and not is_inference_code(source, node)
 
 
 def under_autocast(source: Source, node: ast.AST) -> ast.AST | None:

@@ -41,6 +41,7 @@ class Scope:
     def __init__(self, node: Function | ast.Module) -> None:
         self.node = node
         self.nodes = tuple(sorted(_own_nodes(node), key=place))
+        self._by_kind: dict[type[ast.AST], tuple[ast.AST, ...]] = {}
         self._assignments: dict[str, list[Assignment]] = {}
         for own in self.nodes:
             for assignment in _assignments(own):
@@ -62,9 +63,11 @@ class Scope:
 
     def all(self, kind: type[Node]) -> Iterator[Node]:
         """Yields the scope's own nodes of one kind, in source order."""
-        for node in self.nodes:
-            if isinstance(node, kind):
-                yield node
+        if kind not in self._by_kind:
+            self._by_kind[kind] = tuple(node for node in self.nodes if isinstance(node, kind))
+        for node in self._by_kind[kind]:
+            assert isinstance(node, kind)
+            yield node
 
     def assignments(self, key: str) -> list[Assignment]:
         """Returns the bindings of ``key`` in source order."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
 from supervisor.source_check.names import Names
-from supervisor.source_check.scope import SCOPE_NODES, Function, Scope, place
+from supervisor.source_check.scope import SCOPE_NODES, Assignment, Function, Scope, place
 
 Node = TypeVar("Node", bound=ast.AST)
 Fact = tuple[str, bool]
@@ -20,19 +20,35 @@ _JUMPS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 class Source:
     """A file that parsed, with the questions that rules ask of it."""
 
-    def __init__(self, path: Path, text: str) -> None:
-        """Parses ``text``; raises what ``ast.parse`` raises."""
+    def __init__(self, path: Path, tree: ast.Module) -> None:
         self.path = path
-        self.tree = ast.parse(text)
-        self.names = Names(self.tree)
+        self.tree = tree
         self._parents: dict[ast.AST, ast.AST] = {}
-        for node in ast.walk(self.tree):
-            for child in ast.iter_child_nodes(node):
-                self._parents[child] = node
-        functions = [node for node in ast.walk(self.tree) if isinstance(node, SCOPE_NODES)]
+        self._spans: dict[ast.AST, tuple[int, int]] = {}
+        self._index(self.tree)
+        self.names = Names(self.nodes)
+        functions = [node for node in self._spans if isinstance(node, SCOPE_NODES)]
         self.scopes = tuple(Scope(node) for node in functions)
         self._scope_of = {scope.node: scope for scope in self.scopes}
+        self._assignments: dict[str, list[tuple[Scope, Assignment]]] = {}
+        for scope in self.scopes:
+            for assignment in scope.every_assignment():
+                self._assignments.setdefault(assignment.key, []).append((scope, assignment))
         self._facts: dict[ast.AST, frozenset[Fact]] = {}
+
+    def _index(self, node: ast.AST) -> None:
+        """Numbers the nodes depth first, so that "is inside" is a comparison of two numbers."""
+        first = len(self._spans)
+        self._spans[node] = (first, first)
+        for child in ast.iter_child_nodes(node):
+            self._parents[child] = node
+            self._index(child)
+        self._spans[node] = (first, len(self._spans))
+
+    @property
+    def nodes(self) -> Iterable[ast.AST]:
+        """Every node of the file."""
+        return self._spans.keys()
 
     def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
         """Yields parent, grandparent ... up to the module, across functions and classes."""
@@ -72,6 +88,10 @@ class Source:
             for node in scope.all(kind):
                 yield scope, node
 
+    def assignments(self, key: str) -> list[tuple[Scope, Assignment]]:
+        """Returns every binding of ``key`` in the file, with its scope."""
+        return self._assignments.get(key, [])
+
     def loops(self, node: ast.AST) -> list[ast.For | ast.AsyncFor | ast.While]:
         """Returns the loops around ``node`` in its function, innermost first."""
         found: list[ast.For | ast.AsyncFor | ast.While] = []
@@ -84,7 +104,10 @@ class Source:
 
     def is_inside(self, node: ast.AST, outer: ast.AST) -> bool:
         """Is ``node`` somewhere below ``outer``?"""
-        return any(ancestor is outer for ancestor in self.ancestors(node))
+        inner_span, outer_span = self._spans.get(node), self._spans.get(outer)
+        if inner_span is None or outer_span is None:
+            return False
+        return outer_span[0] < inner_span[0] < outer_span[1]
 
     def facts(self, node: ast.AST) -> frozenset[Fact]:
         """Returns the conditions that hold whenever ``node`` runs, within its function."""
@@ -154,7 +177,7 @@ def _facts_of_test(test: ast.expr, *, held: bool) -> set[Fact]:
         return _facts_of_test(test.operand, held=not held)
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) == held:
         parts = (_facts_of_test(value, held=held) for value in test.values)
-        return set().union(*parts)
+        return {(ast.unparse(test), held)}.union(*parts)
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
         opposite = {ast.IsNot: ast.Is, ast.NotEq: ast.Eq, ast.NotIn: ast.In}.get(type(test.ops[0]))
         if opposite is not None:

@@ -21,6 +21,8 @@ class Suppressions:
 
     def __init__(self, text: str) -> None:
         self._rules: dict[int, frozenset[str]] = {}
+        if not (_OURS.search(text) or _NOQA.search(text)):
+            return
         try:
             for token in tokenize.generate_tokens(io.StringIO(text).readline):
                 if token.type == tokenize.COMMENT:

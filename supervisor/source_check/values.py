@@ -24,9 +24,9 @@ def definitions(source: Source, name: ast.expr) -> list[Assignment]:
     found: list[Assignment] = []
     for assignment in reversed(source.scope_of(name).assignments(key)):
         statement = assignment.statement
-        if place(statement) >= place(name) or source.is_inside(name, statement):
-            if not _is_loop_around(source, statement, name):
-                continue
+        is_later = place(statement) >= place(name) or source.is_inside(name, statement)
+        if is_later and not _is_loop_around(source, statement, name):
+            continue
         if not source.can_meet(statement, name):
             continue
         found.append(assignment)

@@ -102,9 +102,10 @@ def _additions(scope: Scope) -> Iterator[tuple[ast.stmt, str, ast.expr]]:
             yield statement, total, statement.value
     for assign in scope.all(ast.Assign):
         total, value = dotted(assign.targets[0]), assign.value
-        if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add) and total is not None:
-            if dotted(value.left) == total:
-                yield assign, total, value.right
+        if not isinstance(value, ast.BinOp) or not isinstance(value.op, ast.Add):
+            continue
+        if total is not None and dotted(value.left) == total:
+            yield assign, total, value.right
 
 
 def _bare_names(expression: ast.expr) -> Iterator[ast.Name]:

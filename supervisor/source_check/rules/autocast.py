@@ -16,9 +16,9 @@ from supervisor.source_check.values import definitions, ingredients, sole_origin
 
 def _probability_loss(source: Source) -> Iterator[ast.AST]:
     for operation in operations(source, "binary_cross_entropy"):
-        if under_autocast(source, operation.call) is not None:
-            if not _is_float(source, operation.operand):
-                yield operation.call
+        is_float = _is_float(source, operation.operand)
+        if not is_float and under_autocast(source, operation.call) is not None:
+            yield operation.call
 
 
 def _is_float(source: Source, expression: ast.expr | None) -> bool:
@@ -58,10 +58,11 @@ def _came_out_of_autocast(source: Source, output: ast.expr) -> bool:
 def _is_trained(source: Source, loss: Operation) -> bool:
     scope = source.scope_of(loss.call)
     for event in training_of(source).events(scope):
-        if event.moment is Moment.BACKWARD and event.subject is not None:
-            if place(event.call) > place(loss.call):
-                if any(node is loss.call for node in ingredients(source, event.subject)):
-                    return True
+        if event.moment is not Moment.BACKWARD or event.subject is None:
+            continue
+        follows = place(event.call) > place(loss.call)
+        if follows and any(node is loss.call for node in ingredients(source, event.subject)):
+            return True
     return False
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from supervisor.source_check.events import Moment, training_of
-from supervisor.source_check.names import dotted, last_name
+from supervisor.source_check.names import last_name
 from supervisor.source_check.operations import is_literal, keyword_of
 from supervisor.source_check.rule import Rule
 from supervisor.source_check.source import Source
@@ -20,12 +20,14 @@ _RNG = re.compile(r"rng|random_state|get_state", re.IGNORECASE)
 
 
 def _saves(source: Source) -> Iterator[tuple[ast.Call, dict[str, ast.expr]]]:
-    """Yields every ``torch.save`` of a dictionary that is written out in the same function."""
+    """Yields the first ``torch.save`` of each dictionary written out in the same function."""
+    seen: set[ast.Dict] = set()
     for _, call in source.all(ast.Call):
         if source.names.resolve(call.func) != "torch.save" or not call.args:
             continue
         saved = sole_origin(source, call.args[0])
-        if isinstance(saved, ast.Dict) and None not in saved.keys:
+        if isinstance(saved, ast.Dict) and None not in saved.keys and saved not in seen:
+            seen.add(saved)
             keys = [key.value if isinstance(key, ast.Constant) else "" for key in saved.keys]
             yield call, dict(zip(map(str, keys), saved.values, strict=True))
 
@@ -54,9 +56,10 @@ def _states_of(source: Source, kind: str) -> bool:
         "scaler": training.is_scaler,
     }[kind]
     for _, call in source.all(ast.Call):
-        if isinstance(call.func, ast.Attribute) and call.func.attr == "state_dict":
-            if test(call.func.value):
-                return True
+        function = call.func
+        is_taken = isinstance(function, ast.Attribute) and function.attr == "state_dict"
+        if isinstance(function, ast.Attribute) and is_taken and test(function.value):
+            return True
     return False
 
 
@@ -84,14 +87,15 @@ def _without_scheduler(source: Source) -> Iterator[ast.AST]:
     steps = training_of(source).every_event(Moment.SCHEDULER_STEP)
     if next(steps, None) is None or _states_of(source, "scheduler"):
         return
+    if any(last_name(node) == "last_epoch" for node in source.nodes):
+        return  # the schedule is set by hand to where it was
     for call, entries in _resume_checkpoints(source):
         if _mentions(entries, "optim|opt") and not _mentions(entries, "sched"):
             yield call
 
 
 def _without_random_state(source: Source) -> Iterator[ast.AST]:
-    names = (node for node in ast.walk(source.tree) if isinstance(node, (ast.Name, ast.Attribute)))
-    if any(_RNG.search(last_name(name)) for name in names):
+    if any(_RNG.search(last_name(node)) for node in source.nodes):
         return
     for call, entries in _resume_checkpoints(source):
         if _mentions(entries, "optim|opt") and not _mentions(entries, "rng|random"):
@@ -100,25 +104,9 @@ def _without_random_state(source: Source) -> Iterator[ast.AST]:
 
 def _loads_code(source: Source) -> Iterator[ast.AST]:
     for _, call in source.all(ast.Call):
-        if source.names.resolve(call.func) == "torch.load":
-            if is_literal(keyword_of(call, "weights_only"), False):
-                yield call
-
-
-def _leaves_open(source: Source) -> Iterator[ast.AST]:
-    for _, call in source.all(ast.Call):
-        if source.names.resolve(call.func) != "torch.load" or keyword_of(call, "weights_only"):
-            continue
-        if any(keyword.arg is None for keyword in call.keywords):
-            continue
-        if keyword_of(call, "pickle_module") is None and not _reads_memory(source, call):
+        is_open = is_literal(keyword_of(call, "weights_only"), False)
+        if is_open and source.names.resolve(call.func) == "torch.load":
             yield call
-
-
-def _reads_memory(source: Source, call: ast.Call) -> bool:
-    """Does it read back from a buffer, as a copy by way of ``torch.save`` does?"""
-    origin = sole_origin(source, call.args[0]) if call.args else None
-    return isinstance(origin, ast.Call) and (dotted(origin.func) or "").endswith("BytesIO")
 
 
 RULES = (
@@ -168,12 +156,5 @@ RULES = (
         message="torch.load with weights_only=False runs whatever code the file holds.",
         fix="Use weights_only=True, with torch.serialization.add_safe_globals where needed.",
         find=_loads_code,
-    ),
-    Rule(
-        name="load-without-weights-only",
-        risk="low",
-        message="torch.load without weights_only runs code from the file before torch 2.6.",
-        fix="Give weights_only=True.",
-        find=_leaves_open,
     ),
 )

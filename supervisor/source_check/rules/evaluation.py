@@ -49,12 +49,11 @@ def _is_optimised(source: Source, scope: Scope, model: str) -> bool:
     """Does an optimizer of this file get the parameters of a model of this name?"""
     short = model.rsplit(".", 1)[-1]
     for _, call in source.all(ast.Call):
-        if isinstance(call.func, ast.Attribute) and call.func.attr in {
-            "parameters",
-            "named_parameters",
-        }:
-            if last_name(call.func.value) == short:
-                return True
+        function = call.func
+        if not isinstance(function, ast.Attribute) or last_name(function.value) != short:
+            continue
+        if function.attr in {"parameters", "named_parameters"}:
+            return True
     return False
 
 

@@ -104,7 +104,7 @@ def _half_softmax(source: Source) -> Iterator[ast.AST]:
 
 
 def _half_reduction(source: Source) -> Iterator[ast.AST]:
-    names = ("sum", "mean", "var", "std", "norm", "cumsum", "prod", "logsumexp")
+    names = ("sum", "mean", "var", "std", "cumsum", "prod")
     for operation in operations(source, *names):
         if operation.keyword("dtype") is None and _is_low_precision(source, operation.operand):
             yield operation.call

@@ -38,7 +38,7 @@ def _retains_graph(source: Source) -> Iterator[ast.AST]:
 
 def _never_reshuffles(source: Source) -> Iterator[ast.AST]:
     """A distributed sampler of a training loop whose epoch is never set."""
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, (ast.Attribute, ast.Name)) and last_name(node) == "set_epoch":
             return
     steps = list(training_of(source).every_event(Moment.STEP, Moment.SCALER_STEP))

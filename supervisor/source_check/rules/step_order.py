@@ -15,7 +15,7 @@ _STEPS = (Moment.STEP, Moment.SCALER_STEP)
 
 
 def _passes(source: Source) -> Iterator[list[Event]]:
-    """Yields the events of each stretch of code that runs once a step: a loop body or a function."""
+    """Yields the events of each stretch of code that runs once a step: a loop, a function."""
     for scope in source.scopes:
         bodies: dict[ast.AST, list[Event]] = {}
         for event in training_of(source).events(scope):
@@ -25,7 +25,7 @@ def _passes(source: Source) -> Iterator[list[Event]]:
 
 
 def _with(source: Source, events: list[Event], pivot: Event) -> tuple[list[Event], list[Event]]:
-    """Splits the events that can run in the same pass as ``pivot``: those before it, those after."""
+    """Splits the events that can run in one pass with ``pivot``: before it, after it."""
     others = [e for e in events if e is not pivot and source.can_meet(e.call, pivot.call)]
     before = [e for e in others if place(e.call) < place(pivot.call)]
     return before, [e for e in others if place(e.call) > place(pivot.call)]
@@ -43,9 +43,9 @@ def _clips_after_step(source: Source) -> Iterator[ast.AST]:
             if len(relevant) < 2 or relevant[-1].moment not in _STEPS:
                 continue
             has_backward = bool(_moments(relevant, Moment.BACKWARD))
-            if has_backward and not _moments(after, Moment.BACKWARD, *_STEPS):
-                if not _moments(relevant, Moment.CLIP):
-                    yield clip.call
+            is_last = not _moments(after, Moment.BACKWARD, *_STEPS)
+            if has_backward and is_last and not _moments(relevant, Moment.CLIP):
+                yield clip.call
 
 
 def _clips_before_backward(source: Source) -> Iterator[ast.AST]:
@@ -70,9 +70,9 @@ def _zeroes_before_step(source: Source) -> Iterator[ast.AST]:
             later = _moments(after, Moment.BACKWARD, *_STEPS)
             if not earlier or not later or earlier[-1].moment is not Moment.BACKWARD:
                 continue
-            if later[0].moment in _STEPS and _optimizer_of(later[0]) == zero.receiver:
-                if source.can_meet(earlier[-1].call, later[0].call):
-                    yield zero.call
+            steps_next = later[0].moment in _STEPS and _optimizer_of(later[0]) == zero.receiver
+            if steps_next and source.can_meet(earlier[-1].call, later[0].call):
+                yield zero.call
 
 
 def _optimizer_of(step: Event) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from supervisor.source_check.events import Moment, training_of
+from supervisor.source_check.names import last_name
 from supervisor.source_check.operations import Operation, is_literal, operation_of, operations
-from supervisor.source_check.regions import without_gradients
+from supervisor.source_check.regions import is_trained_code
 from supervisor.source_check.rule import Rule
 from supervisor.source_check.source import Source
 from supervisor.source_check.values import sole_origin
@@ -39,12 +41,18 @@ def _operation(source: Source, expression: ast.expr | None) -> Operation | None:
 def _log_of_probabilities(source: Source) -> Iterator[ast.AST]:
     for operation in operations(source, "log", "log2", "log10"):
         operand = _value(source, operation.operand)
-        if isinstance(operand, ast.BinOp) and isinstance(operand.op, ast.Sub):
-            if is_literal(operand.left, 1) or is_literal(operand.left, 1.0):
-                operand = _value(source, operand.right)
+        if isinstance(operand, ast.BinOp) and _is_one_minus(operand):
+            operand = _value(source, operand.right)
         given = operation_of(source, operand) if operand is not None else None
-        if given is not None and given.name in _TO_PROBABILITIES:
+        if given is None or given.name not in _TO_PROBABILITIES:
+            continue
+        if is_trained_code(source, operation.call):
             yield operation.call
+
+
+def _is_one_minus(value: ast.BinOp) -> bool:
+    one = is_literal(value.left, 1) or is_literal(value.left, 1.0)
+    return one and isinstance(value.op, ast.Sub)
 
 
 def _root_of_squares(source: Source) -> Iterator[ast.AST]:
@@ -52,21 +60,34 @@ def _root_of_squares(source: Source) -> Iterator[ast.AST]:
         value = _value(source, operation.operand)
         if value is None or not _can_be_zero(source, value):
             continue
-        if not without_gradients(source, operation.call) and not _is_for_reading(source, operation):
+        if is_trained_code(source, operation.call) and not _is_for_reading(source, operation):
             yield operation.call
 
 
 def _can_be_zero(source: Source, value: ast.expr) -> bool:
-    """A squared error, or a sum or mean of squares, with nothing added."""
+    """A squared error, or a sum or mean of squares that a loss is made of, with nothing added."""
     operation = operation_of(source, value)
     if operation is None or operation.operand is None:
         return False
     if operation.name == "mse_loss":
         return True
+    if not _is_of_loss(source, value):
+        return False
     if operation.name in {"sum", "mean"}:
         inner = _value(source, operation.operand)
         return inner is not None and _is_square(source, inner)
     return False
+
+
+def _is_of_loss(source: Source, value: ast.expr) -> bool:
+    """Distances are often of data alone; in a loss or a module's forward they have gradients."""
+    for ancestor in source.ancestors(value):
+        named = isinstance(ancestor, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+        name = getattr(ancestor, "name", "").lower() if named else ""
+        if name == "forward" or "loss" in name:
+            return True
+    events = training_of(source).events(source.scope_of(value))
+    return any(event.moment is Moment.BACKWARD for event in events)
 
 
 def _is_square(source: Source, value: ast.expr) -> bool:
@@ -101,8 +122,22 @@ def _divides_by_spread(source: Source) -> Iterator[ast.AST]:
             continue
         centred = divisor.name == "std" and _is_centred(source, division.left, divisor)
         scaled = divisor.name == "norm" and _same(source, division.left, divisor.operand)
-        if centred or scaled:
+        if not centred and not scaled:
+            continue
+        if is_trained_code(source, division) and not _is_guarded(source, division, divisor):
             yield division
+
+
+def _is_guarded(source: Source, division: ast.BinOp, divisor: Operation) -> bool:
+    """Does a condition speak of the divisor, is what is divided never zero, or is NaN mended?"""
+    text = ast.unparse(division.right)
+    if any(text in condition for condition, _ in source.facts(division)):
+        return True
+    made = _operation(source, divisor.operand)
+    if made is not None and made.name in {"eye", "ones", "randn", "randn_like", "rand"}:
+        return True
+    around = next(source.ancestors(division), None)
+    return isinstance(around, ast.Call) and last_name(around.func) in {"where", "nan_to_num"}
 
 
 def _is_centred(source: Source, expression: ast.expr, spread: Operation) -> bool:
