@@ -78,7 +78,7 @@ class DemoView:
             observed={
                 "kl": kl,
                 "latent_variance": 0.9 * alive + 0.01,
-                "active_unit_ratio": alive,
+                "active_units": alive,
                 "recon_loss": recon,
             },
         )

@@ -65,14 +65,14 @@ def _figures(view: WatchView) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     cells = {
         "step": str(record.step),
-        "loss": _number(record.loss) if record.loss_seen else "-",
-        "gradient norm": _number(record.grad_norm) if record.grad_norm_seen else "-",
-        "learning rate": _number(record.lr),
-        "loss scale": _number(record.loss_scale),
-        "step time": f"{_number(record.step_time_s * 1000)} ms",
+        "loss": _number(record.loss) if record.loss_seen else "",
+        "gradient norm": _number(record.grad_norm) if record.grad_norm_seen else "",
+        "learning rate": _known(record.lr),
+        "loss scale": _known(record.loss_scale),
+        "step time": _known(record.step_time_s * 1000, " ms"),
         **{name: _number(value) for name, value in view.observed.items()},
     }
-    cells = {name: value for name, value in cells.items() if not value.startswith("nan ms")}
+    cells = {name: value for name, value in cells.items() if value}
     items = list(cells.items())
     for index in range(0, len(items), 3):
         row = [Text.assemble((f"{n} ", "dim"), v) for n, v in items[index : index + 3]]
@@ -99,3 +99,7 @@ def _events(view: WatchView) -> RenderableType:
 
 def _number(value: float) -> str:
     return f"{value:.4g}"
+
+
+def _known(value: float, unit: str = "") -> str:
+    return "" if math.isnan(value) else f"{value:.4g}{unit}"
