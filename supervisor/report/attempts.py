@@ -44,6 +44,7 @@ def _attempt(material: Material, number: int) -> Attempt:
     started = _first(moment(e.get("time")) for e in mine if e.get("kind") == "attempt_started")
     if started != started:
         started = _first(float(value) for value in steps.time[:1])
+    hung = any(event.get("kind") == "hang_detected" for event in mine)
     ended = moment(exit_event.get("time"))
     if ended != ended and len(steps):
         ended = float(steps.time[-1])
@@ -57,7 +58,7 @@ def _attempt(material: Material, number: int) -> Attempt:
         exactness=str(resumed.get("exactness") or ""),
         first_step=int(steps.step[0]) if len(steps) else None,
         last_step=int(steps.step[-1]) if len(steps) else last,
-        cause=str(exit_event.get("cause") or ""),
+        cause="hang" if hung else str(exit_event.get("cause") or ""),
         returncode=integer(exit_event.get("returncode")),
         signum=integer(exit_event.get("signum")),
         evidence=sentences(exit_event.get("evidence")),

@@ -7,9 +7,9 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+_NAME = r"[\w-]*(?:token(?!s)|secret|passw(?:or)?d|api[_-]?key|credential)[\w-]*"
 _SECRET = re.compile(
-    r"(?i)((?:[\w-]*(?:token|secret|passw(?:or)?d|passwd|api[_-]?key|credential)[\w-]*)"
-    r"(?:\s*[=:]\s*|\s+))(\"[^\"]*\"|'[^']*'|[^\s'\",;]{4,})"
+    rf"(?i)((?:--{_NAME}\s+)|(?:{_NAME}\s*[=:]\s*))(\"[^\"]*\"|'[^']*'|[^\s'\",;]{{4,}})"
 )
 _KNOWN_TOKENS = re.compile(r"\b(?:hf_|sk-|ghp_|gho_|github_pat_|xox[bp]-|AKIA)[\w-]{10,}")
 _URL_PASSWORD = re.compile(r"(\w+://[^\s:/@]+:)[^\s@/]+@")

@@ -101,8 +101,26 @@ def _words(report: CrashReport) -> dict[str, Any]:
     return {
         "parts": parts,
         "tone": TONES.get(report.end, "info"),
+        "explain": _explain(report),
         "tool_version": __version__,
         "run_name": Path(report.run_dir).name,
+    }
+
+
+def _explain(report: CrashReport) -> dict[str, Any] | None:
+    """Returns explain.json with all the fields that the templates read, whatever it holds."""
+    if not report.explain:
+        return None
+    replays = report.explain.get("replays")
+    replays = replays if isinstance(replays, list) else []
+    fields = ("summary", "root_cause", "confidence", "module")
+    return {
+        **{name: report.explain.get(name) for name in fields},
+        "replays": [
+            {name: row.get(name) for name in ("change", "crashed", "at_step")}
+            for row in replays
+            if isinstance(row, dict)
+        ],
     }
 
 

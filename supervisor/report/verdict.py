@@ -54,11 +54,11 @@ def _how(
     steps = material.steps
     last = f"step {int(steps.step.max())}" if len(steps) else ""
     treatments = sum(is_treatment(item) and item.name != "restart" for item in interventions)
-    help_ = f"after {count(max(0, len(attempts) - 1), 'restart')} and "
-    help_ += count(treatments, "treatment")
+    restarts = max(0, len(attempts) - 1)
+    help_ = f"after {count(restarts, 'restart')} and {count(treatments, 'treatment')}"
+    if not restarts and not treatments:
+        help_ = "without a restart or a treatment"
     if end == "completed":
-        if len(attempts) <= 1 and not treatments:
-            help_ = "without any intervention"
         return f"The training ran to its end{f' at {last}' if last else ''}, {help_}."
     where = f" at {last}" if last else " before its first step"
     if end == "gave_up":

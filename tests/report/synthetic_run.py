@@ -14,7 +14,8 @@ from supervisor.records import NAN, StepRecord
 from supervisor.storage.anomalies import AnomalyLog
 from supervisor.storage.flight_recorder import UPDATE_SKIPPED, FlightRecorder
 from supervisor.storage.journal import Journal
-from supervisor.storage.run_state import RunState, save_run_state
+from supervisor.storage.private_files import write_json
+from supervisor.storage.run_state import RunState
 from supervisor.storage.rundir import RunDirectory
 
 BEGIN = 1_800_000_000.0
@@ -42,7 +43,7 @@ class SyntheticRun:
             policy="default",
             config="default",
         )
-        save_run_state(self.rundir, self.state)
+        write_json(self.rundir.run_json, self.state)
         self.event("run_started")
 
     def wait(self, seconds: float) -> SyntheticRun:
@@ -128,7 +129,7 @@ class SyntheticRun:
 
     def set_state(self, state: str) -> None:
         self.state = dataclasses.replace(self.state, state=state, attempts=self.attempt)
-        save_run_state(self.rundir, self.state)
+        write_json(self.rundir.run_json, self.state)
 
 
 def healthy(root: Path) -> Path:

@@ -1,0 +1,221 @@
+"""What a report says of every kind of end."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import socket
+from pathlib import Path
+
+import psutil
+import pytest
+
+from supervisor.records import NAN
+from supervisor.report.facts import gather
+from supervisor.storage.run_state import save_run_state
+from tests.report import synthetic_run
+from tests.report.synthetic_run import ALL_ENDS, SyntheticRun
+
+
+@pytest.mark.parametrize(
+    ("name", "end", "root_cause"),
+    [
+        ("healthy", "completed", "none"),
+        ("treated", "completed", "nonfinite_loss"),
+        ("gave_up", "gave_up", "divergence"),
+        ("hung", "gave_up", "hang"),
+        ("interrupted", "interrupted", "interrupted"),
+        ("user_error", "failed", "user_error"),
+        ("orphaned", "supervisor_died", "supervisor_died"),
+        ("out_of_memory", "gave_up", "out_of_memory"),
+        ("empty", "unknown", "none"),
+    ],
+)
+def test_every_end_has_its_name_and_its_cause(
+    tmp_path: Path, name: str, end: str, root_cause: str
+) -> None:
+    root = ALL_ENDS[name](tmp_path / "run")
+
+    report = gather(root)
+
+    assert (report.end, report.root_cause) == (end, root_cause)
+    assert report.verdict.count(". ") >= 1
+    assert report.verdict.endswith(".")
+    assert report.evidence
+
+
+@pytest.mark.parametrize("name", sorted(ALL_ENDS))
+def test_json_has_the_contracts_fields_and_survives_a_round_trip(tmp_path: Path, name: str) -> None:
+    document = gather(ALL_ENDS[name](tmp_path / "run")).to_dict()
+
+    text = json.dumps(document, allow_nan=False)
+
+    assert json.loads(text) == document
+    assert {"verdict", "root_cause", "evidence", "timeline", "interventions", "attempts", "cost",
+            "resume_command"} <= set(document)  # fmt: skip
+    assert {"useful_s", "replayed_s", "stalled_s", "down_s"} <= set(document["cost"])
+
+
+def test_a_kill_after_healed_trouble_is_an_incident_of_its_own(tmp_path: Path) -> None:
+    root = synthetic_run.treated(tmp_path / "run")
+
+    incidents = gather(root).incidents
+
+    assert [(one.key, one.step, one.survived) for one in incidents] == [
+        ("nonfinite_loss", 120, True),
+        ("killed", 200, True),
+    ]
+
+
+def test_noise_of_the_teardown_does_not_replace_the_first_failure(tmp_path: Path) -> None:
+    run = SyntheticRun(tmp_path / "run")
+    run.begin(1)
+    run.steps(0, 60)
+    run.exit("exception", 60, evidence=("ValueError: bad label",))
+    run.wait(1.0).exit("killed", 60, signum=15, evidence=("ended by the supervisor",))
+    run.wait(1.0).exit("hang", 60)
+    root = run.finish("gave_up")
+
+    report = gather(root)
+
+    assert report.root_cause == "exception"
+    assert "ValueError: bad label" in report.root_cause_sentence
+
+
+def test_an_exception_right_after_nan_is_a_consequence_of_the_nan(tmp_path: Path) -> None:
+    run = SyntheticRun(tmp_path / "run")
+    run.begin(1)
+    run.steps(0, 60, losses={59: NAN, 60: NAN})
+    run.exit("exception", 60, evidence=("ValueError: probabilities contain NaN",))
+    root = run.finish("gave_up")
+
+    report = gather(root)
+
+    assert report.root_cause == "nonfinite_loss"
+    assert any("ended attempt 1" in sentence for sentence in report.evidence)
+
+
+def test_the_first_failure_that_was_not_overcome_is_the_root(tmp_path: Path) -> None:
+    run = SyntheticRun(tmp_path / "run")
+    run.begin(1)
+    run.steps(0, 60).checkpoint(50)
+    run.exit("killed", 60, signum=9, returncode=-9)
+    run.begin(2, from_step=50)
+    run.steps(51, 120)
+    run.exit("out_of_memory", 120)
+    root = run.finish("gave_up")
+
+    report = gather(root)
+
+    assert report.root_cause == "out_of_memory"
+    assert [one.survived for one in report.incidents] == [True, False]
+
+
+def test_overflows_that_a_scaler_handles_are_no_incident(tmp_path: Path) -> None:
+    run = SyntheticRun(tmp_path / "run")
+    run.begin(1)
+    run.steps(0, 80, grads={0: float("inf"), 40: float("inf")}, loss_scale=65536.0)
+    run.exit("completed", 80, returncode=0)
+    root = run.finish("completed")
+
+    report = gather(root)
+
+    assert report.root_cause == "none"
+
+
+def test_a_living_parent_means_that_the_run_still_goes_on(tmp_path: Path) -> None:
+    run = SyntheticRun(tmp_path / "run")
+    created = psutil.Process().create_time()
+    run.state = dataclasses.replace(
+        run.state, pid=os.getpid(), pid_created=created, host=socket.gethostname()
+    )
+    save_run_state(run.rundir, run.state)
+    run.begin(1)
+    run.steps(0, 20)
+
+    report = gather(run.rundir.root)
+
+    assert report.end == "running"
+    assert report.next_steps[0].startswith("Watch it: supervisor watch ")
+
+
+def test_a_restart_after_the_same_step_failed_again_points_away_from_chance(
+    tmp_path: Path,
+) -> None:
+    report = gather(synthetic_run.gave_up(tmp_path / "run"))
+
+    assert any("failed again in attempt 2, 3" in sentence for sentence in report.evidence)
+    assert report.decision is not None
+    assert [branch.answer for branch in report.decision.branches] == [
+        "numbers", "yes", "no", "yes", "yes",
+    ]  # fmt: skip
+    assert report.setting == "--set restart.careful_lr_factor=0.25"
+
+
+def test_the_resume_command_quotes_what_a_shell_would_split(tmp_path: Path) -> None:
+    root = synthetic_run.interrupted(tmp_path / "my run; rm x")
+
+    command = gather(root).resume_command
+
+    assert command == f"supervisor resume '{root}'"
+
+
+def test_damaged_files_are_named_and_prevent_nothing(tmp_path: Path) -> None:
+    root = synthetic_run.treated(tmp_path / "run")
+    (root / "run.json").write_text("{ not json")
+    (root / "config.yaml").write_text("a: [1,")
+    (root / "steps" / "rank_0.steps").write_bytes(b"garbage" * 100)
+    (root / "anomalies" / "anomalies_rank_0.jsonl").write_bytes(b"\xff\xfe{]\n")
+    with (root / "events.jsonl").open("ab") as journal:
+        journal.write(b'{"torn": \x00')
+
+    report = gather(root)
+
+    named = " ".join(report.problems)
+    for name in ("run.json", "config.yaml", "rank_0.steps", "anomalies_rank_0.jsonl"):
+        assert name in named
+    assert report.end == "completed"
+
+
+def test_events_that_a_dead_parent_did_not_merge_are_in_the_timeline_once(tmp_path: Path) -> None:
+    root = synthetic_run.orphaned(tmp_path / "run")
+    lines = (root / "events.jsonl").read_text().splitlines(keepends=True)
+    (root / "events").mkdir()
+    (root / "events" / "rank_0.jsonl").write_text("".join(lines))
+    (root / "events.jsonl").write_text("".join(lines[:2]))
+
+    kinds = [entry.kind for entry in gather(root).timeline]
+
+    assert kinds == ["run_started", "attempt_started", "checkpoint_saved"]
+
+
+def test_events_of_strange_types_do_no_harm(tmp_path: Path) -> None:
+    root = synthetic_run.healthy(tmp_path / "run")
+    with (root / "events.jsonl").open("a") as journal:
+        journal.write('{"kind": "worker_exited", "attempt": "x", "step": [], "time": {}}\n')
+        journal.write('{"kind": "action", "step": "nan", "name": null, "cost_s": "soon"}\n')
+        journal.write('{"kind": 7, "time": 1e999}\n{}\n')
+
+    report = gather(root)
+
+    assert report.end == "completed"
+
+
+def test_what_was_tried_carries_its_outcome_and_is_listed_once(tmp_path: Path) -> None:
+    interventions = gather(synthetic_run.treated(tmp_path / "run")).interventions
+
+    assert [(one.name, one.outcome, one.undone_step) for one in interventions] == [
+        ("skip_update", "applied", None),
+        ("cut_lr", "helped", 195),
+        ("restart", "attempt 2", None),
+    ]
+
+
+def test_the_statistics_verdict_on_an_anomaly_is_told(tmp_path: Path) -> None:
+    report = gather(synthetic_run.treated(tmp_path / "run"))
+
+    assert (
+        report.anomalies[0].verdict == "The loss was not finite. The gradient norm was not finite."
+    )
+    assert report.anomalies[0].batch == "tokens 8×128"

@@ -1,0 +1,84 @@
+"""Writing a report into a run directory."""
+
+from __future__ import annotations
+
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from supervisor.report import write
+from supervisor.report.write import write_report
+from supervisor.storage.rundir import RunDirectory
+from tests.report import synthetic_run
+
+
+def test_text_and_pictures_are_written_private(tmp_path: Path) -> None:
+    root = synthetic_run.treated(tmp_path / "run")
+
+    written = write_report(root)
+
+    assert {kind: path.name for kind, path in written.items()} == {
+        "json": "report.json",
+        "md": "report.md",
+        "html": "report.html",
+        "overview": "overview.png",
+        "timeline": "timeline.png",
+    }
+    assert {stat.S_IMODE(path.stat().st_mode) for path in written.values()} == {0o600}
+    assert written["overview"].read_bytes().startswith(b"\x89PNG")
+
+
+def test_writing_again_gives_the_same(tmp_path: Path) -> None:
+    rundir = RunDirectory(synthetic_run.gave_up(tmp_path / "run"))
+    first = {kind: path.read_bytes() for kind, path in write_report(rundir).items()}
+
+    second = {kind: path.read_bytes() for kind, path in write_report(rundir).items()}
+
+    assert second == first
+
+
+def test_a_broken_picture_prevents_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("no fonts")
+
+    monkeypatch.setattr(write, "draw_pictures", broken)
+    root = synthetic_run.treated(tmp_path / "run")
+
+    written = write_report(root)
+
+    assert set(written) == {"json", "md", "html"}
+    assert "RuntimeError: no fonts" in written["html"].read_text()
+
+
+def test_an_empty_run_has_a_report_without_pictures(tmp_path: Path) -> None:
+    written = write_report(synthetic_run.empty(tmp_path / "run"))
+
+    assert set(written) == {"json", "md", "html"}
+
+
+def test_the_module_writes_a_report_without_importing_torch(tmp_path: Path) -> None:
+    root = synthetic_run.interrupted(tmp_path / "run")
+    code = (
+        "import sys; from supervisor.report.__main__ import main;"
+        f"status = main([{str(root)!r}]); assert 'torch' not in sys.modules; sys.exit(status)"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert str(root / "report" / "report.html") in done.stdout.splitlines()
+
+
+def test_what_is_no_directory_is_a_usage_error() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "supervisor.report", "/nowhere/at/all"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 64
+    assert done.stderr.startswith("supervisor: error: /nowhere/at/all: no run directory: give")
