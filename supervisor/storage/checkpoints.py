@@ -4,7 +4,7 @@ A checkpoint is written into a folder that stands aside, made durable file by fi
 manifest, and only then renamed to ``step_<8 digits>``. So a process may be killed between any two
 operations; what it leaves behind is no checkpoint and is swept away later.
 
-Plain torch reads the state files without this package; ``manifest.json`` names them.
+``manifest.json`` names the state files; plain torch reads them without this package.
 """
 
 from __future__ import annotations
@@ -98,15 +98,11 @@ class CheckpointRing:
             self._prepare_folder()
             self._make_room(estimated_bytes)
             staged = aside.aside_path(self.folder, aside.STAGED, step)
-            planned = Checkpoint(
-                step=step, path=staged, reason=reason, time=self._clock(), meta=meta
-            )
+            now = self._clock()
+            planned = Checkpoint(step=step, path=staged, reason=reason, time=now, meta=meta)
             try:
                 checkpoint = stage(self._disk, staged, planned, write)
-                if is_folder(target):
-                    damaged = aside.aside_path(self.folder, aside.DAMAGED, step)
-                    self._disk.replace(target, damaged)
-                self._disk.replace(staged, target)
+                self._publish(staged, target)
             except Exception:
                 with contextlib.suppress(OSError):
                     self._disk.remove_tree(staged)
@@ -249,6 +245,13 @@ class CheckpointRing:
         ripe_next = ripening(found, self._settings, self._spoiled)
         found.sort(key=lambda c: (c.stable, c is ripe_next, c.step))
         self._room.make(self._remove, found, self._is_sound, estimated_bytes)
+
+    def _publish(self, staged: Path, target: Path) -> None:
+        """Gives the staged folder its name; what stands there, damaged, goes aside."""
+        if is_folder(target):
+            damaged = aside.aside_path(self.folder, aside.DAMAGED, step_of(target.name) or 0)
+            self._disk.replace(target, damaged)
+        self._disk.replace(staged, target)
 
     def _newest(self, before_step: int | None, *, stable: bool) -> Checkpoint | None:
         for path in reversed(find_checkpoints(self._disk, self.folder)):

@@ -6,6 +6,7 @@ a SIGKILL loses nothing and nothing is ever flushed; the parent reads the same f
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import mmap
@@ -159,7 +160,7 @@ class FlightRecorder:
         size = os.fstat(self._fd).st_size
         head = os.pread(self._fd, HEADER.size, 0)
         if len(head) < HEADER.size or head[: len(MAGIC)] == bytes(len(MAGIC)):
-            os.posix_fallocate(self._fd, 0, HEADER_BYTES)
+            _reserve(self._fd, HEADER_BYTES)
             os.pwrite(self._fd, HEADER.pack(bytes(8), VERSION, ROW.size, 0), 0)
             os.pwrite(self._fd, MAGIC, 0)
             return 0
@@ -175,7 +176,7 @@ class FlightRecorder:
         """Makes room for `rows` rows at least, up to a whole chunk."""
         capacity = -(-rows // CHUNK_ROWS) * CHUNK_ROWS
         size = HEADER_BYTES + capacity * ROW.size
-        os.posix_fallocate(self._fd, 0, size)
+        _reserve(self._fd, size)
         memory = mmap.mmap(self._fd, size)
         if hasattr(self, "_memory"):
             self._unmap()
@@ -209,3 +210,13 @@ class FlightRecorder:
         write_json(columns_path(self.path), [*self._slots, name])
         self._slots[name] = slot
         return slot
+
+
+def _reserve(fd: int, size: int) -> None:
+    """Makes the file at least `size` bytes, with disk behind them where the disk can promise it."""
+    try:
+        os.posix_fallocate(fd, 0, size)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+            raise
+        os.ftruncate(fd, max(size, os.fstat(fd).st_size))

@@ -101,8 +101,7 @@ class JournalMerger:
         except OSError:
             return False
         try:
-            # The kernel gives the lock back when its holder dies, however that happens.
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(fd)
             data = path.read_bytes()
             whole = data.rfind(b"\n") + 1
             if whole < len(data):
@@ -153,3 +152,17 @@ class JournalMerger:
             os.ftruncate(self._fd, before)
             return False
         return True
+
+
+def _lock(fd: int) -> None:
+    """Takes the lock, which the kernel gives back when its holder dies, however that happens.
+
+    Raises:
+        BlockingIOError: another process has it.
+    """
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:
+        return  # some network disks have no locks: rather a journal without than none

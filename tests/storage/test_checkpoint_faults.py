@@ -38,7 +38,11 @@ def save_first(ring: CheckpointRing, disk: FailingFileSystem) -> object:
     return other.save(1, writer(disk, "1"), reason="interval", meta={})
 
 
-ACTS: list[Act] = [save_30, save_damaged_20_again, mark_20, save_first]
+def discard_20(ring: CheckpointRing, disk: FailingFileSystem) -> object:
+    return ring.discard_after(10)
+
+
+ACTS: list[Act] = [save_30, save_damaged_20_again, mark_20, discard_20, save_first]
 
 
 def filled(folder: Path, disk: FileSystem) -> CheckpointRing:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import math
+import os
 import signal
 import subprocess
 import sys
@@ -215,6 +217,44 @@ def test_a_truncated_file_gives_the_rows_that_are_left(tmp_path: Path) -> None:
         assert reader.read()["step"].tolist() == [0, 1, 2, 3, 4, 5]
 
 
+def test_a_full_disk_ends_the_recording_with_an_error_and_keeps_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(fd: int, start: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(flight_recorder, "CHUNK_ROWS", 4)
+    path = tmp_path / "rank_0.steps"
+    recorder = FlightRecorder(path, 1)
+    for step in range(4):
+        recorder.append(StepRecord(step=step), time=0.0)
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    with pytest.raises(OSError, match="No space left"):
+        recorder.append(StepRecord(step=4), time=0.0)
+    monkeypatch.undo()
+    recorder.append(StepRecord(step=5), time=0.0)
+    recorder.close()
+
+    with FlightReader(path) as reader:
+        assert reader.read()["step"].tolist() == [0, 1, 2, 3, 5]
+
+
+def test_a_disk_that_cannot_reserve_room_is_used_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unsupported(fd: int, start: int, size: int) -> None:
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr(os, "posix_fallocate", unsupported)
+    path = tmp_path / "rank_0.steps"
+
+    filled(path, range(3))
+
+    with FlightReader(path) as reader:
+        assert reader.rows() == 3
+
+
 def test_a_foreign_file_is_refused_by_reader_and_writer(tmp_path: Path) -> None:
     path = tmp_path / "steps" / "rank_0.steps"
     path.parent.mkdir()
@@ -251,7 +291,7 @@ for step in itertools.count():
     recorder.append(
         StepRecord(step=step, loss=x, grad_norm=x, lr=x, loss_scale=x, observed={"x": x}), time=x
     )
-    if step > 200_000:
+    if step > 50_000:
         step = input()
 """
 

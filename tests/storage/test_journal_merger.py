@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import fcntl
 import itertools
 import os
 from pathlib import Path
@@ -86,6 +88,18 @@ def test_a_second_merger_keeps_its_hands_off_while_the_first_lives(tmp_path: Pat
 
     assert while_alive == ([], False)
     assert keys(after) == [(0, 0)]
+
+
+def test_a_disk_without_locks_has_a_journal_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unsupported(fd: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", unsupported)
+
+    with JournalMerger(RunDirectory(tmp_path)) as merger:
+        assert merger.write("run_started")
 
 
 @pytest.mark.parametrize("kill_at", range(6))
