@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from supervisor.parent import hang
-from supervisor.parent.exits import Ending, signal_name
+from supervisor.parent.chronicle import Chronicle
+from supervisor.parent.exits import Ending
 from supervisor.parent.launch import LaunchSpec
 from supervisor.parent.memory import count_oom_kills, sample_memory
 from supervisor.parent.output import OutputPump, read_tail
@@ -19,7 +20,6 @@ from supervisor.parent.signals import SignalInbox
 from supervisor.parent.signs_of_life import LifeCounter, StepFeed, alive_path
 from supervisor.parent.watchdog import Watchdog
 from supervisor.storage.exit_notes import load_exit_note
-from supervisor.storage.journal import JournalMerger
 from supervisor.storage.rundir import RunDirectory
 
 POLL_S = 0.2
@@ -32,7 +32,7 @@ class Surroundings:
 
     spec: LaunchSpec
     rundir: RunDirectory
-    journal: JournalMerger
+    chronicle: Chronicle
     inbox: SignalInbox
     replica: Replica
     worker_command: Sequence[str] = DEFAULT_COMMAND
@@ -78,11 +78,10 @@ class Attempt:
         finally:
             left = process.end()
             self._guarded("steps", self._take_steps)
-            self._guarded("journal", s.journal.merge)
+            self._guarded("journal", s.chronicle.merge)
             self._feed.close()
         if left:
-            text = f"{left} process(es) that the worker left behind were ended"
-            s.journal.write("warning", message=text)
+            s.chronicle.warn(f"{left} process(es) that the worker left behind were ended")
         return self._ending(process, oom_kills=count_oom_kills() - oom_kills)
 
     def _look(self, process: WorkerProcess, watchdog: Watchdog, output: OutputPump) -> None:
@@ -91,10 +90,10 @@ class Attempt:
         watchdog.saw_steps(count, now_s)
         if self._life.has_moved() or output.is_blocked:
             watchdog.saw_sign_of_life(now_s)
-        self._guarded("journal", self._s.journal.merge)
+        self._guarded("journal", self._s.chronicle.merge)
         if now_s - self._slow_look_s >= _SLOW_LOOK_S:
             self._slow_look_s = now_s
-            self._guarded("memory", lambda: self._sample(process))
+            self._guarded("memory", lambda: self._sample(process, watchdog))
         if self._s.inbox.take_resize():
             process.resize()
         self._heed_signals(process, now_s)
@@ -106,8 +105,9 @@ class Attempt:
         self._s.replica.update(records)
         return len(records)
 
-    def _sample(self, process: WorkerProcess) -> None:
+    def _sample(self, process: WorkerProcess, watchdog: Watchdog) -> None:
         process.family.look()
+        watchdog.saw_cpu_time(process.family.cpu_s())
         self._memory = str(sample_memory(process.family.resident_bytes()))
 
     def _heed_signals(self, process: WorkerProcess, now_s: float) -> None:
@@ -119,13 +119,7 @@ class Attempt:
             grace_s = self._s.spec.settings.watchdog.grace_s
             self._kill_at_s = now_s + grace_s
             process.send(signal.SIGTERM)
-            self._s.journal.write(
-                "signal_received",
-                step=self._feed.last_step,
-                signum=inbox.asked_by,
-                name=signal_name(inbox.asked_by),
-                grace_s=grace_s,
-            )
+            self._s.chronicle.signal_received(inbox.asked_by, self._feed.last_step, grace_s)
         if inbox.is_forced or now_s >= self._kill_at_s:
             process.send(signal.SIGKILL)
 
@@ -138,22 +132,19 @@ class Attempt:
             return count > 0
 
         settings = self._s.spec.settings.watchdog
-        evidence = hang.dump_stacks(process, settings, stacks, is_back=is_back)
         now_s = time.monotonic()
         reason = watchdog.reason(now_s)
+        evidence = hang.dump_stacks(process, settings, stacks, is_back=is_back)
         if evidence is None:
-            text = f"steps come again after a silence; stacks in {stacks}"
-            self._s.journal.write("warning", step=self._feed.last_step, message=text)
+            self._s.chronicle.warn(f"steps come again after a silence: {reason}; see {stacks}")
             return
         self._hang = reason + "".join(f"; in {frame}" for frame in evidence.frames[:1])
-        self._s.journal.write(
-            "hang_detected",
+        self._s.chronicle.hang_detected(
+            reason,
+            evidence,
             step=self._feed.last_step,
-            seconds_since_step=round(watchdog.since_step_s(now_s), 1),
-            limit_s=round(watchdog.timeout_s, 1),
-            frames=evidence.frames,
-            stacks=str(evidence.stacks.relative_to(self._s.rundir.root)),
-            evidence=[reason, *evidence.frames],
+            since_step_s=watchdog.since_step_s(now_s),
+            limit_s=watchdog.timeout_s(now_s),
         )
         hang.end_hung(process)
         process.send(signal.SIGKILL)
@@ -182,5 +173,5 @@ class Attempt:
             if what not in self._reported:
                 self._reported.add(what)
                 text = f"watching the {what} failed: {type(error).__name__}: {error}"
-                self._s.journal.write("warning", message=text)
+                self._s.chronicle.warn(text)
             return None

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from supervisor.parent.exits import signal_name
+from supervisor.parent.hang import HangEvidence
 from supervisor.parent.launch import LaunchSpec
 from supervisor.parent.outcome import Outcome, RunResult
 from supervisor.parent.report_process import write_report_apart
@@ -56,6 +59,37 @@ class Chronicle:
             fp32=order.fp32,
         )
 
+    def merge(self) -> None:
+        """Takes over what the worker has written since."""
+        self._journal.merge()
+
+    def signal_received(self, signum: int, step: int | None, grace_s: float) -> None:
+        name = signal_name(signum)
+        self._journal.write("signal_received", step=step, signum=signum, name=name, grace_s=grace_s)
+        self._teller.say(
+            f"{name}: ending at the next step, with a checkpoint, within {grace_s:g} s; "
+            "a second signal ends at once"
+        )
+
+    def hang_detected(
+        self,
+        reason: str,
+        evidence: HangEvidence,
+        *,
+        step: int | None,
+        since_step_s: float,
+        limit_s: float,
+    ) -> None:
+        self._journal.write(
+            "hang_detected",
+            step=step,
+            seconds_since_step=round(since_step_s, 1),
+            limit_s=round(limit_s, 1),
+            frames=evidence.frames,
+            stacks=str(evidence.stacks.relative_to(self._rundir.root)),
+            evidence=[reason, *evidence.frames],
+        )
+
     def worker_exited(
         self, attempt: int, worker_exit: WorkerExit, risk: CrashRisk | None, *, risky: bool
     ) -> None:
@@ -103,8 +137,10 @@ class Chronicle:
         self._journal.write("warning", message=message)
         self._teller.say(f"warning: {message}")
 
-    def finish(self, outcome: Outcome, last_exit: WorkerExit | None) -> RunResult:
-        """The run is over: says so everywhere, and has the report written."""
+    def finish(
+        self, outcome: Outcome, last_exit: WorkerExit | None, is_forced: Callable[[], bool]
+    ) -> RunResult:
+        """The run is over: says so everywhere, and has the report written unless `is_forced`."""
         step = last_exit.last_step if last_exit else None
         if outcome.state == "gave_up":
             self._journal.write("gave_up", step=step, reason=outcome.reason)
@@ -119,7 +155,7 @@ class Chronicle:
         self._run_file.finish(outcome)
         report = None
         if self._spec.settings.report.enabled:
-            report, why = write_report_apart(self._rundir)
+            report, why = write_report_apart(self._rundir, is_forced)
             if why:
                 self._journal.write("warning", message=f"the report could not be written: {why}")
         lines = closing_lines(

@@ -8,6 +8,7 @@ import time
 
 import psutil
 
+_OWN_END_S = 0.5
 _TERM_S = 2.0
 _KILL_S = 2.0
 _NAP_S = 0.02
@@ -39,13 +40,21 @@ class Family:
                 total += process.memory_info().rss if process else 0
         return total
 
+    def cpu_s(self) -> float:
+        """Returns the processor time that the worker itself has used."""
+        with contextlib.suppress(psutil.Error):
+            times = psutil.Process(self._worker_pid).cpu_times()
+            return float(times.user + times.system)
+        return 0.0
+
     def end(self) -> int:
         """Ends what is left after the worker: SIGTERM, then SIGKILL; returns how many."""
-        left = [process for process in self._known | self._in_session() if _lives(process)]
+        # Some end by themselves when the worker does, such as multiprocessing's resource tracker.
+        left = _wait(self._known | self._in_session(), _OWN_END_S)
         for process in left:
             with contextlib.suppress(psutil.Error):
                 process.terminate()
-        alive = _wait({*_wait(set(left), _TERM_S), *self._in_session()}, 0.0)
+        alive = _wait({*_wait(left, _TERM_S), *self._in_session()}, 0.0)
         for process in alive:
             with contextlib.suppress(psutil.Error):
                 process.kill()

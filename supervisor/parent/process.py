@@ -91,7 +91,15 @@ class WorkerProcess:
 
 def worker_command(spec: LaunchSpec, attempt: int, command: Sequence[str]) -> list[str]:
     """Returns the whole command line of a worker."""
-    line = [*command, "--run-dir", str(spec.run_dir), "--attempt", str(attempt), "--rank", "0"]
+    line = [
+        *command,
+        "--run-dir",
+        str(spec.run_dir.absolute()),
+        "--attempt",
+        str(attempt),
+        "--rank",
+        "0",
+    ]
     line += ["--kind", spec.kind, "--target", spec.target]
     if spec.function is not None:
         line += ["--function", spec.function]

@@ -2,35 +2,61 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 from supervisor.storage.rundir import RunDirectory
 
 _TIMEOUT_S = 120.0
+_POLL_S = 0.1
 _SHOWN = 300
 
 
-def write_report_apart(rundir: RunDirectory) -> tuple[Path | None, str]:
-    """Writes the report of a run; returns its path, or None with the reason. Never raises."""
+def write_report_apart(
+    rundir: RunDirectory, is_forced: Callable[[], bool] = lambda: False
+) -> tuple[Path | None, str]:
+    """Writes the report of a run; returns its path, or None with the reason. Never raises.
+
+    Ends the writing when `is_forced` says that nobody wants to wait for it.
+    """
     try:
         if importlib.util.find_spec("supervisor.report.__main__") is None:
             return None, "this installation has no report writer"
-        done = subprocess.run(
-            [sys.executable, "-m", "supervisor.report", str(rundir.root)],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_TIMEOUT_S,
-            check=False,
-            # A Ctrl-C of an impatient user must not cost the report of what happened.
-            start_new_session=True,
-        )
-    except (OSError, ImportError, subprocess.SubprocessError) as error:
+        with tempfile.TemporaryFile() as errors:
+            code = _run(rundir, errors, is_forced)
+            errors.seek(0)
+            said = errors.read().decode(errors="replace").strip().splitlines()
+    except (OSError, ImportError) as error:
         return None, f"{type(error).__name__}: {error}"[:_SHOWN]
-    if done.returncode != 0:
-        lines = done.stderr.decode(errors="replace").strip().splitlines()
-        return None, (lines[-1] if lines else f"exit code {done.returncode}")[:_SHOWN]
+    if code is None:
+        return None, f"ended before it was done: supervisor report {rundir.root} writes it"
+    if code != 0:
+        return None, (said[-1] if said else f"exit code {code}")[:_SHOWN]
     html = rundir.report / "report.html"
-    return (html, "") if html.exists() else (rundir.report, "")
+    return (html if html.exists() else rundir.report), ""
+
+
+def _run(rundir: RunDirectory, errors: IO[bytes], is_forced: Callable[[], bool]) -> int | None:
+    """Returns the writer's exit code, None if it was ended."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "supervisor.report", str(rundir.root)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=errors,
+        # A Ctrl-C that ends the training must not cost the report of what happened.
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + _TIMEOUT_S
+    while time.monotonic() < deadline and not is_forced():
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(_POLL_S)
+    process.kill()
+    process.wait()
+    return None

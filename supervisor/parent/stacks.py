@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 
 _HEADER = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+.*:$")
 _FRAME = re.compile(r'^\s+File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$')
 
 
-def main_thread_frames(text: str, limit: int = 5) -> tuple[str, ...]:
+_OURS = str(Path(__file__).resolve().parents[1] / "worker") + os.sep
+
+
+def main_thread_frames(text: str, limit: int = 5, ours: str = _OURS) -> tuple[str, ...]:
     """Returns the innermost frames of the main thread in the last dump of `text`, innermost first.
 
     `faulthandler` lists threads newest first, so the main thread is the last block of a dump.
-    Each frame reads ``function (file:line)``. Empty when nothing was dumped.
+    Each frame reads ``function (file:line)``. The outermost frames in the folder `ours`, which only
+    start the user's script, are left out. Empty when nothing was dumped.
     """
-    frames: list[str] = []
+    frames: list[tuple[str, str]] = []
     for line in text.splitlines():
         if _HEADER.match(line):
             frames = []
             continue
         match = _FRAME.match(line)
         if match:
-            frames.append(f"{match['function']} ({match['file']}:{match['line']})")
-    return tuple(frames[:limit])
+            shown = f"{match['function']} ({match['file']}:{match['line']})"
+            frames.append((match["file"], shown))
+    while frames and frames[-1][0].startswith((ours, "<frozen ")):
+        frames.pop()
+    return tuple(shown for _, shown in frames[:limit])

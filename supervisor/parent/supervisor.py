@@ -60,7 +60,7 @@ class Supervisor:
             run.surroundings = Surroundings(
                 spec=self._spec,
                 rundir=prepared.rundir,
-                journal=journal,
+                chronicle=run.chronicle,
                 inbox=self._inbox,
                 replica=run.replica,
                 worker_command=self._worker_command,
@@ -81,18 +81,18 @@ class _Run:
         self._prepared = prepared
         self._rundir = prepared.rundir
         self._inbox = inbox
-        self._chronicle = Chronicle(spec, prepared.rundir, journal)
+        self.chronicle = Chronicle(spec, prepared.rundir, journal)
         self._last_exit: WorkerExit | None = None
         self._ring = CheckpointRing(
             self._rundir.checkpoints,
             spec.settings.checkpoint,
-            on_rejected=self._chronicle.reject_checkpoint,
+            on_rejected=self.chronicle.reject_checkpoint,
         )
-        self.replica = Replica(spec.settings, spec.policy, on_failure=self._chronicle.warn)
+        self.replica = Replica(spec.settings, spec.policy, on_failure=self.chronicle.warn)
 
     def to_its_end(self, backoff: Backoff | None) -> RunResult:
         start = self._first_start()
-        self._chronicle.begin(self._prepared.attempt)
+        self.chronicle.begin(self._prepared.attempt)
         self._warn_of_room()
         restarts = RestartPolicy(
             self._spec.settings.restart,
@@ -103,7 +103,7 @@ class _Run:
             outcome = self._attempts(self._first_order(start), restarts)
         except (SupervisorError, OSError) as error:
             outcome = outcomes.gave_up(str(error))
-        return self._chronicle.finish(outcome, self._last_exit)
+        return self.chronicle.finish(outcome, self._last_exit, lambda: self._inbox.is_forced)
 
     def _attempts(self, order: WorkerOrder, restarts: RestartPolicy) -> Outcome:
         """The loop: launch, watch, classify, then again or not."""
@@ -112,21 +112,21 @@ class _Run:
             if not worker_exit.retry or self._inbox.asked_by is not None:
                 return self._outcome(worker_exit)
             verdict = restarts.decide(worker_exit, risky=self.replica.is_risky)
-            self._chronicle.count_crashes(restarts.crashes)
+            self.chronicle.count_crashes(restarts.crashes)
             if not verdict.again:
                 return outcomes.gave_up(verdict.reason)
             order = self._next_order(order.attempt + 1, verdict)
-            self._chronicle.restart(verdict, order)
+            self.chronicle.restart(verdict, order)
             if self._inbox.sleep(verdict.delay_s):
                 return self._outcome(worker_exit)
 
     def _attempt(self, order: WorkerOrder) -> WorkerExit:
         save_order(self._rundir, order)
-        self._chronicle.begin_attempt(order)
+        self.chronicle.begin_attempt(order)
         self.replica.restart(records_until(self._rundir.steps(0), order.checkpoint_step))
         worker_exit = classify(Attempt(self.surroundings, order.attempt).run())
         self._last_exit = worker_exit
-        self._chronicle.worker_exited(
+        self.chronicle.worker_exited(
             order.attempt, worker_exit, self.replica.risk, risky=self.replica.is_risky
         )
         return worker_exit
@@ -183,9 +183,9 @@ class _Run:
         removed = self._ring.discard_after(-1 if start.step is None else start.step)
         if removed:
             steps = ", ".join(str(checkpoint.step) for checkpoint in removed)
-            self._chronicle.warn(f"checkpoints after the new start were removed: steps {steps}")
+            self.chronicle.warn(f"checkpoints after the new start were removed: steps {steps}")
 
     def _warn_of_room(self) -> None:
         text = self._ring.room_warning()
         if text is not None:
-            self._chronicle.warn(text)
+            self.chronicle.warn(text)

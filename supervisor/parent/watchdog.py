@@ -13,6 +13,10 @@ WINDOW = 200
 SHORTEST_S = 60.0
 FACTOR = 10.0
 QUANTILE = 0.99
+# A worker that computes without a step may be evaluating or preparing data with code that gives no
+# sign of life: it is given longer than one that waits. A loop without end is still found.
+BUSY_FACTOR = 10.0
+BUSY_SHARE = 0.5
 
 
 class Watchdog:
@@ -27,6 +31,8 @@ class Watchdog:
         """`started_s`: when the process was started, on any monotonic clock."""
         self._settings = settings
         self._last_sign_s = started_s
+        self._cpu_s = 0.0
+        self._cpu_at_sign_s = 0.0
         self._last_step_s: float | None = None
         self._started_s = started_s
         self._steps = 0
@@ -41,15 +47,19 @@ class Watchdog:
             self._step_times_s.append((now_s - self._last_step_s) / count)
         self._steps += count
         self._last_step_s = now_s
-        self._last_sign_s = now_s
+        self.saw_sign_of_life(now_s)
 
     def saw_sign_of_life(self, now_s: float) -> None:
         """Takes in that the worker did something that is not a step, at `now_s`."""
         self._last_sign_s = now_s
+        self._cpu_at_sign_s = self._cpu_s
 
-    @property
-    def timeout_s(self) -> float:
-        """How long silence may last now."""
+    def saw_cpu_time(self, cpu_s: float) -> None:
+        """Takes in the processor time that the worker has used so far."""
+        self._cpu_s = cpu_s
+
+    def timeout_s(self, now_s: float) -> float:
+        """Returns how long silence may last; a timeout that the user set is meant as it is."""
         settings = self._settings
         if self._steps == 0:
             return settings.first_step_timeout_s
@@ -57,8 +67,8 @@ class Watchdog:
             return settings.hang_timeout_s
         usual_s = max(SHORTEST_S, FACTOR * self._slow_step_s())
         if self._steps < WARM_UP_STEPS:
-            return max(usual_s, min(WARM_UP_S, settings.first_step_timeout_s))
-        return usual_s
+            usual_s = max(usual_s, min(WARM_UP_S, settings.first_step_timeout_s))
+        return usual_s * BUSY_FACTOR if self._is_busy(now_s) else usual_s
 
     def silent_s(self, now_s: float) -> float:
         """Returns the seconds since the last sign of life."""
@@ -69,12 +79,15 @@ class Watchdog:
         return now_s - (self._started_s if self._last_step_s is None else self._last_step_s)
 
     def is_hanging(self, now_s: float) -> bool:
-        return self.silent_s(now_s) > self.timeout_s
+        return self.silent_s(now_s) > self.timeout_s(now_s)
 
     def reason(self, now_s: float) -> str:
         """Returns one sentence on why the worker counts as hung at `now_s`."""
         what = "no step" if self._steps else "no first step"
-        return f"{what} for {self.since_step_s(now_s):.0f} s (limit {self.timeout_s:.0f} s)"
+        return f"{what} for {self.since_step_s(now_s):.0f} s (limit {self.timeout_s(now_s):.0f} s)"
+
+    def _is_busy(self, now_s: float) -> bool:
+        return self._cpu_s - self._cpu_at_sign_s > BUSY_SHARE * self.silent_s(now_s)
 
     def _slow_step_s(self) -> float:
         if not self._step_times_s:

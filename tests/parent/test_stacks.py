@@ -30,3 +30,11 @@ def test_only_the_innermost_frames_are_shown() -> None:
 def test_nothing_dumped_is_nothing_shown() -> None:
     assert main_thread_frames("") == ()
     assert main_thread_frames("Segmentation fault\x00\n") == ()
+
+
+def test_the_frames_that_start_the_script_are_left_out() -> None:
+    dump = (
+        DUMP + '  File "/ours/program.py", line 9 in run\n  File "<frozen runpy>", line 8 in _run\n'
+    )
+
+    assert main_thread_frames(dump, ours="/ours/") == main_thread_frames(DUMP)

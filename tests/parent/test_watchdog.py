@@ -43,7 +43,7 @@ def test_one_slow_step_of_two_hundred_does_not_stretch_the_limit() -> None:
     for step in range(1, 100):
         watchdog.saw_steps(1, last_s + 500.0 + step)
 
-    assert watchdog.timeout_s == 60.0
+    assert watchdog.timeout_s(last_s + 600.0) == 60.0
 
 
 def test_the_warm_up_is_given_more_time() -> None:
@@ -65,6 +65,26 @@ def test_other_signs_of_life_are_progress_too() -> None:
 
     assert not watchdog.is_hanging(last_s + 100.0)
     assert watchdog.since_step_s(last_s + 100.0) == 100.0
+
+
+def test_a_worker_that_computes_is_given_longer_than_one_that_waits() -> None:
+    watchdog, last_s = stepping(0.01)
+    watchdog.saw_cpu_time(100.0)
+
+    assert not watchdog.is_hanging(last_s + 150.0)
+    assert watchdog.is_hanging(last_s + 201.0)
+
+    watchdog.saw_cpu_time(700.0)
+
+    assert not watchdog.is_hanging(last_s + 600.0)
+    assert watchdog.is_hanging(last_s + 600.1)
+
+
+def test_a_set_timeout_holds_for_a_busy_worker_too() -> None:
+    watchdog, last_s = stepping(0.01, hang_timeout_s=5.0)
+    watchdog.saw_cpu_time(1000.0)
+
+    assert watchdog.is_hanging(last_s + 5.1)
 
 
 @settings(max_examples=50, deadline=None)
