@@ -56,10 +56,17 @@ class DemoView:
         self._losses.append(record.loss)
         self._risks.append(judgement.risk.probability)
         for alert in judgement.alerts:
-            self._events.append((record.step, alert.severity.value, alert.message))
+            self._say(record.step, alert.severity.value, alert.message)
         if judgement.decision is not None and judgement.decision.actions:
             actions = ", ".join(judgement.decision.actions)
-            self._events.append((record.step, "would do", actions))
+            self._say(record.step, "would do", actions)
+
+    def _say(self, step: int, kind: str, sentence: str) -> None:
+        """Adds a line; the same again is shown once, with its newest step."""
+        for event in list(self._events):
+            if event[1:] == (kind, sentence):
+                self._events.remove(event)
+        self._events.append((step, kind, sentence))
 
     def _record(self, step: int) -> StepRecord:
         noise = self._random.gauss(0.0, 1.0)

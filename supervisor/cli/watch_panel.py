@@ -28,24 +28,27 @@ def build_panel(view: WatchView) -> RenderableType:
     return Panel(Group(*parts), title=Text(view.title), title_align="left", subtitle=state)
 
 
-def sparkline(values: Sequence[float], width: int = WIDTH) -> str:
-    """Returns the newest values as one line of bars; several values a bar show their largest.
+def sparkline(
+    values: Sequence[float], width: int = WIDTH, *, span: tuple[float, float] | None = None
+) -> str:
+    """Returns values as one line of bars; several values a bar show their largest.
 
-    A bar with a NaN or an infinity in it is a cross.
+    `span` is what the lowest and the highest bar stand for; by default what the values span. A bar
+    with a NaN or an infinity in it is a cross.
     """
     if not values:
         return ""
     share = max(1, math.ceil(len(values) / width))
     groups = [values[i : i + share] for i in range(0, len(values), share)]
     finite = [value for value in values if math.isfinite(value)]
-    low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
-    span = (high - low) or 1.0
+    low, high = span or ((min(finite), max(finite)) if finite else (0.0, 0.0))
+    height = (high - low) or 1.0
     marks = []
     for group in groups:
         if not all(math.isfinite(value) for value in group):
             marks.append(NONFINITE)
         else:
-            marks.append(BARS[min(int((max(group) - low) / span * len(BARS)), len(BARS) - 1)])
+            marks.append(BARS[min(int((max(group) - low) / height * len(BARS)), len(BARS) - 1)])
     return "".join(marks)
 
 
@@ -86,7 +89,9 @@ def _curves(view: WatchView) -> RenderableType:
     table.add_row(Text("loss", style="dim"), Text(sparkline(view.losses)))
     if view.risks:
         style = risk_style(view.risk)
-        table.add_row(Text("risk", style="dim"), Text(sparkline(view.risks), style=style))
+        table.add_row(
+            Text("risk", style="dim"), Text(sparkline(view.risks, span=(0.0, 1.0)), style=style)
+        )
     return table
 
 
