@@ -32,10 +32,24 @@ from torch.utils import _pytree as pytree
 from supervisor.errors import ConfigError
 from supervisor.storage.private_files import write_json
 
-PROCESS_KINDS = ("sigkill", "sigsegv", "sigterm_parent", "exception", "hang", "out_of_memory", "exit")
+PROCESS_KINDS = (
+    "sigkill",
+    "sigsegv",
+    "sigterm_parent",
+    "exception",
+    "hang",
+    "out_of_memory",
+    "exit",
+)
 NUMERIC_KINDS = (
-    "nan_data", "nan_loss", "nan_gradient", "loss_spike", "gradient_spike", "weight",
-    "second_moment", "lr_spike",
+    "nan_data",
+    "nan_loss",
+    "nan_gradient",
+    "loss_spike",
+    "gradient_spike",
+    "weight",
+    "second_moment",
+    "lr_spike",
 )
 KINDS = (*NUMERIC_KINDS, *PROCESS_KINDS)
 MOMENTS = ("forward", "backward", "update", "after")
@@ -104,7 +118,11 @@ class FaultInjector:
         self._lr: list[tuple[dict[str, Any], Any]] = []
 
     def on_forward(
-        self, step: int, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any],
+        self,
+        step: int,
+        module: Any,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
         call: Callable[[], Any],
     ) -> Callable[[], Any]:
         """Before the first forward of a step runs; may poison its input."""

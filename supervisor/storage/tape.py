@@ -4,8 +4,9 @@ A flat sequence of entries, written in the order in which things happened and re
 order: values that the script read from tensors, states of the random generators after a region of
 training that drew from them, and a marker a step by which the replay proves that it is the same.
 
-The writer buffers; `write_out` and `sync` make everything so far durable, and the first returns the
-offset that a checkpoint keeps. Entries behind that offset are of no use to it: the next attempt cuts them off.
+The writer buffers; `write_out` and `sync` make everything so far durable, and the first returns
+the offset that a checkpoint keeps. Entries behind that offset are of no use to it: the next attempt
+cuts them off.
 """
 
 from __future__ import annotations

@@ -46,7 +46,9 @@ class AnomalyScene:
         if tensors and record.step - self._last_capture >= MIN_STEPS_APART:
             self._last_capture = record.step
             folder = self._store.save(
-                record.step, self._rank, lambda path: _write(path, tensors),
+                record.step,
+                self._rank,
+                lambda path: _write(path, tensors),
                 badness=_badness(record, alerts),
             )
             if folder is not None:

@@ -76,17 +76,22 @@ class Boundary:
         wanted = clinic.wants_checkpoint
         if self._settings.snapshot.enabled and step >= self._next_snapshot and clinic.risk < 0.3:
             self._take_snapshot(step)
-        if wanted or (clinic.risk < 0.5 and self._checkpointer.is_due(step)):
-            if not self._checkpointer.is_busy:
-                clinic.wants_checkpoint = ""
-                self.save(step, wanted or "interval", wait=False)
+        due = wanted or (clinic.risk < 0.5 and self._checkpointer.is_due(step))
+        if due and not self._checkpointer.is_busy:
+            clinic.wants_checkpoint = ""
+            self.save(step, wanted or "interval", wait=False)
         self._checkpointer.healthy_at(step, clinic.last_trouble_step)
         self._leave_if_asked(step)
 
-    def continue_at(self, step: int) -> None:
-        """The state of `step` was put back: the rest of this boundary is done."""
+    def continue_at(self, step: int, held: set[str]) -> None:
+        """The state of `step` was put back: the rest of this boundary is done.
+
+        Args:
+            step: steps done.
+            held: paths of the variables that the checkpoint held.
+        """
         self._first = False
-        self._held.begin_again()
+        self._held.begin(user_frames(), but=held)
         self._next_snapshot = step + 1
 
     def save(self, step: int, reason: str, *, wait: bool) -> float:

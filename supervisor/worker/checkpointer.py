@@ -92,7 +92,7 @@ class Checkpointer:
         self._busy.set()
         self._last_save = time.monotonic()
         self._last_step = step
-        job = _Job(self, step, copied, meta, reason)
+        job = partial(self._write, step, copied, meta, reason)
         if wait:
             job()
         else:
@@ -148,15 +148,14 @@ class Checkpointer:
         while self._busy.is_set():
             time.sleep(0.002)
 
-    def write(
-        self, step: int, state: dict[str, Any], meta: dict[str, Any], reason: str
-    ) -> None:
+    def _write(self, step: int, state: dict[str, Any], meta: dict[str, Any], reason: str) -> None:
         started = time.perf_counter()
         try:
             finite, bad = is_finite(state)
             if not finite:
                 self._journal.write(
-                    "warning", step=step,
+                    "warning",
+                    step=step,
                     message=f"checkpoint of step {step} left out: {bad} is not finite",
                 )
                 return
@@ -171,8 +170,12 @@ class Checkpointer:
             )
             self._unstable.append(step)
             self._journal.write(
-                "checkpoint_saved", step=step, path=str(kept.path.name), reason=reason,
-                bytes=kept.bytes, seconds=time.perf_counter() - started,
+                "checkpoint_saved",
+                step=step,
+                path=str(kept.path.name),
+                reason=reason,
+                bytes=kept.bytes,
+                seconds=time.perf_counter() - started,
             )
             self._warn_of_room()
         except (CheckpointError, OSError) as error:
@@ -193,17 +196,6 @@ class Checkpointer:
         if warning and not self._warned_room:
             self._warned_room = True
             self._journal.write("warning", message=f"disk: {warning}")
-
-
-class _Job:
-    def __init__(
-        self, owner: Checkpointer, step: int, state: dict[str, Any], meta: dict[str, Any], reason: str
-    ) -> None:
-        self._owner = owner
-        self._work = (step, state, meta, reason)
-
-    def __call__(self) -> None:
-        self._owner.write(*self._work)
 
 
 def _fill(state: dict[str, Any], folder: Path) -> None:

@@ -87,8 +87,15 @@ class Clinic:
         self._tell_risk(judgement)
         for name, step, outcome in judgement.outcomes:
             self._journal.write(
-                "action", step=record.step, name=name, rung=None, cause=None, cost_s=0.0,
-                outcome=outcome, applied_at=step, phase="verified",
+                "action",
+                step=record.step,
+                name=name,
+                rung=None,
+                cause=None,
+                cost_s=0.0,
+                outcome=outcome,
+                applied_at=step,
+                phase="verified",
             )
         if judgement.decision is not None:
             self._carry_out(judgement.decision)
@@ -131,9 +138,14 @@ class Clinic:
         rising = (risk.warning and not self._was_warning) or (risk.alarm and not self._was_alarm)
         if rising:
             self._journal.write(
-                "risk", step=risk.step, probability=risk.probability, reason=risk.reason,
-                cause=risk.cause.value, contributions=dict(risk.contributions),
-                alarm=risk.alarm, onset_step=risk.onset_step,
+                "risk",
+                step=risk.step,
+                probability=risk.probability,
+                reason=risk.reason,
+                cause=risk.cause.value,
+                contributions=dict(risk.contributions),
+                alarm=risk.alarm,
+                onset_step=risk.onset_step,
             )
         if risk.alarm:
             self.last_trouble_step = risk.step
@@ -157,9 +169,16 @@ class Clinic:
         self._told_dry[key] = decision.step
         for name in decision.actions:
             self._journal.write(
-                "action", step=decision.step, name=name, rung=decision.rung,
-                cause=decision.cause.value, cost_s=0.0, outcome="would_have", applied=False,
-                reason=decision.reason, risk=decision.risk,
+                "action",
+                step=decision.step,
+                name=name,
+                rung=decision.rung,
+                cause=decision.cause.value,
+                cost_s=0.0,
+                outcome="would_have",
+                applied=False,
+                reason=decision.reason,
+                risk=decision.risk,
             )
 
     def _dispatch(self, name: str, decision: Decision, *, undo: bool) -> None:
@@ -177,15 +196,22 @@ class Clinic:
         result = carry_out(action, context, undo=undo)
         if undo:
             self._journal.write(
-                "action_undone", step=decision.step, name=action.name, cause=decision.cause.value,
-                detail=result.detail, reason=decision.reason,
+                "action_undone",
+                step=decision.step,
+                name=action.name,
+                cause=decision.cause.value,
+                detail=result.detail,
+                reason=decision.reason,
             )
             return
         self.pipeline.settle(result, decision.step)
         self._journal.write("action", step=decision.step, **_action_fields(result, decision))
         if action.name == "rollback" and result.applied:
             self._journal.write(
-                "rollback", step=decision.step, from_step=decision.step, to_step=result.to_step,
+                "rollback",
+                step=decision.step,
+                from_step=decision.step,
+                to_step=result.to_step,
                 cause=decision.cause.value,
             )
 

@@ -220,9 +220,7 @@ class FastForward(Moments):
     # --- helpers -----------------------------------------------------------------------------
 
     def _is_arrival(self) -> bool:
-        return self._boundary_due and (
-            self.steps_done >= self._target or self.disproof is not None
-        )
+        return self._boundary_due and (self.steps_done >= self._target or self.disproof is not None)
 
     def _recorded_backward_calls(self) -> int:
         data = self._tape.find_next(EntryKind.STEP)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -32,13 +32,15 @@ class HeldValues:
         self._known: dict[str, Stamp] = {}
         self._lasting: dict[str, weakref.ref[torch.Tensor]] = {}
 
-    def begin(self, frames: Mapping[str, Any]) -> None:
-        """Remembers what is there before the first step."""
-        self._known = stamps(find_held(frames, self._excluded()))
+    def begin(self, frames: Mapping[str, Any], but: Collection[str] = ()) -> None:
+        """Remembers what is there before the first step.
 
-    def begin_again(self) -> None:
-        """After a resume nothing counts as unchanged since the start: it may have been before."""
-        self._known = {}
+        Args:
+            frames: the user's variables.
+            but: after a resume, the paths that had changed by then already.
+        """
+        known = stamps(find_held(frames, self._excluded()))
+        self._known = {path: stamp for path, stamp in known.items() if path not in but}
 
     def find(self, frames: Mapping[str, Any]) -> dict[str, Any]:
         """Returns path → live value of all that a checkpoint must hold now."""

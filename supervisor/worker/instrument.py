@@ -71,10 +71,9 @@ def _patch_backward(session: Seen) -> None:
     @functools.wraps(tensor_backward)
     def backward(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if not switch.is_ours():
-            return tensor_backward(self, *args, **kwargs)
-        return session.moments.backward(
-            self, lambda root: tensor_backward(root, *args, **kwargs)
-        )
+            return tensor_backward(self, *args, **kwargs)  # type: ignore[no-untyped-call]
+        call = functools.partial(_call_backward, tensor_backward, args, kwargs)
+        return session.moments.backward(self, call)
 
     @functools.wraps(autograd_backward)
     def free_backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
@@ -95,6 +94,12 @@ def _patch_backward(session: Seen) -> None:
     torch.Tensor.backward = backward  # type: ignore[method-assign]
     torch.autograd.backward = free_backward
     torch.autograd.grad = grad
+
+
+def _call_backward(
+    original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], root: Any
+) -> Any:
+    return original(root, *args, **kwargs)
 
 
 def _patch_updates(session: Seen) -> None:
@@ -159,7 +164,7 @@ def _patch_autocast(session: Seen) -> None:
     def __enter__(self: Any) -> Any:
         if session.switch.active and session.fp32_forced():
             self._enabled = False
-        return original(self)
+        return original(self)  # type: ignore[no-untyped-call]
 
     torch.autocast.__enter__ = __enter__  # type: ignore[method-assign]
 

@@ -17,6 +17,7 @@ import torch
 from supervisor.worker.file_sizes import FileSizes
 from supervisor.worker.instrument import Seen
 
+
 def watch_files(session: Seen, sizes: FileSizes) -> None:
     """Patches `open` (appending only) and `torch.save`. Called once, after `instrument`."""
     _patch_append(session, sizes)
@@ -34,7 +35,7 @@ def _patch_append(session: Seen, sizes: FileSizes) -> None:
             sizes.opened(os.fspath(file), replaying=switch.replaying)
         return original(file, mode, *args, **kwargs)
 
-    builtins.open = open_  # type: ignore[assignment]
+    builtins.open = open_
 
 
 def _patch_save(session: Seen) -> None:

@@ -64,7 +64,7 @@ def _patch_item(session: Seen) -> None:
             kind = EntryKind.INT
         return session.moments.read(kind, functools.partial(original, self))
 
-    torch.Tensor.item = item  # type: ignore[method-assign]
+    torch.Tensor.item = item  # type: ignore[method-assign, assignment]
 
 
 def _patch_listing(session: Seen) -> None:
@@ -74,9 +74,7 @@ def _patch_listing(session: Seen) -> None:
         original = getattr(torch.Tensor, name)
 
         @functools.wraps(original)
-        def read(
-            self: torch.Tensor, *args: Any, _original: Any = original, **kwargs: Any
-        ) -> Any:
+        def read(self: torch.Tensor, *args: Any, _original: Any = original, **kwargs: Any) -> Any:
             if switch.depth or not switch.is_ours() or self.numel() > MAX_LISTED:
                 return _original(self, *args, **kwargs)
             call = functools.partial(_original, self, *args, **kwargs)

@@ -38,8 +38,8 @@ from supervisor.worker.held import HeldValues
 from supervisor.worker.life import SignOfLife
 from supervisor.worker.moments import Moments
 from supervisor.worker.monitor import Monitor
-from supervisor.worker.recording import Recording
 from supervisor.worker.observed import observed_numbers
+from supervisor.worker.recording import Recording
 from supervisor.worker.shield import Shield
 from supervisor.worker.silence import Silence
 from supervisor.worker.switch import Switch
@@ -131,10 +131,7 @@ class Session:
             grads_matter=lambda: self.monitor.grads_matter,
             controls_state=self.controls.state_dict,
         )
-        self.updates = UpdateControls(
-            self.controls,
-            lambda step, why: self.journal.write("update_skipped", step=step, reason=why) and None,
-        )
+        self.updates = UpdateControls(self.controls, self._update_skipped)
         self.updates.skip_steps = frozenset(self.order.skip_steps)
         self.life = SignOfLife(self.rundir.root / "alive" / f"rank_{self.rank}")
         self.monitor = Monitor(
@@ -179,6 +176,9 @@ class Session:
 
     def _skip_batches(self, count: int) -> None:
         self._left_out_batches += count
+
+    def _update_skipped(self, step: int, why: str) -> None:
+        self.journal.write("update_skipped", step=step, reason=why)
 
     def _tape_offset(self) -> int:
         """Length of the tape; -1 when it does not tell how the script came here."""
@@ -253,7 +253,7 @@ class Session:
         self.ring.discard_after(start.checkpoint.step)
         self._be_careful()
         self.monitor.continue_at(start.checkpoint.step, replay.lead)
-        self.boundary.continue_at(start.checkpoint.step)
+        self.boundary.continue_at(start.checkpoint.step, set(start.state.get("held", {})))
         self.journal.write(
             "resumed",
             step=start.checkpoint.step,
@@ -281,7 +281,9 @@ class Session:
         meta = start.checkpoint.meta
         self.pipeline.load_state_dict(meta["pipeline"])
         self.controls.load_state_dict(meta["controls"])
-        return problems + list(meta.get("held_left_out", [])) + list(start.state.get("left_out", []))
+        return (
+            problems + list(meta.get("held_left_out", [])) + list(start.state.get("left_out", []))
+        )
 
     def _be_careful(self) -> None:
         if self.order.lr_factor != 1.0 and self.order.careful_steps:
@@ -368,9 +370,7 @@ class Session:
         monitor = self.monitor
         try:
             if completed and not self.clinic.in_trouble(monitor.steps_done):
-                self.checkpointer.close(
-                    ripen=(monitor.steps_done, self.clinic.last_trouble_step)
-                )
+                self.checkpointer.close(ripen=(monitor.steps_done, self.clinic.last_trouble_step))
             else:
                 self.checkpointer.close()
             self.tape.close()

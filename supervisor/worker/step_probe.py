@@ -68,7 +68,9 @@ class StepProbe:
         self.grad_norm = value
         self.norm_of = parameters
 
-    def record(self, step: int, optimizer: Optimizer, *, scaler_skipped: bool = False) -> StepRecord:
+    def record(
+        self, step: int, optimizer: Optimizer, *, scaler_skipped: bool = False
+    ) -> StepRecord:
         """Returns the record of the step whose update is about to be applied."""
         now = time.perf_counter()
         elapsed = now - self._last_time
@@ -103,7 +105,8 @@ class StepProbe:
 
 def gradient_norm(optimizer: Optimizer) -> float | None:
     """Global L2 norm of the gradients that `optimizer` would use now; None if it has none."""
-    grads = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    parameters = (p for group in optimizer.param_groups for p in group["params"])
+    grads = [p.grad for p in parameters if p.grad is not None]
     if not grads:
         return None
     dense = [g.to_dense() if g.is_sparse else g for g in grads]

@@ -64,8 +64,9 @@ class UpdateControls:
 
     def begin(self, optimizer: Optimizer, step: int) -> None:
         controls = self.controls
-        if controls.skip_update or self._follower_skip or step in self.skip_steps:
-            why = "ordered after repeated failures" if step in self.skip_steps else "poisoned update"
+        ordered = step in self.skip_steps
+        if controls.skip_update or self._follower_skip or ordered:
+            why = "ordered after repeated failures" if ordered else "poisoned update"
             self._unhide = hide_gradients(optimizer)
             self._on_skip(step, why)
             return

@@ -41,9 +41,10 @@ def modules_in(frames: Mapping[str, Mapping[str, Any]]) -> list[torch.nn.Module]
     found: list[torch.nn.Module] = []
     for variables in frames.values():
         for value in list(variables.values()):
-            if isinstance(value, torch.nn.Module) and next(value.parameters(), None) is not None:
-                if not any(value is known for known in found):
-                    found.append(value)
+            if not isinstance(value, torch.nn.Module) or next(value.parameters(), None) is None:
+                continue
+            if not any(value is known for known in found):
+                found.append(value)
     return found
 
 
