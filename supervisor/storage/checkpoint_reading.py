@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from typing import NoReturn
 
 from supervisor.errors import CheckpointDamaged
 from supervisor.storage.file_system import FileSystem
@@ -38,6 +39,8 @@ def read_manifest(file_system: FileSystem, path: Path) -> Checkpoint:
         raise CheckpointDamaged(
             f"{path}: no {MANIFEST}, so damaged or not a checkpoint of ours: {_HELP}"
         ) from None
+    except OSError as error:
+        _raise_refusal(path / MANIFEST, error)
     return from_manifest(path, data)
 
 
@@ -68,7 +71,12 @@ def verify(file_system: FileSystem, path: Path, *, fresh: bool = False) -> Check
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             raise CheckpointDamaged(f"{file}: missing: {_HELP}") from None
         except OSError as error:
-            if error.errno != errno.EIO:
-                raise
-            raise CheckpointDamaged(f"{file}: the disk cannot read it: {_HELP}") from error
+            _raise_refusal(file, error)
     return checkpoint
+
+
+def _raise_refusal(file: Path, error: OSError) -> NoReturn:
+    """Tells a block that the disk has lost from a disk that is away or closed to us."""
+    if error.errno != errno.EIO:
+        raise error
+    raise CheckpointDamaged(f"{file}: the disk cannot read it: {_HELP}") from error

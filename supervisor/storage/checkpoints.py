@@ -13,7 +13,7 @@ import contextlib
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from supervisor.storage.manifest import (
     step_of,
     to_manifest,
 )
+from supervisor.storage.refusals import told_refusals
 from supervisor.storage.retention import ripening, superfluous
 from supervisor.storage.staging import stage
 
@@ -43,8 +44,7 @@ OnRejected = Callable[[Checkpoint, str], None]
 class CheckpointRing:
     """The checkpoints of a run. One process saves; any may read; threads may share one.
 
-    Raises (all methods): `CheckpointError` when the disk refuses; the checkpoints that were there
-    are then there still.
+    All methods raise `CheckpointError` when the disk refuses; nothing that was there is lost then.
     """
 
     def __init__(
@@ -76,8 +76,8 @@ class CheckpointRing:
     ) -> Checkpoint:
         """Saves what `write` puts into the folder that it is called with.
 
-        When this returns, the checkpoint is on disk and old ones beyond `keep_last` are gone. A
-        step that was saved before and verifies is returned as it is; a damaged one is put aside.
+        When this returns, it is on disk, and what `retain` does not keep is gone. A step that was
+        saved before and verifies is returned as it is; a damaged one is put aside.
 
         Args:
             step: the step after which the state was taken.
@@ -91,7 +91,7 @@ class CheckpointRing:
             CheckpointError: no room, a read-only disk, or any other refusal of the disk.
         """
         target = self.folder / folder_name(step)
-        with self._lock, self._refusals(target):
+        with self._lock, told_refusals(target):
             existing = self._sound(target)
             if existing is not None:
                 return existing
@@ -116,9 +116,10 @@ class CheckpointRing:
     def checkpoints(self) -> list[Checkpoint]:
         """Returns what has a readable manifest, newest step last; the files are not checked."""
         found = []
-        for path in find_checkpoints(self._disk, self.folder):
-            with contextlib.suppress(CheckpointDamaged, OSError):
-                found.append(read_manifest(self._disk, path))
+        with told_refusals(self.folder):
+            for path in find_checkpoints(self._disk, self.folder):
+                with contextlib.suppress(CheckpointDamaged, OSError):
+                    found.append(read_manifest(self._disk, path))
         return found
 
     def verify(self, checkpoint: Checkpoint) -> None:
@@ -127,18 +128,21 @@ class CheckpointRing:
         Raises:
             CheckpointDamaged: says where, what, and what to do. It must not be loaded.
         """
-        verify(self._disk, checkpoint.path)
+        with told_refusals(checkpoint.path):
+            verify(self._disk, checkpoint.path)
 
     def newest_verified(self, before_step: int | None = None) -> Checkpoint | None:
         """Returns the newest checkpoint that verifies, of a step below `before_step`.
 
         Each damaged one that was passed over is reported to `on_rejected`.
         """
-        return self._newest(before_step, stable=False)
+        with told_refusals(self.folder):
+            return self._newest(before_step, stable=False)
 
     def last_stable(self, before_step: int | None = None) -> Checkpoint | None:
         """Returns the newest stable checkpoint that verifies, of a step below `before_step`."""
-        return self._newest(before_step, stable=True)
+        with told_refusals(self.folder):
+            return self._newest(before_step, stable=True)
 
     def get(self, step: int) -> Checkpoint:
         """Returns the verified checkpoint of a step.
@@ -147,7 +151,8 @@ class CheckpointRing:
             CheckpointDamaged: it is damaged.
             CheckpointError: there is none; the message names those that there are.
         """
-        return verify(self._disk, self._known(step))
+        with told_refusals(self.folder):
+            return verify(self._disk, self._known(step))
 
     def mark_stable(self, step: int) -> Checkpoint:
         """Calls a checkpoint stable, after reading it back from the disk.
@@ -159,7 +164,7 @@ class CheckpointRing:
             CheckpointError: there is none of this step, or the disk refuses; it stays unstable.
         """
         path = self.folder / folder_name(step)
-        with self._lock, self._refusals(path):
+        with self._lock, told_refusals(path):
             checkpoint = verify(self._disk, self._known(step), fresh=True)
             if checkpoint.stable:
                 return checkpoint
@@ -185,7 +190,7 @@ class CheckpointRing:
         For a new attempt that starts from an older checkpoint because the later ones hold the
         trouble: otherwise `save` would take them for its own when it comes to their steps again.
         """
-        with self._lock, self._refusals(self.folder):
+        with self._lock, told_refusals(self.folder):
             later = [c for c in self.checkpoints() if c.step > step]
             for checkpoint in reversed(later):
                 self._remove(checkpoint)
@@ -194,7 +199,7 @@ class CheckpointRing:
     def retain(self) -> None:
         """Removes all but the newest `keep_last`, the newest stable one, the one that will be
         stable next, and the last damaged one."""
-        with self._lock, self._refusals(self.folder):
+        with self._lock, told_refusals(self.folder):
             found = self.checkpoints()
             old = superfluous(found, self._settings, self._spoiled)
             if any(c.stable for c in old):
@@ -209,7 +214,7 @@ class CheckpointRing:
 
     def sweep(self) -> int:
         """Removes what dead processes left half written or half removed; returns how many."""
-        with self._lock, self._refusals(self.folder):
+        with self._lock, told_refusals(self.folder):
             staged = [
                 path for path in self._aside(aside.STAGED) if aside.is_left_over(self._disk, path)
             ]
@@ -220,7 +225,7 @@ class CheckpointRing:
 
     def room_warning(self, estimated_bytes: int | None = None) -> str | None:
         """Returns one sentence when the disk is going to be full soon, None otherwise."""
-        with self._refusals(self.folder):
+        with told_refusals(self.folder):
             return self._room.warning(self.checkpoints(), estimated_bytes)
 
     def _known(self, step: int) -> Path:
@@ -287,14 +292,3 @@ class CheckpointRing:
     def _aside(self, kind: str) -> list[Path]:
         names = self._disk.names(self.folder)
         return [self.folder / name for name in names if aside.kind_of(name) == kind]
-
-    @contextlib.contextmanager
-    def _refusals(self, where: Path) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            what = error.strerror or str(error)
-            raise CheckpointError(
-                f"{where}: {what}: see that the disk has room and may be written; "
-                "older checkpoints are untouched"
-            ) from error

@@ -158,5 +158,5 @@ def test_a_read_only_directory_is_told_with_advice(tmp_path: Path) -> None:
 
     ring = CheckpointRing(tmp_path / "checkpoints", SETTINGS, file_system=ReadOnly())
 
-    with pytest.raises(CheckpointError, match="Read-only file system: see that the disk"):
+    with pytest.raises(CheckpointError, match="Read-only file system: see that the disk has room"):
         ring.save(1, writer(FileSystem(), "1"), reason="interval", meta={})

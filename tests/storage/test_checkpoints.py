@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import math
 from pathlib import Path
@@ -200,6 +201,24 @@ def test_a_file_that_leads_out_of_the_folder_is_never_believed(tmp_path: Path) -
 
     with pytest.raises(CheckpointDamaged, match="leads out of its folder"):
         ring.get(1)
+
+
+def test_a_file_that_the_disk_cannot_read_any_more_is_damage(tmp_path: Path) -> None:
+    class BadBlock(FastDisk):
+        def checksum(self, path: Path, *, fresh: bool = False) -> str:
+            if path.parent.name == "step_00000002":
+                raise OSError(errno.EIO, "Input/output error", str(path))
+            return super().checksum(path, fresh=fresh)
+
+    save(ring_at(tmp_path), 1, 2)
+    ring = CheckpointRing(tmp_path / "checkpoints", SETTINGS, file_system=BadBlock())
+    told = Rejections(ring)
+
+    newest = ring.newest_verified()
+
+    assert newest is not None
+    assert newest.step == 1
+    assert "the disk cannot read it" in told.told[0][1]
 
 
 def test_before_step_is_exclusive(tmp_path: Path) -> None:

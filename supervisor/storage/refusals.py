@@ -1,0 +1,22 @@
+"""Turns what the operating system says no to into an error that tells the user what to do."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from supervisor.errors import CheckpointError
+
+
+@contextlib.contextmanager
+def told_refusals(where: Path) -> Iterator[None]:
+    """Within it, an OSError becomes a `CheckpointError` that names `where`."""
+    try:
+        yield
+    except OSError as error:
+        what = error.strerror or str(error)
+        raise CheckpointError(
+            f"{where}: {what}: see that the disk has room, and may be read and written; "
+            "older checkpoints are untouched"
+        ) from error
