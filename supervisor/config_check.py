@@ -25,6 +25,7 @@ ACTION_NAMES = (
     "tighten_clip",
     "adaptive_clip",
     "fp32_fallback",
+    "fp32_modules",
     "rollback",
     "reset_optimizer",
     "repair_optimizer",

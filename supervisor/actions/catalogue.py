@@ -7,6 +7,7 @@ from supervisor.actions.base import Action
 from supervisor.actions.checkpoint import Checkpoint
 from supervisor.actions.cut_lr import CutLr
 from supervisor.actions.fp32_fallback import Fp32Fallback
+from supervisor.actions.fp32_modules import Fp32Modules
 from supervisor.actions.repair_optimizer import RepairOptimizer
 from supervisor.actions.reset_optimizer import ResetOptimizer
 from supervisor.actions.restart import Restart
@@ -27,6 +28,7 @@ ACTIONS: tuple[type[Action], ...] = (
     SkipData,
     RepairOptimizer,
     ResetOptimizer,
+    Fp32Modules,
     Fp32Fallback,
     Rollback,
     Restart,

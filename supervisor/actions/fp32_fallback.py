@@ -18,7 +18,8 @@ class Fp32Fallback(Action):
 
     The first two are the worker's: its hooks read `Controls.fp32`. A model whose parameters are
     FP16 or BF16 is converted in place, its optimizer state with it; half inputs are cast at the
-    door of every submodule that owns parameters.
+    door of every submodule that owns parameters. A new process that goes on under the fallback
+    applies it again before the state is restored, so that no digit is lost.
     """
 
     name = "fp32_fallback"
@@ -31,9 +32,9 @@ class Fp32Fallback(Action):
         ] = weakref.WeakKeyDictionary()
 
     def precondition(self, context: ActionContext) -> str | None:
-        if context.controls.fp32:
-            return "it is switched on already"
         is_half = any(half_tensors(model) for model in context.registry.models.values())
+        if context.controls.fp32 and not is_half:
+            return "it is switched on already"
         if not is_half and not context.registry.scalers and context.uses_autocast is False:
             return "the run computes in FP32 already"
         return None

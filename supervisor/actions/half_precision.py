@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -28,7 +28,7 @@ def to_fp32(model: nn.Module, optimizers: Mapping[str, torch.optim.Optimizer]) -
     were_half = {id(p): p.dtype for p in model.parameters() if p.dtype in HALF}
     with outside_autograd():
         convert: Any = model._apply
-        convert(lambda tensor: tensor.float() if tensor.dtype in HALF else tensor)
+        convert(to_float)
         _convert_state(optimizers, were_half, torch.float32)
 
 
@@ -53,24 +53,30 @@ def back_to_half(
 def cast_inputs(model: nn.Module) -> list[RemovableHandle]:
     """Lets every submodule that owns parameters, and the root, take half inputs as FP32."""
     return [
-        part.register_forward_pre_hook(_to_float, with_kwargs=True)
+        part.register_forward_pre_hook(_cast_call, with_kwargs=True)
         for part in model.modules()
         if part is model or next(part.parameters(recurse=False), None) is not None
     ]
 
 
-def _to_float(_: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    return _map(args), _map(kwargs)
+def to_float(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns FP16 and BF16 as FP32, everything else as it is."""
+    return tensor.float() if tensor.dtype in HALF else tensor
 
 
-def _map(value: Any) -> Any:
+def map_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+    """Applies `change` to the tensors of nested lists, tuples and dicts."""
     if isinstance(value, torch.Tensor):
-        return value.float() if value.dtype in HALF else value
+        return change(value)
     if type(value) in (list, tuple):
-        return type(value)(_map(item) for item in value)
+        return type(value)(map_tensors(item, change) for item in value)
     if type(value) is dict:
-        return {key: _map(item) for key, item in value.items()}
+        return {key: map_tensors(item, change) for key, item in value.items()}
     return value
+
+
+def _cast_call(_: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    return map_tensors(args, to_float), map_tensors(kwargs, to_float)
 
 
 def _apply_by_id(model: nn.Module, dtypes: Mapping[int, torch.dtype]) -> None:

@@ -9,7 +9,11 @@ from supervisor.actions.base import Action, ActionContext
 from supervisor.records import ActionResult
 
 USUAL_LIMIT = 2.0
-"""A script that does not clip is treated as if it clipped at twice its median norm."""
+"""A script that does not clip is treated as if it clipped at twice its median norm.
+
+Of eight published logs of healthy trainings, seven exceed twice the median of the last 50 norms in
+0 to 0.6 % of their rows, the eighth (speech, DeepSpeech) in 6 %: as a limit it hardly ever acts.
+"""
 
 _FEWEST_NORMS = 5
 

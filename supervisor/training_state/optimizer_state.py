@@ -106,6 +106,26 @@ def restore_optimizer(
             _restore_groups(optimizer, saved)
 
 
+def capture_gradients(optimizer: torch.optim.Optimizer) -> dict[int, torch.Tensor]:
+    """Returns parameter index → live gradient; sparse ones are left out."""
+    parameters = enumerate(optimizer_parameters(optimizer))
+    return {i: local(p.grad) for i, p in parameters if p.grad is not None and not p.grad.is_sparse}
+
+
+def restore_gradients(optimizer: torch.optim.Optimizer, saved: Mapping[int, torch.Tensor]) -> None:
+    """Gives every parameter the gradient it had, in place if it has one; None if it had none."""
+    with outside_autograd():
+        for index, parameter in enumerate(optimizer_parameters(optimizer)):
+            if index not in saved:
+                parameter.grad = None
+            elif parameter.grad is not None and not parameter.grad.is_sparse:
+                write_into(parameter.grad, saved[index])
+            else:
+                wanted = torch.empty_like(parameter, requires_grad=False)
+                write_into(wanted, saved[index])
+                parameter.grad = wanted
+
+
 def _restore_groups(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
     for group, then in zip(optimizer.param_groups, saved["param_groups"], strict=True):
         for key, value in then.items():

@@ -25,8 +25,9 @@ class RngState:
             "numpy": to_plain(np.random.get_state(legacy=False), "NumPy generator", []),
             "torch": torch.get_rng_state(),
         }
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            state["cuda"] = torch.cuda.get_rng_state_all()
+        cuda: Any = torch.cuda
+        if cuda.is_initialized():
+            state["cuda"] = cuda.get_rng_state_all()
         return state
 
     @staticmethod

@@ -32,7 +32,7 @@ from supervisor.training_state.tensors import local, outside_autograd, walk, wal
 FORMAT = 1
 ROLLBACK_PARTS = frozenset({"models", "optimizers", "scalers", "tracked"})
 """What a rollback in place restores; schedulers, counters and RNG stay with the user's loop."""
-ALL_PARTS = ROLLBACK_PARTS | {"groups", "schedulers", "modes", "attributes", "rng"}
+ALL_PARTS = ROLLBACK_PARTS | {"groups", "schedulers", "modes", "attributes", "rng", "grads"}
 
 
 class TrainingState:
@@ -86,7 +86,9 @@ class TrainingState:
             "held": each(held or {}, lambda n, v: to_plain(v, n, left_out)),
         }
         if include_grads:
-            state["grads"] = each(registry.optimizers, lambda _, o: _grads(o))
+            state["grads"] = each(
+                registry.optimizers, lambda _, o: optimizer_state.capture_gradients(o)
+            )
         return state | {"left_out": left_out}
 
     def restore(self, state: Mapping[str, Any], parts: Collection[str] | None = None) -> None:
@@ -124,6 +126,9 @@ class TrainingState:
                 put_back_attributes(model, state["attributes"][name])
         for _, optimizer, saved in optimizers:
             optimizer_state.restore_optimizer(optimizer, saved, groups="groups" in wanted)
+        if "grads" in wanted and "grads" in state:
+            for _, optimizer, saved in _shared(registry.optimizers, state["grads"]):
+                optimizer_state.restore_gradients(optimizer, saved)
         for kind, live in (("schedulers", registry.schedulers), ("tracked", registry.tracked)):
             if kind in wanted:
                 _load_state_dicts(live, state[kind])
@@ -186,11 +191,6 @@ def _append_bounds(
 def _bytes_of(tensor: torch.Tensor) -> Any:
     plain = local(tensor).cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
     return plain.view(torch.uint8).numpy()
-
-
-def _grads(optimizer: torch.optim.Optimizer) -> dict[int, torch.Tensor]:
-    parameters = enumerate(optimizer_state.optimizer_parameters(optimizer))
-    return {i: local(p.grad) for i, p in parameters if p.grad is not None and not p.grad.is_sparse}
 
 
 def _check_names(kind: str, live: Mapping[str, Any], saved: Mapping[str, Any]) -> None:

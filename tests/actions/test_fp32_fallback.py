@@ -90,6 +90,16 @@ def test_applied_and_taken_back_at_once_leaves_no_trace() -> None:
         assert torch.equal(mine, other)
 
 
+def test_a_new_process_under_the_fallback_converts_its_half_precision_model() -> None:
+    scene = half_scene()
+    scene.context.controls.fp32 = True
+
+    result = carry_out(Fp32Fallback(), scene.context)
+
+    assert result.fields["converted"] == ["model_0"]
+    assert dtypes(scene) == {torch.float32}
+
+
 @pytest.mark.parametrize("before", [True, False])
 def test_a_rollback_and_the_fallback_go_together_in_either_order(before: bool) -> None:
     scene, fallback = half_scene(), Fp32Fallback()

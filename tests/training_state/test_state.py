@@ -374,6 +374,24 @@ def test_gradients_are_captured_on_request() -> None:
     assert torch.equal(saved["grads"]["optimizer_0"][0], run.model.first.weight.grad)
 
 
+def test_gradients_that_the_script_accumulates_come_back() -> None:
+    run = build_run(adam)
+    run.model(torch.randn(8, 4)).sum().backward()
+    run.model.first.bias.grad = None
+    saved = copy_state(run.state.capture(include_grads=True))
+    kept = run.model.first.weight.grad
+    run.model(torch.randn(8, 4)).sum().backward()
+    fresh = build_run(adam)
+
+    for one in (run, fresh):
+        one.state.restore(saved)
+
+    assert run.model.first.weight.grad is kept
+    for one in (run, fresh):
+        assert torch.equal(one.model.first.weight.grad, saved["grads"]["optimizer_0"][0])
+        assert one.model.first.bias.grad is None
+
+
 def test_half_precision_state_follows_a_model_that_is_fp32_now() -> None:
     half = build_run(adam, model=SmallModel().bfloat16())
     for parameter in half.model.parameters():
