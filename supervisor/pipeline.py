@@ -138,6 +138,6 @@ class Pipeline:
         self.predictor.load_state_dict(state["predictor"])
 
 
-HISTORY_EVERY = 10
-HISTORY_LENGTH = 60
+HISTORY_EVERY = 25
+HISTORY_LENGTH = 24
 """Copies of the windows are kept for 600 steps, beyond the oldest snapshot (300 steps)."""

@@ -225,7 +225,7 @@ def check_detector(factory: Callable[[], Detector]) -> None:
     Raises:
         AssertionError: naming the run, the step and what was broken.
     """
-    runs = {kind: list(synthetic_run(kind, 300, 1)) for kind in (*HEALTHY_KINDS, *TROUBLED_KINDS)}
+    runs = {kind: list(synthetic_run(kind, 200, 1)) for kind in (*HEALTHY_KINDS, *TROUBLED_KINDS)}
     runs["hostile"] = list(hostile_run())
     for kind, records in runs.items():
         first = _play(factory(), records, kind)

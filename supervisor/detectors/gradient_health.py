@@ -72,8 +72,9 @@ class GradientHealthDetector(Detector):
         if norm < self.vanish_below:
             return "grad_vanishing"
         window = self._window
-        # A deviation of f x the mean needs one value of that size at least: cheap look first.
-        if len(window) < self.window or window.highest < self.variance_factor * window.median:
+        # A deviation of f x the mean needs a value of f^2 x the mean at least: cheap look first.
+        line = max(1.0, self.variance_factor) * self.variance_factor * window.median
+        if len(window) < self.window or window.highest < line:
             return ""
         return "grad_variance" if window.std > self.variance_factor * window.mean else ""
 

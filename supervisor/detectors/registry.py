@@ -76,6 +76,10 @@ def _check_known(name: str, value: Any) -> None:
 def _build(name: str, settings: dict[str, Any]) -> Detector:
     own = settings.pop("class", None)
     kind = _load(name, str(own) if own is not None else {**BUILTIN, **OPTIONAL}[name])
+    if not isinstance(kind, type) or not issubclass(kind, Detector):
+        raise ConfigError(
+            f"detectors.{name}.class: {own}: not a Detector: derive it from supervisor.Detector"
+        )
     parameters = inspect.signature(kind).parameters
     if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         for key in settings:
@@ -87,10 +91,6 @@ def _build(name: str, settings: dict[str, Any]) -> Detector:
         detector = kind(**settings)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"detectors.{name}: {error}: correct its settings") from error
-    if not isinstance(detector, Detector):
-        raise ConfigError(
-            f"detectors.{name}.class: {own}: not a Detector: derive it from supervisor.Detector"
-        )
     if own is not None:
         detector.name = name  # the key in the config names this instance
     return detector

@@ -15,8 +15,9 @@ class SlowDivergenceDetector(Detector):
 
     The alarm line is a rise of `min_rise` and of `errors` standard errors of a block's mean above
     the best, and the loss must rise within this block and within the one before: a level that
-    jumped once and then stays or falls is another data set, not a divergence. On public logs two runs that
-    collapsed were seen 500 and 1,500 steps ahead, without a false alarm in 170,000 steps.
+    jumped once and then stays or falls is another data set, not a divergence.
+    On public logs two runs that collapsed were seen 500 and 1,500 steps before they had, without
+    a false alarm in 170,000 steps.
 
     Args:
         block: steps of a block.

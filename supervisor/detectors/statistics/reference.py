@@ -32,6 +32,7 @@ class Reference:
     __slots__ = (
         "_pending",
         "_rejected",
+        "_scale",
         "_seen",
         "adopt_after",
         "floor",
@@ -57,6 +58,7 @@ class Reference:
         self._pending: deque[float] = deque()
         self._rejected: deque[float] = deque(maxlen=adopt_after)
         self._seen = 0
+        self._scale: float | None = None
 
     def __len__(self) -> int:
         return len(self.window)
@@ -67,6 +69,12 @@ class Reference:
 
     @property
     def scale(self) -> float:
+        """Standard deviation of a normal distribution that fits; `floor` at least."""
+        if self._scale is None:
+            self._scale = self._compute_scale()
+        return self._scale
+
+    def _compute_scale(self) -> float:
         window = self.window
         if not len(window):
             return self.floor
@@ -99,6 +107,7 @@ class Reference:
         self._pending.clear()
         self._rejected.clear()
         self._seen = 0
+        self._scale = None
 
     def _admit(self, value: float) -> None:
         known = len(self.window) >= 10
@@ -108,12 +117,14 @@ class Reference:
                 self._adopt()
             return
         self.window.add(value)
+        self._scale = None
         if self._seen < 3 * self.window.size:
             self.window.shrink(max(YOUNG_WINDOW, self._seen // 3))
         if self._rejected:
             self._rejected.popleft()
 
     def _adopt(self) -> None:
+        self._scale = None
         self.window.clear()
         for value in list(self._rejected)[-self.window.size :]:
             self.window.add(value)
@@ -132,3 +143,4 @@ class Reference:
         self._pending = deque(state["pending"])
         self._rejected = deque(state["rejected"], maxlen=self.adopt_after)
         self._seen = int(state["seen"])
+        self._scale = None

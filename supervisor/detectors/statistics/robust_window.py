@@ -19,13 +19,14 @@ class RobustWindow:
     taken in, so that one NaN cannot blind the window.
     """
 
-    __slots__ = ("_mad", "_sorted", "_values", "size")
+    __slots__ = ("_mad", "_median", "_sorted", "_values", "size")
 
     def __init__(self, size: int) -> None:
         self.size = size
         self._values: deque[float] = deque()
         self._sorted: list[float] = []
         self._mad: float | None = None
+        self._median: float | None = None
 
     def __len__(self) -> int:
         return len(self._sorted)
@@ -34,33 +35,30 @@ class RobustWindow:
         """Takes in `value` and forgets the oldest one when the window is full."""
         if not math.isfinite(value):
             return
-        if len(self._values) >= self.size:
-            del self._sorted[bisect_left(self._sorted, self._values.popleft())]
-        self._values.append(value)
-        insort(self._sorted, value)
-        self._mad = None
+        values, ordered = self._values, self._sorted
+        if len(ordered) >= self.size:
+            del ordered[bisect_left(ordered, values.popleft())]
+        values.append(value)
+        insort(ordered, value)
+        self._mad = self._median = None
 
     def shrink(self, size: int) -> None:
         """Forgets the oldest values beyond the last `size`; the window may grow again."""
         while len(self._values) > size:
             del self._sorted[bisect_left(self._sorted, self._values.popleft())]
-            self._mad = None
+            self._mad = self._median = None
 
     def clear(self) -> None:
         self._values.clear()
         self._sorted.clear()
-        self._mad = None
+        self._mad = self._median = None
 
     @property
     def median(self) -> float:
         """NaN when empty."""
-        count = len(self._sorted)
-        if not count:
-            return math.nan
-        middle = count // 2
-        if count % 2:
-            return self._sorted[middle]
-        return 0.5 * (self._sorted[middle - 1] + self._sorted[middle])
+        if self._median is None:
+            self._median = self._compute_median()
+        return self._median
 
     @property
     def mad(self) -> float:
@@ -110,7 +108,16 @@ class RobustWindow:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._values = deque(state["values"])
         self._sorted = sorted(self._values)
-        self._mad = None
+        self._mad = self._median = None
+
+    def _compute_median(self) -> float:
+        count = len(self._sorted)
+        if not count:
+            return math.nan
+        middle = count // 2
+        if count % 2:
+            return self._sorted[middle]
+        return 0.5 * (self._sorted[middle - 1] + self._sorted[middle])
 
     def _compute_mad(self) -> float:
         count = len(self._sorted)

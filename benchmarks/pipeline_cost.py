@@ -1,0 +1,50 @@
+"""What a step costs: the whole pipeline, and each detector, in microseconds of CPU time.
+
+    python benchmarks/pipeline_cost.py [--steps 5000]
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from typing import Any
+
+from supervisor.detectors.registry import build_detectors
+from supervisor.ladder import default_policy
+from supervisor.pipeline import Pipeline
+from supervisor.records import StepRecord
+from supervisor.settings import RunSettings
+from supervisor.testing import synthetic_run
+
+
+def measure_us(update: Callable[[StepRecord], Any], records: list[StepRecord]) -> float:
+    """Median of five parts, so that one disturbance does not count."""
+    part = len(records) // 5
+    costs = []
+    for index in range(5):
+        begin = time.process_time()
+        for record in records[index * part : (index + 1) * part]:
+            update(record)
+        costs.append((time.process_time() - begin) / part * 1e6)
+    return sorted(costs)[2]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=5000)
+    records = list(synthetic_run("heavy_tailed", parser.parse_args().steps))
+    for detector in build_detectors({}):
+        print(f"{detector.name:20s} {measure_us(detector.update, records):6.2f} us")
+    pipeline = Pipeline(RunSettings(), default_policy())
+    predictor, ladder = pipeline.predictor, pipeline.ladder
+    print(f"{'predictor':20s} {measure_us(lambda r: predictor.update(r, {}), records):6.2f} us")
+    pipeline = Pipeline(RunSettings(), default_policy())
+    risk = pipeline.update(records[0]).risk
+    print(f"{'ladder':20s} {measure_us(lambda r: ladder.decide(r, (), risk), records):6.2f} us")
+    pipeline = Pipeline(RunSettings(), default_policy())
+    print(f"{'whole pipeline':20s} {measure_us(pipeline.update, records):6.2f} us")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from supervisor.detectors.base import Detector
+from supervisor.detectors.registry import BUILTIN, build_detectors
+from supervisor.errors import ConfigError
+from supervisor.records import Alert, StepRecord
+
+
+class OwnDetector(Detector):
+    name = "unnamed"
+
+    def __init__(self, *, line: float = 1.0) -> None:
+        self.line = line
+
+    def update(self, record: StepRecord) -> Alert | None:
+        self.score = 0.0
+        return None
+
+
+HERE = f"{__name__}.OwnDetector"
+
+
+def test_an_empty_section_builds_every_built_in_detector() -> None:
+    names = [detector.name for detector in build_detectors({})]
+
+    assert names == list(BUILTIN)
+
+
+def test_null_switches_a_detector_off_and_settings_reach_the_others() -> None:
+    built = build_detectors({"loss_anomaly": None, "gradient_anomaly": {"k": 2.0}})
+
+    by_name: dict[str, Any] = {detector.name: detector for detector in built}
+    assert "loss_anomaly" not in by_name
+    assert by_name["gradient_anomaly"].k == 2.0
+
+
+def test_a_dotted_path_adds_a_detector_of_ones_own_under_its_key() -> None:
+    built = build_detectors({"mine": {"class": HERE, "line": 3.0}, "too": {"class": HERE}})
+
+    mine, too = (d for d in built if isinstance(d, OwnDetector))
+    assert (mine.name, mine.line) == ("mine", 3.0)
+    assert too.name == "too"
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"loss_anomly": {}}, "did you mean loss_anomaly"),
+        ({"loss_anomaly": {"kk": 1}}, "did you mean k"),
+        ({"loss_anomaly": 3}, "give its settings"),
+        ({"mine": {"class": "no.such.module"}}, "importable"),
+        ({"mine": {"class": "collections.OrderedDict"}}, "not a Detector"),
+        ({"nosuch": None}, "unknown detector"),
+    ],
+)
+def test_a_wrong_section_is_refused_with_advice(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        build_detectors(settings)

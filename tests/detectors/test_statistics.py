@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import math
+import statistics
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from supervisor.detectors.statistics.adaptive_clip import AdaptiveClipThreshold
+from supervisor.detectors.statistics.page_hinkley import PageHinkley
+from supervisor.detectors.statistics.reference import Reference
+from supervisor.detectors.statistics.robust_window import RobustWindow
+
+FLOATS = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=60)
+
+
+@settings(max_examples=50, deadline=None)
+@given(FLOATS, st.integers(1, 20))
+def test_median_and_mad_are_those_of_the_last_values(values: list[float], size: int) -> None:
+    window = RobustWindow(size)
+
+    for value in values:
+        window.add(value)
+
+    last = values[-size:]
+    median = statistics.median(last)
+    assert math.isclose(window.median, median, abs_tol=1e-9)
+    mad = statistics.median([abs(v - median) for v in last])
+    assert math.isclose(window.mad, mad, abs_tol=1e-6)
+    assert window.values() == last
+
+
+def test_a_window_ignores_what_is_not_finite() -> None:
+    window = RobustWindow(3)
+
+    for value in (1.0, math.nan, math.inf, 2.0):
+        window.add(value)
+
+    assert window.values() == [1.0, 2.0]
+
+
+def test_a_reference_is_not_bent_by_outliers_but_adopts_a_level_that_stays() -> None:
+    reference = Reference(size=20, lag=0, adopt_after=30)
+    for index in range(100):
+        reference.push(1.0 + 0.01 * (index % 3))
+
+    for _ in range(29):
+        reference.push(9.0)
+    before = reference.median
+    for _ in range(5):
+        reference.push(9.0)
+
+    assert before < 1.1
+    assert reference.median == 9.0
+
+
+def test_a_reference_ends_a_few_values_ago() -> None:
+    reference = Reference(lag=3)
+
+    for value in range(5):
+        reference.push(float(value))
+
+    assert reference.window.values() == [0.0, 1.0]
+
+
+def test_page_hinkley_grows_when_the_mean_rises_only() -> None:
+    steady, rising = PageHinkley(delta=0.1), PageHinkley(delta=0.1)
+
+    for index in range(100):
+        steady.update(1.0 if index % 2 else -1.0)
+        rising.update((1.0 if index % 2 else -1.0) + (2.0 if index > 50 else 0.0))
+
+    assert steady.deviation < 3.0
+    assert rising.deviation > 20.0
+
+
+def test_the_clip_threshold_is_fixed_first_then_follows_the_norms_within_limits() -> None:
+    clip = AdaptiveClipThreshold(warmup=10, fixed=2.5, low=1.0, high=100.0)
+
+    first = clip.update(50.0)
+    for index in range(200):
+        clip.update(float(index % 10) + 1.0)
+    clip.update(math.nan)
+
+    assert first == 2.5
+    assert 9.0 <= clip.threshold <= 50.0
+    for _ in range(1000):
+        clip.update(1e9)
+    assert clip.threshold == 100.0
+    for _ in range(1000):
+        clip.update(1e-9)
+    assert clip.threshold == 1.0

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from supervisor.detectors.base import Detector
+from supervisor.errors import ConfigError
+from supervisor.ladder import default_policy
+from supervisor.pipeline import Judgement, Pipeline
+from supervisor.records import ActionResult, Alert, StepRecord
+from supervisor.settings import RunSettings
+from supervisor.testing import TROUBLED_KINDS, hostile_run, synthetic_run
+
+
+def pipeline(**detectors: object) -> Pipeline:
+    return Pipeline(RunSettings(detectors=dict(detectors)), default_policy())
+
+
+def actions(judgements: list[Judgement]) -> list[tuple[str, ...]]:
+    return [j.decision.actions for j in judgements if j.decision is not None]
+
+
+class Broken(Detector):
+    name = "broken"
+
+    def update(self, record: StepRecord) -> Alert | None:
+        if record.step == 3:
+            raise ValueError("no such thing")
+        return None
+
+
+@pytest.mark.parametrize("kind", TROUBLED_KINDS)
+def test_the_same_records_give_the_same_judgements(kind: str) -> None:
+    first, second = pipeline(), pipeline()
+
+    for record in synthetic_run(kind, 300):
+        assert repr(first.update(record)) == repr(second.update(record))
+
+
+@pytest.mark.parametrize("kind", TROUBLED_KINDS)
+def test_a_copy_made_in_mid_run_goes_on_bit_for_bit(kind: str) -> None:
+    records = list(synthetic_run(kind, 300))
+    first, copy = pipeline(), pipeline()
+    for record in records[:160]:
+        first.update(record)
+
+    copy.load_state_dict(json.loads(json.dumps(first.state_dict())))
+
+    for record in records[160:]:
+        assert repr(first.update(record)) == repr(copy.update(record))
+
+
+def test_hostile_values_are_survived_with_sane_risk() -> None:
+    judge = pipeline()
+
+    for record in hostile_run():
+        judgement = judge.update(record)
+
+        assert judgement.errors == ()
+        assert 0.0 <= judgement.risk.probability <= 1.0
+
+
+def test_a_detector_that_raises_is_switched_off_and_reported_once() -> None:
+    judge = Pipeline(RunSettings(), default_policy(), extra_detectors=[Broken()])
+
+    judgements = [judge.update(record) for record in synthetic_run("healthy", 10)]
+
+    said = [error for judgement in judgements for error in judgement.errors]
+    assert len(said) == 1
+    assert "broken: ValueError: no such thing" in said[0]
+
+
+def test_a_wrong_section_is_refused_at_construction() -> None:
+    with pytest.raises(ConfigError, match="did you mean"):
+        pipeline(los_anomaly={})
+
+
+def test_one_bad_step_is_skipped_and_the_rest_of_the_run_left_alone() -> None:
+    for kind in ("nan", "nan_gradient", "spike", "gradient_spike"):
+        judge = pipeline()
+
+        judgements = [judge.update(record) for record in synthetic_run(kind, 300)]
+
+        assert actions(judgements) == [("skip_update",)], kind
+
+
+def test_sick_weights_are_rolled_back_within_two_steps_and_the_run_goes_on() -> None:
+    judge = pipeline()
+    healthy = list(synthetic_run("healthy", 400))
+    sick = list(synthetic_run("leap", 400))
+    judgements = [judge.update(record) for record in healthy[:200]]
+
+    judgements += [judge.update(record) for record in sick[200:202]]
+    decision = judgements[-1].decision
+    assert decision is not None
+    assert decision.actions == ("rollback",)
+    assert decision.onset_step == 200
+    judge.settle(ActionResult(name="rollback", applied=True, to_step=190), 201)
+    judge.rolled_back(190)
+    after = [judge.update(record) for record in healthy[202:]]
+
+    assert actions(after) == []
+    assert [o for j in after for o in j.outcomes] == [("rollback", 201, "helped")]
+
+
+def test_a_rollback_brings_the_windows_back_but_not_the_budget() -> None:
+    judge = pipeline()
+    records = list(synthetic_run("healthy", 200))
+    for record in records:
+        judge.update(record)
+    before = judge.ladder.state_dict()
+    twin = pipeline()
+    for record in records[:150]:
+        twin.update(record)
+
+    judge.rolled_back(150)
+
+    assert judge.predictor.state_dict() == twin.predictor.state_dict()
+    assert judge.ladder.state_dict() == before
+
+
+def test_a_rollback_beyond_all_memory_begins_anew() -> None:
+    judge = pipeline()
+    for record in list(synthetic_run("healthy", 50))[30:]:
+        judge.update(record)
+
+    judge.rolled_back(3)
+
+    assert math.isclose(judge.predictor.update(StepRecord(step=4), {}).probability, 0.0)
