@@ -81,7 +81,8 @@ class Attempt:
             self._guarded("journal", s.chronicle.merge)
             self._feed.close()
         if left:
-            s.chronicle.warn(f"{left} process(es) that the worker left behind were ended")
+            text = f"{left} process(es) that the worker left behind were ended"
+            s.chronicle.warn(text, aloud=False)
         return self._ending(process, oom_kills=count_oom_kills() - oom_kills)
 
     def _look(self, process: WorkerProcess, watchdog: Watchdog, output: OutputPump) -> None:

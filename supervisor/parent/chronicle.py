@@ -133,9 +133,11 @@ class Chronicle:
         )
         self._teller.say(f"checkpoint of step {checkpoint.step} is not used: {why}")
 
-    def warn(self, message: str) -> None:
+    def warn(self, message: str, *, aloud: bool = True) -> None:
+        """Writes a warning to the journal, and unless it is a mere detail to the terminal."""
         self._journal.write("warning", message=message)
-        self._teller.say(f"warning: {message}")
+        if aloud:
+            self._teller.say(f"warning: {message}")
 
     def finish(
         self, outcome: Outcome, last_exit: WorkerExit | None, is_forced: Callable[[], bool]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from supervisor.parent.backoff import Backoff
@@ -47,6 +48,14 @@ def fast_settings() -> RunSettings:
     settings.checkpoint.min_free_gib = 0.0
     settings.watchdog.stack_interval_s = 0.2
     return settings
+
+
+def has_ended(pid: int) -> bool:
+    """Zombies have ended too: nobody may be there to collect orphans (a container)."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from supervisor.storage.journal import read_events
+from tests.parent.conftest import has_ended
 
 DRIVER = Path(__file__).with_name("supervise_plan.py")
 _PATIENCE_S = 60.0
@@ -144,4 +144,4 @@ def test_descendants_of_an_interrupted_worker_are_ended(
     run.process.send_signal(signal.SIGTERM)
 
     assert run.wait() == 75
-    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    assert has_ended(pid)

@@ -9,11 +9,10 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import pytest
 
 from supervisor.errors import UsageError
-from tests.parent.conftest import Ran, fast_settings
+from tests.parent.conftest import Ran, fast_settings, has_ended
 
 COMPLETED = ["note", {"kind": "completed"}]
 
@@ -156,7 +155,7 @@ def test_no_descendant_outlives_its_worker(supervise: Callable[..., Ran]) -> Non
     ran = supervise({"1": [["child", True], ["steps", 0, 3], COMPLETED]})
 
     pid = int((ran.run_dir / "child.pid").read_text())
-    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    assert has_ended(pid)
     assert "left behind" in ran.of_kind("warning")[0]["message"]
 
 
