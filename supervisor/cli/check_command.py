@@ -14,9 +14,17 @@ from supervisor.errors import UsageError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", metavar="PATH", type=Path, help="a Python file or a folder")
+    for option, effect in (("--select", "run only these rules"), ("--ignore", "leave these out")):
+        parser.add_argument(
+            option, metavar="RULES", type=_rule_names, default=(), help=f"{effect} (a,b,c)"
+        )
     shape = parser.add_mutually_exclusive_group()
     shape.add_argument("--json", action="store_true", help="print one JSON document")
     shape.add_argument("--sarif", action="store_true", help="print SARIF, for code hosts")
+
+
+def _rule_names(text: str) -> tuple[str, ...]:
+    return tuple(name for name in text.replace(",", " ").split() if name)
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -24,7 +32,8 @@ def execute(args: argparse.Namespace) -> int:
 
     if not args.path.exists():
         raise UsageError(f"{args.path}: no such file or folder: give what is to be checked")
-    result = entry_point("check", "supervisor.source_check.check", "check_source")(args.path)
+    check_source = entry_point("check", "supervisor.source_check.check", "check_source")
+    result = check_source(args.path, select=args.select, ignore=args.ignore)
     if args.sarif:
         print_json(
             entry_point("check --sarif", "supervisor.source_check.sarif", "to_sarif")(result)

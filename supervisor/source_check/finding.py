@@ -40,7 +40,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CheckResult:
-    """The findings of one check, ordered by path, line and column."""
+    """The findings of one check, file by file, within a file by line and column."""
 
     findings: tuple[Finding, ...]
     files: int

@@ -7,7 +7,6 @@ from typing import Any
 from urllib.parse import quote
 
 from supervisor.source_check.finding import CheckResult, Finding, Risk
-from supervisor.source_check.rules import ALL_RULES
 from supervisor.version import __version__
 
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -16,16 +15,15 @@ _LEVELS: dict[Risk, str] = {"high": "error", "medium": "warning", "low": "note"}
 
 def to_sarif(result: CheckResult) -> dict[str, Any]:
     """Returns the SARIF log of a check, with one run; paths are relative to the current folder."""
-    used = {finding.rule for finding in result.findings}
+    used = {finding.rule: finding for finding in result.findings}
     rules = [
         {
-            "id": rule.name,
-            "shortDescription": {"text": rule.message},
-            "help": {"text": rule.fix},
-            "defaultConfiguration": {"level": _LEVELS[rule.risk]},
+            "id": name,
+            "shortDescription": {"text": name.replace("-", " ")},
+            "help": {"text": finding.fix},
+            "defaultConfiguration": {"level": _LEVELS[finding.risk]},
         }
-        for rule in ALL_RULES
-        if rule.name in used
+        for name, finding in used.items()
     ]
     driver = {"name": "supervisor check", "version": __version__, "rules": rules}
     results = [_result(finding) for finding in result.findings]

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from supervisor.source_check.events import Moment, training_of
-from supervisor.source_check.operations import LOSSES, Operation, operations
+from supervisor.source_check.names import last_name
+from supervisor.source_check.operations import LOSSES, operation_of, operations
 from supervisor.source_check.regions import autocast_switch, under_autocast
 from supervisor.source_check.rule import Rule
 from supervisor.source_check.scope import place
 from supervisor.source_check.source import Source
 from supervisor.source_check.values import definitions, ingredients, sole_origin
+
+_CRITERION = re.compile(r"^(criterion|loss_fn|loss_func|loss_function|crit)\w*$|_(criterion|loss)$")
 
 
 def _probability_loss(source: Source) -> Iterator[ast.AST]:
@@ -32,12 +36,18 @@ def _is_float(source: Source, expression: ast.expr | None) -> bool:
 
 
 def _loss_outside(source: Source) -> Iterator[ast.AST]:
-    for operation in operations(source, *LOSSES):
-        output = operation.operand
-        if output is None or under_autocast(source, operation.call) is not None:
+    for _, call in source.all(ast.Call):
+        operation = operation_of(source, call)
+        if operation is not None and operation.name in LOSSES:
+            output = operation.operand
+        elif _CRITERION.search(last_name(call.func)) and call.args:
+            output = call.args[0]
+        else:
             continue
-        if _came_out_of_autocast(source, output) and _is_trained(source, operation):
-            yield operation.call
+        if output is None or under_autocast(source, call) is not None:
+            continue
+        if _came_out_of_autocast(source, output) and _is_trained(source, call):
+            yield call
 
 
 def _came_out_of_autocast(source: Source, output: ast.expr) -> bool:
@@ -55,13 +65,13 @@ def _came_out_of_autocast(source: Source, output: ast.expr) -> bool:
     )
 
 
-def _is_trained(source: Source, loss: Operation) -> bool:
-    scope = source.scope_of(loss.call)
+def _is_trained(source: Source, loss: ast.Call) -> bool:
+    scope = source.scope_of(loss)
     for event in training_of(source).events(scope):
         if event.moment is not Moment.BACKWARD or event.subject is None:
             continue
-        follows = place(event.call) > place(loss.call)
-        if follows and any(node is loss.call for node in ingredients(source, event.subject)):
+        follows = place(event.call) > place(loss)
+        if follows and any(node is loss for node in ingredients(source, event.subject)):
             return True
     return False
 

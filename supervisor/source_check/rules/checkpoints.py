@@ -11,7 +11,7 @@ from supervisor.source_check.names import last_name
 from supervisor.source_check.operations import is_literal, keyword_of
 from supervisor.source_check.rule import Rule
 from supervisor.source_check.source import Source
-from supervisor.source_check.values import sole_origin
+from supervisor.source_check.values import origins, sole_origin
 
 _PROGRESS = re.compile(
     r"^(epochs?|steps?|global_step|iters?|iterations?|start_epoch)$", re.IGNORECASE
@@ -68,7 +68,35 @@ def _mentions(entries: dict[str, ast.expr], pattern: str) -> bool:
     return any(re.search(pattern, text, re.IGNORECASE) for text in texts)
 
 
+def _saves_weights_to_resume(source: Source) -> Iterator[ast.Call]:
+    """Saves of bare weights within the training loop, or to a file called a checkpoint.
+
+    The best weights of a run are kept to be used, not to train on: they are left alone.
+    """
+    training = training_of(source)
+    steps = [e.call for _, e in training.every_event(Moment.STEP, Moment.SCALER_STEP)]
+    for _, call in source.all(ast.Call):
+        if source.names.resolve(call.func) != "torch.save" or len(call.args) < 2 or not steps:
+            continue
+        saved = sole_origin(source, call.args[0])
+        if saved is None or not _is_state(saved) or isinstance(saved, ast.Dict):
+            continue
+        target = " ".join(_texts(source, call.args[1])).lower()
+        around = " ".join(text for text, _ in source.facts(call)).lower()
+        if "best" in target + around or "final" in target:
+            continue
+        if "checkpoint" in target or "ckpt" in target:
+            yield call
+
+
+def _texts(source: Source, expression: ast.expr) -> Iterator[str]:
+    for origin in origins(source, expression):
+        yield ast.unparse(origin)
+
+
 def _without_optimizer(source: Source) -> Iterator[ast.AST]:
+    if not _states_of(source, "optimizer"):
+        yield from _saves_weights_to_resume(source)
     for call, entries in _resume_checkpoints(source):
         if not _mentions(entries, "optim|opt_|_opt|^opt$") and not _states_of(source, "optimizer"):
             yield call

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from supervisor.source_check.events import Moment, training_of
 from supervisor.source_check.names import dotted, last_name
 from supervisor.source_check.operations import keyword_of, operations
+from supervisor.source_check.regions import is_inference_code
 from supervisor.source_check.rule import Rule
 from supervisor.source_check.scope import Scope
 from supervisor.source_check.source import Source
 from supervisor.source_check.values import origins
 
+_MODEL = re.compile(r"(^|[._])(model|net|network)$")
 _FLOAT16 = frozenset({"float16", "half"})
 _BFLOAT16 = frozenset({"bfloat16"})
 
@@ -38,7 +41,9 @@ def _trained_in(source: Source, kinds: frozenset[str]) -> Iterator[ast.AST]:
         if model is None:
             continue
         name = dotted(model) or _assigned_name(source, call)
-        if name is not None and _is_trained(source, scope, name, call):
+        if name is None or is_inference_code(source, call):
+            continue
+        if _is_trained(source, scope, name, call) or _is_stepped(source, scope, name):
             yield call
 
 
@@ -65,6 +70,12 @@ def _is_trained(source: Source, scope: Scope, model: str, cast: ast.Call) -> boo
             if isinstance(ancestor, ast.Call) and "optim" in source.names.resolve(ancestor.func):
                 return True
     return False
+
+
+def _is_stepped(source: Source, scope: Scope, name: str) -> bool:
+    """Is this called a model, in a function that makes training steps?"""
+    moments = {event.moment for event in training_of(source).events(scope)}
+    return bool(_MODEL.search(name)) and {Moment.BACKWARD, Moment.STEP} <= moments
 
 
 def _half_model(source: Source) -> Iterator[ast.AST]:

@@ -14,6 +14,7 @@ from supervisor.source_check.source import Source
 from supervisor.source_check.values import sole_origin
 
 _TO_PROBABILITIES = frozenset({"softmax", "sigmoid"})
+_NORMS = frozenset({"norm", "vector_norm"})
 _RELAYS = frozenset(
     {"view", "reshape", "squeeze", "unsqueeze", "gather", "transpose", "t", "flatten"}
 )
@@ -53,6 +54,26 @@ def _log_of_probabilities(source: Source) -> Iterator[ast.AST]:
 def _is_one_minus(value: ast.BinOp) -> bool:
     one = is_literal(value.left, 1) or is_literal(value.left, 1.0)
     return one and isinstance(value.op, ast.Sub)
+
+
+def _log_of_exponentials(source: Source) -> Iterator[ast.AST]:
+    for operation in operations(source, "log"):
+        total = _operation(source, operation.operand)
+        if total is None or total.name != "sum":
+            continue
+        terms = _operation(source, total.operand)
+        if terms is None or terms.name != "exp" or not is_trained_code(source, operation.call):
+            continue
+        if not _is_shifted(source, terms.operand):
+            yield operation.call
+
+
+def _is_shifted(source: Source, exponent: ast.expr | None) -> bool:
+    """Was the largest value taken off first? Any difference is trusted to be that."""
+    if exponent is None:
+        return True
+    value = _value(source, exponent) or exponent
+    return any(isinstance(node, ast.Sub) for node in ast.walk(value))
 
 
 def _root_of_squares(source: Source) -> Iterator[ast.AST]:
@@ -120,12 +141,21 @@ def _divides_by_spread(source: Source) -> Iterator[ast.AST]:
         divisor = _operation(source, division.right)
         if divisor is None or divisor.operand is None or not _is_torch(source, divisor):
             continue
-        centred = divisor.name == "std" and _is_centred(source, division.left, divisor)
-        scaled = divisor.name == "norm" and _same(source, division.left, divisor.operand)
+        spread = _spread(source, divisor)
+        centred = spread is not None and _is_centred(source, division.left, spread)
+        scaled = divisor.name in _NORMS and _same(source, division.left, divisor.operand)
         if not centred and not scaled:
             continue
         if is_trained_code(source, division) and not _is_guarded(source, division, divisor):
             yield division
+
+
+def _spread(source: Source, divisor: Operation) -> ast.expr | None:
+    """Returns x for ``x.std()`` and ``x.var().sqrt()``."""
+    if divisor.name == "std":
+        return divisor.operand
+    inner = _operation(source, divisor.operand) if divisor.name == "sqrt" else None
+    return inner.operand if inner is not None and inner.name == "var" else None
 
 
 def _is_guarded(source: Source, division: ast.BinOp, divisor: Operation) -> bool:
@@ -140,15 +170,15 @@ def _is_guarded(source: Source, division: ast.BinOp, divisor: Operation) -> bool
     return isinstance(around, ast.Call) and last_name(around.func) in {"where", "nan_to_num"}
 
 
-def _is_centred(source: Source, expression: ast.expr, spread: Operation) -> bool:
+def _is_centred(source: Source, expression: ast.expr, spread: ast.expr) -> bool:
     """Is this ``x - x.mean()`` for the x whose spread is taken?"""
     value = _value(source, expression)
     if not isinstance(value, ast.BinOp) or not isinstance(value.op, ast.Sub):
         return False
     mean = _operation(source, value.right)
-    if mean is None or mean.operand is None or mean.name != "mean" or spread.operand is None:
+    if mean is None or mean.operand is None or mean.name != "mean":
         return False
-    return _same(source, mean.operand, spread.operand)
+    return _same(source, mean.operand, spread)
 
 
 def _same(source: Source, left: ast.expr, right: ast.expr) -> bool:
@@ -177,6 +207,16 @@ RULES = (
         ),
         fix="Use log_softmax or logsigmoid, or clamp the argument from below.",
         find=_log_of_probabilities,
+    ),
+    Rule(
+        name="logsumexp-by-hand",
+        risk="medium",
+        message=(
+            "The logarithm of a sum of exponentials: exp() overflows above 88 in FP32 (11 in "
+            "FP16), and the loss becomes infinite."
+        ),
+        fix="Use torch.logsumexp.",
+        find=_log_of_exponentials,
     ),
     Rule(
         name="sqrt-at-zero",
