@@ -129,6 +129,10 @@ class EscalationLadder:
         if self._budget.is_spent or not self._budget.has_rollbacks:
             return self._last_resort(record, risk)
         extra: tuple[str, ...] = ()
+        undo: tuple[str, ...] = ()
+        if self._budget.rollbacks == 0:
+            # Milder help of the last steps was an attempt at what the rollback now cures.
+            undo = self._treatments.take_back_recent(self.policy.cooldown_steps)
         if self._budget.rollbacks >= 1:
             extra = ("cut_lr",)
         if self._budget.rollbacks >= 2:
@@ -136,7 +140,7 @@ class EscalationLadder:
         self._budget.rollbacks += 1
         self._rolled_back = True
         self._guard.forgive()
-        return self._decide(record, risk, ("rollback", *extra), rung)
+        return replace(self._decide(record, risk, ("rollback", *extra), rung), undo=undo)
 
     def _last_resort(self, record: StepRecord, risk: CrashRisk) -> Decision:
         """Restart once, if the policy has such a rung, then stop."""

@@ -40,6 +40,7 @@ class Treatments:
 
     def reset(self) -> None:
         self.active: list[str] = []
+        self._begun: list[int] = []
         self._trials: list[Trial] = []
         self._recent = RobustWindow(20)
         self._calm = 0
@@ -89,6 +90,7 @@ class Treatments:
         if undone is not None and self._tick - undone <= self.policy.verify_steps:
             self._patience[name] = 2 * self._patience.get(name, 1)
         self.active.append(name)
+        self._begun.append(self._tick)
         self._calm = 0
 
     def failed_to_apply(self, name: str) -> None:
@@ -96,11 +98,20 @@ class Treatments:
         for index in range(len(self.active) - 1, -1, -1):
             if self.active[index] == name:
                 del self.active[index]
+                del self._begun[index]
                 break
         for index in range(len(self._trials) - 1, -1, -1):
             if self._trials[index].name == name:
                 del self._trials[index]
                 break
+
+    def take_back_recent(self, steps: int) -> tuple[str, ...]:
+        """Names of the treatments begun within `steps`, latest first; they leave the list."""
+        names = []
+        while self.active and self._tick - self._begun[-1] <= steps:
+            self._begun.pop()
+            names.append(self.active.pop())
+        return tuple(names)
 
     def restart_watch(self) -> None:
         """The state was put back: what the loss did since says nothing any more."""
@@ -115,6 +126,7 @@ class Treatments:
         if self._calm < self.policy.healthy_steps * self._patience.get(name, 1):
             return None
         self.active.pop()
+        self._begun.pop()
         self._undone_at[name] = self._tick
         self._calm = 0
         return name
@@ -122,6 +134,7 @@ class Treatments:
     def state_dict(self) -> dict[str, Any]:
         return {
             "active": list(self.active),
+            "begun": list(self._begun),
             "trials": [asdict(trial) for trial in self._trials],
             "recent": self._recent.state_dict(),
             "calm": self._calm,
@@ -132,6 +145,7 @@ class Treatments:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.active = list(state["active"])
+        self._begun = list(state["begun"])
         self._trials = [Trial(**trial) for trial in state["trials"]]
         self._recent.load_state_dict(state["recent"])
         self._calm = int(state["calm"])

@@ -65,18 +65,21 @@ def _walk(place: Place, depth: int, seen: set[int], left: list[int]) -> Iterator
     if isinstance(value, (torch.Tensor, np.ndarray)):
         yield place
     elif depth < DEPTH_LIMIT and not isinstance(value, (str, bytes, *_NEVER_WALKED)):
-        for inner in _inside(place.path, value):
+        try:
+            found = list(_inside(place.path, value))
+        except Exception:  # the user's __getattribute__ or the like; nothing to save in there
+            return
+        for inner in found:
             yield from _walk(inner, depth + 1, seen, left)
 
 
 def _inside(path: str, value: Any) -> Iterable[Place]:
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):  # other mappings may read files when they are asked
         if len(value) > _LONG:
             return []
-        put = value.__setitem__ if isinstance(value, dict) else None
         return [
-            Place(path=f"{path}[{key!r}]", value=value[key], replace=_bind(put, key))
-            for key in list(value)
+            Place(path=f"{path}[{key!r}]", value=item, replace=_bind(value.__setitem__, key))
+            for key, item in list(dict.items(value))
             if isinstance(key, (str, int, float, bool, tuple))
         ]
     if isinstance(value, (list, tuple, collections.deque)):

@@ -16,6 +16,7 @@ from supervisor.worker.leaving import WorkerLeaves
 from supervisor.worker.user_frames import user_frames
 
 MIN_SNAPSHOT_STEPS = 5
+MAX_SNAPSHOT_STEPS = 50
 
 
 class Boundary:
@@ -111,10 +112,13 @@ class Boundary:
     def _take_snapshot(self, step: int) -> None:
         state: Mapping[str, Any] = self._state.capture(held=self._held.lasting())
         cost = self._snapshots.take(step, state, {"pipeline_step": step})
-        self._snapshot_cost_s = max(cost, 0.5 * (cost + self._snapshot_cost_s))
+        earlier = self._snapshot_cost_s or cost
+        self._snapshot_cost_s = min(cost, 0.8 * earlier + 0.2 * cost)
         share = self._settings.checkpoint.max_overhead
         apart = self._snapshot_cost_s / (share * self._step_s) if self._step_s > 0.0 else 0.0
-        self._next_snapshot = step + max(MIN_SNAPSHOT_STEPS, min(100, int(apart) + 1))
+        self._next_snapshot = step + max(
+            MIN_SNAPSHOT_STEPS, min(MAX_SNAPSHOT_STEPS, int(apart) + 1)
+        )
 
     def _leave_if_asked(self, step: int) -> None:
         if self.leave is None:

@@ -20,6 +20,7 @@ from supervisor.actions.guard import hide_gradients
 from supervisor.errors import ReplayError
 from supervisor.storage.tape import EntryKind, StepMark, TapeReader
 from supervisor.training_state.registry import Registry
+from supervisor.worker.boundary_clock import BoundaryClock
 from supervisor.worker.moments import Call, Moments
 from supervisor.worker.recording import decode, replay_random
 from supervisor.worker.step_probe import StepProbe, tensors_in
@@ -46,7 +47,7 @@ class FastForward(Moments):
         arrive: Callable[[int, str | None], Moments],
     ) -> None:
         self.steps_done = 0
-        self.lead: Optimizer | None = None
+        self.clock = BoundaryClock()
         self.disproof: str | None = None
         self._switch = switch
         self._registry = registry
@@ -56,7 +57,6 @@ class FastForward(Moments):
         self._probe = StepProbe()
         self._outputs: dict[tuple[Any, ...], Any] = {}
         self._unhide: Callable[[], None] | None = None
-        self._boundary_due = True
         self._zero_grads: dict[int, torch.Tensor] = {}
 
     # --- regions -----------------------------------------------------------------------------
@@ -75,7 +75,7 @@ class FastForward(Moments):
                     return live.forward(module, args, kwargs, call)
                 finally:
                     switch.depth += 1
-            self._boundary_due = False
+            self.clock.passed()
             self._probe.saw_forward(tensors_in(args, kwargs))
             return self._cached_output(module, args, kwargs, call)
         finally:
@@ -147,8 +147,7 @@ class FastForward(Moments):
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         self._registry.add_optimizer(optimizer)
-        if self.lead is None:
-            self.lead = optimizer
+        self.clock.is_lead(optimizer)
         closure = args[0] if args else kwargs.get("closure")
         if closure is not None and self._is_arrival():
             # The forward of this boundary lies within the closure, within the optimizer's step.
@@ -177,15 +176,15 @@ class FastForward(Moments):
             self._unhide = None
         self._switch.depth = max(0, self._switch.depth - 1)
         self._replay_random()
-        if optimizer is self.lead:
-            self._finish_step()
+        if self.clock.is_lead(optimizer):
+            self._finish_step(optimizer)
+        self.clock.updated(optimizer)
 
-    def _finish_step(self) -> None:
-        assert self.lead is not None
+    def _finish_step(self, lead: Optimizer) -> None:
         probe = self._probe
         now = StepMark(
             self.steps_done,
-            float(self.lead.param_groups[0]["lr"]),
+            float(lead.param_groups[0]["lr"]),
             probe.backward_calls,
             probe.forward_calls,
             probe.signature,
@@ -198,7 +197,6 @@ class FastForward(Moments):
                 self._disprove(f"step {self.steps_done}: {error}")
         probe.forget()
         self.steps_done += 1
-        self._boundary_due = True
 
     def _compare(self, recorded: StepMark, now: StepMark) -> None:
         for name, what in (
@@ -220,7 +218,7 @@ class FastForward(Moments):
     # --- helpers -----------------------------------------------------------------------------
 
     def _is_arrival(self) -> bool:
-        return self._boundary_due and (self.steps_done >= self._target or self.disproof is not None)
+        return self.clock.is_due and (self.steps_done >= self._target or self.disproof is not None)
 
     def _recorded_backward_calls(self) -> int:
         data = self._tape.find_next(EntryKind.STEP)

@@ -27,6 +27,7 @@ from supervisor.storage.flight_recorder import (
 )
 from supervisor.storage.tape import EntryKind, StepMark
 from supervisor.training_state.registry import Registry
+from supervisor.worker.boundary_clock import BoundaryClock
 from supervisor.worker.clinic import Clinic
 from supervisor.worker.moments import Call, Moments
 from supervisor.worker.recording import Recording
@@ -70,8 +71,7 @@ class Monitor(Moments):
         self._shield = shield
         self._at_boundary = at_boundary
         self._sign_of_life = sign_of_life
-        self._lead: Optimizer | None = None
-        self._boundary_due = True
+        self._clock = BoundaryClock()
         self._scaled: tuple[Any, Any, float] | None = None
         self._scaler: Any = None
         self._row = -1
@@ -88,8 +88,8 @@ class Monitor(Moments):
         try:
             with self._shield("forward"):
                 self._registry.add_model(module)
-                if self._boundary_due:
-                    self._boundary_due = False
+                if self._clock.is_due:
+                    self._clock.passed()
                     self._at_boundary(self.steps_done)
                 self.probe.saw_forward(tensors_in(args, kwargs))
                 self._sign_of_life()
@@ -107,8 +107,8 @@ class Monitor(Moments):
         try:
             with self._shield("loss"):
                 roots = self._injector.on_loss(self.steps_done, roots)
-                if not self.probe.backward_calls and self._lead is not None:
-                    self.grads_matter = self._updates.has_gradients(self._lead)
+                if not self.probe.backward_calls and self._clock.lead is not None:
+                    self.grads_matter = self._updates.has_gradients(self._clock.lead)
                 self.probe.backward_calls += 1
                 self._see_loss(roots)
             earlier = self._recording.random.before()
@@ -131,7 +131,7 @@ class Monitor(Moments):
     def scaler_step(self, scaler: Any, optimizer: Optimizer, call: Call) -> Any:
         self._judged = False
         result = self._region(call)
-        if not self._judged and (self._lead is None or optimizer is self._lead):
+        if not self._judged and self._clock.is_lead(optimizer):
             with self._shield("scaler"):
                 self._scaler_left_it_out(optimizer)
         return result
@@ -146,10 +146,11 @@ class Monitor(Moments):
             self._injector.on_gradients(self.steps_done, parameters)
             max_norm = self._updates.clip_norm_for_script(max_norm)
         norm = self._region(lambda: call(max_norm))
+        lead = self._clock.lead
         with self._shield("clipping"):
             self._switch.depth += 1
             try:
-                if self._lead is None or len(parameters) == self._updates.size_of(self._lead):
+                if lead is None or len(parameters) == self._updates.size_of(lead):
                     self.probe.saw_norm(float(norm), len(parameters))
             finally:
                 self._switch.depth -= 1
@@ -176,15 +177,14 @@ class Monitor(Moments):
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         self._switch.depth += 1
         with self._shield("update"):
-            if self._lead is None:
-                self._lead = optimizer
             self._judged = True
+            is_lead = self._clock.is_lead(optimizer)
             self._registry.add_optimizer(optimizer)
             closure = args[0] if args else kwargs.get("closure")
             if closure is not None:
                 return self._in_the_open(closure), {}
             self._injector.on_gradients(self.steps_done, self._updates.parameters(optimizer))
-            if optimizer is self._lead:
+            if is_lead:
                 self._judge(optimizer)
             else:
                 self._updates.guard_follower(optimizer)
@@ -194,12 +194,14 @@ class Monitor(Moments):
 
     def after_update(self, optimizer: Optimizer) -> None:
         with self._shield("update"):
-            if optimizer is self._lead and self._row < 0:
+            is_lead = self._clock.is_lead(optimizer)
+            if is_lead and self._row < 0:
                 self._judge(optimizer)  # a closure: what it saw is known only now
             self._updates.end(optimizer)
             self._injector.on_updated(self.steps_done, optimizer, self._registry)
-            if optimizer is self._lead:
-                self._finish_step()
+            if is_lead:
+                self._finish_step(optimizer)
+            self._clock.updated(optimizer)
         self._switch.depth = max(0, self._switch.depth - 1)
 
     def _judge(self, optimizer: Optimizer, *, scaler_skipped: bool = False) -> None:
@@ -223,9 +225,8 @@ class Monitor(Moments):
         skipped = self._updates.controls.skip_update
         self._recorder.mark(self._row, risk=risk, flags=UPDATE_SKIPPED if skipped else 0)
 
-    def _finish_step(self) -> None:
-        probe, lead = self.probe, self._lead
-        assert lead is not None
+    def _finish_step(self, lead: Optimizer) -> None:
+        probe = self.probe
         mark = StepMark(
             self.steps_done,
             float(lead.param_groups[0]["lr"]),
@@ -240,27 +241,25 @@ class Monitor(Moments):
         self._scaled = None
         self._row = -1
         self.steps_done += 1
-        self._boundary_due = True
         self._injector.on_step_done(self.steps_done)
 
     def _scaler_left_it_out(self, optimizer: Optimizer) -> None:
         self._switch.depth += 1
         try:
-            if self._lead is None:
-                self._lead = optimizer
             self._judge(optimizer, scaler_skipped=True)
             self._updates.controls.skip_update = False
-            self._finish_step()
+            self._finish_step(optimizer)
+            self._clock.updated(optimizer)
         finally:
             self._switch.depth -= 1
 
     # --- helpers -----------------------------------------------------------------------------
 
-    def continue_at(self, steps_done: int, lead: Optimizer | None) -> None:
+    def continue_at(self, steps_done: int, clock: BoundaryClock) -> None:
         """Takes over from a fast-forward that stands at the boundary of `steps_done`."""
         self.steps_done = steps_done
-        self._lead = lead
-        self._boundary_due = False
+        self._clock = clock
+        clock.passed()
 
     def _region(self, call: Call) -> Any:
         self._switch.depth += 1

@@ -252,7 +252,7 @@ class Session:
         self._tape_is_whole = disproof is None
         self.ring.discard_after(start.checkpoint.step)
         self._be_careful()
-        self.monitor.continue_at(start.checkpoint.step, replay.lead)
+        self.monitor.continue_at(start.checkpoint.step, replay.clock)
         self.boundary.continue_at(start.checkpoint.step, set(start.state.get("held", {})))
         self.journal.write(
             "resumed",

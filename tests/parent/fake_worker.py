@@ -111,6 +111,14 @@ class FakeWorker:
         }
         (self.rundir.root / f"facts_{self.attempt}.json").write_text(json.dumps(facts))
 
+    def wait_for_columns(self, columns: int) -> None:
+        """Waits until the terminal has that width and its change was announced."""
+        announced: list[int] = []
+        signal.signal(signal.SIGWINCH, lambda signum, frame: announced.append(signum))
+        (self.rundir.root / "ready").touch()
+        while not announced or os.get_terminal_size(1).columns != columns:
+            time.sleep(0.01)
+
     def echo_input(self) -> None:
         os.write(1, os.read(0, 100))
 

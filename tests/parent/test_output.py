@@ -5,10 +5,12 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import signal
 import struct
 import subprocess
 import sys
 import termios
+import time
 import tty
 from pathlib import Path
 from typing import Any
@@ -77,6 +79,25 @@ def test_a_terminal_stays_a_terminal_of_the_same_size(tmp_path: Path) -> None:
     assert facts["isatty"] == [False, True, True]
     assert facts["size"] == [77, 33]
     assert facts["unbuffered"] == os.environ.get("PYTHONUNBUFFERED")
+
+
+def test_a_resized_terminal_is_resized_for_the_worker_too(tmp_path: Path) -> None:
+    ours, theirs = os.openpty()
+    tty.setraw(theirs)
+    plan = {"1": [["wait_for_columns", 123], COMPLETED]}
+
+    with subprocess.Popen(
+        command(tmp_path, plan), stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs
+    ) as process:
+        os.close(theirs)
+        while not (tmp_path / "run/ready").exists() and process.poll() is None:
+            time.sleep(0.02)
+        fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 123, 0, 0))
+        process.send_signal(signal.SIGWINCH)
+        read_all(ours)
+    os.close(ours)
+
+    assert process.returncode == 0
 
 
 def test_only_the_stream_that_is_a_terminal_becomes_one(tmp_path: Path) -> None:

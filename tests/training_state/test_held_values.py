@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -147,6 +148,24 @@ def test_a_local_variable_of_a_suspended_function_is_replaced() -> None:
 
     assert problems == []
     assert hidden.tolist() == [1.0, 1.0]
+
+
+def test_what_might_read_files_or_raises_is_not_asked() -> None:
+    class OnDisk(Mapping[str, Any]):
+        def __getitem__(self, key: str) -> Any:
+            raise AssertionError("asked")
+
+        __iter__ = __len__ = __getitem__  # type: ignore[assignment]
+
+    class Hostile:
+        def __getattribute__(self, name: str) -> Any:
+            if name == "__class__":
+                return Hostile
+            raise OSError(name)
+
+    held = find_held({"main": {"d": OnDisk(), "h": Hostile(), "t": torch.zeros(1)}}, set())
+
+    assert list(held) == ["main.t"]
 
 
 def test_long_logs_are_not_walked() -> None:

@@ -6,13 +6,17 @@ import math
 from collections import deque
 from typing import Any
 
-from supervisor.detectors.statistics.robust_window import RobustWindow
+from supervisor.detectors.statistics.robust_window import NORMAL_MAD, RobustWindow
 
 NORMAL_Q90 = 1.2816
 """The 90th percentile of a standard normal distribution; noise upwards is what matters."""
 
 YOUNG_WINDOW = 15
 """Smallest number of values that the window of a young run keeps."""
+
+YOUNG_MARGIN = 2.0
+"""A young run falls so steeply that its spread is mostly the fall: the noise from step to step,
+with this margin, is the better scale."""
 
 
 class Reference:
@@ -79,19 +83,21 @@ class Reference:
         if not len(window):
             return self.floor
         above = (window.quantile(0.9) - window.median) / NORMAL_Q90
-        return max(window.sigma, above, self.floor)
+        scale = max(window.sigma, above)
+        if self._seen < 3 * window.size:
+            scale = min(scale, YOUNG_MARGIN * _step_scale(window.values()))
+        return max(scale, self.floor)
 
     def z(self, value: float) -> float:
         """How many scales `value` lies above the median; 0 while nothing is known.
 
-        A scale from few values is uncertain: it counts up to three times while the window is not
-        full.
+        A scale from few values is uncertain: it counts up to twice while the window is not full.
         """
         known = len(self.window)
         if not known:
             return 0.0
         z = (value - self.window.median) / self.scale
-        return z if known >= self.window.size else z / (3.0 - 2.0 * known / self.window.size)
+        return z if known >= self.window.size else z / (2.0 - known / self.window.size)
 
     def push(self, value: float) -> None:
         """Takes in the newest value; judge it with `z` before."""
@@ -144,3 +150,11 @@ class Reference:
         self._rejected = deque(state["rejected"], maxlen=self.adopt_after)
         self._seen = int(state["seen"])
         self._scale = None
+
+
+def _step_scale(values: list[float]) -> float:
+    """Standard deviation of noise around any trend, from differences of neighbours."""
+    if len(values) < 3:
+        return math.inf
+    steps = sorted(abs(after - before) for before, after in zip(values, values[1:], strict=False))
+    return NORMAL_MAD * steps[len(steps) // 2] / math.sqrt(2.0)
