@@ -17,7 +17,7 @@ from supervisor.storage.journal import read_events
 from tests.parent.conftest import has_ended
 
 DRIVER = Path(__file__).with_name("supervise_plan.py")
-_PATIENCE_S = 60.0
+_PATIENCE_S = 110.0
 
 
 class Driven:

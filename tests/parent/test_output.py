@@ -44,7 +44,7 @@ def read_all(fd: int) -> bytes:
 def test_pipes_carry_every_byte_on_its_own_stream(tmp_path: Path) -> None:
     plan = {"1": [["write", 1, BYTES], ["write", 2, "to stderr\n"], COMPLETED]}
 
-    done = subprocess.run(command(tmp_path, plan), capture_output=True, timeout=60, check=False)
+    done = subprocess.run(command(tmp_path, plan), capture_output=True, check=False)
 
     assert done.returncode == 0
     assert done.stdout == BYTES.encode("latin-1")
@@ -54,7 +54,7 @@ def test_pipes_carry_every_byte_on_its_own_stream(tmp_path: Path) -> None:
 def test_the_log_holds_both_streams(tmp_path: Path) -> None:
     plan = {"1": [["write", 1, "out\n"], ["write", 2, "err\n"], COMPLETED]}
 
-    subprocess.run(command(tmp_path, plan), capture_output=True, timeout=60, check=True)
+    subprocess.run(command(tmp_path, plan), capture_output=True, check=True)
 
     log = tmp_path / "run/logs/attempt_1/rank_0.log"
     assert sorted(log.read_text().splitlines()) == ["err", "out"]
@@ -126,7 +126,6 @@ def test_the_users_choice_of_buffering_stands(tmp_path: Path) -> None:
         command(tmp_path, {"1": [["describe"], COMPLETED]}),
         env=environment,
         capture_output=True,
-        timeout=60,
         check=True,
     )
 
@@ -139,7 +138,6 @@ def test_standard_input_reaches_the_worker(tmp_path: Path) -> None:
         command(tmp_path, {"1": [["echo_input"], COMPLETED]}),
         input=b"yes\n",
         capture_output=True,
-        timeout=60,
         check=True,
     )
 
@@ -152,7 +150,7 @@ def test_a_reader_that_leaves_does_not_end_the_training(tmp_path: Path) -> None:
     plan = {"1": [["write", 1, "one\n"], ["write", 1, "two\n"], COMPLETED]}
 
     done = subprocess.run(
-        command(tmp_path, plan), stdout=theirs, stderr=subprocess.PIPE, timeout=60, check=False
+        command(tmp_path, plan), stdout=theirs, stderr=subprocess.PIPE, check=False
     )
     os.close(theirs)
 
