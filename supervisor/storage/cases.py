@@ -25,6 +25,8 @@ _WEIGHTS = {"cause": 4.0, "shape": 2.0, "detector": 2.0, "precision": 1.0, "phas
 """How much it says that two crashes agree in this part of the signature; other parts weigh 1."""
 _SIMILAR = 0.5
 """Share of the weights that must agree: with the cause alone, a full signature falls short."""
+_PATIENCE_S = 30.0
+"""How long a run waits for another one that is writing."""
 _COLUMNS = "time, run, cause, signature, treatment, outcome, script"
 
 
@@ -140,7 +142,9 @@ class CaseLibrary:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             # SQLite would make it readable for everyone; its journal takes the mode of the file.
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-            connection = sqlite3.connect(self.path, timeout=10.0)
+            connection = sqlite3.connect(
+                self.path, timeout=_PATIENCE_S, isolation_level="IMMEDIATE"
+            )
             with contextlib.closing(connection) as database, database:
                 database.execute(
                     "CREATE TABLE IF NOT EXISTS cases (id INTEGER PRIMARY KEY, time REAL, "

@@ -92,10 +92,10 @@ def test_similarity_is_the_weighted_share_that_agrees() -> None:
 
 
 def test_several_runs_may_file_at_a_time(library: CaseLibrary) -> None:
-    with ThreadPoolExecutor(4) as threads:
-        list(threads.map(lambda _: library.add(case("rollback", "helped")), range(12)))
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(lambda _: library.add(case("rollback", "helped")), range(6)))
 
-    assert len(library.all()) == 12
+    assert len(library.all()) == 6
 
 
 def test_an_unknown_outcome_is_our_own_mistake(library: CaseLibrary) -> None:
