@@ -23,10 +23,10 @@ types: $(BIN)/supervisor
 	$(BIN)/mypy
 
 unit: $(BIN)/supervisor
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2
 
 scenarios: $(BIN)/supervisor
-	$(BIN)/python -m pytest tests/scenarios
+	$(BIN)/python -m pytest -n 2 tests/scenarios
 
 benchmark: $(BIN)/supervisor
 	$(BIN)/python -m benchmarks.overhead

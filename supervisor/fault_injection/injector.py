@@ -4,7 +4,8 @@
 
 ``kind``    one of `KINDS`
 ``step``    number of the update that the fault belongs to, from 0
-``moment``  for faults of the process: ``forward``, ``backward``, ``update``, ``after`` (default)
+``moment``  for faults of the process: ``forward``, ``evaluation`` (a forward without gradients),
+            ``backward``, ``update``, ``after`` (default)
 ``count``   how often it strikes in the whole run, attempts counted together (default 1)
 ``factor``  for ``loss_spike`` (1e4), ``lr_spike`` (300), ``second_moment`` (1e-9)
 
@@ -52,7 +53,7 @@ NUMERIC_KINDS = (
     "lr_spike",
 )
 KINDS = (*NUMERIC_KINDS, *PROCESS_KINDS)
-MOMENTS = ("forward", "backward", "update", "after")
+MOMENTS = ("forward", "evaluation", "backward", "update", "after")
 
 
 class InjectedFault(RuntimeError):
@@ -128,7 +129,7 @@ class FaultInjector:
         """Before the first forward of a step runs; may poison its input."""
         if not self._faults:
             return call
-        self._process_faults(step, "forward")
+        self._process_faults(step, "forward" if torch.is_grad_enabled() else "evaluation")
         if any(_is_float(v) for v in (*args, *kwargs.values())) and self._strikes(step, "nan_data"):
             poisoned = tuple(_poison(v) for v in args)
             named = {key: _poison(value) for key, value in kwargs.items()}

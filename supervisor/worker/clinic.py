@@ -59,7 +59,7 @@ class Clinic:
         self.last_batch: Any = None
         self._journal = journal
         self._alert_log = alert_log
-        self._actions = actions
+        self.actions = actions
         self._make_context = make_context
         self._on_anomaly = on_anomaly
         self._warn = warn
@@ -182,7 +182,7 @@ class Clinic:
             )
 
     def _dispatch(self, name: str, decision: Decision, *, undo: bool) -> None:
-        action = self._actions.get(name)
+        action = self.actions.get(name)
         if action is None:
             self._warn(f"policy: unknown action '{name}': left out")
             return

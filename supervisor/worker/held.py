@@ -16,7 +16,7 @@ from supervisor.training_state.held_values import (
     storages,
 )
 from supervisor.training_state.registry import Registry
-from supervisor.training_state.tensors import walk_tensors
+from supervisor.training_state.tensors import walk_tensors, write_into
 
 
 class HeldValues:
@@ -68,11 +68,10 @@ class HeldValues:
     def put_back_lasting(self, saved: Mapping[str, Any]) -> None:
         """Writes a snapshot's values into the tensors that are still the same objects."""
         live = self.lasting()
-        with torch.no_grad():
-            for path, value in saved.items():
-                tensor = live.get(path)
-                if tensor is not None and tensor.shape == value.shape:
-                    tensor.copy_(value)
+        for path, value in saved.items():
+            tensor = live.get(path)
+            if tensor is not None and tensor.shape == value.shape:
+                write_into(tensor, value)
 
     def _excluded(self) -> set[int]:
         registry = self._registry

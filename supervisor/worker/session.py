@@ -10,7 +10,7 @@ from typing import Any
 
 from torch.nn import Module
 
-from supervisor.actions.base import ActionContext
+from supervisor.actions.base import ActionContext, carry_out
 from supervisor.actions.catalogue import build_actions
 from supervisor.actions.controls import Controls, Ramp
 from supervisor.config import load_resolved_config, load_resolved_policy
@@ -272,13 +272,17 @@ class Session:
         if not replayed:
             for module in modules_in(frames):
                 self.registry.add_model(module)
+        meta = start.checkpoint.meta
+        if meta["controls"]["fp32"] or self.order.fp32:
+            # Before the state: a model that is half precision itself would lose digits of it.
+            decision = Decision(step=start.checkpoint.step, actions=("fp32_fallback",))
+            carry_out(self.clinic.actions["fp32_fallback"], self._action_context(decision))
         try:
             self.state.restore(start.state)
         except CheckpointError as error:
             problems.append(f"state not restored: {error}")
         if replayed:
             problems += self.held.put_back(frames, start.state.get("held", {}))
-        meta = start.checkpoint.meta
         self.pipeline.load_state_dict(meta["pipeline"])
         self.controls.load_state_dict(meta["controls"])
         return (
@@ -290,8 +294,7 @@ class Session:
             factor = self.order.lr_factor
             self.controls.lr_factor = factor
             self.controls.ramp = Ramp(factor, 1.0, self.order.careful_steps)
-        if self.order.fp32:
-            self.controls.fp32 = True
+        self.controls.fp32 = self.controls.fp32 or self.order.fp32
 
     # --- what the patched functions ask ------------------------------------------------------
 

@@ -1,0 +1,103 @@
+"""Starts real supervised runs, and reads what they left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+TIMEOUT_S = 100.0
+QUICK = ("restart.backoff_s=0.05", "report.enabled=false")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A run that has ended."""
+
+    folder: Path
+    returncode: int
+    stdout: str
+    stderr: str
+
+    @property
+    def run_dir(self) -> Path:
+        return self.folder / "run"
+
+    def events(self, kind: str | None = None) -> list[dict[str, Any]]:
+        lines = (self.run_dir / "events.jsonl").read_text().splitlines()
+        found = [json.loads(line) for line in lines]
+        return [event for event in found if kind is None or event["kind"] == kind]
+
+    def actions(self) -> list[str]:
+        return [e["name"] for e in self.events("action") if e["outcome"] == "applied"]
+
+    def result(self, name: str = "out.pt") -> Any:
+        return torch.load(self.folder / name, weights_only=True)
+
+
+def plain(folder: Path, text: str, arguments: Sequence[str] = ("out.pt",)) -> Ended:
+    """Runs a script with plain python."""
+    return _run(folder, text, [sys.executable, "script.py", *arguments])
+
+
+def supervised(
+    folder: Path,
+    text: str,
+    arguments: Sequence[str] = ("out.pt",),
+    *,
+    settings: Sequence[str] = (),
+    options: Sequence[str] = (),
+    faults: str = "",
+) -> Ended:
+    """Runs a script under `supervisor run`, with reports off and short waits."""
+    given = [*QUICK, *settings, *([f"faults={faults}"] if faults else [])]
+    line = [*supervisor_command(), "run", "--run-dir", "run", *options]
+    for setting in given:
+        line += ["--set", setting]
+    return _run(folder, text, [*line, "script.py", *arguments])
+
+
+def supervisor_command() -> list[str]:
+    return [sys.executable, "-m", "supervisor.cli.main"]
+
+
+def again(ended: Ended, *words: str) -> Ended:
+    """Runs another `supervisor` command in the same folder."""
+    return _finish(ended.folder, [*supervisor_command(), *words])
+
+
+def differences(one: Any, other: Any, path: str = "") -> list[str]:
+    """Returns the paths at which two results are not the same to the bit."""
+    if isinstance(one, dict):
+        if one.keys() != other.keys():
+            return [f"{path}: keys"]
+        return [d for key in one for d in differences(one[key], other[key], f"{path}.{key}")]
+    if isinstance(one, (list, tuple)):
+        if len(one) != len(other):
+            return [f"{path}: length"]
+        pairs = enumerate(zip(one, other, strict=True))
+        return [d for i, (a, b) in pairs for d in differences(a, b, f"{path}[{i}]")]
+    if isinstance(one, torch.Tensor):
+        return [] if torch.equal(one, other) else [path]
+    return [] if one == other or (one != one and other != other) else [path]
+
+
+def _run(folder: Path, text: str, line: list[str]) -> Ended:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "script.py").write_text(text)
+    return _finish(folder, line)
+
+
+def _finish(folder: Path, line: list[str]) -> Ended:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        line, cwd=folder, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S
+    )
+    return Ended(folder, done.returncode, done.stdout, done.stderr)

@@ -1,0 +1,66 @@
+"""Every loop style, undisturbed and killed: the weights are those of plain python to the bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.scenarios.loop_styles import LOOP_STYLES, script
+from tests.scenarios.runs import differences, plain, supervised
+
+STYLES = list(LOOP_STYLES)
+CHECKPOINTS = ("checkpoint.every_steps=4",)
+PLACES = {
+    "first step": "{step: 0}",
+    "checkpoint step": "{step: 7}",
+    "step after a checkpoint": "{step: 8}",
+    "in a forward": "{step: 10, moment: forward}",
+    "in a backward, gradients half summed": "{step: 9, moment: backward}",
+    "before an update": "{step: 6, moment: update}",
+    "in an evaluation": "{step: 8, moment: evaluation}",
+    "twice": "{step: 5}, {kind: sigkill, step: 9}",
+}
+
+
+def _places(style: str, every: bool) -> list[str]:
+    """One place a style, another for each, so that all are struck; or all of them."""
+    names = [name for name in PLACES if name != "in an evaluation" or "no_grad" in script(style)]
+    return names if every else [names[STYLES.index(style) % len(names)]]
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.timeout(900)
+def test_killed_runs_end_with_the_weights_of_plain_python(
+    style: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    every = request.config.getoption("--all-kills")
+    expected = plain(tmp_path / "plain", script(style))
+    assert expected.returncode == 0, expected.stderr
+
+    for number, place in enumerate(_places(style, every)):
+        faults = f"[{{kind: sigkill, {PLACES[place].removeprefix('{')}]"
+        killed = supervised(
+            tmp_path / f"killed_{number}", script(style), settings=CHECKPOINTS, faults=faults
+        )
+
+        assert killed.returncode == 0, (place, killed.stderr)
+        assert len(killed.events("restart")) == (2 if place == "twice" else 1), place
+        assert all(e["exactness"] == "exact" for e in killed.events("resumed")), place
+        assert differences(expected.result(), killed.result()) == [], place
+        if "own checkpoints" in style:
+            logs = [(e.folder / "log.txt").read_text() for e in (expected, killed)]
+            assert logs[0] == logs[1]
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_healthy_runs_are_those_of_plain_python(style: str, tmp_path: Path) -> None:
+    expected = plain(tmp_path / "plain", script(style))
+
+    watched = supervised(tmp_path / "watched", script(style), settings=CHECKPOINTS)
+
+    assert watched.returncode == 0, watched.stderr
+    assert differences(expected.result(), watched.result()) == []
+    assert watched.stdout == expected.stdout
+    assert watched.events("warning") == []
+    assert [name for name in watched.actions() if name != "checkpoint"] == []
