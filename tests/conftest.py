@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+
 import pytest
+
+# Whole runs file their cases in the user's library; tests have one of their own.
+os.environ["SUPERVISOR_CASES"] = os.path.join(
+    tempfile.mkdtemp(prefix="supervisor-cases-"), "cases.sqlite"
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 from collections.abc import Callable
 from typing import Any
 
+from supervisor.errors import SupervisorError
 from supervisor.parent.exits import signal_name
 from supervisor.parent.hang import HangEvidence
 from supervisor.parent.launch import LaunchSpec
@@ -14,6 +17,8 @@ from supervisor.parent.restarts import Verdict
 from supervisor.parent.run_file import RunFile
 from supervisor.parent.summary import Teller, closing_lines, describe_exit, describe_next
 from supervisor.records import CrashRisk, WorkerExit, WorkerOrder
+from supervisor.storage.case_filing import file_cases
+from supervisor.storage.cases import CaseLibrary
 from supervisor.storage.checkpoints import Checkpoint
 from supervisor.storage.journal import JournalMerger
 from supervisor.storage.rundir import RunDirectory
@@ -155,6 +160,8 @@ class Chronicle:
             attempts=self._journal.attempt,
         )
         self._run_file.finish(outcome)
+        with contextlib.suppress(SupervisorError, OSError, sqlite3.Error):
+            file_cases(self._rundir, CaseLibrary())  # a convenience for later runs
         report = None
         if self._spec.settings.report.enabled:
             report, why = write_report_apart(self._rundir, is_forced)

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from supervisor.errors import CheckpointError
+from supervisor.errors import CheckpointDamaged, CheckpointError
 from supervisor.settings import CheckpointSettings
 from supervisor.storage.checkpoints import CheckpointRing
 from supervisor.storage.journal import Journal
@@ -109,7 +109,8 @@ class Checkpointer:
         for saved in due:
             self._unstable.remove(saved)
             if last_trouble >= saved - 1:
-                continue  # trouble came after it: never stable
+                self._ring.spoil(saved)  # trouble came after it
+                continue
             self._start_thread()
             self._jobs.put(lambda saved=saved: self._mark_stable(saved))  # type: ignore[misc]
 
@@ -186,9 +187,11 @@ class Checkpointer:
     def _mark_stable(self, step: int) -> None:
         try:
             self._ring.mark_stable(step)
-        except CheckpointError as error:
+        except CheckpointDamaged as error:
             self._journal.write("checkpoint_rejected", step=step, reason=str(error))
             return
+        except CheckpointError:
+            return  # retention has removed it: there are newer ones
         self._journal.write("checkpoint_stable", step=step)
 
     def _warn_of_room(self) -> None:
