@@ -1,6 +1,6 @@
 """What a step costs: the whole pipeline, and each detector, in microseconds of CPU time.
 
-    python benchmarks/pipeline_cost.py [--steps 5000]
+python benchmarks/pipeline_cost.py [--steps 5000]
 """
 
 from __future__ import annotations

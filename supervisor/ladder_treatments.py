@@ -109,8 +109,8 @@ class Treatments:
         """Names of the treatments begun within `steps`, latest first; they leave the list."""
         names = []
         while self.active and self._tick - self._begun[-1] <= steps:
-            self._begun.pop()
-            names.append(self.active.pop())
+            self.failed_to_apply(name := self.active[-1])
+            names.append(name)
         return tuple(names)
 
     def restart_watch(self) -> None:

@@ -83,9 +83,7 @@ class CrashPredictor:
             loss.calm()
             return
         loss.update(record.loss)
-        leapt = loss.above_start and (
-            loss.rise > math.log(6.0) or (loss.z > 3 and loss.rise > math.log(3.0))
-        )
+        leapt = loss.above_start and loss.z > 4.5 and loss.rise > math.log(3.0)
         warned = loss.z > 6 and loss.rise > math.log(1.15) and loss.above_tail
         self._loss_warned.append(int(warned or leapt))
         self._loss_strong.append(

@@ -283,7 +283,9 @@ def test_cooldown_budget_and_order_of_undo_hold_on_any_course(
     for decision in course.decisions:
         for name in decision.undo:
             assert in_force.pop() == name
-        in_force += [a for a in decision.actions if a in ("cut_lr", "tighten_clip", "fp32_fallback")]
+        in_force += [
+            a for a in decision.actions if a in ("cut_lr", "tighten_clip", "fp32_fallback")
+        ]
     stops = [i for i, d in enumerate(course.decisions) if "stop" in d.actions]
     assert not stops or stops == [len(course.decisions) - 1]
 
