@@ -6,8 +6,6 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 PACKAGE = Path(__file__).parents[1] / "supervisor"
 
 FLOORS: dict[str, int] = {
@@ -59,6 +57,7 @@ TORCH_ROOMS = {
 }
 
 FILES = sorted(PACKAGE.rglob("*.py"))
+TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
 
 
 def room_of(module: str) -> str:
@@ -83,56 +82,51 @@ def own_room(path: Path) -> str:
     return room_of(".".join(path.relative_to(PACKAGE).with_suffix("").parts))
 
 
+def rooms_used(path: Path) -> set[str]:
+    """The other rooms that a file imports, at its top or inside functions."""
+    names = [name for name in imports(TREES[path]) if name.startswith("supervisor.")]
+    return {room_of(name.removeprefix("supervisor.")) for name in names} - {own_room(path)}
+
+
 def name_of(path: Path) -> str:
     return str(path.relative_to(PACKAGE))
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_a_room_imports_only_lower_floors(path: Path) -> None:
-    room = own_room(path)
-    modules = [
-        name for name in imports(ast.parse(path.read_text())) if name.startswith("supervisor.")
-    ]
-
-    rooms = {room_of(name.removeprefix("supervisor.")) for name in modules} - {room}
-
-    strangers = {
-        other
-        for other in rooms
-        if FLOORS[other] >= FLOORS[room] and (room, other) not in NEIGHBOURS
+def test_a_room_imports_only_lower_floors() -> None:
+    broken = {
+        f"{name_of(path)} on floor {FLOORS[own_room(path)]} imports {room}"
+        for path in FILES
+        for room in rooms_used(path)
+        if FLOORS[room] >= FLOORS[own_room(path)] and (own_room(path), room) not in NEIGHBOURS
     }
-    assert not strangers, f"{name_of(path)} on floor {FLOORS[room]} imports {strangers}"
+
+    assert not broken
 
 
 def test_worker_and_parent_are_strangers() -> None:
-    links = {
-        (own_room(path), room_of(name.removeprefix("supervisor.")))
-        for path in FILES
-        for name in imports(ast.parse(path.read_text()))
-        if name.startswith("supervisor.")
-    }
+    links = {(own_room(path), room) for path in FILES for room in rooms_used(path)}
 
     assert ("worker", "parent") not in links
     assert ("parent", "worker") not in links
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_torch_lives_only_in_its_rooms(path: Path) -> None:
-    names = {name.split(".")[0] for name in imports(ast.parse(path.read_text()))}
+def test_torch_lives_only_in_its_rooms() -> None:
+    users = {path for path in FILES if "torch" in {n.split(".")[0] for n in imports(TREES[path])}}
 
-    allowed = own_room(path) in TORCH_ROOMS and not name_of(path).startswith("analysis/backtest")
+    strangers = {name_of(path) for path in users if own_room(path) not in TORCH_ROOMS}
 
-    assert "torch" not in names or allowed, f"{name_of(path)} imports torch"
+    assert not strangers
+    assert not {name_of(path) for path in users if name_of(path).startswith("analysis/backtest")}
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_torch_is_patched_in_one_place_only(path: Path) -> None:
-    name = name_of(path)
+def test_torch_is_patched_in_one_place_only() -> None:
+    patching = {name_of(path) for path in FILES if torch_assignments(TREES[path])}
 
-    patched = torch_assignments(ast.parse(path.read_text()))
-
-    may_patch = name == "worker/instrument.py" or name.startswith("worker/patches_")
-    assert may_patch or not patched, f"{name} assigns {patched}"
+    assert {
+        name
+        for name in patching
+        if name != "worker/instrument.py" and not name.startswith("worker/patches_")
+    } == set()
 
 
 def torch_assignments(tree: ast.Module) -> list[str]:
