@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -275,7 +276,7 @@ def test_cooldown_budget_and_order_of_undo_hold_on_any_course(
 
     treated = [d for d in course.decisions if d.actions and d.actions != ("checkpoint",)]
     ends = [d for d in treated if set(d.actions) & {"restart", "stop"}]
-    for before, after in zip(treated, treated[1:], strict=False):
+    for before, after in itertools.pairwise(treated):
         apart = after.step - before.step
         assert apart >= policy.cooldown_steps or "rollback" in after.actions
     assert len(treated) - len(ends) <= per_run

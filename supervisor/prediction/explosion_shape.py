@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -86,6 +87,6 @@ def _classify(rise: list[float], usual: float) -> str:
     top = max(finite)
     if max(finite[:3]) - usual >= 0.7 * (top - usual):
         return "sudden_jump"
-    steps = list(zip(finite, finite[1:], strict=False))
+    steps = list(itertools.pairwise(finite))
     falls = sum(after < before - 0.05 * (top - usual) for before, after in steps)
     return "oscillating_divergence" if falls >= 0.25 * len(steps) else "exponential_growth"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import deque
 from typing import Any
@@ -156,5 +157,5 @@ def _step_scale(values: list[float]) -> float:
     """Standard deviation of noise around any trend, from differences of neighbours."""
     if len(values) < 3:
         return math.inf
-    steps = sorted(abs(after - before) for before, after in zip(values, values[1:], strict=False))
+    steps = sorted(abs(after - before) for before, after in itertools.pairwise(values))
     return NORMAL_MAD * steps[len(steps) // 2] / math.sqrt(2.0)
