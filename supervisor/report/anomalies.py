@@ -13,6 +13,7 @@ from supervisor.report.material import Material
 
 SHOWN = 12
 JUMP = 0.5
+FIGURES = ("median", "mad", "threshold", "mean", "std", "relative_change")
 HEAVY_TAIL = 1.5  # mean over median from which outliers are taken to have bent the mean
 
 
@@ -62,9 +63,9 @@ def _judge(line: dict[str, Any], name: str) -> str:
             f" (median {show(median)}): an absolute level out of the ordinary"
         )
     if is_jump:
-        joint = " and a jump" if is_high else f"{word} jumped: {show(value)} is"
-        parts.append(f"{joint} of {show(100 * change, 3)} % against the step before")
-    text = "".join(parts) + ("." if is_high else ", though below its line.")
+        joint = "a jump to it," if is_high else f"{word} jumped: {show(value)} is"
+        parts.append(f"{joint} {show(100 * change, 3)} % above the step before")
+    text = ", and ".join(parts) + ("." if is_high else ", though below its line.")
     if median > 0 and mean > HEAVY_TAIL * median:
         text += (
             f" The mean ({show(mean)}) lies far above the median: earlier outliers had bent it,"
@@ -74,17 +75,20 @@ def _judge(line: dict[str, Any], name: str) -> str:
 
 
 def _statistics(info: Any, name: str) -> dict[str, float]:
-    """Finds median, mean, threshold and relative change, nested by name or with it as a prefix."""
+    """Finds what was recorded about the loss or the gradient norm.
+
+    It lies under the value's own name, or under the kind of the alert (``grad_jump``), whose
+    threshold then is the line for a jump, not for the level.
+    """
     if not isinstance(info, Mapping):
         return {}
-    nested = info.get(name)
-    found = {}
-    for key in ("median", "mad", "threshold", "mean", "std", "relative_change"):
-        value = nested.get(key) if isinstance(nested, Mapping) else None
-        if value is None:
-            value = info.get(f"{name}_{key}", info.get(f"{key}_{name}"))
-        if value is not None:
-            found[key] = number(value)
+    found: dict[str, float] = {}
+    for kind, figures in info.items():
+        if not isinstance(figures, Mapping) or not str(kind).startswith(name.split("_")[0]):
+            continue
+        for key in FIGURES:
+            if figures.get(key) is not None and not (key == "threshold" and "jump" in str(kind)):
+                found[key] = number(figures[key])
     return found
 
 

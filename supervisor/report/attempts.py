@@ -41,6 +41,8 @@ def _attempt(material: Material, number: int) -> Attempt:
     steps = material.steps.of_attempt(number)
     exit_event = first_exit(material, number) or _exit_of_notes(material, number) or {}
     resumed: dict[str, Any] = next((e for e in mine if e.get("kind") == "resumed"), {})
+    began: dict[str, Any] = next((e for e in mine if e.get("kind") == "attempt_started"), {})
+    from_step = integer(resumed.get("from_step"))
     started = _first(moment(e.get("time")) for e in mine if e.get("kind") == "attempt_started")
     if started != started:
         started = _first(float(value) for value in steps.time[:1])
@@ -54,7 +56,7 @@ def _attempt(material: Material, number: int) -> Attempt:
         started=clock(started),
         ended=clock(ended),
         seconds=ended - started,
-        from_step=integer(resumed.get("from_step")),
+        from_step=integer(began.get("checkpoint_step")) if from_step is None else from_step,
         exactness=str(resumed.get("exactness") or ""),
         first_step=int(steps.step[0]) if len(steps) else None,
         last_step=int(steps.step[-1]) if len(steps) else last,

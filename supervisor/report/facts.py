@@ -32,6 +32,7 @@ from supervisor.report.verdict import (
 )
 
 MEMORY_KEYS = frozenset({"out_of_memory", "host_out_of_memory", "resources"})
+FROM_OUTSIDE = frozenset({"killed", "preempted", "interrupted"})
 EXPLOSIVE_KEYS = frozenset(
     {"nonfinite_loss", "nonfinite_gradient", "loss_spike", "divergence", "numerical"}
 )
@@ -95,12 +96,16 @@ def build_report(material: Material) -> CrashReport:
 def choose_root(incidents: tuple[Incident, ...], end: str) -> Incident | None:
     """Returns the first incident that the run did not get past, else the first one at all.
 
+    Of a run that was given up, trouble of its own goes before a kill from outside.
     A run that is still healthy at its end has the first trouble it overcame for a root; a run
     that ended otherwise after it overcame everything, the last.
     """
-    for incident in incidents:
-        if not incident.survived:
-            return incident
+    open_ = [incident for incident in incidents if not incident.survived]
+    if open_:
+        # What came from outside does not follow into a new process: when that failed by itself,
+        # and in another way, its own failure is what ended the run.
+        lasting = [incident for incident in open_ if incident.key not in FROM_OUTSIDE]
+        return (lasting or open_)[0] if end == "gave_up" else open_[0]
     if not incidents:
         return None
     return incidents[0] if end in ("completed", "running") else incidents[-1]

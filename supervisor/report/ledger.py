@@ -134,4 +134,14 @@ def _down_s(material: Material) -> float:
         if attempt in hung and math.isfinite(exit_time):
             begin = exit_time
         total += max(0.0, float(steps.time[start]) - begin)
+    last = int(steps.attempt[-1])
+    later = [
+        e for e in material.of_kind("worker_exited") if (integer(e.get("attempt")) or 0) > last
+    ]
+    ends = [time_s for event in later if math.isfinite(time_s := moment(event.get("time")))]
+    if ends:
+        # Attempts that failed before their first step: no training until the last of them ended.
+        exit_time = moment((first_exit(material, last) or {}).get("time"))
+        begin = exit_time if math.isfinite(exit_time) else float(steps.time[-1])
+        total += max(0.0, max(ends) - begin)
     return max(0.0, total - _fast_forward_s(material))

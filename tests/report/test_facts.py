@@ -13,6 +13,7 @@ import pytest
 
 from supervisor.records import NAN
 from supervisor.report.facts import gather
+from supervisor.storage.anomalies import AnomalyLog
 from supervisor.storage.run_state import save_run_state
 from tests.report import synthetic_run
 from tests.report.synthetic_run import ALL_ENDS, SyntheticRun
@@ -219,3 +220,41 @@ def test_the_statistics_verdict_on_an_anomaly_is_told(tmp_path: Path) -> None:
         report.anomalies[0].verdict == "The loss was not finite. The gradient norm was not finite."
     )
     assert report.anomalies[0].batch == "tokens 8×128"
+
+
+def test_a_failure_that_comes_back_goes_before_a_kill_that_was_answered(tmp_path: Path) -> None:
+    run = SyntheticRun(tmp_path / "run")
+    run.begin(1)
+    run.steps(0, 60).checkpoint(50)
+    run.exit("killed", 60, signum=9, returncode=-9)
+    for attempt in (2, 3):
+        run.wait(1.0).event("restart", step=50, next_attempt=attempt)
+        run.attempt = attempt
+        run.event("attempt_started", step=50, checkpoint_step=50)
+        run.wait(2.0).exit("exception", None, evidence=("KeyError: 'label'",))
+    root = run.finish("gave_up")
+
+    report = gather(root)
+
+    assert report.root_cause == "exception"
+    assert "KeyError: 'label'" in report.verdict
+    assert [attempt.from_step for attempt in report.attempts] == [None, 50, 50]
+    assert report.cost.down_s == pytest.approx(6.0)
+
+
+def test_an_anomaly_is_called_a_level_or_a_jump_and_a_bent_mean_is_told(tmp_path: Path) -> None:
+    run = SyntheticRun(tmp_path / "run")
+    log = AnomalyLog(run.rundir, 0)
+    level = {"median": 2.0, "threshold": 3.0, "mean": 4.0, "relative_change": 0.1}
+    jump = {"median": 1.0, "threshold": 1.5, "relative_change": 0.8}
+    log.write(step=5, loss=9.0, grad_norm=1.0, threshold_info={"loss": level})
+    log.write(step=6, loss=2.0, grad_norm=1.8, threshold_info={"grad_jump": jump})
+    log.close()
+
+    first, second = gather(run.rundir.root).anomalies
+
+    assert "The loss was 9, above its line of 3 (median 2): an absolute level" in first.verdict
+    assert "The mean (4) lies far above the median" in first.verdict
+    assert second.verdict == (
+        "The gradient norm jumped: 1.8 is 80 % above the step before, though below its line."
+    )
