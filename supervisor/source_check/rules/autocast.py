@@ -116,8 +116,8 @@ RULES = (
         name="bce-under-autocast",
         risk="high",
         message=(
-            "binary_cross_entropy is not safe in half precision: under autocast it raises an "
-            "error, and a sigmoid that rounds to 0 or 1 has no useful gradient."
+            "binary_cross_entropy is not safe in half precision: autocast on CUDA refuses it "
+            "with an error, and a sigmoid that rounds to 0 or 1 has no useful gradient."
         ),
         fix="Use binary_cross_entropy_with_logits (BCEWithLogitsLoss) without the sigmoid.",
         find=_probability_loss,

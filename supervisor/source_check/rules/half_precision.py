@@ -146,8 +146,8 @@ RULES = (
         name="softmax-without-dtype",
         risk="medium",
         message=(
-            "Softmax of a half-precision tensor without a dtype: exponentials and their sum are "
-            "rounded to half precision."
+            "Softmax of a half-precision tensor without a dtype: probabilities keep two or three "
+            "digits, and in FP16 those below 6e-8 become 0."
         ),
         fix="Give dtype=torch.float32 and cast the result back if need be.",
         find=_half_softmax,
@@ -157,7 +157,7 @@ RULES = (
         risk="medium",
         message=(
             "A reduction of a half-precision tensor: the result overflows above 65,504 in FP16 "
-            "and has three digits in BF16."
+            "and keeps two digits in BF16."
         ),
         fix="Give dtype=torch.float32, or reduce x.float().",
         find=_half_reduction,

@@ -6,12 +6,12 @@ import ast
 from collections.abc import Iterator
 
 from supervisor.source_check.events import Moment, training_of
-from supervisor.source_check.names import last_name
+from supervisor.source_check.names import dotted, last_name
 from supervisor.source_check.operations import Operation, is_literal, operation_of, operations
 from supervisor.source_check.regions import is_trained_code
 from supervisor.source_check.rule import Rule
 from supervisor.source_check.source import Source
-from supervisor.source_check.values import sole_origin
+from supervisor.source_check.values import origins, sole_origin
 
 _TO_PROBABILITIES = frozenset({"softmax", "sigmoid"})
 _NORMS = frozenset({"norm", "vector_norm"})
@@ -100,12 +100,12 @@ def _can_be_zero(source: Source, value: ast.expr) -> bool:
     return False
 
 
-def _is_of_loss(source: Source, value: ast.expr) -> bool:
+def _is_of_loss(source: Source, value: ast.expr, *words: str) -> bool:
     """Distances are often of data alone; in a loss or a module's forward they have gradients."""
     for ancestor in source.ancestors(value):
         named = isinstance(ancestor, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
         name = getattr(ancestor, "name", "").lower() if named else ""
-        if name == "forward" or "loss" in name:
+        if name == "forward" or any(word in name for word in ("loss", *words)):
             return True
     events = training_of(source).events(source.scope_of(value))
     return any(event.moment is Moment.BACKWARD for event in events)
@@ -143,7 +143,7 @@ def _divides_by_spread(source: Source) -> Iterator[ast.AST]:
             continue
         spread = _spread(source, divisor)
         centred = spread is not None and _is_centred(source, division.left, spread)
-        scaled = divisor.name in _NORMS and _same(source, division.left, divisor.operand)
+        scaled = divisor.name in _NORMS and _is_scaled(source, division, divisor.operand)
         if not centred and not scaled:
             continue
         if is_trained_code(source, division) and not _is_guarded(source, division, divisor):
@@ -164,6 +164,8 @@ def _is_guarded(source: Source, division: ast.BinOp, divisor: Operation) -> bool
     if any(text in condition for condition, _ in source.facts(division)):
         return True
     made = _operation(source, divisor.operand)
+    while made is not None and made.name in {"to", "type_as", "float", "cuda"}:
+        made = _operation(source, made.operand)
     if made is not None and made.name in {"eye", "ones", "randn", "randn_like", "rand"}:
         return True
     around = next(source.ancestors(division), None)
@@ -183,6 +185,32 @@ def _is_centred(source: Source, expression: ast.expr, spread: ast.expr) -> bool:
 
 def _same(source: Source, left: ast.expr, right: ast.expr) -> bool:
     return ast.unparse(left) == ast.unparse(right)
+
+
+def _is_scaled(source: Source, division: ast.BinOp, measured: ast.expr) -> bool:
+    """Is this ``x / x.norm()``, for an x that is not what a layer has just put out?
+
+    The output of a layer with a bias is not zero in practice; data and parameters can be.
+    """
+    if not _same(source, division.left, measured) or not _is_of_loss(source, division, "norm"):
+        return False
+    return not any(_is_layer_call(source, origin) for origin in origins(source, measured))
+
+
+def _is_layer_call(source: Source, value: ast.expr) -> bool:
+    if isinstance(value, ast.BinOp):
+        return _is_layer_call(source, value.left) or _is_layer_call(source, value.right)
+    if isinstance(value, (ast.Subscript, ast.Attribute)) and dotted(value) != "self":
+        return any(
+            _is_layer_call(source, o) for o in origins(source, value.value) if o is not value
+        )
+    if not isinstance(value, ast.Call):
+        return False
+    operation = operation_of(source, value)
+    if operation is not None and operation.name in _RELAYS and operation.operand is not None:
+        return any(_is_layer_call(source, origin) for origin in origins(source, operation.operand))
+    called = dotted(value.func) or ""
+    return called.startswith("self.") or "encode" in called or "model" in called
 
 
 def _is_torch(source: Source, operation: Operation) -> bool:
