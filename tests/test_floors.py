@@ -145,7 +145,7 @@ def torch_assignments(tree: ast.Module) -> list[str]:
             targets = [t for t in node.targets if isinstance(t, ast.Attribute)]
         elif isinstance(node, (ast.AugAssign, ast.AnnAssign)):
             targets = [node.target] if isinstance(node.target, ast.Attribute) else []
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "setattr":
+        elif isinstance(node, ast.Call) and root_name(node.func) == "setattr":
             targets = [node.args[0]]
         found += [ast.unparse(target) for target in targets if root_name(target) in bound]
     return found

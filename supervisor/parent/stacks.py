@@ -10,15 +10,16 @@ _HEADER = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+.*:$")
 _FRAME = re.compile(r'^\s+File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$')
 
 
-_OURS = str(Path(__file__).resolve().parents[1] / "worker") + os.sep
+_OURS = str(Path(__file__).resolve().parents[1]) + os.sep
 
 
 def main_thread_frames(text: str, limit: int = 5, ours: str = _OURS) -> tuple[str, ...]:
     """Returns the innermost frames of the main thread in the last dump of `text`, innermost first.
 
     `faulthandler` lists threads newest first, so the main thread is the last block of a dump.
-    Each frame reads ``function (file:line)``. The outermost frames in the folder `ours`, which only
-    start the user's script, are left out. Empty when nothing was dumped.
+    Each frame reads ``function (file:line)``. Frames in the folder `ours`, which start the user's
+    script and pass its calls on, are left out unless there are no others. Empty when nothing was
+    dumped.
     """
     frames: list[tuple[str, str]] = []
     for line in text.splitlines():
@@ -29,6 +30,5 @@ def main_thread_frames(text: str, limit: int = 5, ours: str = _OURS) -> tuple[st
         if match:
             shown = f"{match['function']} ({match['file']}:{match['line']})"
             frames.append((match["file"], shown))
-    while frames and frames[-1][0].startswith((ours, "<frozen ")):
-        frames.pop()
-    return tuple(shown for _, shown in frames[:limit])
+    others = [frame for frame in frames if not frame[0].startswith((ours, "<frozen "))]
+    return tuple(shown for _, shown in (others or frames)[:limit])
