@@ -13,6 +13,7 @@ from supervisor.worker.checkpointer import Checkpointer
 from supervisor.worker.clinic import Clinic
 from supervisor.worker.held import HeldValues
 from supervisor.worker.leaving import WorkerLeaves
+from supervisor.worker.trail import Trail
 from supervisor.worker.user_frames import user_frames
 
 MIN_SNAPSHOT_STEPS = 5
@@ -40,6 +41,7 @@ class Boundary:
         controls_state: Callable[[], dict[str, Any]],
     ) -> None:
         self.leave: tuple[str, str] | None = None
+        self.trail: Trail | None = None
         self._settings = settings
         self._state = state
         self._held = held
@@ -71,6 +73,8 @@ class Boundary:
         clinic = self._clinic
         if clinic.pending:
             clinic.at_boundary()
+        if self.trail is not None:
+            self.trail.write(step)
         if step == 0:
             self._leave_if_asked(step)
             return
@@ -82,6 +86,9 @@ class Boundary:
             clinic.wants_checkpoint = ""
             self.save(step, wanted or "interval", wait=False)
         self._checkpointer.healthy_at(step, clinic.last_trouble_step)
+        last = self._settings.stop_after_steps
+        if last is not None and step >= last and self.leave is None:
+            self.leave = ("completed", f"stop_after_steps is {last}")
         self._leave_if_asked(step)
 
     def continue_at(self, step: int, held: set[str]) -> None:
@@ -94,6 +101,8 @@ class Boundary:
         self._first = False
         self._held.begin(user_frames(), but=held)
         self._next_snapshot = step + 1
+        if self.trail is not None:
+            self.trail.write(step)
 
     def save(self, step: int, reason: str, *, wait: bool) -> float:
         """Saves the state of this boundary; returns the seconds the training stood still."""

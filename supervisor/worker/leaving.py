@@ -4,17 +4,18 @@ from __future__ import annotations
 
 RESUMABLE_EXIT = 75
 TREATED_EXIT = 71
+_EXITS = {"interrupted": RESUMABLE_EXIT, "completed": 0}
 
 
 class WorkerLeaves(SystemExit):
     """Raised at a boundary; the user's ``finally`` blocks run, ``except Exception`` does not.
 
     Attributes:
-        note: kind of the exit note: ``interrupted``, ``restart`` or ``stop``.
+        note: kind of the exit note: ``interrupted``, ``restart``, ``stop`` or ``completed``.
         reason: one sentence for the parent.
     """
 
     def __init__(self, note: str, reason: str) -> None:
-        super().__init__(RESUMABLE_EXIT if note == "interrupted" else TREATED_EXIT)
+        super().__init__(_EXITS.get(note, TREATED_EXIT))
         self.note = note
         self.reason = reason

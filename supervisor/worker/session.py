@@ -35,6 +35,7 @@ from supervisor.worker.clinic import Clinic
 from supervisor.worker.fast_forward import FastForward
 from supervisor.worker.file_sizes import FileSizes
 from supervisor.worker.held import HeldValues
+from supervisor.worker.leaving import WorkerLeaves
 from supervisor.worker.life import SignOfLife
 from supervisor.worker.moments import Moments
 from supervisor.worker.monitor import Monitor
@@ -43,6 +44,7 @@ from supervisor.worker.recording import Recording
 from supervisor.worker.shield import Shield
 from supervisor.worker.silence import Silence
 from supervisor.worker.switch import Switch
+from supervisor.worker.trail import Trail
 from supervisor.worker.update_controls import UpdateControls
 from supervisor.worker.user_frames import modules_in, user_frames
 
@@ -146,6 +148,25 @@ class Session:
             at_boundary=self.boundary,
             sign_of_life=self.life.beat,
         )
+        if self.settings.trail:
+            self._leave_a_trail()
+
+    def _leave_a_trail(self) -> None:
+        trail = Trail(
+            self.rundir,
+            self.rank,
+            self.attempt,
+            registry=self.registry,
+            capture=self.state.capture,
+            held=lambda: self.held.find(user_frames()),
+            facts=lambda: {
+                "uses_autocast": self._uses_autocast,
+                "uses_batches": self._uses_batches,
+                "clips_at": self.updates.script_max_norm,
+            },
+        )
+        self.boundary.trail = trail
+        self.monitor.probe = trail.probe
 
     def _action_context(self, decision: Decision) -> ActionContext:
         return ActionContext(
@@ -364,7 +385,17 @@ class Session:
         """The script may go on: from here on its training is seen."""
         self.switch.active = True
         os.register_at_fork(after_in_child=self.switch.turn_off)
-        signal.signal(signal.SIGTERM, lambda *_: self._leave("interrupted", "SIGTERM"))
+        signal.signal(signal.SIGTERM, self._asked_to_end)
+
+    def _asked_to_end(self, signum: int, frame: Any) -> None:
+        """SIGTERM: leaves at the next boundary, saved; or now if there is nothing to save.
+
+        A second one leaves now in any case.
+        """
+        now = self.monitor.steps_done == 0 or self._start is not None
+        if now or self.boundary.leave is not None:
+            raise WorkerLeaves("interrupted", "SIGTERM")
+        self._leave("interrupted", "SIGTERM")
 
     def end(self, *, completed: bool) -> None:
         """Takes everything down; waits for what is being written. Called once."""

@@ -29,6 +29,7 @@ class UpdateControls:
         self._restore_lr: list[tuple[dict[str, Any], Any]] = []
         self._unhide: Callable[[], None] | None = None
         self.script_clips = False
+        self.script_max_norm: float | None = None
         self._follower_skip = False
 
     def parameters(self, optimizer: Optimizer) -> list[torch.Tensor]:
@@ -52,6 +53,7 @@ class UpdateControls:
     def clip_norm_for_script(self, max_norm: float) -> float:
         """The bound that the script's own `clip_grad_norm_` is to use."""
         self.script_clips = True
+        self.script_max_norm = float(max_norm)
         if self.controls.is_neutral:
             return max_norm
         limit = self.controls.max_norm(max_norm)

@@ -18,7 +18,7 @@ PLACES = {
     "in a forward": "{step: 10, moment: forward}",
     "in a backward, gradients half summed": "{step: 9, moment: backward}",
     "before an update": "{step: 6, moment: update}",
-    "in an evaluation": "{step: 8, moment: evaluation}",
+    "in an evaluation": "{step: 8, moment: evaluation, every: true}",
     "twice": "{step: 5}, {kind: sigkill, step: 9}",
 }
 

@@ -1,0 +1,86 @@
+"""Numerical faults in a real run: after treatment it ends where the undisturbed run does."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+
+from tests.scenarios.runs import Ended, again, plain, supervised
+
+CHAR_LM = Path(__file__).parents[2] / "examples" / "char_lm.py"
+STEPS = ("--steps", "300", "--seed", "0")
+FAULTS = {
+    "nan_gradient": "{kind: nan_gradient, step: 150}",
+    "nan_loss": "{kind: nan_loss, step: 150}",
+    "nan_data": "{kind: nan_data, step: 150}",
+    "loss_spike": "{kind: loss_spike, step: 150, factor: 1.0e+4}",
+    "weight": "{kind: weight, step: 150}",
+    "second_moment": "{kind: second_moment, step: 150, factor: 1.0e-9}",
+    "lr_spike": "{kind: lr_spike, step: 150, factor: 300}",
+}
+
+
+def _final_loss(ended: Ended) -> float:
+    found = re.search(r"final validation loss ([\d.naif]+)", ended.stdout)
+    assert found, ended.stdout + ended.stderr
+    return float(found.group(1))
+
+
+@lru_cache(maxsize=1)
+def _undisturbed(folder: str) -> float:
+    return _final_loss(plain(Path(folder), CHAR_LM.read_text(), STEPS))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> float:
+    return _undisturbed(str(tmp_path_factory.mktemp("plain")))
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_run_with_a_fault_ends_within_two_percent(
+    fault: str, undisturbed: float, tmp_path: Path
+) -> None:
+    ended = supervised(
+        tmp_path,
+        CHAR_LM.read_text(),
+        STEPS,
+        settings=("checkpoint.every_steps=50",),
+        faults=f"[{FAULTS[fault]}]",
+    )
+
+    assert ended.returncode == 0, ended.stderr
+    assert _final_loss(ended) <= 1.02 * undisturbed
+    assert [e["cause"] for e in ended.events("worker_exited")] == ["completed"]
+    assert {"skip_update", "rollback"} & set(ended.actions())
+
+
+def test_a_policy_that_only_observes_changes_nothing(undisturbed: float, tmp_path: Path) -> None:
+    ended = supervised(
+        tmp_path,
+        CHAR_LM.read_text(),
+        STEPS,
+        options=("--policy", "observe_only"),
+        faults=f"[{FAULTS['nan_gradient']}]",
+    )
+
+    assert ended.returncode == 0
+    assert ended.actions() == []
+    assert any(e["outcome"] == "would_have" for e in ended.events("action"))
+
+
+def test_a_run_that_stays_sick_is_stopped_with_its_reasons(tmp_path: Path) -> None:
+    ended = supervised(
+        tmp_path,
+        CHAR_LM.read_text(),
+        STEPS,
+        settings=("checkpoint.every_steps=20",),
+        faults="[{kind: nan_gradient, step: 150, every: true, count: 100000}]",
+    )
+    report = again(ended, "report", "run", "--format", "json")
+
+    assert ended.returncode == 70, ended.stderr
+    assert ended.events("gave_up")
+    assert report.returncode == 0, report.stderr
