@@ -1,0 +1,288 @@
+"""A model's forward pass in FP32 against BF16 or FP16, layer by layer (REQUIREMENTS P1)."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from supervisor.errors import UsageError
+from supervisor.numerics.dimension_spread import DimensionSpread, spreads, widest
+from supervisor.numerics.forward_record import LayerCall
+from supervisor.numerics.level import Level, level_of, worse
+from supervisor.numerics.model_call import bare_model, one_line
+from supervisor.numerics.number_format import format_of
+from supervisor.numerics.table import percent, table
+from supervisor.numerics.twin_passes import TwinPasses
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputError:
+    """One tensor of a layer's output.
+
+    Attributes:
+        tensor: where it is in the output: ``""`` (it is the output), ``[0]``, ``.logits``.
+        shape: its shape.
+        relative_error: L2 norm of the difference over that of the FP32 result (over 1 where that
+            is zero); infinite where only the low precision is not finite.
+        dimensions: spread and error over each dimension, of the FP32 result.
+    """
+
+    tensor: str
+    shape: tuple[int, ...]
+    relative_error: float
+    dimensions: tuple[DimensionSpread, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerError:
+    """One call of one layer.
+
+    Attributes:
+        name: dotted path; ``name#2`` for the second call of the same module; ``(model)``.
+        type: class name of the module.
+        relative_error: of its worst output: what came in with the inputs and its own together.
+        own_error: of the layer alone, computed in low precision from FP32 inputs; NaN for layers
+            with children and for those that cannot be computed so.
+        level: by `relative_error`: above 1 % warning, above 10 % severe.
+        tensor: its worst output.
+        dimension: the dimension of that output with the largest `max_min_ratio`; None without one.
+        max_min_ratio: magnitudes of the slices along `dimension`, largest over smallest non-zero;
+            above 1e4 a sum over it loses its small addends.
+        loses_addends: whether that is so for some dimension of some output.
+        outputs: every output that could be compared.
+    """
+
+    name: str
+    type: str
+    relative_error: float
+    own_error: float
+    level: Level
+    tensor: str
+    dimension: int | None
+    max_min_ratio: float
+    loses_addends: bool
+    outputs: tuple[OutputError, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        dimensions = {
+            output.tensor: [
+                {"dim": d.dim, "max_ratio": d.max_ratio, "error": d.error, "index": d.index}
+                for d in output.dimensions
+            ]
+            for output in self.outputs
+        }
+        return {
+            "name": self.name,
+            "type": self.type,
+            "relative_error": self.relative_error,
+            "level": self.level.value,
+            "dimension": self.dimension,
+            "max_min_ratio": self.max_min_ratio,
+            "tensor": self.tensor,
+            "own_error": self.own_error,
+            "loses_addends": self.loses_addends,
+            "outputs": {output.tensor: output.relative_error for output in self.outputs},
+            "dimensions": dimensions,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class LayerDiff:
+    """All layers in forward order: a container comes after what it contains.
+
+    Attributes:
+        dtype: ``bf16`` or ``fp16``.
+        layers: one entry a call; calls without a floating output are left out.
+        worst: name of the layer with the largest error, the first of equals.
+        first_warning: name of the first layer above 1 %; None if there is none.
+        unmatched: calls that only one of the two passes made (the model branches on values).
+    """
+
+    dtype: str
+    layers: tuple[LayerError, ...]
+    worst: str
+    first_warning: str | None
+    unmatched: tuple[str, ...]
+
+    @property
+    def level(self) -> Level:
+        """The worst level of any layer."""
+        level = Level.OK
+        for layer in self.layers:
+            level = worse(level, layer.level)
+        return level
+
+    def __getitem__(self, name: str) -> LayerError:
+        """Returns the entry of that name.
+
+        Raises:
+            KeyError: no such call was compared.
+        """
+        for layer in self.layers:
+            if layer.name == name:
+                return layer
+        raise KeyError(name)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the document of ``supervisor diff --json``."""
+        return {
+            "dtype": self.dtype,
+            "layers": [layer.to_dict() for layer in self.layers],
+            "worst": self.worst,
+            "first_warning": self.first_warning,
+            "unmatched": list(self.unmatched),
+        }
+
+    def __repr__(self) -> str:
+        rows = [
+            (
+                layer.name,
+                layer.type + layer.tensor,
+                percent(layer.relative_error),
+                percent(layer.own_error),
+                "-" if layer.dimension is None else layer.dimension,
+                f"{layer.max_min_ratio:.2g}" + (" !" if layer.loses_addends else ""),
+                layer.level.value,
+            )
+            for layer in self.layers
+        ]
+        headings = ("layer", "type", "error", "own", "dim", "max/min", "level")
+        lines = [f"FP32 against {self.dtype.upper()}, in forward order", table(headings, rows)]
+        return "\n".join([*lines, *self._sentences()])
+
+    def _sentences(self) -> list[str]:
+        sentences = []
+        if self.first_warning:
+            sentences.append(f"First layer above 1 %: {self.first_warning}; worst: {self.worst}.")
+        else:
+            sentences.append(f"No layer above 1 %; worst: {self.worst}.")
+        if any(layer.loses_addends for layer in self.layers):
+            sentences.append(
+                "! a sum over this dimension loses its small addends: do that reduction in FP32."
+            )
+        if self.unmatched:
+            sentences.append(f"Not in both passes: {', '.join(self.unmatched)}.")
+        return sentences
+
+
+def layer_diff(
+    model: nn.Module,
+    sample: Any,
+    *,
+    dtype: str | torch.dtype = "bf16",
+    autocast: bool = False,
+) -> LayerDiff:
+    """Compares the forward pass in FP32 with the low precision, layer by layer.
+
+    Works on copies: the model, its buffers, its hooks and the random state are as before. Both
+    passes run in the mode the model is in (train or eval) with the same random numbers.
+
+    Args:
+        model: on any device; the sample is brought there.
+        sample: a tensor; a tuple or list of positional arguments; a dict of keyword arguments.
+        dtype: ``"bf16"``, ``"fp16"`` or the torch type.
+        autocast: compare with `torch.autocast` instead of a model converted as a whole.
+
+    Raises:
+        UsageError: not a module, the forward pass raises, or the device lacks an operation.
+    """
+    low = format_of(dtype, ("bf16", "fp16"))
+    original = bare_model(model)
+    try:
+        reference, lowered = copy.deepcopy(original), copy.deepcopy(original)
+    except Exception as error:  # whatever a user's class raises on copying
+        raise UsageError(
+            f"model: cannot be copied ({one_line(error)}): build it anew, without results of "
+            "earlier passes in its attributes"
+        ) from error
+    passes = TwinPasses(reference, lowered, low, autocast=autocast)
+    passes.run(sample)
+    return _compare(low.name, passes)
+
+
+def _compare(name: str, passes: TwinPasses) -> LayerDiff:
+    low_calls = {call.name: call for call in passes.low_calls}
+    layers, unmatched = [], []
+    for call in passes.reference_calls:
+        other = low_calls.pop(call.name, None)
+        if other is None:
+            unmatched.append(call.name)
+        elif layer := _layer(call, other, passes.own_outputs.get(call.name)):
+            layers.append(layer)
+    if not layers:
+        raise UsageError("model: no layer returned a floating tensor: nothing to compare")
+    return LayerDiff(
+        dtype=name,
+        layers=tuple(layers),
+        worst=max(layers, key=lambda layer: layer.relative_error).name,
+        first_warning=next((x.name for x in layers if x.level is not Level.OK), None),
+        unmatched=(*unmatched, *low_calls),
+    )
+
+
+def _layer(
+    reference: LayerCall, low: LayerCall, own: dict[str, torch.Tensor] | None
+) -> LayerError | None:
+    outputs = tuple(
+        _output(path, tensor, low.outputs[path])
+        for path, tensor in reference.outputs.items()
+        if path in low.outputs and low.outputs[path].shape == tensor.shape
+    )
+    if not outputs:
+        return None
+    own_errors = [
+        relative_error(reference.outputs[path], tensor)
+        for path, tensor in (own or {}).items()
+        if path in reference.outputs and reference.outputs[path].shape == tensor.shape
+    ]
+    worst = max(outputs, key=lambda output: output.relative_error)
+    wide = widest(worst.dimensions)
+    return LayerError(
+        name=reference.name,
+        type=reference.type,
+        relative_error=worst.relative_error,
+        own_error=max(own_errors, default=float("nan")),
+        level=level_of(worst.relative_error),
+        tensor=worst.tensor,
+        dimension=wide.dim if wide else None,
+        max_min_ratio=wide.max_ratio if wide else 1.0,
+        loses_addends=any(d.loses_addends for output in outputs for d in output.dimensions),
+        outputs=outputs,
+    )
+
+
+def _output(path: str, reference: torch.Tensor, low: torch.Tensor) -> OutputError:
+    expected = _real(reference)
+    return OutputError(
+        tensor=path,
+        shape=tuple(reference.shape),
+        relative_error=relative_error(reference, low),
+        dimensions=spreads(expected, _real(low) - expected),
+    )
+
+
+def relative_error(reference: torch.Tensor, low: torch.Tensor) -> float:
+    """Returns the L2 norm of the difference over that of `reference` (over 1 where that is zero).
+
+    Entries that are the same infinity, or NaN, in both are left out; one that only one of the two
+    has makes the error infinite.
+    """
+    expected, got = _real(reference).double(), _real(low).double()
+    sound = torch.isfinite(expected) & torch.isfinite(got)
+    same = (expected == got) | (expected.isnan() & got.isnan())
+    if not bool((sound | same).all()):
+        return float("inf")
+    zero = torch.zeros_like(expected)
+    norm = float(torch.linalg.vector_norm(torch.where(sound, expected, zero)))
+    error = float(torch.linalg.vector_norm(torch.where(sound, got - expected, zero)))
+    return error / norm if norm > 0 else error
+
+
+def _real(tensor: torch.Tensor) -> torch.Tensor:
+    """FP32, or the type itself where it is finer; a complex tensor as pairs of numbers."""
+    real = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+    return real if real.dtype == torch.float64 else real.float()

@@ -1,0 +1,64 @@
+"""Calls a model with a sample as the user would, and says in one line what went wrong."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import nn
+
+from supervisor.errors import UsageError
+
+LONGEST_MESSAGE = 300
+
+
+def call_model(model: nn.Module, sample: Any) -> Any:
+    """Returns the model's output.
+
+    A tuple or list becomes positional arguments and a dict keyword arguments, when `forward` takes
+    them so; otherwise the sample is the one argument.
+    """
+    if isinstance(sample, (list, tuple)) and _takes(model.forward, sample, {}):
+        return model(*sample)
+    if isinstance(sample, Mapping) and _takes(model.forward, (), sample):
+        return model(**sample)
+    return model(sample)
+
+
+def one_line(error: BaseException) -> str:
+    """Returns ``RuntimeError: mat1 and mat2 ...`` on one line of bounded length."""
+    message = " ".join(str(error).split())
+    if len(message) > LONGEST_MESSAGE:
+        message = message[:LONGEST_MESSAGE].rstrip() + " ..."
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+def bare_model(model: Any) -> nn.Module:
+    """Returns the module itself; of a compiled one the original, which has layers to look at.
+
+    Raises:
+        UsageError: it is no `torch.nn.Module`.
+    """
+    if not isinstance(model, nn.Module):
+        raise UsageError(
+            f"model: {type(model).__name__} is no torch.nn.Module: give the module itself"
+        )
+    original = getattr(model, "_orig_mod", None)
+    return original if isinstance(original, nn.Module) else model
+
+
+def _takes(
+    function: Callable[..., Any], arguments: list[Any] | tuple[Any, ...], named: Mapping[Any, Any]
+) -> bool:
+    if not all(isinstance(name, str) for name in named):
+        return False
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # compiled functions need not have one
+        return True
+    try:
+        signature.bind(*arguments, **named)
+    except TypeError:
+        return False
+    return True
