@@ -76,7 +76,9 @@ class Score:
             self.warnings += warnings
             self.alarms_by_log[log.name] = count
         for onset, peak, kind in log.events:
-            first = next((row for row in range(onset, min(peak, len(alarms))) if alarms[row]), None)
+            # A spike may be one row high: there, its peak counts too.
+            stop = min(peak + (kind == "spike"), len(alarms))
+            first = next((row for row in range(onset, stop) if alarms[row]), None)
             if kind == "spike":
                 self.spikes += 1
                 self.spikes_found += first is not None

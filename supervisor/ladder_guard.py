@@ -31,6 +31,10 @@ CERTAIN = 0.9
 """Risk that counts as trouble by itself after a skip."""
 
 
+SUDDEN = frozenset({"loss_leap", "gradient_with_loss"})
+"""Contributions to the risk that one bad batch can make."""
+
+
 class Verdict(enum.Enum):
     SKIP = "skip"
     ROLLBACK = "rollback"
@@ -67,6 +71,8 @@ class Guard:
         self._skips = [t for t in self._skips if self._tick - t <= self.settings.skip_window]
         bad_loss, why = self._judge_loss(record)
         bad_grad = False
+        if not why and self._is_sudden(record, risk):
+            bad_loss, why = True, risk.reason
         if not why:
             bad_grad, why = self._judge_gradient(record)
         recent = bool(self._skips) and self._tick - self._skips[-1] <= PERSIST_STEPS
@@ -82,6 +88,16 @@ class Guard:
         self._skips.append(self._tick)
         self._loss_was_bad = bad_loss or record.has_nonfinite_grad
         return Verdict.SKIP, why
+
+    def _is_sudden(self, record: StepRecord, risk: CrashRisk) -> bool:
+        """An alarm at the very step at which it became visible: the batch may be to blame, and
+        leaving out one update is cheaper than any treatment."""
+        return (
+            self.settings.skip_spike
+            and risk.alarm
+            and risk.onset_step == record.step
+            and not SUDDEN.isdisjoint(risk.contributions)
+        )
 
     def forgive(self) -> None:
         """The state was put back: earlier skips say nothing about these weights."""

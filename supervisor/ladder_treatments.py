@@ -75,6 +75,9 @@ class Treatments:
         steps = self.policy.verify_steps
         if name == "skip_update":
             steps = min(steps, SKIP_VERIFY_STEPS)
+        if name == "rollback":
+            for trial in self._trials:
+                trial.loss_limit = -math.inf  # what was tried before it did not help
         limit = math.inf
         if len(before):
             limit = before.median + max(
