@@ -104,7 +104,9 @@ _INFERENCE = re.compile(
 
 
 def is_inference_code(source: Source, node: ast.AST) -> bool:
-    """Do the names of the functions and classes around ``node`` say that it is not trained?"""
+    """Do the names of file, classes and functions around ``node`` say that it is not trained?"""
+    if source.path.stem in {"metric", "metrics"}:
+        return True
     for ancestor in source.ancestors(node):
         named = isinstance(ancestor, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
         if named and _INFERENCE.search(getattr(ancestor, "name", "")):

@@ -69,9 +69,9 @@ def _mentions(entries: dict[str, ast.expr], pattern: str) -> bool:
 
 
 def _saves_weights_to_resume(source: Source) -> Iterator[ast.Call]:
-    """Saves of bare weights within the training loop, or to a file called a checkpoint.
+    """Saves of bare weights to a file called a checkpoint, while training goes on.
 
-    The best weights of a run are kept to be used, not to train on: they are left alone.
+    The best and the last weights of a run are kept to be used, not to train on.
     """
     training = training_of(source)
     steps = [e.call for _, e in training.every_event(Moment.STEP, Moment.SCALER_STEP)]
@@ -85,7 +85,9 @@ def _saves_weights_to_resume(source: Source) -> Iterator[ast.Call]:
         around = " ".join(text for text, _ in source.facts(call)).lower()
         if "best" in target + around or "final" in target:
             continue
-        if "checkpoint" in target or "ckpt" in target:
+        scope = source.scope_of(call)
+        is_own = "checkpoint" in scope.name.lower() or "ckpt" in scope.name.lower()
+        if ("checkpoint" in target or "ckpt" in target) and (source.loops(call) or is_own):
             yield call
 
 

@@ -69,7 +69,7 @@ def _restores_mode(source: Source, scope: Scope) -> bool:
 
 def _records_gradients(source: Source) -> Iterator[ast.AST]:
     for scope in source.scopes:
-        if _uses_gradients(source, scope):
+        if scope.name == "forward" or _uses_gradients(source, scope):
             continue
         for model, call in _calls_on(scope, "eval"):
             used = _first_use_in_loop(source, scope, model, call)

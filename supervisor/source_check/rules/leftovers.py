@@ -31,6 +31,9 @@ def _retains_graph(source: Source) -> Iterator[ast.AST]:
         if len(backward) != 1 or not source.loops(backward[0]):
             continue
         call = backward[0]
+        steps = [e.call for e in events if e.moment in {Moment.STEP, Moment.SCALER_STEP}]
+        if not any(source.loops(call)[0] in source.loops(step) for step in steps):
+            continue  # rows of a Jacobian do need the graph again
         again = any(last_name(other.func) == "grad" for other in scope.all(ast.Call))
         if is_literal(keyword_of(call, "retain_graph"), True) and not again:
             yield call
