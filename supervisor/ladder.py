@@ -161,7 +161,8 @@ class EscalationLadder:
         treating = [i for i in fitting if not FREE.issuperset(rungs[i].actions)]
         ready = self._tick - self._treated_at >= self.policy.cooldown_steps
         # Milder help may not delay what certain trouble needs: half a window may be all there is.
-        ready = ready or (risk.probability >= CERTAIN and not self._rolled_back)
+        urgent = risk.probability >= CERTAIN and not (self._rolled_back or self._restarts)
+        ready = ready or (urgent and not self._budget.is_spent)
         if ready and (treating or self._own_list(risk)):
             decision = self._treat(record, risk, treating)
             if decision is not None:
