@@ -114,7 +114,9 @@ class TwinPasses:
 
     def _refusal(self, error: Exception, layer: str) -> UsageError:
         name = self._low.name
-        missing = re.search(r'"([^"]+)" not implemented for|[Cc]ould not run \'([^\']+)\'', str(error))
+        missing = re.search(
+            r'"([^"]+)" not implemented for|[Cc]ould not run \'([^\']+)\'', str(error)
+        )
         if missing:
             operation = missing[1] or missing[2]
             other = "bf16" if name == "fp16" else "fp16"
