@@ -115,6 +115,10 @@ class RunSettings:
     """Dotted paths of functions called with each Alert."""
     faults: list[dict[str, Any]] = field(default_factory=list)
     """Faults to inject, for drills and tests: ``{kind: sigkill, step: 90}``."""
+    stop_after_steps: Optional[int] = None  # noqa: UP045
+    """End the run as completed after so many steps, for trials. None: the script decides."""
+    trail: bool = False
+    """Write digests of the whole state at every step (`verify`); slow."""
 
 
 @dataclass

@@ -41,6 +41,10 @@ class RunDirectory:
         """What a fast-forward needs to know of the steps before a checkpoint."""
         return self.root / "tape" / f"rank_{rank}.tape"
 
+    def trail(self, rank: int) -> Path:
+        """Digests of the state at every step, if the config asks for them."""
+        return self.root / "trail" / f"rank_{rank}.jsonl"
+
     @property
     def checkpoints(self) -> Path:
         return self.root / "checkpoints"

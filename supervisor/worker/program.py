@@ -43,14 +43,15 @@ class Program:
         """As ``python script.py``: argv, the script's folder first in the path, ``__main__``."""
         sys.argv = [self.target, *self.arguments]
         sys.path[0:1] = [os.path.dirname(os.path.abspath(self.target))]
+        path = os.path.abspath(self.target)
         main = types.ModuleType("__main__")
         main.__dict__.update(
-            __file__=self.target, __builtins__=__builtins__, __cached__=None, __annotations__={}
+            __file__=path, __builtins__=__builtins__, __cached__=None, __annotations__={}
         )
         sys.modules["__main__"] = main
-        with open(self.target, "rb") as file:
+        with open(path, "rb") as file:
             source = file.read()
-        code = compile(source, self.target, "exec", dont_inherit=True)
+        code = compile(source, path, "exec", dont_inherit=True)
         exec(code, main.__dict__)
 
     def _run_module(self) -> None:

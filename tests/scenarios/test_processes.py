@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pty
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -121,9 +124,9 @@ def test_sigterm_saves_and_resume_continues_exactly(tmp_path: Path) -> None:
 def test_user_errors_are_told_once_as_by_plain_python(
     text: str, code: int, said: str, tmp_path: Path
 ) -> None:
-    expected = plain(tmp_path / "plain", text)
+    expected = plain(tmp_path, text)
 
-    ended = supervised(tmp_path / "run", text)
+    ended = supervised(tmp_path, text)
 
     assert ended.returncode == expected.returncode == code
     assert len(ended.events("attempt_started")) == 1
@@ -247,6 +250,7 @@ def test_a_terminal_sees_what_plain_python_shows(tmp_path: Path) -> None:
 
 def _in_terminal(line: list[str], folder: Path) -> str:
     main, side = pty.openpty()
+    fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     done = subprocess.Popen(line, cwd=folder, stdin=side, stdout=side, stderr=side)
     os.close(side)
     parts = []
