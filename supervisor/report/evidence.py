@@ -70,7 +70,11 @@ def process_evidence(material: Material, attempt: Attempt, cause: str) -> Senten
     tail = rows.take(slice(-WINDOW, None))
     if not (tail.nonfinite_loss | tail.nonfinite_grad).any():
         risks = tail.risk[np.isfinite(tail.risk)]
-        top = f", and the risk was {show(float(risks.max()), 2)} at most" if len(risks) else ""
+        top = (
+            f", with a risk below {show(max(0.01, 1.1 * float(risks.max())), 2)}"
+            if len(risks)
+            else ""
+        )
         scale.add(
             False,
             f"The {len(tail)} steps before it were finite{top}: the numbers were not the trouble.",
@@ -128,7 +132,7 @@ def _weigh_gradient(scale: _Scale, before: StepTable, at: StepTable) -> None:
     else:
         scale.add(
             False,
-            f"The gradient norm was {show(last)} just before, {show(ratio, 2)} times its median:"
+            f"The gradient norm was {show(last)} just before (median {show(median)}):"
             " nothing had built up, which speaks for a single batch or an overflow.",
         )
 
@@ -184,8 +188,8 @@ def _weigh_risk(scale: _Scale, before: StepTable) -> None:
     else:
         scale.add(
             False,
-            f"The predicted risk was {show(top, 2)} at most in the {len(recent)} steps before:"
-            " it came without a warning.",
+            f"The predicted risk was below {show(max(0.01, 1.1 * top), 2)} in the {len(recent)}"
+            " steps before: it came without a warning.",
         )
 
 

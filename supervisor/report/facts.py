@@ -62,7 +62,7 @@ def build_report(material: Material) -> CrashReport:
         state=str(material.run.get("state") or "unknown"),
         end=end,
         title=TITLES[end],
-        verdict=build_verdict(end, root, material, attempts, interventions),
+        verdict=build_verdict(end, root, material, attempts, interventions, incidents),
         root_cause=root.key if root else "none",
         root_cause_sentence=root.sentence if root else "Nothing out of the ordinary was seen.",
         resume_command=resume_command(material),

@@ -19,6 +19,7 @@ TITLES = {
     "supervisor_died": "The supervisor died",
     "unknown": "Nothing recorded",
 }
+TOLD = 3
 _SETTINGS = {
     "out_of_memory": "in your script: half the micro-batch, twice the accumulation",
     "host_out_of_memory": "in your script: fewer loader workers (num_workers)",
@@ -40,9 +41,11 @@ def build_verdict(
     material: Material,
     attempts: tuple[Attempt, ...],
     interventions: tuple[Intervention, ...],
+    incidents: tuple[Incident, ...] = (),
 ) -> str:
     """Returns two sentences: how the run ended, and why or what was overcome."""
-    return f"{_how(end, material, attempts, interventions)} {_why(end, root, material)}".strip()
+    how = _how(end, material, attempts, interventions)
+    return f"{how} {_why(end, root, material, incidents)}".strip()
 
 
 def _how(
@@ -74,7 +77,9 @@ def _how(
     return "Nothing was recorded: the directory holds neither steps nor a journal."
 
 
-def _why(end: str, root: Incident | None, material: Material) -> str:
+def _why(
+    end: str, root: Incident | None, material: Material, incidents: tuple[Incident, ...]
+) -> str:
     if root is None:
         return {
             "completed": "Nothing out of the ordinary was seen.",
@@ -84,7 +89,9 @@ def _why(end: str, root: Incident | None, material: Material) -> str:
         }.get(end, "No cause was recorded.")
     sentence = root.sentence
     if root.survived:
-        return f"What happened on the way was overcome: {_lower(sentence)}"
+        told = [_lower(one.sentence).rstrip(".") for one in incidents[:TOLD]] or [_lower(sentence)]
+        more = f"; and {len(incidents) - TOLD} more" if len(incidents) > TOLD else ""
+        return f"What happened on the way was overcome: {'; '.join(told).rstrip('.')}{more}."
     if root.key in ("interrupted", "preempted", "supervisor_died"):
         step = last_checkpoint(material, stable=False)
         if step is None:

@@ -32,7 +32,7 @@ def test_text_and_pictures_are_written_private(tmp_path: Path) -> None:
 
 
 def test_writing_again_gives_the_same(tmp_path: Path) -> None:
-    rundir = RunDirectory(synthetic_run.gave_up(tmp_path / "run"))
+    rundir = RunDirectory(synthetic_run.interrupted(tmp_path / "run"))
     first = {kind: path.read_bytes() for kind, path in write_report(rundir).items()}
 
     second = {kind: path.read_bytes() for kind, path in write_report(rundir).items()}
