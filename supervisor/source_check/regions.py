@@ -97,7 +97,7 @@ def _calls_of(source: Source, name: str) -> list[ast.Call]:
 
 
 _INFERENCE = re.compile(
-    r"(^|_)(generate|sample|predict|infer|inference|post_?process|pre_?process|decode|evaluate|eval"
+    r"(^|_)(generate|sample|predict|infer|inference|post_?process|decode|evaluate|eval"
     r"|validate|test|metrics?|extract|visuali[sz]e|plot)($|_)|Pipeline|FeatureExtractor|Processor"
     r"|Metric|Tokenizer|Scheduler|Transform",
 )

@@ -247,7 +247,7 @@ PROGRAMS = {
             with torch.no_grad():
                 validate(model, loader)
         """,
-    "anomaly detection, a retained graph and a sampler without epochs": """
+    "anomaly detection and a sampler without epochs": """
         from torch.utils.data.distributed import DistributedSampler
 
         torch.autograd.set_detect_anomaly(True)  # expect: anomaly-detection-on
@@ -255,10 +255,10 @@ PROGRAMS = {
         for x, y in loader:
             optimizer.zero_grad()
             loss = F.cross_entropy(model(x), y)
-            loss.backward(retain_graph=True)  # expect: retained-graph
+            loss.backward()
             optimizer.step()
         """,
-    "anomaly detection by an option, a graph used twice and a sampler with epochs": """
+    "anomaly detection by an option and a sampler with epochs": """
         from torch.utils.data.distributed import DistributedSampler
 
         if args.debug:

@@ -135,7 +135,10 @@ def _without_random_state(source: Source) -> Iterator[ast.AST]:
 def _loads_code(source: Source) -> Iterator[ast.AST]:
     for _, call in source.all(ast.Call):
         is_open = is_literal(keyword_of(call, "weights_only"), False)
-        if is_open and source.names.resolve(call.func) == "torch.load":
+        if not is_open or source.names.resolve(call.func) != "torch.load":
+            continue
+        origin = sole_origin(source, call.args[0]) if call.args else None
+        if origin is None or last_name(origin) != "BytesIO":  # a copy made in memory is our own
             yield call
 
 

@@ -24,21 +24,6 @@ def _detects_anomalies(source: Source) -> Iterator[ast.AST]:
             yield call
 
 
-def _retains_graph(source: Source) -> Iterator[ast.AST]:
-    for scope in source.scopes:
-        events = training_of(source).events(scope)
-        backward = [event.call for event in events if event.moment is Moment.BACKWARD]
-        if len(backward) != 1 or not source.loops(backward[0]):
-            continue
-        call = backward[0]
-        steps = [e.call for e in events if e.moment in {Moment.STEP, Moment.SCALER_STEP}]
-        if not any(source.loops(call)[0] in source.loops(step) for step in steps):
-            continue  # rows of a Jacobian do need the graph again
-        again = any(last_name(other.func) == "grad" for other in scope.all(ast.Call))
-        if is_literal(keyword_of(call, "retain_graph"), True) and not again:
-            yield call
-
-
 def _never_reshuffles(source: Source) -> Iterator[ast.AST]:
     """A distributed sampler of a training loop whose epoch is never set."""
     for node in source.nodes:
@@ -73,16 +58,6 @@ RULES = (
         ),
         fix="Switch it on by an option, for the search only.",
         find=_detects_anomalies,
-    ),
-    Rule(
-        name="retained-graph",
-        risk="low",
-        message=(
-            "backward() keeps the graph although it is the only one: activations of the step "
-            "stay in memory longer than needed, and a graph that spans steps goes unnoticed."
-        ),
-        fix="Leave retain_graph out; detach what is carried from step to step.",
-        find=_retains_graph,
     ),
     Rule(
         name="sampler-without-set-epoch",

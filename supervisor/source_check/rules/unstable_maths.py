@@ -11,10 +11,11 @@ from supervisor.source_check.operations import Operation, is_literal, operation_
 from supervisor.source_check.regions import is_trained_code
 from supervisor.source_check.rule import Rule
 from supervisor.source_check.source import Source
-from supervisor.source_check.values import origins, sole_origin
+from supervisor.source_check.values import ingredients, origins, sole_origin
 
 _TO_PROBABILITIES = frozenset({"softmax", "sigmoid"})
 _NORMS = frozenset({"norm", "vector_norm"})
+_NEVER_CONSTANT = frozenset({"eye", "randn", "randn_like", "rand", "linspace", "arange"})
 _RELAYS = frozenset(
     {"view", "reshape", "squeeze", "unsqueeze", "gather", "transpose", "t", "flatten"}
 )
@@ -72,8 +73,7 @@ def _is_shifted(source: Source, exponent: ast.expr | None) -> bool:
     """Was the largest value taken off first? Any difference is trusted to be that."""
     if exponent is None:
         return True
-    value = _value(source, exponent) or exponent
-    return any(isinstance(node, ast.Sub) for node in ast.walk(value))
+    return any(isinstance(node, ast.Sub) for node in ingredients(source, exponent))
 
 
 def _root_of_squares(source: Source) -> Iterator[ast.AST]:
@@ -164,9 +164,9 @@ def _is_guarded(source: Source, division: ast.BinOp, divisor: Operation) -> bool
     if any(text in condition for condition, _ in source.facts(division)):
         return True
     made = _operation(source, divisor.operand)
-    while made is not None and made.name in {"to", "type_as", "float", "cuda"}:
+    while made is not None and made.name in {"to", "type_as", "float", "cuda", "repeat"}:
         made = _operation(source, made.operand)
-    if made is not None and made.name in {"eye", "ones", "randn", "randn_like", "rand"}:
+    if made is not None and made.name in _NEVER_CONSTANT:
         return True
     around = next(source.ancestors(division), None)
     return isinstance(around, ast.Call) and last_name(around.func) in {"where", "nan_to_num"}
