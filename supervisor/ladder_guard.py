@@ -35,6 +35,10 @@ SUDDEN = frozenset({"loss_leap", "gradient_with_loss"})
 """Contributions to the risk that one bad batch can make."""
 
 
+def _loss_rises(risk: CrashRisk) -> bool:
+    return any("loss" in name for name in risk.contributions)
+
+
 class Verdict(enum.Enum):
     SKIP = "skip"
     ROLLBACK = "rollback"
@@ -76,7 +80,12 @@ class Guard:
         if not why:
             bad_grad, why = self._judge_gradient(record)
         recent = bool(self._skips) and self._tick - self._skips[-1] <= PERSIST_STEPS
-        sick = recent and self._loss_was_bad and (bad_loss or risk.probability >= CERTAIN)
+        # A rise of the loss that comes right behind a skipped update did not come from its batch.
+        sick = recent and (
+            (self._loss_was_bad and bad_loss)
+            or risk.probability >= CERTAIN
+            or (risk.alarm and _loss_rises(risk))
+        )
         if not (bad_loss or bad_grad or sick):
             self._accept(record)
             return None, ""

@@ -81,6 +81,10 @@ def _why(
     end: str, root: Incident | None, material: Material, incidents: tuple[Incident, ...]
 ) -> str:
     if root is None:
+        alerts = len(material.of_kind("alert"))
+        if end in ("completed", "running") and alerts:
+            said = count(alerts, "alert")
+            return f"No trouble came that needed help; the timeline holds {said} of little weight."
         return {
             "completed": "Nothing out of the ordinary was seen.",
             "running": "Nothing out of the ordinary was seen so far.",
