@@ -1,0 +1,156 @@
+"""A short supervised run of the user's own script, apart from the user's runs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from supervisor.errors import SupervisorError
+from supervisor.storage.journal import read_events
+from supervisor.storage.rundir import RunDirectory
+
+_COMMAND = (sys.executable, "-m", "supervisor.cli.main")
+_QUICK = {"report.enabled": "false", "restart.backoff_s": "0.05", "capture.enabled": "false"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialScript:
+    """What is tried.
+
+    Attributes:
+        words: the script and its arguments, as after `supervisor run`.
+        options: options of `supervisor run` that the user gave (``--policy``, ``--set``, ...);
+            they win over what a trial sets itself.
+    """
+
+    words: tuple[str, ...]
+    options: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return shlex.join(self.words)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialRun:
+    """A trial that has ended; `seconds` by the wall clock, start of the processes included."""
+
+    rundir: RunDirectory
+    returncode: int
+    seconds: float
+    output: str
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        """Returns the journal's events of one kind, oldest first; none without a journal."""
+        try:
+            events = read_events(self.rundir.journal)
+        except OSError:
+            return []
+        return [event for event in events if event["kind"] == kind]
+
+    def must_have_trained(self, script: TrialScript) -> None:
+        """Raises SupervisorError unless the run completed: then there is nothing to compare."""
+        if self.returncode != 0:
+            lines = [line for line in self.output.splitlines() if line.strip()]
+            last = f": {lines[-1].strip()[:200]}" if lines else ""
+            raise SupervisorError(
+                f"{script}: the undisturbed run failed (exit code {self.returncode}){last}: "
+                "make it run with `supervisor run` first"
+            )
+
+
+def try_script(
+    script: TrialScript,
+    run_dir: Path,
+    settings: Mapping[str, str],
+    *,
+    resume: bool = False,
+    environment: Mapping[str, str] | None = None,
+) -> TrialRun:
+    """Runs the script in the current folder and returns when it has ended, one way or another.
+
+    Its output goes to a file beside `run_dir`; cases of the run are not filed in the user's
+    library.
+
+    Args:
+        script: what to run.
+        run_dir: where the run is kept; made if missing.
+        settings: config keys and their values, as after ``--set``.
+        resume: go on with the run in `run_dir` instead.
+        environment: variables to set beside the present ones.
+
+    Raises:
+        OSError: the interpreter cannot be started.
+    """
+    chosen = [f"--set={key}={value}" for key, value in settings.items()]
+    if resume:
+        line = [*_COMMAND, "resume", *chosen, str(run_dir)]
+    else:
+        quick = [f"--set={key}={value}" for key, value in _QUICK.items()]
+        line = [*_COMMAND, "run", "--run-dir", str(run_dir), *quick, *chosen, *script.options]
+        line += ["--", *script.words]
+    log = run_dir.with_name(f"{run_dir.name}{'.resumed' if resume else ''}.txt")
+    cases = str(run_dir.with_name("cases.sqlite"))
+    started = time.monotonic()
+    with open(log, "wb") as output:
+        process = subprocess.Popen(
+            line,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "SUPERVISOR_CASES": cases, **(environment or {})},
+        )
+        try:
+            returncode = process.wait()
+        finally:
+            _end(process)
+    return TrialRun(
+        rundir=RunDirectory(run_dir),
+        returncode=returncode,
+        seconds=time.monotonic() - started,
+        output=log.read_text(errors="replace"),
+    )
+
+
+@contextlib.contextmanager
+def trial_folder(keep: Path | None) -> Iterator[Path]:
+    """Gives a folder for the runs of a trial: a temporary one, or `keep`, which stays.
+
+    Raises:
+        SupervisorError: `keep` holds something already, or cannot be made.
+    """
+    if keep is None:
+        with tempfile.TemporaryDirectory(
+            prefix="supervisor-trial-", ignore_cleanup_errors=True
+        ) as name:
+            yield Path(name)
+        return
+    try:
+        keep.mkdir(mode=0o700, parents=True, exist_ok=True)
+        taken = any(keep.iterdir())
+    except OSError as error:
+        raise SupervisorError(
+            f"--keep {keep}: {error.strerror or error}: give a folder that can be made"
+        ) from error
+    if taken:
+        raise SupervisorError(f"--keep {keep}: is not empty: give a new folder")
+    yield keep.absolute()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends what is still running (we were interrupted): first politely, then not."""
+    for signum in (signal.SIGTERM, signal.SIGTERM, signal.SIGKILL):
+        if process.poll() is not None:
+            return
+        process.send_signal(signum)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(10.0)
