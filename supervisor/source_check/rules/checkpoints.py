@@ -137,9 +137,10 @@ def _loads_code(source: Source) -> Iterator[ast.AST]:
         is_open = is_literal(keyword_of(call, "weights_only"), False)
         if not is_open or source.names.resolve(call.func) != "torch.load":
             continue
-        origin = sole_origin(source, call.args[0]) if call.args else None
-        if origin is None or last_name(origin) != "BytesIO":  # a copy made in memory is our own
-            yield call
+        read = call.args[0] if call.args else call
+        names = [last_name(origin).lower() for origin in (read, sole_origin(source, read) or read)]
+        if not any("bytesio" in name or "buffer" in name for name in names):
+            yield call  # a copy made in memory would be one's own
 
 
 RULES = (
