@@ -9,10 +9,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from supervisor.numerics.tensor_tree import map_tensors
 
-DRAWS = (
-    "bernoulli cauchy dropout exponential geometric log_normal multinomial native_dropout normal "
-    "normal_functional poisson rand rand_like randn randn_like _standard_gamma uniform"
-).split()
+DRAWS = frozenset(
+    {"bernoulli", "cauchy", "dropout", "exponential", "geometric", "log_normal", "multinomial",
+     "native_dropout", "normal", "normal_functional", "poisson", "rand", "rand_like", "randn",
+     "randn_like", "_standard_gamma", "uniform"}
+)  # fmt: skip
 LOW = (torch.bfloat16, torch.float16)
 
 
@@ -22,6 +23,9 @@ class FloatNoise(TorchDispatchMode):
     The generators otherwise use other bits of their stream for each type, so that dropout masks
     and sampled latents of the two passes would have nothing to do with each other.
     """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None

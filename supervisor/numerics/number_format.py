@@ -34,7 +34,7 @@ class NumberFormat:
     has_infinity: bool
 
     def round(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Returns `tensor` (finite) rounded to this format, in its own type; clamped at the ends."""
+        """Returns `tensor` (finite) rounded to this format and clamped to its ends."""
         clamped = tensor.clamp(-self.largest, self.largest)
         return clamped.to(self.dtype).to(tensor.dtype)
 

@@ -1,0 +1,101 @@
+"""Which module is at work: in the forward pass by hooks, in the backward pass by marked nodes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import nn
+
+from supervisor.numerics.forward_record import ROOT
+from supervisor.numerics.tensor_tree import tensors_in
+
+LOSS = "(loss)"
+MARK = "training_supervisor_module"
+
+
+class ModuleTrace:
+    """Knows the running module while it is entered; leaves no hook on the model behind.
+
+    Nodes of the autograd graph are marked with the module that made them when it returns (and what
+    its parent computed before, when it is called), so that each node belongs to the innermost one.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._types = {path or ROOT: type(m).__name__ for path, m in model.named_modules()}
+        self._stack: list[str] = []
+        self._node: tuple[str, str] | None = None
+        self._handles: list[Any] = []
+
+    @property
+    def module(self) -> str:
+        """The innermost module at work; ``(loss)`` outside of the model."""
+        if self._stack:
+            return self._stack[-1]
+        return self._node[0] if self._node else LOSS
+
+    @property
+    def node(self) -> str:
+        """The operation whose derivative is being computed, ``sqrt``; empty in the forward pass."""
+        if self._stack or not self._node:
+            return ""
+        plain = re.sub(r"Backward\d*$", "", self._node[1])
+        return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", plain).lower()
+
+    def type_of(self, module: str) -> str:
+        return self._types.get(module, "")
+
+    def mark(self, value: Any, module: str) -> None:
+        """Marks the nodes behind the tensors of `value` that nobody marked yet."""
+        open_nodes = [tensor.grad_fn for _, tensor in tensors_in(value)]
+        while open_nodes:
+            node = open_nodes.pop()
+            if node is None or MARK in node.metadata:
+                continue
+            node.metadata[MARK] = module
+            node.register_prehook(self._arriving(module, node.name()))
+            open_nodes += [following for following, _ in node.next_functions]
+
+    def __enter__(self) -> ModuleTrace:
+        for path, module in self._model.named_modules():
+            name = path or ROOT
+            self._handles += [
+                module.register_forward_pre_hook(self._entering(name), with_kwargs=True),
+                module.register_forward_hook(self._leaving(name)),
+            ]
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    def _entering(self, name: str) -> Callable[..., None]:
+        def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
+            if self._stack:
+                self.mark((args, kwargs), self._stack[-1])
+            self._stack.append(name)
+
+        return enter
+
+    def _leaving(self, name: str) -> Callable[..., None]:
+        def leave(module: nn.Module, args: Any, output: Any) -> None:
+            self.mark(output, name)
+            while self._stack and self._stack.pop() != name:
+                pass
+
+        return leave
+
+    def _arriving(self, module: str, node: str) -> Callable[..., None]:
+        def arrive(gradients: tuple[torch.Tensor, ...]) -> None:
+            self._node = (module, node)
+
+        return arrive
