@@ -7,7 +7,8 @@ estimated: equal digests are equal bits.
 
 from __future__ import annotations
 
-import itertools
+import dataclasses
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,9 +43,9 @@ class Verification:
         break_at: steps done when the process was killed.
         first_difference: ``{"what", "name", "step"}``, None if `exact`; step counts steps done.
         advice: what to do about it, "" if `exact`.
-        resumed_from: steps done at the checkpoint from which it went on.
-        values: how many digests were equal.
-        repeated_equal: the steps made twice, before the kill and after, came out the same.
+        resumed_from: steps done at the checkpoint from which it went on; None if it did not.
+        values: how many digests an undisturbed run has.
+        proof: part → one digest over all of its digests at the last step.
     """
 
     exact: bool
@@ -54,31 +55,33 @@ class Verification:
     first_difference: dict[str, Any] | None = None
     advice: str = ""
     resumed_from: int | None = None
-    resume_reason: str = ""
     values: int = 0
-    repeated_equal: bool = True
     proof: dict[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in Verification.__slots__}
 
     def __str__(self) -> str:
-        lines = [
-            f"undisturbed twice, {self.steps} steps: "
-            + ("the same to the last bit" if self.deterministic else "NOT the same"),
-            f"killed after step {self.break_at}, resumed from step {self.resumed_from}: "
-            + ("the same to the last bit" if self.exact else "not proved the same"),
-        ]
+        same = "the same to the last bit"
+        outcome = same if self.deterministic else "NOT the same"
+        lines = [f"undisturbed, twice {self.steps} steps: {outcome}"]
+        if self.deterministic:
+            start = (
+                "never resumed"
+                if self.resumed_from is None
+                else (f"resumed from step {self.resumed_from}")
+            )
+            outcome = same if self.exact else "NOT the same"
+            lines.append(f"killed after step {self.break_at}, {start}: {outcome}")
         if self.exact:
-            lines.append(f"proof: {self.values} digests are equal; at the last step:")
+            lines.append(f"proof: {self.values} digests are equal; over each part, at the end:")
             lines += [f"  {part:<10}{value}" for part, value in self.proof.items()]
             return "\n".join(["EXACT", *lines])
         if self.first_difference is not None:
+            first = self.first_difference
             lines.append(
-                "first difference: {what}: {name}, step {step}".format_map(self.first_difference)
+                f"first difference: {first['what']}: {first['name']}, after {first['step']} steps"
             )
-        if self.repeated_equal and not self.deterministic:
-            lines.append("the steps made twice, before the kill and after it, came out the same")
         return "\n".join(["NOT EXACT", *lines, f"advice: {self.advice}"])
 
 
@@ -116,9 +119,13 @@ def verify(
             )
         say("2 of 3: undisturbed again")
         second = _undisturbed(script, folder / "again", steps)
+        ignored = private_names(first, second)
+        parting = part_ways(first, second, ignored)
+        if parting is not None:
+            return _not_deterministic(parting, first, break_at)
         say(f"3 of 3: killed after step {break_at}, and resumed")
         broken = _broken(script, folder / "broken", steps, break_at)
-        return _judge(first, second, broken, break_at)
+        return _judge(first, broken, ignored, break_at)
 
 
 def _check(steps: int, break_at: int) -> None:
@@ -153,54 +160,47 @@ def _broken(script: TrialScript, run_dir: Path, steps: int, break_at: int) -> Tr
     return try_script(script, run_dir, settings)
 
 
+def _not_deterministic(parting: Parting, first: dict[int, Mark], break_at: int) -> Verification:
+    return Verification(
+        exact=False,
+        deterministic=False,
+        steps=max(first),
+        break_at=break_at,
+        first_difference=_describe(parting, by_itself=True),
+        advice=advise(parting, by_itself=True),
+    )
+
+
 def _judge(
-    first: dict[int, Mark], second: dict[int, Mark], run: TrialRun, break_at: int
+    first: dict[int, Mark], run: TrialRun, ignored: set[tuple[str, str]], break_at: int
 ) -> Verification:
-    marks = read_trail(run.rundir)
-    ignored = private_names(first, second)
-    itself = part_ways(first, second, ignored)
-    parting = itself or part_ways(first, newest(marks), ignored)
+    parting = part_ways(first, newest(read_trail(run.rundir)), ignored)
     resumed = run.events("resumed")
     if parting is None and not (resumed and run.returncode == 0):
         parting = Parting(what="steps", name=f"exit code {run.returncode}", step=break_at)
-    advice = "" if parting is None else advise(parting, by_itself=itself is not None)
-    reason = str(resumed[-1]["reason"]) if resumed else "it was not resumed"
-    if parting is not None and itself is None:
-        advice += f" (the resume itself says: {reason})"
-    return Verification(
+    found = Verification(
         exact=parting is None,
-        deterministic=itself is None,
+        deterministic=True,
         steps=max(first),
         break_at=break_at,
-        first_difference=None if parting is None else _describe(parting, itself is not None),
-        advice=advice,
         resumed_from=resumed[-1]["from_step"] if resumed else None,
-        resume_reason=reason,
         values=_count(first),
-        repeated_equal=_repeated_equal(marks),
         proof=_proof(first),
+    )
+    if parting is None:
+        return found
+    reason = resumed[-1]["reason"] if resumed else "there was none"
+    return dataclasses.replace(
+        found,
+        first_difference=_describe(parting, by_itself=False),
+        advice=f"{advise(parting, by_itself=False)} (the resume itself says: {reason})",
     )
 
 
-def _describe(parting: Parting, by_itself: bool) -> dict[str, Any]:
+def _describe(parting: Parting, *, by_itself: bool) -> dict[str, Any]:
     what = kind_of(parting, by_itself=by_itself)
     name = parting.name if what == parting.what else f"{parting.what} {parting.name}"
     return {"what": what, "name": name, "step": parting.step}
-
-
-def _repeated_equal(marks: list[Mark]) -> bool:
-    """Compares each attempt with the one before it, where both made the same steps."""
-    attempts = sorted({mark.attempt for mark in marks})
-    by_attempt = [newest(mark for mark in marks if mark.attempt == one) for one in attempts]
-    return all(
-        part_ways(_only(a, b), _only(b, a), set()) is None
-        for a, b in itertools.pairwise(by_attempt)
-        if a.keys() & b.keys()
-    )
-
-
-def _only(one: dict[int, Mark], other: dict[int, Mark]) -> dict[int, Mark]:
-    return {step: mark for step, mark in one.items() if step in other}
 
 
 def _count(marks: dict[int, Mark]) -> int:
@@ -208,14 +208,8 @@ def _count(marks: dict[int, Mark]) -> int:
 
 
 def _proof(marks: dict[int, Mark]) -> dict[str, str]:
-    """Returns part → one digest over all of its digests at the last step."""
-    import hashlib
-
-    last = marks[max(marks)]
+    parts = marks[max(marks)].parts
+    texts = {part: "\n".join(f"{k} {v}" for k, v in names.items()) for part, names in parts.items()}
     return {
-        part: hashlib.sha256("\n".join(f"{k} {v}" for k, v in names.items()).encode()).hexdigest()[
-            :32
-        ]
-        for part, names in last.parts.items()
-        if names
+        part: hashlib.sha256(text.encode()).hexdigest()[:32] for part, text in texts.items() if text
     }

@@ -7,7 +7,12 @@
 ``moment``  for faults of the process: ``forward``, ``evaluation`` (a forward without gradients),
             ``backward``, ``update``, ``after`` (default)
 ``count``   how often it strikes in the whole run, attempts counted together (default 1)
-``factor``  for ``loss_spike`` (1e4), ``lr_spike`` (300), ``second_moment`` (1e-9)
+``factor``  for ``loss_spike`` (1e4), ``lr_spike`` (300), ``second_moment`` (1e-9); steps for
+            ``disk_full`` (20); seconds for ``slow`` (2)
+
+``disk_full``           files cannot grow for a while
+``damaged_checkpoint``  a bit of the newest checkpoint flips, then SIGKILL
+``slow``                the data come late, once
 
 A fault that struck is noted in ``RUN/faults.json`` before it strikes, so that a restarted run does
 not meet it again.
@@ -31,6 +36,7 @@ from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from supervisor.errors import ConfigError
+from supervisor.fault_injection.disk_faults import FullDisk, damage_newest_checkpoint
 from supervisor.storage.private_files import write_json
 
 PROCESS_KINDS = (
@@ -41,6 +47,9 @@ PROCESS_KINDS = (
     "hang",
     "out_of_memory",
     "exit",
+    "disk_full",
+    "damaged_checkpoint",
+    "slow",
 )
 NUMERIC_KINDS = (
     "nan_data",
@@ -117,6 +126,7 @@ class FaultInjector:
         if self._faults and struck_file.exists():
             self._struck = json.loads(struck_file.read_text())
         self._lr: list[tuple[dict[str, Any], Any]] = []
+        self._full_disk = FullDisk()
 
     def on_forward(
         self,
@@ -197,6 +207,7 @@ class FaultInjector:
 
     def on_step_done(self, steps_done: int) -> None:
         if self._faults:
+            self._full_disk.step_done()
             self._process_faults(steps_done - 1, "after")
 
     # --- striking ----------------------------------------------------------------------------
@@ -217,7 +228,17 @@ class FaultInjector:
 
     def _process_faults(self, step: int, moment: str) -> None:
         for kind in PROCESS_KINDS:
-            if self._strikes(step, kind, moment) is not None:
+            fault = self._strikes(step, kind, moment)
+            if fault is None:
+                continue
+            if kind == "disk_full":
+                self._full_disk.begin(20 if math.isnan(fault.factor) else int(fault.factor))
+            elif kind == "slow":
+                time.sleep(2.0 if math.isnan(fault.factor) else fault.factor)
+            elif kind == "damaged_checkpoint":
+                damage_newest_checkpoint(self._file.parent / "checkpoints")
+                _strike_process("sigkill", step)
+            else:
                 _strike_process(kind, step)
 
 

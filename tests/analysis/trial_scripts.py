@@ -1,0 +1,45 @@
+"""Small scripts for trials, each as text."""
+
+from __future__ import annotations
+
+SEEDED = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(1); torch.set_num_threads(1)
+X = torch.randn(96, 8); Y = (X[:, :1] * 2 + X[:, 1:2]).sin()
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+for epoch in range(9):
+    for x, y in DataLoader(TensorDataset(X, Y), batch_size=8, shuffle=True):
+        loss = nn.functional.mse_loss(model(x), y)
+        optimizer.zero_grad(); loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+"""
+
+UNSEEDED = SEEDED.replace("torch.manual_seed(1); ", "")
+
+HIDDEN = """
+import numpy as np
+import torch
+from torch import nn
+
+torch.manual_seed(1); torch.set_num_threads(1)
+def noise():
+    generator = np.random.default_rng(3)
+    while True:
+        yield float(generator.standard_normal())
+stream = noise()
+class Noisy(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) + next(stream)
+X = torch.randn(96, 8); Y = X.sum(1, keepdim=True)
+model = Noisy(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+for step in range(40):
+    i = torch.randint(0, 96, (8,))
+    loss = nn.functional.mse_loss(model(X[i]), Y[i])
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+"""
