@@ -9,8 +9,8 @@ the commit given there). The review holds a verdict, made by reading the code, f
 * true: what the message says holds at this place, in code that is or may be trained;
 * false: it does not, or something else in the code rules it out.
 
-Prints findings per rule with their verdicts, for the packages that were looked at while the rules
-were made and, apart, for those that were not. Without folders it prints the figures of the review.
+Prints findings per rule with their verdicts. Without folders it prints the figures of the review, for
+each of its sets of packages: what was read while the rules were made, and what was read after.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def main() -> None:
     review = json.loads(REVIEW.read_text(encoding="utf-8"))
     verdicts = {_key(entry): entry for entry in review["findings"]}
     if not folders:
-        for name in ("tuning", "held_out"):
+        for name in review["sets"]:
             entries = [entry for entry in review["findings"] if entry["set"] == name]
             _print_figures(name, entries)
         return

@@ -1,0 +1,19 @@
+"""The page about the check tells of every rule as the code has it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from supervisor.source_check.rule import Rule
+from supervisor.source_check.rules import ALL_RULES
+
+PAGE = Path(__file__).parents[2] / "docs" / "check.md"
+
+
+@pytest.mark.parametrize("rule", ALL_RULES, ids=lambda rule: rule.name)
+def test_the_page_has_the_rule(rule: Rule) -> None:
+    row = f"| `{rule.name}` | {rule.risk} | {rule.message} | {rule.fix} |"
+
+    assert row in PAGE.read_text(encoding="utf-8").splitlines()
