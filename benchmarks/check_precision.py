@@ -9,8 +9,8 @@ the commit given there). The review holds a verdict, made by reading the code, f
 * true: what the message says holds at this place, in code that is or may be trained;
 * false: it does not, or something else in the code rules it out.
 
-Prints findings per rule with their verdicts. Without folders it prints the figures of the review, for
-each of its sets of packages: what was read while the rules were made, and what was read after.
+Prints findings per rule with their verdicts. Without folders it prints the figures of the review
+for each of its sets: what was read while the rules were made, and what was read after.
 """
 
 from __future__ import annotations
