@@ -33,6 +33,8 @@ def _steps_without_update(source: Source) -> Iterator[ast.AST]:
     training = training_of(source)
     if next(training.every_event(Moment.SCALER_UPDATE), None) is not None:
         return
+    if not any(event.scaled for _, event in training.every_event(Moment.BACKWARD)):
+        return  # the loop that scales, and may update, is in another file
     for _, event in training.every_event(Moment.SCALER_STEP):
         yield event.call
 
