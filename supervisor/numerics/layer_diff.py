@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from supervisor.errors import UsageError
+from supervisor.numerics.diff_plot import plot_diff
 from supervisor.numerics.dimension_spread import DimensionSpread, spreads, widest
 from supervisor.numerics.forward_record import LayerCall
 from supervisor.numerics.level import Level, level_of, worse
@@ -136,6 +138,14 @@ class LayerDiff:
             "first_warning": self.first_warning,
             "unmatched": list(self.unmatched),
         }
+
+    def plot(self, path: Path | str) -> Path:
+        """Draws the error of each layer; the ending of `path` chooses png, svg or pdf.
+
+        Raises:
+            UsageError: the ending is unknown or the place cannot be written.
+        """
+        return plot_diff(self, Path(path))
 
     def __repr__(self) -> str:
         rows = [

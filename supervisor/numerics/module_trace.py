@@ -34,17 +34,22 @@ class ModuleTrace:
     @property
     def module(self) -> str:
         """The innermost module at work; ``(loss)`` outside of the model."""
-        if self._stack:
+        if self._stack and not self._deriving:
             return self._stack[-1]
         return self._node[0] if self._node else LOSS
 
     @property
     def node(self) -> str:
         """The operation whose derivative is being computed, ``sqrt``; empty in the forward pass."""
-        if self._stack or not self._node:
+        if not self._node or not self._deriving:
             return ""
         plain = re.sub(r"Backward\d*$", "", self._node[1])
         return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", plain).lower()
+
+    @property
+    def _deriving(self) -> bool:
+        """Activation checkpointing runs modules again in the backward pass, with gradients on."""
+        return self._node is not None and not torch.is_grad_enabled()
 
     def type_of(self, module: str) -> str:
         return self._types.get(module, "")
@@ -97,5 +102,7 @@ class ModuleTrace:
     def _arriving(self, module: str, node: str) -> Callable[..., None]:
         def arrive(gradients: tuple[torch.Tensor, ...]) -> None:
             self._node = (module, node)
+            # A recomputation that stops early leaves its modules without a word.
+            self._stack.clear()
 
         return arrive

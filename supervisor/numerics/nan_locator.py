@@ -175,9 +175,7 @@ def _report(birth: Birth) -> NonfiniteReport:
     )
 
 
-def _sick_tensor(
-    phase: str, tensors: Iterator[tuple[str, torch.Tensor]]
-) -> NonfiniteReport | None:
+def _sick_tensor(phase: str, tensors: Iterator[tuple[str, torch.Tensor]]) -> NonfiniteReport | None:
     """Reports the first tensor with NaN or +infinity; -infinity is how masks are written."""
     for path, tensor in tensors:
         if not is_float(tensor) or tensor.is_complex():

@@ -50,7 +50,7 @@ class Birth:
 
 
 class OpWatch(TorchDispatchMode):
-    """While active, remembers for each piece of memory which birth its non-finite values go back to.
+    """While active, remembers which birth the non-finite values in each memory go back to.
 
     Infinities are followed through the operations: those of a mask that end in a finite softmax
     are nobody's fault, and a NaN that comes of an overflow is reported as the overflow.
@@ -75,7 +75,9 @@ class OpWatch(TorchDispatchMode):
         # An operation in place would leave its result where its input was.
         before = args
         if func._schema.is_mutable:
-            before = map_tensors(args, lambda tensor: tensor.clone() if is_float(tensor) else tensor)
+            before = map_tensors(
+                args, lambda tensor: tensor.clone() if is_float(tensor) else tensor
+            )
         output = func(*args, **kwargs)
         self._look(func, args, before, kwargs, output)
         return output
@@ -135,7 +137,9 @@ class OpWatch(TorchDispatchMode):
             is_nan=is_nan,
             on_purpose=on_purpose,
             source=inherited,
-            cause=None if on_purpose else cause_of(self._operation(name, node, before, kwargs, bad)),
+            cause=None
+            if on_purpose
+            else cause_of(self._operation(name, node, before, kwargs, bad)),
         )
         self.births.append(birth)
         return birth
