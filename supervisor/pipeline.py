@@ -138,6 +138,7 @@ class Pipeline:
         self.predictor.load_state_dict(state["predictor"])
 
 
-HISTORY_EVERY = 25
-HISTORY_LENGTH = 24
-"""Copies of the windows are kept for 600 steps, beyond the oldest snapshot (300 steps)."""
+HISTORY_EVERY = 100
+HISTORY_LENGTH = 7
+"""Copies of the windows are kept for 600 steps, beyond the oldest snapshot (300 steps). One costs
+0.65 ms: at every 25th step that was two fifths of the whole pipeline's time."""

@@ -115,10 +115,10 @@ def test_a_rollback_brings_the_windows_back_but_not_the_budget() -> None:
         judge.update(record)
     before = judge.ladder.state_dict()
     twin = pipeline()
-    for record in records[:150]:
+    for record in records[:100]:
         twin.update(record)
 
-    judge.rolled_back(150)
+    judge.rolled_back(100)
 
     assert judge.predictor.state_dict() == twin.predictor.state_dict()
     assert judge.ladder.state_dict() == before

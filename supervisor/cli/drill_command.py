@@ -1,20 +1,39 @@
 """Inject faults into a training of yours and show what survives, at what cost.
 
-Exit code 0 if every promised fault was survived, 1 if not.
+Each fault gets a short run of its own, after one that goes undisturbed. Exit code 0 if every fault
+was survived, 1 if not.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from supervisor.cli.entry_point import entry_point
 from supervisor.cli.script_arguments import parse_with_script
+from supervisor.cli.trial_options import add_trial_options, say, trial_script
+
+if TYPE_CHECKING:
+    from supervisor.analysis.drill import DrillResult
+
+_HEADINGS = ("FAULT", "SURVIVED", "FINAL LOSS", "REFERENCE", "STEPS LOST", "SECONDS LOST", "HOW")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from supervisor.analysis.drill_menu import MENU
+
     parser.usage = "supervisor drill [OPTIONS] SCRIPT[:FUNCTION] [SCRIPT_ARGS...]"
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument(
+        "--faults",
+        metavar="A,B,...",
+        default="",
+        help=f"only these (default: all of {', '.join(MENU)})",
+    )
+    parser.add_argument(
+        "--steps", metavar="N", type=int, default=100, help="of every run (default 100)"
+    )
+    add_trial_options(parser)
 
 
 def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
@@ -22,12 +41,43 @@ def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Nam
 
 
 def execute(args: argparse.Namespace) -> int:
+    from supervisor.analysis.drill import drill
+    from supervisor.analysis.drill_outcome import RULE
     from supervisor.cli.output import print_json
 
-    drill = entry_point("drill", "supervisor.analysis.drill", "drill")
-    result = drill(args.script, args.arguments)
+    names = [name.strip() for name in args.faults.split(",") if name.strip()]
+    script = trial_script(args)
+    result = drill(script, faults=names, steps=args.steps, keep=args.keep, say=say)
     if args.json:
         print_json(result.to_dict())
     else:
-        print(result)
+        _show(result)
+        print(RULE)
     return 0 if result.all_survived else 1
+
+
+def _show(result: DrillResult) -> None:
+    rows = [
+        (
+            outcome.name,
+            "yes" if outcome.survived else "NO",
+            f"{outcome.final_loss:.6g}",
+            f"{outcome.reference_loss:.6g}",
+            str(outcome.steps_lost),
+            f"{outcome.seconds_lost:.1f}",
+            outcome.detail,
+        )
+        for outcome in result.faults
+    ]
+    if not sys.stdout.isatty():
+        from supervisor.cli.output import print_table
+
+        print_table(_HEADINGS, rows)
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*_HEADINGS)
+    for row in rows:
+        table.add_row(*row, style="green" if row[1] == "yes" else "red")
+    Console().print(table)

@@ -44,6 +44,7 @@ def copy_state(live: Mapping[str, Any], into: Mapping[str, Any] | None = None) -
     copier = _Copier()
     with outside_autograd():
         copied: dict[str, Any] = copier.copy(dict(live), into)
+        copier.finish()
     if copier.asynchronous:
         torch.cuda.synchronize()
     return copied
@@ -52,6 +53,8 @@ def copy_state(live: Mapping[str, Any], into: Mapping[str, Any] | None = None) -
 class _Copier:
     def __init__(self) -> None:
         self.asynchronous = False
+        self._sources: list[torch.Tensor] = []
+        self._targets: list[torch.Tensor] = []
         self._done: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._used: set[int] = set()
 
@@ -66,6 +69,11 @@ class _Copier:
             padded = [*places, *[None] * (len(value) - len(places))]
             return type(value)(self.copy(*pair) for pair in zip(value, padded, strict=False))
         return value
+
+    def finish(self) -> None:
+        """Copies what was gathered, in one call: for small tensors the calls are the cost."""
+        if self._sources:
+            torch._foreach_copy_(self._targets, self._sources, non_blocking=self.asynchronous)
 
     def _copy_tensor(self, value: torch.Tensor, into: Any) -> torch.Tensor:
         # The original is kept beside its copy: a freed id could be given to the next tensor.

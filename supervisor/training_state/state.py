@@ -45,11 +45,20 @@ class TrainingState:
         self.registry = registry
 
     def capture(
-        self, *, held: Mapping[str, Any] | None = None, include_grads: bool = False
+        self,
+        *,
+        held: Mapping[str, Any] | None = None,
+        include_grads: bool = False,
+        for_rollback: bool = False,
     ) -> dict[str, Any]:
         """Returns the state with the *live* tensors in it: copy it (`copy_state`) to keep it.
 
         An object whose own ``state_dict`` fails is left out and named in ``left_out``.
+
+        Args:
+            held: what the user's variables hold, see `find_held`.
+            include_grads: gradients are part of the state when the script never clears them.
+            for_rollback: only `ROLLBACK_PARTS` and `held`, for a third of the time.
         """
         left_out: list[str] = []
         registry = self.registry
@@ -70,20 +79,24 @@ class TrainingState:
             "format": FORMAT,
             "models": each(models, lambda _, m: model_state.model_tensors(m)),
             "buffers": each(models, lambda _, m: [n for n, _ in m.named_buffers()]),
-            "modes": each(models, lambda _, m: model_state.modes(m)),
-            "attributes": each(models, lambda _, m: module_attributes(m)),
             "extra": each(models, lambda n, m: model_state.extra_states(m, n, left_out)),
             "optimizers": each(
                 registry.optimizers,
                 lambda n, o: optimizer_state.capture_optimizer(o, n, left_out, in_models),
             ),
-            "schedulers": each(registry.schedulers, state_dict),
             "scalers": each(
                 registry.scalers, lambda n, s: scaler_state.capture_scaler(s, n, left_out)
             ),
             "tracked": each(registry.tracked, state_dict),
-            "rng": RngState.capture(),
             "held": each(held or {}, lambda n, v: to_plain(v, n, left_out)),
+        }
+        if for_rollback:
+            return state | {"left_out": left_out}
+        state |= {
+            "modes": each(models, lambda _, m: model_state.modes(m)),
+            "attributes": each(models, lambda _, m: module_attributes(m)),
+            "schedulers": each(registry.schedulers, state_dict),
+            "rng": RngState.capture(),
         }
         if include_grads:
             state["grads"] = each(

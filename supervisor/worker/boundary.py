@@ -119,8 +119,10 @@ class Boundary:
         return self._checkpointer.save(step, state, meta, reason, wait=wait)
 
     def _take_snapshot(self, step: int) -> None:
-        state: Mapping[str, Any] = self._state.capture(held=self._held.lasting())
-        cost = self._snapshots.take(step, state, {"pipeline_step": step})
+        started = time.perf_counter()
+        state: Mapping[str, Any] = self._state.capture(held=self._held.lasting(), for_rollback=True)
+        self._snapshots.take(step, state, {"pipeline_step": step})
+        cost = time.perf_counter() - started
         earlier = self._snapshot_cost_s or cost
         self._snapshot_cost_s = min(cost, 0.8 * earlier + 0.2 * cost)
         share = self._settings.checkpoint.max_overhead

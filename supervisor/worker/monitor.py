@@ -111,9 +111,9 @@ class Monitor(Moments):
                     self.grads_matter = self._updates.has_gradients(self._clock.lead)
                 self.probe.backward_calls += 1
                 self._see_loss(roots)
-            earlier = self._recording.random.before()
+            earlier = self._recording.random.before(backward=True)
             result = call(roots)
-            self._recording.random.after(earlier)
+            self._recording.random.after(earlier, backward=True)
             return result
         finally:
             switch.depth -= 1

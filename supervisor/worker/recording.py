@@ -49,45 +49,69 @@ def decode(kind: int, data: bytes) -> Any:
 class RandomTrail:
     """Notes the state of the global generators behind a region that drew from them.
 
-    Torch's CPU generator is looked at around every region. Python's and NumPy's are looked at for
-    the first `PROBATION` regions and from then on only if one of them was ever used inside one
-    (asking them costs 40 us).
+    Torch's CPU generator is looked at around every forward. Python's and NumPy's, and all of them
+    around backwards, are looked at for the first `PROBATION` regions of the kind and from then on
+    only if one of them was ever used there: asking them costs 40 us, and a model that draws inside
+    its regions does so from its first steps on.
     """
 
     PROBATION = 12
 
     def __init__(self, tape: TapeWriter) -> None:
         self._tape = tape
-        self._regions = 0
-        self._others = True
-        self._used_others = False
+        self._get_state = torch.default_generator.get_state
+        self._forwards = _Probation(self.PROBATION)
+        self._backwards = _Probation(self.PROBATION)
 
-    def before(self) -> tuple[Any, ...]:
-        torch_state = torch.get_rng_state()
-        if not self._others:
-            return (torch_state,)
-        return torch_state, random.getstate(), _numpy_state(), _cuda_states()
+    def before(self, *, backward: bool = False) -> tuple[Any, ...]:
+        """Returns what `after` needs; called right before a region."""
+        if not (self._backwards if backward else self._forwards).goes_on:
+            return () if backward else (self._get_state(),)
+        return self._get_state(), random.getstate(), _numpy_state(), _cuda_states()
 
-    def after(self, earlier: tuple[Any, ...]) -> None:
-        now = torch.get_rng_state()
-        if not torch.equal(now, earlier[0]):
-            self._tape.append(EntryKind.RANDOM_STATE, b"t" + now.numpy().tobytes())
-        if len(earlier) == 1:
+    def after(self, earlier: tuple[Any, ...], *, backward: bool = False) -> None:
+        """Called right behind the region; writes what changed on the tape."""
+        if not earlier:
             return
+        now = self._get_state()
+        drew = not torch.equal(now, earlier[0])
+        if drew:
+            self._tape.append(EntryKind.RANDOM_STATE, b"t" + now.numpy().tobytes())
+        if len(earlier) > 1:
+            drew_others = self._note_others(earlier)
+            probation = self._backwards if backward else self._forwards
+            probation.passed(used=drew_others or (backward and drew))
+
+    def _note_others(self, earlier: tuple[Any, ...]) -> bool:
+        drew = False
         if random.getstate() != earlier[1]:
-            self._used_others = True
+            drew = True
             self._tape.append(EntryKind.RANDOM_STATE, b"p" + _python_bytes())
         if _numpy_state() != earlier[2]:
-            self._used_others = True
+            drew = True
             self._tape.append(EntryKind.RANDOM_STATE, b"n" + _numpy_state())
         cuda = _cuda_states()
         if cuda != earlier[3]:
-            self._used_others = True
+            drew = True
             for device, state in enumerate(cuda):
                 self._tape.append(EntryKind.RANDOM_STATE, b"c" + _INT.pack(device) + state)
-        self._regions += 1
-        if self._regions >= self.PROBATION and not self._used_others:
-            self._others = False
+        return drew
+
+
+class _Probation:
+    """Goes on for a number of regions, and for ever if one of them was guilty."""
+
+    __slots__ = ("_left", "_used", "goes_on")
+
+    def __init__(self, regions: int) -> None:
+        self.goes_on = True
+        self._left = regions
+        self._used = False
+
+    def passed(self, *, used: bool) -> None:
+        self._left -= 1
+        self._used = self._used or used
+        self.goes_on = self._used or self._left > 0
 
 
 def replay_random(tape: TapeReader) -> None:
