@@ -22,6 +22,7 @@ from supervisor.storage.private_files import open_private
 
 _HEAD = struct.Struct("<BI")
 _STEP = struct.Struct("<qdIIQ")
+_KEPT_BYTES = 1 << 26
 _FLUSH_BYTES = 1 << 16
 
 
@@ -73,6 +74,7 @@ class TapeWriter:
         self._buffer = bytearray()
         self._written = keep
         self._budget = budget
+        self._flush_at = _FLUSH_BYTES
         self.is_full = False
 
     @property
@@ -81,23 +83,24 @@ class TapeWriter:
         return self._written + len(self._buffer)
 
     def append(self, kind: int, data: bytes) -> None:
-        """Adds one entry. Called many times a step: a few hundred nanoseconds."""
+        """Adds one entry. Called many times a step: a few hundred nanoseconds.
+
+        Never raises: what a full disk does not take is kept and tried again later; past 64 MiB
+        of it the tape counts as full.
+        """
         buffer = self._buffer
         buffer += _HEAD.pack(kind, len(data))
         buffer += data
-        if len(buffer) > _FLUSH_BYTES:
-            self._write_out()
+        if len(buffer) > self._flush_at:
+            self._try_write_out()
 
     def write_out(self) -> int:
         """Hands all entries to the operating system; returns the offset behind them.
 
-        That survives the death of this process; `sync` makes it survive the machine's.
-
-        Raises:
-            OSError: the disk is full or gone.
+        That survives the death of this process; `sync` makes it survive the machine's. -1 if the
+        disk is full or gone: what is on it does not tell how the script came here.
         """
-        self._write_out()
-        return self._written
+        return self._written if self._try_write_out() else -1
 
     def sync(self) -> None:
         """Waits until what was written out is on disk; any thread may call it."""
@@ -113,10 +116,27 @@ class TapeWriter:
         if self._written + len(self._buffer) > self._budget:
             self.is_full = True
         if not self.is_full and self._buffer:
-            self._file.write(self._buffer)
-            self._file.flush()
-            self._written += len(self._buffer)
+            descriptor, done = self._file.fileno(), 0
+            try:
+                while done < len(self._buffer):
+                    done += os.write(descriptor, self._buffer[done:])
+            except OSError:
+                os.ftruncate(descriptor, self._written)  # all of it comes again
+                raise
+            self._written += done
         self._buffer.clear()
+
+    def _try_write_out(self) -> bool:
+        try:
+            self._write_out()
+        except OSError:
+            self._flush_at = 2 * len(self._buffer)
+            if len(self._buffer) > _KEPT_BYTES:
+                self.is_full = True
+                self._buffer.clear()
+            return False
+        self._flush_at = _FLUSH_BYTES
+        return True
 
 
 class TapeReader:

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from supervisor.storage import tape as tape_module
+from supervisor.storage.tape import EntryKind, TapeReader, TapeWriter
+
+Fill = Callable[[bool], None]
+
+
+@pytest.fixture
+def fill(monkeypatch: pytest.MonkeyPatch) -> Fill:
+    """Makes the tape's disk full, after half of what it is given, or gives it room again."""
+    full = [False]
+
+    class Os:
+        def __getattr__(self, name: str) -> object:
+            return getattr(os, name)
+
+        def write(self, descriptor: int, data: bytes) -> int:
+            if not full[0]:
+                return os.write(descriptor, data)
+            if len(data) > 1:
+                return os.write(descriptor, data[: len(data) // 2])
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tape_module, "os", Os())
+    return lambda wanted: full.__setitem__(0, wanted)
+
+
+def test_nothing_is_raised_and_nothing_is_lost(tmp_path: Path, fill: Fill) -> None:
+    writer = TapeWriter(tmp_path / "a.tape")
+    writer.append(EntryKind.BOOL, b"1")
+
+    fill(True)
+    for _ in range(3000):
+        writer.append(EntryKind.RANDOM_STATE, bytes(100))
+    refused = writer.write_out()
+    fill(False)
+    end = writer.write_out()
+
+    writer.close()
+    assert refused == -1
+    reader = TapeReader(tmp_path / "a.tape", end=end)
+    assert reader.take(EntryKind.BOOL) == b"1"
+    assert [len(reader.take(EntryKind.RANDOM_STATE)) for _ in range(3000)] == [100] * 3000
+    assert reader.at_end
+
+
+def test_what_is_kept_in_memory_is_bounded(
+    tmp_path: Path, fill: Fill, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tape_module, "_KEPT_BYTES", 1000)
+    writer = TapeWriter(tmp_path / "a.tape")
+
+    fill(True)
+    for _ in range(3000):
+        writer.append(EntryKind.RANDOM_STATE, bytes(100))
+
+    assert writer.is_full
+    writer.close()
