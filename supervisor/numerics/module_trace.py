@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -59,9 +59,13 @@ class ModuleTrace:
         open_nodes = [tensor.grad_fn for _, tensor in tensors_in(value)]
         while open_nodes:
             node = open_nodes.pop()
-            if node is None or MARK in node.metadata:
+            if node is None:
                 continue
-            node.metadata[MARK] = module
+            # torch declares this property as a method
+            metadata = cast("dict[str, Any]", node.metadata)
+            if MARK in metadata:
+                continue
+            metadata[MARK] = module
             node.register_prehook(self._arriving(module, node.name()))
             open_nodes += [following for following, _ in node.next_functions]
 

@@ -10,7 +10,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from supervisor.numerics.module_trace import ModuleTrace
-from supervisor.numerics.nonfinite_cause import Cause, Operation, cause_of
+from supervisor.numerics.nonfinite_cause import Cause, cause_of
+from supervisor.numerics.operation_cause import Operation
 from supervisor.numerics.tensor_tree import is_float, map_tensors, tensors_in
 
 WRITES_ON_PURPOSE = frozenset(

@@ -1,0 +1,228 @@
+"""The causes of NaN and infinities that are special to one kind of operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+SPREADS = frozenset(
+    {"linalg_vector_norm", "norm", "sqrt", "std", "std_mean", "var", "var_mean", "clamp_min"}
+)
+"""What a value is made by that something is normalised with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One call of one operation as it was before it ran.
+
+    Attributes:
+        name: without namespace and underscores: ``log``, ``softmax``.
+        derivative_of: in the backward pass the operation of the forward pass; else empty.
+        makers: for each positional argument the operation that made it; empty if unknown.
+    """
+
+    name: str
+    derivative_of: str
+    module_type: str
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    output: torch.Tensor
+    makers: tuple[str, ...]
+
+    @property
+    def type(self) -> str:
+        """The type of the output: ``float16``."""
+        return str(self.output.dtype).removeprefix("torch.")
+
+
+Found = tuple[str, str, str] | None
+"""Kind, what happened, what to do; None when this is not what happened."""
+
+
+def special_cause(operation: Operation, values: dict[str, float]) -> Found:
+    """Looks for what is special to the kind of operation; adds key figures to `values`.
+
+    Raises:
+        IndexError, TypeError, ValueError, RuntimeError: this torch passes other arguments.
+    """
+    for names, examine in _EXAMINERS:
+        if operation.name in names:
+            return examine(operation, values)
+    if "batch_norm" in operation.name:
+        return _normalisation(operation, values)
+    return None
+
+
+def _softmax(operation: Operation, values: dict[str, float]) -> Found:
+    scores = operation.args[0]
+    dim = operation.args[1] if len(operation.args) > 1 else -1
+    masked = (scores == float("-inf")).all(dim=dim)
+    values["masked_rows"] = float(masked.sum())
+    values["rows"] = float(masked.numel())
+    if not values["masked_rows"]:
+        return None
+    return (
+        "all_masked",
+        f"attention: {int(values['masked_rows'])} of {masked.numel()} rows of the softmax are "
+        "masked entirely, and the softmax of nothing is 0/0",
+        "leave at least one key visible in each row, or set such rows to zero afterwards",
+    )
+
+
+def _logarithm(operation: Operation, values: dict[str, float]) -> Found:
+    argument = operation.args[0] if operation.name != "xlogy" else operation.args[1]
+    edge = -1.0 if operation.name == "log1p" else 0.0
+    values["zeros"] = float((argument == edge).sum())
+    values["negatives"] = float((argument < edge).sum())
+    if operation.derivative_of or not (values["zeros"] or values["negatives"]):
+        return None
+    if values["negatives"]:
+        return (
+            "log_of_negative",
+            f"{operation.name} of {int(values['negatives'])} negative elements is NaN",
+            "look at what should have kept them positive; clamp before the logarithm",
+        )
+    return (
+        "log_of_zero",
+        f"{operation.name} of {int(values['zeros'])} elements that are exactly zero is -infinite",
+        "clamp before the logarithm (x.clamp_min(1e-12)), or use log_softmax or a loss on logits",
+    )
+
+
+def _division(operation: Operation, values: dict[str, float]) -> Found:
+    divides = operation.name != "reciprocal"
+    divisor = torch.as_tensor(operation.args[1] if divides else operation.args[0])
+    values["zero_divisors"] = float((divisor == 0).sum())
+    if operation.derivative_of or not values["zero_divisors"]:
+        return None
+    maker = (operation.makers[1:2] if divides else operation.makers[:1]) or ("",)
+    if maker[0] in SPREADS or "norm" in operation.module_type.lower():
+        values["variance_min"] = 0.0
+        return _zero_variance(int(values["zero_divisors"]))
+    return (
+        "division_by_zero",
+        f"a division by {int(values['zero_divisors'])} elements that are exactly zero",
+        "add a small eps to the divisor, or leave those elements out before dividing",
+    )
+
+
+def _root(operation: Operation, values: dict[str, float]) -> Found:
+    argument = operation.args[0]
+    values["zeros"] = float((argument == 0).sum())
+    values["negatives"] = float((argument < 0).sum())
+    if operation.derivative_of:
+        return None
+    if values["negatives"]:
+        return (
+            "root_of_negative",
+            f"{operation.name} of {int(values['negatives'])} negative elements is NaN",
+            "rounding can push a variance below zero: clamp it at 0 and add eps",
+        )
+    if operation.name == "rsqrt" and values["zeros"]:
+        values["variance_min"] = 0.0
+        return _zero_variance(int(values["zeros"]))
+    return None
+
+
+def _power(operation: Operation, values: dict[str, float]) -> Found:
+    base, exponent = (torch.as_tensor(value) for value in operation.args[:2])
+    zeros = int(((base == 0) & (exponent < 0)).sum())
+    values["zeros"] = float(zeros)
+    if operation.derivative_of or not zeros:
+        return None
+    return (
+        "division_by_zero",
+        f"a negative power of {zeros} elements that are exactly zero",
+        "add a small eps to the base",
+    )
+
+
+def _normalisation(operation: Operation, values: dict[str, float]) -> Found:
+    tensor = operation.args[0].double()
+    if operation.name in ("native_layer_norm", "fused_rms_norm"):
+        groups = tensor.flatten(-len(operation.args[1])) if operation.args[1] else tensor
+    elif operation.name == "native_group_norm":
+        groups = tensor.reshape(tensor.shape[0] * int(operation.args[6]), -1)
+    else:
+        groups = tensor.movedim(1, 0).reshape(tensor.shape[1], -1)
+    variance = groups.var(dim=-1, unbiased=False)
+    values["variance_min"] = float(variance.min()) if variance.numel() else 0.0
+    zero = int((variance == 0).sum())
+    return _zero_variance(zero) if zero and not operation.derivative_of else None
+
+
+def _zero_variance(groups: int) -> tuple[str, str, str]:
+    return (
+        "zero_variance",
+        f"normalisation: {groups} groups have zero variance (or norm), dividing by it is 0/0",
+        "add eps inside the square root; look for constant inputs (dead units, padding)",
+    )
+
+
+def _exponential(operation: Operation, values: dict[str, float]) -> Found:
+    limit = torch.finfo(operation.output.dtype).max
+    edge = float(torch.tensor(limit, dtype=torch.float64).log())
+    return (
+        "exp_overflow",
+        f"{operation.name} of {values.get('input_0_max', edge):.4g}: above {edge:.4g} the result "
+        "is past the largest number of its type",
+        "subtract the maximum first (logsumexp, softmax), clamp the argument, or use softplus",
+    )
+
+
+def _reduction(operation: Operation, values: dict[str, float]) -> Found:
+    if operation.args[0].numel():
+        return None
+    return (
+        "empty_reduction",
+        f"{operation.name} of no elements at all is NaN",
+        "an empty selection or batch: skip it, or divide by max(count, 1)",
+    )
+
+
+def _loss_of_targets(operation: Operation, values: dict[str, float]) -> Found:
+    ignored = operation.args[4] if len(operation.args) > 4 else -100
+    used = int((operation.args[1] != ignored).sum())
+    values["targets_used"] = float(used)
+    if used:
+        return None
+    return (
+        "no_targets",
+        f"every target of the batch is ignored (ignore_index {ignored}): a mean of nothing",
+        "leave such batches out, or sum and divide by max(count, 1)",
+    )
+
+
+def _inverse_function(operation: Operation, values: dict[str, float]) -> Found:
+    return (
+        "outside_domain",
+        f"{operation.name} is not defined at some of its arguments",
+        "clamp them slightly inside the domain",
+    )
+
+
+def _cast(operation: Operation, values: dict[str, float]) -> Found:
+    largest = torch.finfo(operation.output.dtype).max
+    return (
+        "cast_overflow",
+        f"a conversion to {operation.type}, whose largest number is {largest:.4g}",
+        "keep it in FP32 or use BF16; find which layer makes such large values",
+    )
+
+
+_EXAMINERS: tuple[tuple[frozenset[str], Callable[[Operation, dict[str, float]], Found]], ...] = (
+    (frozenset({"softmax", "log_softmax", "safe_softmax"}), _softmax),
+    (frozenset({"log", "log2", "log10", "log1p", "xlogy"}), _logarithm),
+    (frozenset({"div", "reciprocal", "true_divide", "remainder", "fmod"}), _division),
+    (frozenset({"sqrt", "rsqrt"}), _root),
+    (frozenset({"pow"}), _power),
+    (frozenset({"native_layer_norm", "native_group_norm", "fused_rms_norm"}), _normalisation),
+    (frozenset({"exp", "exp2", "expm1", "sinh", "cosh"}), _exponential),
+    (frozenset({"mean", "std", "var", "max", "min", "logsumexp"}), _reduction),
+    (frozenset({"nll_loss_forward", "nll_loss2d_forward"}), _loss_of_targets),
+    (frozenset({"acos", "asin", "atanh", "acosh", "lgamma", "digamma"}), _inverse_function),
+    (frozenset({"to_copy", "copy"}), _cast),
+)
