@@ -180,6 +180,7 @@ def _sick_tensor(phase: str, tensors: Iterator[tuple[str, torch.Tensor]]) -> Non
     for path, tensor in tensors:
         if not is_float(tensor) or tensor.is_complex():
             continue
+        tensor, name = tensor.detach(), path.lstrip(".") or "batch"
         nans, infinities = int(tensor.isnan().sum()), int(torch.isposinf(tensor).sum())
         if nans or infinities:
             sound = tensor[torch.isfinite(tensor)]
@@ -189,9 +190,9 @@ def _sick_tensor(phase: str, tensors: Iterator[tuple[str, torch.Tensor]]) -> Non
             return NonfiniteReport(
                 found=True,
                 phase=phase,
-                module=path or "batch",
+                module=name,
                 kind=f"nonfinite_{phase}",
-                cause=f"the {phase} {path or 'batch'} holds {nans} NaN and {infinities} infinite "
+                cause=f"the {phase} {name} holds {nans} NaN and {infinities} infinite "
                 "elements before anything is computed",
                 fix="look at the data and its preparation"
                 if phase == "input"
