@@ -228,6 +228,7 @@ class WorkerOrder:
         lr_factor: conservative learning-rate factor to begin with (1.0 = none), see K8.
         careful_steps: how many steps the conservative settings last.
         fp32: begin with the FP32 fallback switched on.
+        experiment: what a controlled replay changes (`supervisor explain`); empty in every run.
     """
 
     attempt: int
@@ -237,6 +238,7 @@ class WorkerOrder:
     lr_factor: float = 1.0
     careful_steps: int = 0
     fp32: bool = False
+    experiment: Mapping[str, Any] = field(default_factory=dict)
 
 
 def plain(value: Any) -> Any:

@@ -7,6 +7,7 @@
 ``moment``  for faults of the process: ``forward``, ``evaluation`` (a forward without gradients),
             ``backward``, ``update``, ``after`` (default)
 ``count``   how often it strikes in the whole run, attempts counted together (default 1)
+``transient``  a fault of the machine: `supervisor explain` does not repeat it (default false)
 ``factor``  for ``loss_spike`` (1e4), ``lr_spike`` (300), ``second_moment`` (1e-9); steps for
             ``disk_full`` (20); seconds for ``slow`` (2)
 
@@ -92,7 +93,7 @@ class Fault:
             near = difflib.get_close_matches(kind, KINDS, 1)
             hint = f"; did you mean {near[0]}?" if near else f": one of {', '.join(KINDS)}"
             raise ConfigError(f"faults: unknown kind '{kind}'{hint}")
-        unknown = set(entry) - {"kind", "step", "moment", "count", "factor", "every"}
+        unknown = set(entry) - {"kind", "step", "moment", "count", "factor", "every", "transient"}
         if unknown:
             raise ConfigError(f"faults: {kind}: unknown key '{sorted(unknown)[0]}'")
         moment = str(entry.get("moment", "after"))

@@ -11,6 +11,7 @@ from supervisor.training_state.snapshot import SnapshotRing
 from supervisor.training_state.state import TrainingState
 from supervisor.worker.checkpointer import Checkpointer
 from supervisor.worker.clinic import Clinic
+from supervisor.worker.experiment import Experiment
 from supervisor.worker.held import HeldValues
 from supervisor.worker.leaving import WorkerLeaves
 from supervisor.worker.trail import Trail
@@ -42,6 +43,7 @@ class Boundary:
     ) -> None:
         self.leave: tuple[str, str] | None = None
         self.trail: Trail | None = None
+        self.experiment: Experiment | None = None
         self._settings = settings
         self._state = state
         self._held = held
@@ -75,6 +77,8 @@ class Boundary:
             clinic.at_boundary()
         if self.trail is not None:
             self.trail.write(step)
+        if self.experiment is not None:
+            self.experiment.at_boundary(step)
         if step == 0:
             self._leave_if_asked(step)
             return
@@ -103,9 +107,12 @@ class Boundary:
         self._next_snapshot = step + 1
         if self.trail is not None:
             self.trail.write(step)
+        if self.experiment is not None:
+            self.experiment.at_boundary(step)
 
     def save(self, step: int, reason: str, *, wait: bool) -> float:
         """Saves the state of this boundary; returns the seconds the training stood still."""
+        self._clinic.judge_waiting()
         frames = user_frames()
         held = self._held.find(frames)
         state = self._state.capture(held=held, include_grads=self._grads_matter())
@@ -136,6 +143,7 @@ class Boundary:
             return
         note, reason = self.leave
         self.leave = None
+        self._clinic.judge_waiting()
         if step > 0 and note == "interrupted" and not self._clinic.in_trouble(step):
             self.save(step, reason, wait=True)
         raise WorkerLeaves(note, reason)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from supervisor.actions.base import Action, ActionContext, carry_out
 from supervisor.pipeline import Judgement, Pipeline
 from supervisor.records import ActionResult, Alert, Decision, StepRecord, plain
 from supervisor.storage.journal import AlertLog, Journal
+from supervisor.worker.calm_line import MAX_WAITING, CalmLine
 
 QUIET_STEPS = 20
 """The same alert of the same detector is told at most once in so many steps."""
@@ -35,6 +36,7 @@ class Clinic:
     Args:
         make_context: gives the `ActionContext` for a decision, fresh each time.
         on_anomaly: called with (record, alerts) when an alert of the loss or gradient came.
+        note_risk: called with (row, risk) when a step was judged.
         handlers: the user's alert handlers; one that raises is dropped.
     """
 
@@ -47,9 +49,13 @@ class Clinic:
         actions: Mapping[str, Action],
         make_context: Callable[[Decision], ActionContext],
         on_anomaly: Callable[[StepRecord, tuple[Alert, ...]], None],
+        note_risk: Callable[[int, float], None],
         warn: Callable[[str], None],
     ) -> None:
         self.pipeline = pipeline
+        self._note_risk = note_risk
+        self._calm = CalmLine()
+        self._waiting: list[tuple[StepRecord, int]] = []
         self.handlers: list[Callable[[Alert], None]] = []
         self.pending: list[Pending] = []
         self.risk = 0.0
@@ -72,12 +78,36 @@ class Clinic:
         """Keeps a reference to the newest batch, for a capture of an anomalous step."""
         self.last_batch = batch
 
-    def judge(self, record: StepRecord) -> float:
-        """Feeds one step to the pipeline and starts what it decides; returns the risk.
+    def judge(self, record: StepRecord, row: int) -> None:
+        """Feeds one step to the pipeline and starts what it decides; calm steps may wait.
 
         Called before the update of the lead optimizer is applied.
+
+        Args:
+            record: the step.
+            row: its row in the flight recorder, where the risk is noted.
         """
+        waiting = self._waiting
+        waiting.append((record, row))
+        if len(waiting) >= MAX_WAITING or not self._calm.is_calm(record):
+            self.judge_waiting(last_is_now=True)
+
+    def judge_waiting(self, *, last_is_now: bool = False) -> None:
+        """Judges the steps that waited, in their order, so that nothing is left open.
+
+        Args:
+            last_is_now: the last of them is the step under way, whose update can still be left out.
+        """
+        waiting, self._waiting = self._waiting, []
+        for index, (record, row) in enumerate(waiting):
+            is_now = last_is_now and index == len(waiting) - 1
+            risk = self._judge_one(record, is_now=is_now)
+            self._note_risk(row, risk)
+
+    def _judge_one(self, record: StepRecord, *, is_now: bool) -> float:
         judgement = self.pipeline.update(record)
+        risk = judgement.risk
+        self._calm.judged(record, quiet=not (judgement.alerts or risk.warning or risk.alarm))
         if math.isfinite(record.grad_norm):
             self.recent_grad_norms.append(record.grad_norm)
         for error in judgement.errors:
@@ -97,9 +127,13 @@ class Clinic:
                 applied_at=step,
                 phase="verified",
             )
-        if judgement.decision is not None:
-            self._carry_out(judgement.decision)
-        return judgement.risk.probability
+        decision = judgement.decision
+        if decision is not None and not is_now:
+            kept = tuple(name for name in decision.actions if name != "skip_update")
+            decision = replace(decision, actions=kept)
+        if decision is not None:
+            self._carry_out(decision)
+        return risk.probability
 
     def in_trouble(self, step: int) -> bool:
         """Whether the state of this step may be sick: an alarm is on, or was a moment ago."""

@@ -221,9 +221,9 @@ class Monitor(Moments):
             batch_signature=probe.signature,
             flags=SCALER_SKIPPED if scaler_skipped else 0,
         )
-        risk = self._clinic.judge(record)
-        skipped = self._updates.controls.skip_update
-        self._recorder.mark(self._row, risk=risk, flags=UPDATE_SKIPPED if skipped else 0)
+        self._clinic.judge(record, self._row)
+        if self._updates.controls.skip_update:
+            self._recorder.mark(self._row, flags=UPDATE_SKIPPED)
 
     def _finish_step(self, lead: Optimizer) -> None:
         probe = self.probe

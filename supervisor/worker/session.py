@@ -32,9 +32,11 @@ from supervisor.worker.anomaly_scene import AnomalyScene
 from supervisor.worker.boundary import Boundary
 from supervisor.worker.checkpointer import Checkpointer
 from supervisor.worker.clinic import Clinic
+from supervisor.worker.experiment import Experiment
 from supervisor.worker.fast_forward import FastForward
 from supervisor.worker.file_sizes import FileSizes
 from supervisor.worker.held import HeldValues
+from supervisor.worker.inspection import Inspection
 from supervisor.worker.leaving import WorkerLeaves
 from supervisor.worker.life import SignOfLife
 from supervisor.worker.moments import Moments
@@ -120,6 +122,7 @@ class Session:
             on_anomaly=lambda record, alerts: self.scene.save(
                 record, alerts, self.clinic.last_batch, self.journal
             ),
+            note_risk=lambda row, risk: self.recorder.mark(row, risk=risk),
             warn=self.warn,
         )
         self.boundary = Boundary(
@@ -135,11 +138,12 @@ class Session:
         )
         self.updates = UpdateControls(self.controls, self._update_skipped)
         self.updates.skip_steps = frozenset(self.order.skip_steps)
+        self.recorder = FlightRecorder(self.rundir.steps(self.rank), self.attempt)
         self.life = SignOfLife(self.rundir.root / "alive" / f"rank_{self.rank}")
         self.monitor = Monitor(
             switch=self.switch,
             registry=self.registry,
-            recorder=FlightRecorder(self.rundir.steps(self.rank), self.attempt),
+            recorder=self.recorder,
             recording=Recording(self.tape),
             clinic=self.clinic,
             updates=self.updates,
@@ -150,6 +154,16 @@ class Session:
         )
         if self.settings.trail:
             self._leave_a_trail()
+        if self.order.experiment:
+            self.boundary.experiment = Experiment(
+                self.order.experiment,
+                registry=self.registry,
+                controls=self.controls,
+                use_fp32=self._use_fp32,
+                inspection=Inspection(
+                    self.rundir.root / "inspections", self.registry, lambda: self.clinic.last_batch
+                ),
+            )
 
     def _leave_a_trail(self) -> None:
         trail = Trail(
@@ -296,8 +310,7 @@ class Session:
         meta = start.checkpoint.meta
         if meta["controls"]["fp32"] or self.order.fp32:
             # Before the state: a model that is half precision itself would lose digits of it.
-            decision = Decision(step=start.checkpoint.step, actions=("fp32_fallback",))
-            carry_out(self.clinic.actions["fp32_fallback"], self._action_context(decision))
+            self._use_fp32(start.checkpoint.step)
         try:
             self.state.restore(start.state)
         except CheckpointError as error:
@@ -309,6 +322,10 @@ class Session:
         return (
             problems + list(meta.get("held_left_out", [])) + list(start.state.get("left_out", []))
         )
+
+    def _use_fp32(self, step: int) -> None:
+        decision = Decision(step=step, actions=("fp32_fallback",))
+        carry_out(self.clinic.actions["fp32_fallback"], self._action_context(decision))
 
     def _be_careful(self) -> None:
         if self.order.lr_factor != 1.0 and self.order.careful_steps:
@@ -403,6 +420,7 @@ class Session:
         self._silence.end()
         monitor = self.monitor
         try:
+            self.clinic.judge_waiting()
             if completed and not self.clinic.in_trouble(monitor.steps_done):
                 self.checkpointer.close(ripen=(monitor.steps_done, self.clinic.last_trouble_step))
             else:
