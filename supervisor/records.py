@@ -128,9 +128,7 @@ class Alert:
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            f.name: plain(getattr(self, f.name)) for f in dataclasses.fields(self)
-        }
+        return {f.name: plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,11 +32,9 @@ from supervisor.worker.anomaly_scene import AnomalyScene
 from supervisor.worker.boundary import Boundary
 from supervisor.worker.checkpointer import Checkpointer
 from supervisor.worker.clinic import Clinic
-from supervisor.worker.experiment import Experiment
 from supervisor.worker.fast_forward import FastForward
 from supervisor.worker.file_sizes import FileSizes
 from supervisor.worker.held import HeldValues
-from supervisor.worker.inspection import Inspection
 from supervisor.worker.leaving import WorkerLeaves
 from supervisor.worker.life import SignOfLife
 from supervisor.worker.moments import Moments
@@ -155,15 +153,9 @@ class Session:
         if self.settings.trail:
             self._leave_a_trail()
         if self.order.experiment:
-            self.boundary.experiment = Experiment(
-                self.order.experiment,
-                registry=self.registry,
-                controls=self.controls,
-                use_fp32=self._use_fp32,
-                inspection=Inspection(
-                    self.rundir.root / "inspections", self.registry, lambda: self.clinic.last_batch
-                ),
-            )
+            from supervisor.worker.experiment import experiment_in  # no run but a replay needs it
+
+            self.boundary.experiment = experiment_in(self)
 
     def _leave_a_trail(self) -> None:
         trail = Trail(
@@ -301,7 +293,12 @@ class Session:
         return self.monitor
 
     def _put_back(self, start: Start, *, replayed: bool) -> list[str]:
-        """Restores state, variables and our own memory; returns what is not as it was."""
+        """Restores state, variables and our own memory; returns what is not as it was.
+
+        Raises:
+            CheckpointError: the state does not fit the model. The process must end: going on with
+                untrained weights would be worse than any crash.
+        """
         frames = user_frames()
         problems: list[str] = []
         if not replayed:
@@ -310,20 +307,19 @@ class Session:
         meta = start.checkpoint.meta
         if meta["controls"]["fp32"] or self.order.fp32:
             # Before the state: a model that is half precision itself would lose digits of it.
-            self._use_fp32(start.checkpoint.step)
-        try:
-            self.state.restore(start.state)
-        except CheckpointError as error:
-            problems.append(f"state not restored: {error}")
+            self.use_fp32(start.checkpoint.step)
+        self.state.restore(start.state)
         if replayed:
             problems += self.held.put_back(frames, start.state.get("held", {}))
-        self.pipeline.load_state_dict(meta["pipeline"])
         self.controls.load_state_dict(meta["controls"])
+        with self.shield("memory of the pipeline"):  # without it the windows begin anew
+            self.pipeline.load_state_dict(meta["pipeline"])
         return (
             problems + list(meta.get("held_left_out", [])) + list(start.state.get("left_out", []))
         )
 
-    def _use_fp32(self, step: int) -> None:
+    def use_fp32(self, step: int) -> None:
+        """Switches the FP32 fallback on, at a boundary."""
         decision = Decision(step=step, actions=("fp32_fallback",))
         carry_out(self.clinic.actions["fp32_fallback"], self._action_context(decision))
 
