@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from supervisor.numerics.model_call import watched_modules
 from supervisor.numerics.tensor_tree import is_float, tensors_in
 
 ROOT = "(model)"
@@ -59,7 +60,7 @@ class ForwardRecord:
         return self.running[-1][1] if self.running else ROOT
 
     def __enter__(self) -> ForwardRecord:
-        for path, module in self._model.named_modules():
+        for path, module in watched_modules(self._model):
             self._handles += [
                 module.register_forward_pre_hook(self._entering(path), with_kwargs=True),
                 module.register_forward_hook(self._leaving(path)),

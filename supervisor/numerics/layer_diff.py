@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,10 @@ from supervisor.numerics.diff_plot import plot_diff
 from supervisor.numerics.dimension_spread import DimensionSpread, spreads, widest
 from supervisor.numerics.forward_record import LayerCall
 from supervisor.numerics.level import Level, level_of, worse
-from supervisor.numerics.model_call import bare_model, one_line
+from supervisor.numerics.model_call import bare_model
+from supervisor.numerics.model_copy import copy_of
 from supervisor.numerics.number_format import format_of
+from supervisor.numerics.relative_error import as_real, relative_error
 from supervisor.numerics.table import percent, table
 from supervisor.numerics.twin_passes import TwinPasses
 
@@ -202,13 +203,7 @@ def layer_diff(
     """
     low = format_of(dtype, ("bf16", "fp16"))
     original = bare_model(model)
-    try:
-        reference, lowered = copy.deepcopy(original), copy.deepcopy(original)
-    except Exception as error:  # whatever a user's class raises on copying
-        raise UsageError(
-            f"model: cannot be copied ({one_line(error)}): build it anew, without results of "
-            "earlier passes in its attributes"
-        ) from error
+    reference, lowered = copy_of(original), copy_of(original)
     passes = TwinPasses(reference, lowered, low, autocast=autocast)
     passes.run(sample)
     return _compare(low.name, passes)
@@ -266,33 +261,10 @@ def _layer(
 
 
 def _output(path: str, reference: torch.Tensor, low: torch.Tensor) -> OutputError:
-    expected = _real(reference)
+    expected = as_real(reference)
     return OutputError(
         tensor=path,
         shape=tuple(reference.shape),
         relative_error=relative_error(reference, low),
-        dimensions=spreads(expected, _real(low) - expected),
+        dimensions=spreads(expected, as_real(low) - expected),
     )
-
-
-def relative_error(reference: torch.Tensor, low: torch.Tensor) -> float:
-    """Returns the L2 norm of the difference over that of `reference` (over 1 where that is zero).
-
-    Entries that are the same infinity, or NaN, in both are left out; one that only one of the two
-    has makes the error infinite.
-    """
-    expected, got = _real(reference).double(), _real(low).double()
-    sound = torch.isfinite(expected) & torch.isfinite(got)
-    same = (expected == got) | (expected.isnan() & got.isnan())
-    if not bool((sound | same).all()):
-        return float("inf")
-    zero = torch.zeros_like(expected)
-    norm = float(torch.linalg.vector_norm(torch.where(sound, expected, zero)))
-    error = float(torch.linalg.vector_norm(torch.where(sound, got - expected, zero)))
-    return error / norm if norm > 0 else error
-
-
-def _real(tensor: torch.Tensor) -> torch.Tensor:
-    """FP32, or the type itself where it is finer; a complex tensor as pairs of numbers."""
-    real = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
-    return real if real.dtype == torch.float64 else real.float()

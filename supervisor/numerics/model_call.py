@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import nn
 
 from supervisor.errors import UsageError
@@ -46,6 +47,21 @@ def bare_model(model: Any) -> nn.Module:
         )
     original = getattr(model, "_orig_mod", None)
     return original if isinstance(original, nn.Module) else model
+
+
+def watched_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Yields what `named_modules` does, without compiled parts, which run no hooks.
+
+    Raises:
+        UsageError: the model as a whole is compiled by TorchScript.
+    """
+    if isinstance(model, torch.jit.ScriptModule):
+        raise UsageError(
+            "model: TorchScript hides its layers: give the module from before torch.jit.script"
+        )
+    for path, module in model.named_modules():
+        if not isinstance(module, torch.jit.ScriptModule):
+            yield path, module
 
 
 def _takes(

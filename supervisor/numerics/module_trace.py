@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from supervisor.numerics.forward_record import ROOT
+from supervisor.numerics.model_call import watched_modules
 from supervisor.numerics.tensor_tree import tensors_in
 
 LOSS = "(loss)"
@@ -70,7 +71,7 @@ class ModuleTrace:
             open_nodes += [following for following, _ in node.next_functions]
 
     def __enter__(self) -> ModuleTrace:
-        for path, module in self._model.named_modules():
+        for path, module in watched_modules(self._model):
             name = path or ROOT
             self._handles += [
                 module.register_forward_pre_hook(self._entering(name), with_kwargs=True),

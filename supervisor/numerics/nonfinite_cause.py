@@ -71,7 +71,7 @@ def _derivative(operation: Operation, values: dict[str, float]) -> Found:
             "infinite_derivative",
             f"the derivative of {operation.derivative_of} is infinite at 0, where some of its "
             "inputs are",
-            "add a small eps inside (sqrt(x + eps)); torch.where after it does not help",
+            "keep it away from 0 before, as in sqrt(x + eps); torch.where after it does not help",
         )
     kind = "NaN" if values["output_nan"] else "infinite"
     return (

@@ -67,6 +67,8 @@ class TwinPasses:
         try:
             with record, self._low_precision():
                 call_model(self._lowered, inputs)
+        except UsageError:
+            raise
         except Exception as error:  # anything that a user's forward raises
             # Whether the sample or the precision is to blame, the FP32 pass tells.
             self._reference_pass(sample, alone=True)
@@ -78,6 +80,8 @@ class TwinPasses:
         try:
             with record:
                 call_model(self._reference, cast_floats(sample, torch.float32))
+        except UsageError:
+            raise
         except Exception as error:  # anything that a user's forward raises
             raise UsageError(
                 f"sample: the forward pass in FP32 failed in {record.innermost} "

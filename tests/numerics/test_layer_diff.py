@@ -235,6 +235,42 @@ def test_what_cannot_be_compared_is_refused(model: Any, dtype: Any, message: str
         layer_diff(model, torch.randn(3), dtype=dtype)
 
 
+def test_results_of_earlier_passes_in_attributes_do_not_hinder() -> None:
+    class Remembering(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 3)
+            self.last: list[torch.Tensor] = []
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.last = [self.layer(x)]
+            return self.last[0]
+
+    model = Remembering()
+    kept = model(torch.ones(2, 3))
+
+    diff = layer_diff(model, torch.randn(2, 3))
+
+    assert diff["layer"].level is Level.OK
+    assert model.last[0] is kept
+
+
+def test_packed_sequences_are_taken() -> None:
+    class Packed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.LSTM(3, 4)
+
+        def forward(self, x: nn.utils.rnn.PackedSequence) -> torch.Tensor:
+            return self.layer(x)[0].data
+
+    sequence = nn.utils.rnn.pack_sequence([torch.randn(4, 3), torch.randn(2, 3)])
+
+    diff = layer_diff(Packed(), (sequence,))
+
+    assert [layer.name for layer in diff.layers] == ["layer", "(model)"]
+
+
 def test_a_branch_that_only_one_pass_takes_is_said() -> None:
     class Branch(nn.Module):
         def __init__(self) -> None:

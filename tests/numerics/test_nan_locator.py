@@ -240,6 +240,22 @@ def test_a_sick_batch_or_parameter_is_reported_before_anything_runs(
     assert (by_weight.phase, by_weight.module) == ("parameter", "weight")
 
 
+def test_a_derivative_of_ones_own_is_named_after_its_module(batch: torch.Tensor) -> None:
+    class Own(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(x)
+            return x.relu()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+            return gradient / (ctx.saved_tensors[0] * 0)
+
+    report = find_nonfinite(between(Own.apply), batch)
+
+    assert (report.phase, report.module, report.operation) == ("backward", "1.0", "own")
+
+
 def test_autocast_that_overflows_is_a_conversion(batch: torch.Tensor) -> None:
     class Cast(nn.Module):
         def __init__(self) -> None:
