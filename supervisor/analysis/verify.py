@@ -28,6 +28,8 @@ from supervisor.errors import SupervisorError, UsageError
 
 STEPS = 30
 MIN_STEPS = 8
+UNDISTURBED, CHECKPOINTED = "undisturbed", "again"
+"""Names of the run directories of the two undisturbed runs."""
 _REPEATED = 3
 """Steps between the checkpoint and the kill: they are computed twice."""
 
@@ -110,15 +112,15 @@ def verify(
     _check(steps, break_at)
     with trial_folder(keep) as folder:
         say("1 of 3: undisturbed")
-        first = _undisturbed(script, folder / "undisturbed", steps)
+        first = _undisturbed(script, folder / UNDISTURBED, steps, 10 * steps)
         last = max(first)
         if last <= break_at:
             raise SupervisorError(
                 f"{script}: ends after {last + 1} steps, before the break at {break_at}: "
                 f"give --break-at below {last}"
             )
-        say("2 of 3: undisturbed again")
-        second = _undisturbed(script, folder / "again", steps)
+        say("2 of 3: undisturbed again, with checkpoints")
+        second = _undisturbed(script, folder / CHECKPOINTED, steps, break_at - _REPEATED)
         ignored = private_names(first, second)
         parting = part_ways(first, second, ignored)
         if parting is not None:
@@ -148,8 +150,8 @@ def _settings(steps: int, saved_at: int) -> dict[str, str]:
     }
 
 
-def _undisturbed(script: TrialScript, run_dir: Path, steps: int) -> dict[int, Mark]:
-    run = try_script(script, run_dir, _settings(steps, 10 * steps))
+def _undisturbed(script: TrialScript, run_dir: Path, steps: int, saved_at: int) -> dict[int, Mark]:
+    run = try_script(script, run_dir, _settings(steps, saved_at))
     run.must_have_trained(script)
     return newest(read_trail(run.rundir))
 

@@ -1,7 +1,7 @@
 """Go through the checklist before a long training.
 
-Disk, memory, devices and versions; with SCRIPT also what the training itself needs. Exit code 0 if
-all is well, 1 if not.
+Versions, memory, disk, and whether a state comes back; with SCRIPT also what a few steps of the
+training itself show. Exit code 0 if all is well, 1 if not.
 """
 
 from __future__ import annotations
@@ -9,13 +9,16 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from supervisor.cli.entry_point import entry_point
 from supervisor.cli.script_arguments import parse_with_script
+from supervisor.cli.trial_options import add_trial_options, say, trial_script
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "supervisor doctor [OPTIONS] [SCRIPT [SCRIPT_ARGS...]]"
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.usage = "supervisor doctor [OPTIONS] [SCRIPT[:FUNCTION] [SCRIPT_ARGS...]]"
+    parser.add_argument(
+        "--steps", metavar="N", type=int, default=20, help="of each trial run (default 20)"
+    )
+    add_trial_options(parser)
 
 
 def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
@@ -23,10 +26,11 @@ def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Nam
 
 
 def execute(args: argparse.Namespace) -> int:
+    from supervisor.analysis.doctor import doctor
     from supervisor.cli.output import print_json, print_table
 
-    doctor = entry_point("doctor", "supervisor.analysis.doctor", "doctor")
-    checks = doctor(args.script, args.arguments)
+    script = None if args.script is None else trial_script(args)
+    checks = doctor(script, steps=args.steps, keep=args.keep, say=say)
     if args.json:
         print_json(checks)
     else:

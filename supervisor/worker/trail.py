@@ -96,7 +96,11 @@ class Trail:
             "loss": probe.last_loss,
             "wait_s": probe.wait_s,
             "parts": self._parts(),
-            "facts": {"sigterm": _handler_of(signal.SIGTERM), **self._facts()},
+            "facts": {
+                "sigterm": _handler_of(signal.SIGTERM),
+                "dtypes": self._dtypes(),
+                **self._facts(),
+            },
         }
         line["cost_s"] = time.perf_counter() - started
         self._file.write(json.dumps(line) + "\n")
@@ -132,6 +136,11 @@ class Trail:
             rest = {k: v for k, v in optimizers[name].items() if k in ("shared", "parameters")}
             found |= {f"{name}.{path}": digest({"": leaf}) for path, leaf in walk(rest)}
         return found
+
+    def _dtypes(self) -> list[str]:
+        models = self._registry.models.values()
+        found = {str(p.dtype).removeprefix("torch.") for m in models for p in m.parameters()}
+        return sorted(found)
 
     def _learning_rates(self) -> dict[str, str]:
         return {
