@@ -1,7 +1,7 @@
 """Find the cause of a crash by controlled replay.
 
-The crash is repeated from the last stable checkpoint as it was, then with one thing changed at a
-time; what cures it is the diagnosis.
+The trouble is repeated from the last stable checkpoint as it was, then with one thing changed at a
+time; what cures it is the diagnosis. The run itself stays as it is.
 """
 
 from __future__ import annotations
@@ -9,20 +9,30 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from supervisor.cli.entry_point import entry_point
 from supervisor.cli.run_directory import open_run
+from supervisor.errors import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", type=Path, help="a run directory")
+    parser.add_argument(
+        "--budget-s",
+        metavar="N",
+        type=float,
+        default=900.0,
+        help="begin no replay after so many seconds (default 900)",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 def execute(args: argparse.Namespace) -> int:
+    from supervisor.analysis.explain import explain
     from supervisor.cli.output import print_json
+    from supervisor.cli.trial_options import say
 
-    rundir = open_run(args.run)
-    result = entry_point("explain", "supervisor.analysis.explain", "explain")(rundir)
+    if not args.budget_s > 0:
+        raise UsageError(f"--budget-s {args.budget_s:g}: give seconds above 0")
+    result = explain(open_run(args.run), budget_s=args.budget_s, say=say)
     if args.json:
         print_json(result.to_dict())
     else:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from supervisor.settings import RunSettings
 from supervisor.training_state.snapshot import SnapshotRing
 from supervisor.training_state.state import TrainingState
 from supervisor.worker.checkpointer import Checkpointer
 from supervisor.worker.clinic import Clinic
-from supervisor.worker.experiment import Experiment
 from supervisor.worker.held import HeldValues
 from supervisor.worker.leaving import WorkerLeaves
 from supervisor.worker.trail import Trail
 from supervisor.worker.user_frames import user_frames
+
+if TYPE_CHECKING:
+    from supervisor.worker.experiment import Experiment
 
 MIN_SNAPSHOT_STEPS = 5
 MAX_SNAPSHOT_STEPS = 50

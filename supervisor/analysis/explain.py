@@ -1,0 +1,366 @@
+"""Finds the cause of a crash by controlled replay (REQUIREMENTS N5).
+
+The trouble is played again from a checkpoint before it: as it was, then with one thing changed at a
+time. What cures it is the cause.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from supervisor.analysis.explain_criterion import Criterion, criterion_of
+from supervisor.analysis.explain_onset import Trouble, find_trouble, healthy, nonfinite
+from supervisor.analysis.explain_replay import (
+    Change,
+    Replay,
+    ReplayStudio,
+    remaining_s,
+    replay_studio,
+)
+from supervisor.analysis.explain_rules import (
+    CHANGES,
+    CLIPPED,
+    FP32,
+    FRESH_OPTIMIZER,
+    LR_HALF,
+    LR_TENTH,
+    OLD_WEIGHTS,
+    OTHER_SEED,
+    RESHUFFLED,
+    UNCHANGED,
+    WITHOUT_BATCH,
+    Diagnosis,
+    Effect,
+    diagnose,
+    effect_of,
+)
+from supervisor.errors import SupervisorError
+from supervisor.storage.checkpoints import Checkpoint, CheckpointRing
+from supervisor.storage.flight_reader import read_steps
+from supervisor.storage.private_files import write_json
+from supervisor.storage.rundir import RunDirectory
+
+BUDGET_S = 900.0
+MIN_REPLAY_S = 5.0
+BEYOND_ONSET = 20
+BEFORE_ONSET = 2
+"""What makes a step explode may have happened in the one or two updates before it."""
+MAX_SKIPPED = 5
+OTHER = 20_231
+"""Any seed that nobody uses."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayOutcome:
+    """One line of the table; `at_step` is None if nothing crashed."""
+
+    change: str
+    crashed: bool
+    at_step: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """The outcome of `explain`; the fields are those of ``explain --json``.
+
+    Attributes:
+        root_cause: ``data``, ``precision``, ``learning_rate``, ``optimizer_state``, ``weights``,
+            ``model_code``, ``transient`` or ``unknown``.
+        confidence: 0...1.
+        sample: index of the guilty sample in its batch, None if it is none or cannot be told.
+        module: dotted path of the first module that leaves the finite range, ``(loss)`` outside
+            of the model, None if it cannot be told.
+    """
+
+    root_cause: str
+    confidence: float
+    replays: tuple[ReplayOutcome, ...]
+    onset_step: int
+    sample: int | None
+    module: str | None
+    summary: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    def __str__(self) -> str:
+        width = max(len(replay.change) for replay in self.replays)
+        lines = [f"trouble from step {self.onset_step} on", ""]
+        for replay in self.replays:
+            fate = f"crashed at step {replay.at_step}" if replay.crashed else "did not crash"
+            lines.append(f"  {replay.change:<{width}}  {fate}")
+        lines += ["", f"root cause: {self.root_cause} (confidence {self.confidence:.0%})"]
+        if self.sample is not None:
+            lines.append(f"sample: number {self.sample} of the batch")
+        if self.module is not None:
+            lines.append(f"module: {self.module}")
+        return "\n".join([*lines, self.summary])
+
+
+def explain(
+    rundir: RunDirectory,
+    *,
+    budget_s: float = BUDGET_S,
+    changes: Collection[str] = CHANGES,
+    say: Callable[[str], None] = lambda _: None,
+) -> Explanation:
+    """Explains the first trouble of a run that has ended, and writes ``report/explain.json``.
+
+    The run's checkpoints, tape and journal are only read.
+
+    Args:
+        rundir: of the run.
+        budget_s: replays that cannot begin within this time are left out.
+        changes: which replays to make; the identical one is always made.
+        say: is told how far it is.
+
+    Raises:
+        SupervisorError: nothing went wrong in the run, there is no state from before, a process
+            is at work in it, or no replay reached its trouble.
+    """
+    deadline = time.monotonic() + budget_s
+    trouble = find_trouble(rundir)
+    with replay_studio(rundir) as studio:
+        case = _Case(rundir, studio, trouble, deadline, say)
+        explanation = case.explain(changes)
+    write_json(rundir.report / "explain.json", explanation.to_dict())
+    return explanation
+
+
+class _Case:
+    """One trouble on its way to an explanation."""
+
+    def __init__(
+        self,
+        rundir: RunDirectory,
+        studio: ReplayStudio,
+        trouble: Trouble,
+        deadline: float,
+        say: Callable[[str], None],
+    ) -> None:
+        self._studio = studio
+        self._trouble = trouble
+        self._deadline = deadline
+        self._say = say
+        self._recorded = read_steps(rundir, all_attempts=True)
+        self._start = start_before(rundir, studio, trouble.onset_step)
+        if self._start is None:
+            self._check_way(rundir)
+        self._stop = max(trouble.onset_step + BEYOND_ONSET, trouble.crash_step + BEFORE_ONSET) + 1
+
+    @property
+    def _first_step(self) -> int:
+        return 0 if self._start is None else self._start.step
+
+    def explain(self, names: Collection[str]) -> Explanation:
+        onset = self._trouble.onset_step
+        where = f"step {self._start.step}" if self._start else "the start of the script"
+        self._say(f"{self._trouble.what} from step {onset} on; replays from {where}")
+        unchanged = self._replay(Change(name=UNCHANGED))
+        if len(unchanged.rows) == 0:
+            raise SupervisorError(_no_step(unchanged))
+        criterion = criterion_of(unchanged, self._recorded, onset)
+        crash = criterion.crash_step(unchanged)
+        outcomes = [_outcome(UNCHANGED, crash, self._say)]
+        if crash is None:
+            return self._explanation(self._not_again(unchanged), outcomes, None, None, "")
+        effects = self._effects(names, criterion, crash, outcomes)
+        diagnosis = diagnose(
+            effects,
+            steps_to_crash=crash - self._first_step,
+            from_checkpoint=self._start is not None,
+        )
+        sample, module, detail = self._narrow(crash)
+        if diagnosis.root_cause not in ("data", "unknown", "precision"):
+            sample = None
+        return self._explanation(diagnosis, outcomes, sample, module, detail)
+
+    def _effects(
+        self, names: Collection[str], criterion: Criterion, crash: int, outcomes: list[Any]
+    ) -> dict[str, Effect]:
+        effects: dict[str, Effect] = {}
+        for change in self._changes(crash):
+            if change.name not in names:
+                continue
+            if remaining_s(self._deadline) < MIN_REPLAY_S:
+                self._say(f"{change.name}: left out, the time is up")
+                continue
+            replay = self._replay(change)
+            at = criterion.crash_step(replay, change.skip_steps)
+            if at is None and not self._reached(replay):
+                self._say(f"{change.name}: it did not get there")
+                continue
+            outcomes.append(_outcome(change.name, at, self._say))
+            effects[change.name] = effect_of(change.name, at, crash, len(change.skip_steps))
+        return effects
+
+    def _changes(self, crash: int) -> list[Change]:
+        onset = self._trouble.onset_step
+        skipped = tuple(range(onset, min(max(onset, crash), onset + MAX_SKIPPED - 1) + 1))
+        before = list(range(max(0, min(onset, crash) - BEFORE_ONSET), onset + 1))
+        experiments: dict[str, dict[str, Any]] = {
+            WITHOUT_BATCH: {},
+            FP32: {"fp32": True},
+            LR_HALF: {"lr_factor": 0.5},
+            LR_TENTH: {"lr_factor": 0.1},
+            FRESH_OPTIMIZER: {"fresh_optimizer_at": before},
+            OTHER_SEED: {"seed": OTHER},
+            RESHUFFLED: {"seed": OTHER + 1, "reshuffle": 1},
+            OLD_WEIGHTS: {"old_weights_at": before},
+        }
+        norms = healthy(self._recorded, "grad_norm", onset)
+        if len(norms):
+            experiments[CLIPPED] = {"clip_norm": float(np.median(norms))}
+        return [
+            Change(
+                name=name,
+                experiment=experiments[name],
+                skip_steps=skipped if name == WITHOUT_BATCH else (),
+            )
+            for name in CHANGES
+            if name in experiments
+        ]
+
+    def _replay(self, change: Change) -> Replay:
+        return self._studio.replay(
+            change, self._start, self._stop, timeout_s=remaining_s(self._deadline)
+        )
+
+    def _reached(self, replay: Replay) -> bool:
+        steps = replay.rows["step"]
+        completed = replay.note is not None and replay.note.kind == "completed"
+        return completed or bool(len(steps) and steps[-1] >= self._trouble.onset_step)
+
+    def _not_again(self, unchanged: Replay) -> Diagnosis:
+        """The identical replay did not crash: is it really identical?"""
+        parted = first_difference(self._recorded, unchanged.rows, self._trouble.onset_step)
+        if unchanged.timed_out or not self._reached(unchanged):
+            text = "the identical replay did not get to the trouble within the time"
+            return Diagnosis(root_cause="unknown", confidence=0.0, because=text)
+        if parted is None and unchanged.is_exact:
+            text = (
+                "the identical replay, equal in every loss before the trouble, does not crash: it "
+                "was the machine, or something outside of the script"
+            )
+            return Diagnosis(root_cause="transient", confidence=0.9, because=text)
+        why = unchanged.problem or f"its loss differs from step {parted} on"
+        text = f"the replay does not crash, but it is not the recorded run ({why})"
+        return Diagnosis(root_cause="unknown", confidence=0.2, because=text)
+
+    def _narrow(self, crash: int) -> tuple[int | None, str | None, str]:
+        """Looks at the first bad step: which sample, which module, and a clause about it."""
+        if remaining_s(self._deadline) < MIN_REPLAY_S:
+            return None, None, ""
+        step = min(crash, self._trouble.onset_step) if self._is_sudden(crash) else crash
+        replay = self._replay(Change(name="inspection", experiment={"inspect": [step]}))
+        found = replay.inspections.get(step)
+        if found is None:
+            return None, None, ""
+        where = found["nonfinite"] or {}
+        module, detail = None, ""
+        if where.get("found"):
+            module = (where["module"] or None) if where["phase"] != "input" else None
+            detail = where["cause"]
+        elif any(nonfinite(replay.rows[replay.rows["step"] == step])):
+            module, detail = "(loss)", "the model's output is finite, the loss made of it is not"
+        if found["sample"] is not None:
+            detail = f"sample {found['sample']} of the batch: {found['sample_reason']}"
+        return found["sample"], module, detail
+
+    def _is_sudden(self, crash: int) -> bool:
+        return crash - self._trouble.onset_step <= BEFORE_ONSET
+
+    def _explanation(
+        self,
+        diagnosis: Diagnosis,
+        outcomes: list[ReplayOutcome],
+        sample: int | None,
+        module: str | None,
+        detail: str,
+    ) -> Explanation:
+        onset = self._trouble.onset_step
+        cause = diagnosis.root_cause.replace("_", " ")
+        told = {
+            "unknown": f"The cause of the trouble at step {onset} is not known",
+            "transient": f"The trouble at step {onset} was transient",
+        }.get(diagnosis.root_cause, f"The trouble at step {onset} comes from the {cause}")
+        summary = f"{told}: {diagnosis.because}."
+        advice = _ADVICE[diagnosis.root_cause]
+        summary += (
+            f" {detail[:1].upper()}{detail[1:]}; {advice}."
+            if detail
+            else (f" {advice[:1].upper()}{advice[1:]}.")
+        )
+        return Explanation(
+            root_cause=diagnosis.root_cause,
+            confidence=round(diagnosis.confidence, 2),
+            replays=tuple(outcomes),
+            onset_step=onset,
+            sample=sample,
+            module=module,
+            summary=summary,
+        )
+
+    def _check_way(self, rundir: RunDirectory) -> None:
+        """Raises SupervisorError if a replay from the script's start would take too long."""
+        times = healthy(self._recorded, "step_time_s", self._trouble.onset_step)
+        way_s = float(np.median(times)) * self._trouble.onset_step if len(times) else 0.0
+        if way_s * len(CHANGES) > remaining_s(self._deadline):
+            raise SupervisorError(
+                f"{rundir.checkpoints}: no checkpoint from before step {self._trouble.onset_step}, "
+                f"and replays from the start would take {way_s * len(CHANGES):.0f} s: give more "
+                "with --budget-s, or set checkpoint.keep_last higher in the next run"
+            )
+
+
+_ADVICE = {
+    "data": "look at this sample and at the preparation of the data",
+    "precision": "compute the unstable part in FP32, or use BF16",
+    "learning_rate": "lower the learning rate from there on, or lengthen its warm-up",
+    "optimizer_state": "reset the optimizer's state, or raise its epsilon",
+    "weights": "go on from an older checkpoint with `supervisor resume RUN --from STEP`",
+    "model_code": "look at the model's code and at the loss for what begins at this step",
+    "transient": "continue with `supervisor resume RUN`; if it comes again, test the machine",
+    "unknown": "`supervisor report RUN` shows all that is known",
+}
+
+
+def start_before(rundir: RunDirectory, studio: ReplayStudio, onset_step: int) -> Checkpoint | None:
+    """Returns the newest stable checkpoint before a step, else the newest that verifies."""
+    ring = CheckpointRing(rundir.checkpoints, studio.settings.checkpoint)
+    limit = max(1, onset_step - BEFORE_ONSET + 1)
+    stable = ring.last_stable(before_step=limit)
+    return stable or ring.newest_verified(before_step=limit)
+
+
+def first_difference(recorded: np.ndarray, replayed: np.ndarray, until: int) -> int | None:
+    """Returns the first step before `until` whose loss is not the recorded one, to the bit."""
+    losses: dict[int, set[float]] = {}
+    for step, loss in zip(recorded["step"], recorded["loss"], strict=True):
+        losses.setdefault(int(step), set()).add(float(loss))
+    for step, loss in zip(replayed["step"], replayed["loss"], strict=True):
+        known = losses.get(int(step), set())
+        if step < until and np.isfinite(loss) and known and float(loss) not in known:
+            return int(step)
+    return None
+
+
+def _outcome(change: str, crash: int | None, say: Callable[[str], None]) -> ReplayOutcome:
+    say(f"{change}: " + ("did not crash" if crash is None else f"crashed at step {crash}"))
+    return ReplayOutcome(change=change, crashed=crash is not None, at_step=crash)
+
+
+def _no_step(replay: Replay) -> str:
+    lines = [line for line in replay.output.splitlines() if line.strip()]
+    last = f" ({lines[-1].strip()[:200]})" if lines else ""
+    why = "ran out of time" if replay.timed_out else f"ended with exit code {replay.returncode}"
+    return (
+        f"replay: the script made no step: it {why}{last}: run it with the files, packages and "
+        "devices of the run"
+    )

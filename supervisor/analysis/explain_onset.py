@@ -1,0 +1,111 @@
+"""Where the trouble of a run began, and which state lies before it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from supervisor.errors import SupervisorError
+from supervisor.storage.flight_reader import read_steps
+from supervisor.storage.journal import read_events
+from supervisor.storage.rundir import RunDirectory
+from supervisor.storage.step_rows import GRAD_SEEN, LOSS_SEEN, SCALER_SKIPPED
+
+ALARM_REACH = 100
+"""An alarm so many steps before a crash belongs to it."""
+
+_NO_FAILURE = ("completed", "interrupted", "preempted", "user_error")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """What is to be explained.
+
+    Attributes:
+        onset_step: first step at which it was visible.
+        crash_step: step at which it was beyond doubt: not finite, an alarm, the end of the process.
+        what: a few words.
+        is_process: the process ended for another reason than its numbers.
+    """
+
+    onset_step: int
+    crash_step: int
+    what: str
+    is_process: bool = False
+
+
+def find_trouble(rundir: RunDirectory) -> Trouble:
+    """Returns the first numerical trouble of a run, else the first failure of its process.
+
+    Raises:
+        SupervisorError: nothing went wrong, or the run cannot be read.
+    """
+    try:
+        events = read_events(rundir.journal)
+    except OSError as error:
+        raise SupervisorError(
+            f"{rundir.journal}: {error.strerror or error}: give the directory of a run that began"
+        ) from error
+    trouble = first_trouble(read_steps(rundir, all_attempts=True), events)
+    if trouble is None:
+        raise SupervisorError(
+            f"{rundir.root}: nothing went wrong in this run: explain needs an alarm, a non-finite "
+            "step or a crash"
+        )
+    return trouble
+
+
+def first_trouble(rows: np.ndarray, events: Sequence[Mapping[str, Any]]) -> Trouble | None:
+    """Pure: see `find_trouble`."""
+    alarms = [
+        (int(event["step"]), _onset(event))
+        for event in events
+        if event["kind"] == "risk" and event.get("alarm") and event.get("step") is not None
+    ]
+    bad = np.flatnonzero(nonfinite(rows))
+    candidates = []
+    if len(bad):
+        step = int(rows["step"][bad[0]])
+        before = [onset for at, onset in alarms if step - ALARM_REACH <= at <= step]
+        onset = min([step, *before])
+        candidates.append(Trouble(onset_step=onset, crash_step=step, what="not finite"))
+    if alarms:
+        step, onset = alarms[0]
+        candidates.append(Trouble(onset_step=onset, crash_step=step, what="alarm"))
+    if candidates:
+        return min(candidates, key=lambda trouble: trouble.onset_step)
+    for event in events:
+        if event["kind"] == "worker_exited" and event.get("cause") not in _NO_FAILURE:
+            step = 0 if event.get("last_step") is None else int(event["last_step"]) + 1
+            what = str(event.get("cause"))
+            return Trouble(onset_step=step, crash_step=step, what=what, is_process=True)
+    return None
+
+
+def nonfinite(rows: np.ndarray) -> np.ndarray:
+    """Which rows saw a loss or gradient that is not finite and that no GradScaler took care of."""
+    flags = rows["flags"]
+    loss = ((flags & LOSS_SEEN) > 0) & ~np.isfinite(rows["loss"])
+    grad = ((flags & GRAD_SEEN) > 0) & ~np.isfinite(rows["grad_norm"])
+    scaled = (flags & SCALER_SKIPPED) > 0
+    result: np.ndarray = (loss | grad) & ~scaled
+    return result
+
+
+def healthy(rows: np.ndarray, name: str, before_step: int, count: int = 100) -> np.ndarray:
+    """Returns the last finite values of a column before a step."""
+    values = rows[name][rows["step"] < before_step]
+    values = values[np.isfinite(values)]
+    result: np.ndarray = values[-count:]
+    return result
+
+
+def _onset(event: Mapping[str, Any]) -> int:
+    step, onset = int(event["step"]), event.get("onset_step")
+    if isinstance(onset, (int, float)) and math.isfinite(onset) and 0 <= onset <= step:
+        return int(onset)
+    return step

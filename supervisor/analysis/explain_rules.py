@@ -1,0 +1,177 @@
+"""From a table of what cures a crash to its cause. Pure."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+UNCHANGED = "unchanged"
+WITHOUT_BATCH = "without the suspect batch"
+FP32 = "fp32"
+LR_HALF = "lr/2"
+LR_TENTH = "lr/10"
+FRESH_OPTIMIZER = "fresh optimizer state"
+CLIPPED = "gradient clipping"
+OTHER_SEED = "another seed"
+RESHUFFLED = "data reshuffled"
+OLD_WEIGHTS = "weights of the checkpoint"
+
+CHANGES = (
+    UNCHANGED,
+    WITHOUT_BATCH,
+    LR_TENTH,
+    RESHUFFLED,
+    FRESH_OPTIMIZER,
+    FP32,
+    OLD_WEIGHTS,
+    LR_HALF,
+    CLIPPED,
+    OTHER_SEED,
+)
+"""In the order of making: what tells most comes first, in case the time runs out."""
+
+IMMEDIATE_STEPS = 2
+SHIFT_STEPS = 3
+"""A crash that comes so much earlier or later is the same one."""
+
+
+class Effect(enum.Enum):
+    """What a change did to the crash."""
+
+    CURED = "cured"
+    MOVED = "moved"
+    SAME = "same"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """The cause, how sure it is (0...1), and why, in one sentence that follows the table."""
+
+    root_cause: str
+    confidence: float
+    because: str
+
+
+def effect_of(change: str, crash: int | None, unchanged_crash: int, skipped: int) -> Effect:
+    """Returns what became of the crash.
+
+    Args:
+        change: its name.
+        crash: step of the crash under the change, None without one.
+        unchanged_crash: step of the crash of the identical replay.
+        skipped: how many updates were left out: a growing trouble is late by as many.
+    """
+    if crash is None:
+        return Effect.CURED
+    late = crash - unchanged_crash
+    if change == WITHOUT_BATCH:
+        return Effect.MOVED if late > skipped + 2 * SHIFT_STEPS else Effect.SAME
+    return Effect.MOVED if abs(late) > SHIFT_STEPS else Effect.SAME
+
+
+def diagnose(
+    effects: Mapping[str, Effect], *, steps_to_crash: int, from_checkpoint: bool = True
+) -> Diagnosis:
+    """Returns the cause of a crash that the identical replay reproduced.
+
+    Args:
+        effects: change → what it did, `UNCHANGED` left out; replays that were not made are missing.
+        steps_to_crash: from the start of the identical replay to its crash.
+        from_checkpoint: the replays began from a state of the run, not from nothing.
+    """
+    cured = {name for name, effect in effects.items() if effect is Effect.CURED}
+    if len(effects) >= 5 and len(cured) >= 0.8 * len(effects):
+        return _by_chance(cured)
+    for rule in (_data, _precision, _optimizer, _learning_rate, _weights):
+        found = rule(effects, cured)
+        if found is not None:
+            return found
+    same = {name for name, effect in effects.items() if effect is Effect.SAME}
+    if effects and same == set(effects):
+        return _nothing_helps(same, steps_to_crash, from_checkpoint)
+    return Diagnosis(
+        root_cause="unknown",
+        confidence=0.2,
+        because="what the changes did fits none of the known causes",
+    )
+
+
+def _data(effects: Mapping[str, Effect], cured: set[str]) -> Diagnosis | None:
+    order = effects.get(RESHUFFLED)
+    moves = order in (Effect.CURED, Effect.MOVED)
+    if cured & {LR_HALF, LR_TENTH, FP32, FRESH_OPTIMIZER}:
+        return None
+    if effects.get(WITHOUT_BATCH) in (Effect.CURED, Effect.MOVED):
+        if moves:
+            text = "it is gone without the batch, and comes at another step in another order"
+            return Diagnosis(root_cause="data", confidence=0.95, because=text)
+        text = "it is gone without the batch of that step, and nothing else cures it"
+        return Diagnosis(root_cause="data", confidence=0.7 if order is None else 0.6, because=text)
+    if moves and OLD_WEIGHTS not in cured:
+        text = "it comes at another step when the batches come in another order"
+        return Diagnosis(root_cause="data", confidence=0.6, because=text)
+    return None
+
+
+def _precision(effects: Mapping[str, Effect], cured: set[str]) -> Diagnosis | None:
+    if FP32 not in cured:
+        return None
+    others = cured & {LR_TENTH, WITHOUT_BATCH, FRESH_OPTIMIZER}
+    return Diagnosis(
+        root_cause="precision",
+        confidence=0.6 if others else 0.9,
+        because="it is gone when everything is computed in FP32",
+    )
+
+
+def _optimizer(effects: Mapping[str, Effect], cured: set[str]) -> Diagnosis | None:
+    if FRESH_OPTIMIZER not in cured or LR_HALF in cured:
+        return None
+    others = cured & {LR_TENTH, WITHOUT_BATCH}
+    return Diagnosis(
+        root_cause="optimizer_state",
+        confidence=0.6 if others else 0.9,
+        because="it is gone when the optimizer forgets its state just before it",
+    )
+
+
+def _learning_rate(effects: Mapping[str, Effect], cured: set[str]) -> Diagnosis | None:
+    rates = cured & {LR_HALF, LR_TENTH}
+    if not rates and CLIPPED not in cured:
+        return None
+    if not rates:
+        text = "clipped gradients cure it, and so does no other change: single updates are too long"
+        return Diagnosis(root_cause="learning_rate", confidence=0.5, because=text)
+    mildest = LR_HALF if LR_HALF in rates else LR_TENTH
+    return Diagnosis(
+        root_cause="learning_rate",
+        confidence=0.6 if cured & {WITHOUT_BATCH, OTHER_SEED} else 0.9,
+        because=f"it is gone at {mildest}",
+    )
+
+
+def _weights(effects: Mapping[str, Effect], cured: set[str]) -> Diagnosis | None:
+    if OLD_WEIGHTS not in cured:
+        return None
+    return Diagnosis(
+        root_cause="weights",
+        confidence=0.8 if WITHOUT_BATCH not in cured else 0.5,
+        because="it is gone when the weights of the checkpoint are put back just before it",
+    )
+
+
+def _nothing_helps(same: set[str], steps: int, from_checkpoint: bool) -> Diagnosis:
+    sure = min(0.8, 0.1 + 0.1 * len(same))
+    if steps <= IMMEDIATE_STEPS and from_checkpoint:
+        text = "it comes right after the checkpoint whatever is changed: its state is sick already"
+        return Diagnosis(root_cause="weights", confidence=sure, because=text)
+    text = "it comes at the same step whatever is changed"
+    return Diagnosis(root_cause="model_code", confidence=sure, because=text)
+
+
+def _by_chance(cured: set[str]) -> Diagnosis:
+    text = "almost any change avoids it: the training is at the edge of stability"
+    if LR_HALF in cured:
+        return Diagnosis(root_cause="learning_rate", confidence=0.4, because=text)
+    return Diagnosis(root_cause="unknown", confidence=0.3, because=text)

@@ -1,0 +1,114 @@
+"""What `supervisor explain` and `analyze` change about a replay (`WorkerOrder.experiment`)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from supervisor.actions.controls import Controls
+from supervisor.training_state.registry import Registry
+from supervisor.worker.inspection import Inspection
+from supervisor.worker.patches_order import hand_out_in_other_order
+from supervisor.worker.patches_writes import keep_writes_apart
+
+if TYPE_CHECKING:
+    from supervisor.worker.session import Session
+
+
+class Experiment:
+    """Changes one thing about a replay; every wish is optional.
+
+    ``lr_factor``, ``clip_norm``, ``fp32``, ``reshuffle`` (a seed for the order of batches) and
+    ``seed`` (of all generators) hold from the first boundary on; ``seed_at`` puts the seeding off
+    to the boundary of a step. ``fresh_optimizer_at`` and ``old_weights_at`` list boundaries at
+    which the optimizers forget everything, or the weights of the first boundary come back.
+    ``inspect`` lists steps that are looked at closely; ``captures`` maps such a step, as text, to
+    the folder of its captured batch.
+
+    Args:
+        wishes: see above.
+        registry, controls: of the session.
+        use_fp32: switches the FP32 fallback on.
+        inspection: looks at steps.
+    """
+
+    def __init__(
+        self,
+        wishes: Mapping[str, Any],
+        *,
+        registry: Registry,
+        controls: Controls,
+        use_fp32: Callable[[int], None],
+        inspection: Inspection,
+    ) -> None:
+        self._wishes = wishes
+        self._registry = registry
+        self._controls = controls
+        self._use_fp32 = use_fp32
+        self._inspection = inspection
+        self._began = False
+        self._weights: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def at_boundary(self, step: int) -> None:
+        """Called at every boundary of the live run, the state's restoration included."""
+        wishes = self._wishes
+        self._inspection.end()
+        if not self._began:
+            self._began = True
+            self._begin(step)
+        if step in wishes.get("old_weights_at", ()):
+            with torch.no_grad():
+                for parameter, value in self._weights:
+                    parameter.copy_(value)
+        if step in wishes.get("fresh_optimizer_at", ()):
+            for optimizer in self._registry.optimizers.values():
+                optimizer.state.clear()
+        if "seed" in wishes and step == wishes.get("seed_at"):
+            _seed(int(wishes["seed"]))
+        if step in wishes.get("inspect", ()):
+            self._inspection.begin(step, wishes.get("captures", {}).get(str(step)))
+
+    def _begin(self, step: int) -> None:
+        wishes, controls = self._wishes, self._controls
+        if "lr_factor" in wishes:
+            controls.lr_factor *= float(wishes["lr_factor"])
+            controls.ramp = None
+        if "clip_norm" in wishes:
+            controls.clip_norm = float(wishes["clip_norm"])
+        if wishes.get("fp32"):
+            self._use_fp32(step)
+        if "seed" in wishes and "seed_at" not in wishes:
+            _seed(int(wishes["seed"]))
+        if "reshuffle" in wishes:
+            hand_out_in_other_order()
+        if wishes.get("old_weights_at"):
+            self._weights = [
+                (parameter, parameter.detach().clone())
+                for model in self._registry.models.values()
+                for parameter in model.parameters()
+            ]
+
+
+def experiment_in(session: Session) -> Experiment:
+    """Returns the experiment that a session's order asks for; the script's files are safe then."""
+    root = session.rundir.root
+    keep_writes_apart(root)
+    return Experiment(
+        session.order.experiment,
+        registry=session.registry,
+        controls=session.controls,
+        use_fp32=session.use_fp32,
+        inspection=Inspection(
+            root / "inspections", session.registry, lambda: session.clinic.last_batch
+        ),
+    )
+
+
+def _seed(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
