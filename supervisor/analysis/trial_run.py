@@ -61,7 +61,8 @@ class TrialRun:
         """Raises SupervisorError unless the run completed: then there is nothing to compare."""
         if self.returncode != 0:
             lines = [line for line in self.output.splitlines() if line.strip()]
-            last = f": {lines[-1].strip()[:200]}" if lines else ""
+            own = [line for line in lines if not line.startswith("supervisor: ")] or lines
+            last = f": {own[-1].strip()[:200]}" if own else ""
             raise SupervisorError(
                 f"{script}: the undisturbed run failed (exit code {self.returncode}){last}: "
                 "make it run with `supervisor run` first"

@@ -14,6 +14,9 @@ from supervisor.cli.main import main
 from supervisor.errors import SupervisorError, UsageError
 from tests.analysis.trial_scripts import HIDDEN, SEEDED
 
+SEVERAL_RUNS_S = 600
+"""On a machine that is busy with other things every process start takes long."""
+
 
 @pytest.fixture(autouse=True)
 def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,6 +143,7 @@ def test_a_folder_that_holds_something_is_not_taken(tmp_path: Path) -> None:
         verify(TrialScript(words=("train.py",)), keep=tmp_path)
 
 
+@pytest.mark.timeout(SEVERAL_RUNS_S)
 def test_a_script_that_shuffles_is_proved_exact(capfd: pytest.CaptureFixture[str]) -> None:
     Path("train.py").write_text(SEEDED)
 
@@ -155,6 +159,7 @@ def test_a_script_that_shuffles_is_proved_exact(capfd: pytest.CaptureFixture[str
     assert [path.name for path in Path.cwd().iterdir()] == ["train.py"]
 
 
+@pytest.mark.timeout(SEVERAL_RUNS_S)
 def test_state_that_hides_in_a_generator_is_named() -> None:
     Path("train.py").write_text(HIDDEN)
 
