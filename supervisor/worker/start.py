@@ -20,6 +20,7 @@ def start_session(rundir: RunDirectory, attempt: int, rank: int) -> Session | No
         from supervisor.worker.session import Session
 
         session = Session(rundir, attempt, rank)
+        _begin_random(session)
         _patch(session)
         _seed(session.settings.seed)
         session.begin()
@@ -31,6 +32,20 @@ def start_session(rundir: RunDirectory, attempt: int, rank: int) -> Session | No
         print("supervisor: error: the lines above: supervision is off", file=sys.stderr)
         return None
     return session
+
+
+def _begin_random(session: Session) -> None:
+    """Unseeded scripts, too, begin a resumed run with the random numbers of its first attempt."""
+    from supervisor.worker.first_random import begin_with_first_random, note_first_random
+
+    path = session.rundir.tape(session.rank).with_suffix(".random")
+    try:
+        if session.switch.replaying:
+            begin_with_first_random(path)
+        else:
+            note_first_random(path)
+    except (OSError, SupervisorError) as error:
+        session.warn(f"an unseeded script will not resume exactly: {error}")
 
 
 def _patch(session: Session) -> None:
