@@ -170,7 +170,7 @@ scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=7)
 for step in range(40):
     i = torch.randint(0, 96, (8,))
     optimizer.zero_grad()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast("cpu", dtype=torch.float16):
         loss = F.mse_loss(model(X[i]).float(), Y[i])
     scaler.scale(loss).backward()
     scaler.unscale_(optimizer)
@@ -249,7 +249,9 @@ for step in range(12):
 result = {"model": model.state_dict(), "calls": calls}
 """,
     "compiled model": """
-model = make_model(0.0); compiled = torch.compile(model, backend="aot_eager")
+import shutil
+backend = "inductor" if shutil.which("gcc") else "aot_eager"
+model = make_model(0.0); compiled = torch.compile(model, backend=backend)
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
 for step in range(30):
     i = torch.randint(0, 96, (8,))
