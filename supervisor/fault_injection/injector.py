@@ -26,7 +26,6 @@ import json
 import math
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -266,9 +265,6 @@ def _ask_parent_to_end() -> None:
     """Sends SIGTERM to the parent, and waits for it to be passed on: a quick script would be over
     before the parent looks."""
     before = signal.getsignal(signal.SIGTERM)
-    if before is None or threading.current_thread() is not threading.main_thread():
-        os.kill(os.getppid(), signal.SIGTERM)
-        return
     arrived: list[int] = []
 
     def note(signum: int, frame: Any) -> None:
