@@ -38,6 +38,7 @@ from torch.utils import _pytree as pytree
 
 from supervisor.errors import ConfigError
 from supervisor.fault_injection.disk_faults import FullDisk, damage_newest_checkpoint
+from supervisor.fault_injection.process_faults import ask_parent_to_end
 from supervisor.storage.private_files import write_json
 
 PROCESS_KINDS = (
@@ -249,7 +250,7 @@ def _strike_process(kind: str, step: int) -> None:
     elif kind == "sigsegv":
         os.kill(os.getpid(), signal.SIGSEGV)
     elif kind == "sigterm_parent":
-        _ask_parent_to_end()
+        ask_parent_to_end()
     elif kind == "hang":
         while True:
             time.sleep(60.0)
@@ -259,37 +260,6 @@ def _strike_process(kind: str, step: int) -> None:
         raise InjectedOutOfMemory(f"CUDA out of memory (injected at step {step})")
     else:
         raise InjectedFault(f"injected at step {step}")
-
-
-def _ask_parent_to_end() -> None:
-    """Sends SIGTERM to the parent, and waits for it to be passed on: a quick script would be over
-    before the parent looks."""
-    before = signal.getsignal(signal.SIGTERM)
-    arrived: list[int] = []
-
-    def note(signum: int, frame: Any) -> None:
-        arrived.append(signum)
-        if callable(before):
-            before(signum, frame)
-
-    signal.signal(signal.SIGTERM, note)
-    try:
-        _have_the_parent_end_us()
-        deadline_s = time.monotonic() + 30.0
-        while not arrived and time.monotonic() < deadline_s:
-            time.sleep(0.01)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _have_the_parent_end_us() -> None:
-    """Sends SIGTERM to the parent and waits until it has passed it on, as a slower step would."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    os.kill(os.getppid(), signal.SIGTERM)
-    arrived = signal.sigtimedwait({signal.SIGTERM}, 60.0)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-    if arrived is not None:
-        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _is_float(value: Any) -> bool:
