@@ -1,0 +1,33 @@
+"""Faults that come to a process from outside."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+
+def ask_parent_to_end() -> None:
+    """Sends SIGTERM to the parent, and waits for it to be passed on: a quick script would be over
+    before the parent looks."""
+    before = signal.getsignal(signal.SIGTERM)
+    if before is None or threading.current_thread() is not threading.main_thread():
+        os.kill(os.getppid(), signal.SIGTERM)
+        return
+    arrived: list[int] = []
+
+    def note(signum: int, frame: Any) -> None:
+        arrived.append(signum)
+        if callable(before):
+            before(signum, frame)
+
+    signal.signal(signal.SIGTERM, note)
+    try:
+        os.kill(os.getppid(), signal.SIGTERM)
+        deadline_s = time.monotonic() + 30.0
+        while not arrived and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+    finally:
+        signal.signal(signal.SIGTERM, before)
