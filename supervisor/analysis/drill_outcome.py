@@ -20,7 +20,7 @@ TOLERANCE = 0.02
 RULE = (
     f"survived: the run reached its end, and its final loss (mean of the last {FINAL_STEPS} "
     f"steps) is at most {TOLERANCE:.0%}, or two standard errors of the reference's own noise, "
-    "above that of the undisturbed run with as many steps fewer as were lost"
+    "above that of the undisturbed run with as many steps fewer as were undone or left out"
 )
 
 
@@ -47,9 +47,9 @@ class Reference:
         end = max(FINAL_STEPS, len(self.losses) - steps)
         return float(np.mean(self.losses[end - FINAL_STEPS : end]))
 
-    def limit(self, steps_lost: int) -> float:
-        """Returns the highest final loss that counts as survived (see `RULE`)."""
-        mean = max(self.final_loss, self.final_loss_before(steps_lost))
+    def limit(self, behind: int) -> float:
+        """Returns the highest final loss that counts as survived, so many steps behind (`RULE`)."""
+        mean = max(self.final_loss, self.final_loss_before(behind))
         spread = float(np.std(self.losses[-2 * FINAL_STEPS :]))
         noise = 2.0 * spread * math.sqrt(2.0 / FINAL_STEPS)
         return mean + max(TOLERANCE * abs(mean), noise)
@@ -62,7 +62,8 @@ class FaultOutcome:
     Attributes:
         survived: see `RULE`.
         final_loss, reference_loss: NaN if no loss was seen.
-        steps_lost: steps that were computed again, undone, or whose update was left out.
+        steps_lost: steps that were computed again, and those that are not in the final weights
+            because they were undone or left out.
         seconds_lost: time beyond that of the reference.
         detail: how it went, in a few words.
     """
@@ -111,27 +112,46 @@ def judge(name: str, run: TrialRun, reference: Reference, seconds: float) -> Fau
     rows = read_steps(run.rundir)
     losses = rows["loss"]
     final = float(np.mean(losses[-FINAL_STEPS:])) if len(losses) else math.nan
-    lost = _steps_lost(run)
+    repeated, behind = _repeated(run), _behind(run)
     reached = run.returncode == 0 and len(rows) >= len(reference.losses)
     unseen = math.isnan(reference.final_loss)
-    same = unseen or (math.isfinite(final) and final <= reference.limit(lost))
+    same = unseen or (math.isfinite(final) and final <= reference.limit(behind))
     return FaultOutcome(
         name=name,
         survived=reached and same,
         final_loss=final,
         reference_loss=reference.final_loss,
-        steps_lost=lost,
+        steps_lost=repeated + behind,
         seconds_lost=max(0.0, seconds - reference.seconds),
         detail=_detail(run) if reached else f"exit code {run.returncode} after {len(rows)} steps",
     )
 
 
-def _steps_lost(run: TrialRun) -> int:
-    every = read_steps(run.rundir, all_attempts=True)
-    skipped = int(np.count_nonzero(every["flags"] & UPDATE_SKIPPED))
-    repeated = len(every) - len(np.unique(every["step"]))
-    undone = sum(int(e["from_step"]) - int(e["to_step"]) for e in run.events("rollback"))
-    return repeated + skipped + undone
+def _repeated(run: TrialRun) -> int:
+    steps = read_steps(run.rundir, all_attempts=True)["step"]
+    return len(steps) - len(np.unique(steps))
+
+
+def _behind(run: TrialRun) -> int:
+    """Returns how many of the steps are not in the final weights.
+
+    Follows the age of the weights, in updates, from step to step: a rollback gives them the age
+    that they had there, and so does a new process that repeats steps.
+    """
+    rollbacks = {
+        (int(e["attempt"]), int(e["from_step"])): int(e["to_step"]) for e in run.events("rollback")
+    }
+    ages = {0: 0}
+    step = -1
+    for row in read_steps(run.rundir, all_attempts=True):
+        step = int(row["step"])
+        before = ages.get(step, step)
+        undone_to = rollbacks.get((int(row["attempt"]), step))
+        if undone_to is not None:
+            ages[step + 1] = ages.get(undone_to, undone_to)
+        else:
+            ages[step + 1] = before + (not row["flags"] & UPDATE_SKIPPED)
+    return step + 1 - ages[step + 1]
 
 
 def _detail(run: TrialRun) -> str:

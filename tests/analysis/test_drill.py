@@ -112,9 +112,17 @@ def test_steps_that_were_undone_are_lost_and_counted_in_the_comparison(tmp_path:
     with_rollback = run_of(tmp_path / "a", behind, events=(undone,))
     without = run_of(tmp_path / "b", behind)
 
-    assert judge("weight", with_rollback, reference_of(), seconds=4.0).steps_lost == 30
+    assert judge("weight", with_rollback, reference_of(), seconds=4.0).steps_lost == 31
     assert judge("weight", with_rollback, reference_of(), seconds=4.0).survived
     assert not judge("weight", without, reference_of(), seconds=4.0).survived
+
+
+def test_undoing_the_same_steps_again_does_not_lose_them_again(tmp_path: Path) -> None:
+    undone = tuple({"kind": "rollback", "from_step": step, "to_step": 30} for step in (60, 70, 80))
+
+    run = run_of(tmp_path, FALLING, events=undone)
+
+    assert judge("nan_data", run, reference_of(), seconds=4.0).steps_lost == 81 - 30
 
 
 def test_updates_that_were_left_out_are_lost(tmp_path: Path) -> None:
