@@ -127,7 +127,7 @@ class ReplayStudio:
                     reason=f"controlled replay: {change.name}",
                     skip_steps=change.skip_steps,
                     fp32=bool(change.experiment.get("fp32")) and start is not None,
-                    experiment=change.experiment,
+                    experiment={"replay": True, **change.experiment},
                 ),
             )
             returncode, timed_out = self._run(copy, attempt, rank, timeout_s)
@@ -164,6 +164,9 @@ class ReplayStudio:
         if start is not None:
             shutil.copytree(start.path, copy.checkpoint(start.step), copy_function=_link_or_copy)
             _copy_start(self._rundir.tape(rank), copy.tape(rank), start)
+        random = self._rundir.tape(rank).with_suffix(".random")
+        if random.exists():
+            shutil.copyfile(random, copy.tape(rank).with_suffix(".random"))
 
     def _run(
         self, copy: RunDirectory, attempt: int, rank: int, timeout_s: float

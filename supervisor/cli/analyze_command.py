@@ -1,7 +1,8 @@
 """Run captured batches again and show what made them anomalous.
 
 Forward and backward are repeated from the matching checkpoint: original and recomputed loss,
-gradients sorted by norm, the same batch under other random seeds.
+gradients sorted by norm, the same batch under other random seeds. Details go to
+RUN/anomalies/analysis.
 """
 
 from __future__ import annotations
@@ -9,23 +10,38 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from supervisor.cli.entry_point import entry_point
 from supervisor.cli.run_directory import open_run
+from supervisor.errors import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", type=Path, help="a run directory")
-    parser.add_argument("--step", metavar="N", type=int, help="only the batch of this step")
-    parser.add_argument("--visualize", action="store_true", help="write plots beside the batches")
+    parser.add_argument("--step", metavar="N", type=int, help="only this step")
+    parser.add_argument("--visualize", action="store_true", help="write plots, too")
+    parser.add_argument(
+        "--budget-s",
+        metavar="N",
+        type=float,
+        default=600.0,
+        help="begin no replay after so many seconds (default 600)",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 def execute(args: argparse.Namespace) -> int:
+    from supervisor.analysis.analyze import analyze
     from supervisor.cli.output import print_json
+    from supervisor.cli.trial_options import say
 
-    rundir = open_run(args.run)
-    analyze = entry_point("analyze", "supervisor.analysis.analyze", "analyze")
-    result = analyze(rundir, step=args.step, visualize=args.visualize)
+    if not args.budget_s > 0:
+        raise UsageError(f"--budget-s {args.budget_s:g}: give seconds above 0")
+    result = analyze(
+        open_run(args.run),
+        step=args.step,
+        visualize=args.visualize,
+        budget_s=args.budget_s,
+        say=say,
+    )
     if args.json:
         print_json(result.to_dict())
     else:

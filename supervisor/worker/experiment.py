@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Experiment:
-    """Changes one thing about a replay; every wish is optional.
+    """Changes one thing about a replay; every wish is optional; ``replay`` is always there.
 
     ``lr_factor``, ``clip_norm``, ``fp32``, ``reshuffle`` (a seed for the order of batches) and
     ``seed`` (of all generators) hold from the first boundary on; ``seed_at`` puts the seeding off

@@ -40,7 +40,7 @@ def _begin_random(session: Session) -> None:
 
     path = session.rundir.tape(session.rank).with_suffix(".random")
     try:
-        if session.switch.replaying:
+        if session.switch.replaying or session.order.experiment:
             begin_with_first_random(path)
         else:
             note_first_random(path)

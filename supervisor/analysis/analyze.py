@@ -1,0 +1,307 @@
+"""Runs captured batches again and shows what made them anomalous (REQUIREMENTS A6).
+
+Only the user's script knows the model and the loss, so the script is brought to the checkpoint
+before the anomaly and performs the step once more, under close inspection.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from supervisor.analysis.analyze_statistics import Statistics, cause_of, statistics_at
+from supervisor.analysis.explain_onset import healthy
+from supervisor.analysis.explain_replay import (
+    Change,
+    Replay,
+    ReplayStudio,
+    remaining_s,
+    replay_studio,
+)
+from supervisor.errors import SupervisorError, UsageError
+from supervisor.storage.captures import Capture, CaptureStore
+from supervisor.storage.checkpoints import Checkpoint, CheckpointRing
+from supervisor.storage.flight_reader import read_steps
+from supervisor.storage.journal import read_events
+from supervisor.storage.private_files import write_json
+from supervisor.storage.rundir import RunDirectory
+
+BUDGET_S = 600.0
+MIN_REPLAY_S = 5.0
+MOST_ANOMALIES = 10
+MOST_SEEDED = 2
+OTHER_SEEDS = (1001, 1002, 1003)
+TOP = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Anomaly:
+    """One anomalous step, performed again.
+
+    Attributes:
+        gradients: parameter → L2 norm before clipping, largest first.
+        activations: module → figures of its output.
+        other_seeds: seed → loss of the same batch.
+        same_batch: whether the replay's batch is the captured one; None if that cannot be told.
+        exact: the replay began in exactly the recorded state.
+        nonfinite: what `find_nonfinite` says, None if it was not asked.
+    """
+
+    step: int
+    original_loss: float
+    recomputed_loss: float
+    gradients: dict[str, float]
+    activations: dict[str, dict[str, Any]]
+    other_seeds: dict[int, float] = field(default_factory=dict)
+    same_batch: bool | None
+    exact: bool
+    sample: int | None
+    nonfinite: dict[str, Any] | None
+    statistics: Statistics
+    cause: str
+    grad_norm: float
+
+    @property
+    def top_gradients(self) -> list[dict[str, Any]]:
+        return [{"name": name, "norm": norm} for name, norm in list(self.gradients.items())[:TOP]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Analysis:
+    """The outcome of `analyze`; `left_out` names steps that could not be performed, and why."""
+
+    anomalies: tuple[Anomaly, ...]
+    left_out: dict[int, str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the fields of ``analyze --json``; means are over the recomputed finite values."""
+        return {
+            "anomalies": [
+                {
+                    "step": anomaly.step,
+                    "original_loss": anomaly.original_loss,
+                    "recomputed_loss": anomaly.recomputed_loss,
+                    "top_gradients": anomaly.top_gradients,
+                    "cause": anomaly.cause,
+                }
+                for anomaly in self.anomalies
+            ],
+            "summary": {
+                "count": len(self.anomalies),
+                "mean_loss": _finite_mean([a.recomputed_loss for a in self.anomalies]),
+                "mean_grad_norm": _finite_mean([a.grad_norm for a in self.anomalies]),
+            },
+        }
+
+    def __str__(self) -> str:
+        lines: list[str] = []
+        for anomaly in self.anomalies:
+            lines.append(
+                f"step {anomaly.step}: loss {anomaly.original_loss:.6g}, computed again "
+                f"{anomaly.recomputed_loss:.6g}: {anomaly.cause}"
+            )
+            for seed, loss in anomaly.other_seeds.items():
+                lines.append(f"    seed {seed}: loss {loss:.6g}")
+            if anomaly.sample is not None:
+                lines.append(f"    sample {anomaly.sample} of the batch stands out")
+            for gradient in anomaly.top_gradients:
+                lines.append(f"    {gradient['norm']:>12.4g}  {gradient['name']}")
+        lines += [f"step {step}: left out: {why}" for step, why in self.left_out.items()]
+        summary = self.to_dict()["summary"]
+        mean, norm = summary["mean_loss"], summary["mean_grad_norm"]
+        figures = f"mean loss {_figure(mean)}, mean gradient norm {_figure(norm)}"
+        return "\n".join([*lines, f"{summary['count']} anomalies: {figures}"])
+
+
+def analyze(
+    rundir: RunDirectory,
+    *,
+    step: int | None = None,
+    visualize: bool = False,
+    budget_s: float = BUDGET_S,
+    say: Callable[[str], None] = lambda _: None,
+) -> Analysis:
+    """Performs the captured steps of a run that has ended again; writes what it finds.
+
+    ``anomalies/analysis`` of the run directory gets ``step_<n>.json`` and ``summary.json``, with
+    `visualize` also ``overview.png`` and ``step_<n>_gradients.png``.
+
+    Args:
+        rundir: of the run.
+        step: only this one, which need not have been captured; None is the worst captured ones.
+        visualize: draw.
+        budget_s: replays that cannot begin within this time are left out.
+        say: is told how far it is.
+
+    Raises:
+        UsageError: there is no such step.
+        SupervisorError: nothing was captured, a process is at work in the run, or nothing could
+            be performed again.
+    """
+    deadline = time.monotonic() + budget_s
+    rows = read_steps(rundir, all_attempts=True)
+    with replay_studio(rundir) as studio:
+        captures = CaptureStore(rundir, studio.settings.capture).captures()
+        steps = _chosen(rundir, captures, step, rows)
+        analysis = _Performance(rundir, studio, rows, captures, deadline, say).of(steps)
+    if not analysis.anomalies:
+        why = next(iter(analysis.left_out.values()), "the time was up")
+        raise SupervisorError(f"{rundir.root}: no step could be performed again: {why}")
+    _write(rundir, analysis, rows, visualize=visualize)
+    return analysis
+
+
+class _Performance:
+    """The second performance of some steps of a run."""
+
+    def __init__(
+        self,
+        rundir: RunDirectory,
+        studio: ReplayStudio,
+        rows: np.ndarray,
+        captures: Sequence[Capture],
+        deadline: float,
+        say: Callable[[str], None],
+    ) -> None:
+        self._rundir = rundir
+        self._studio = studio
+        self._rows = rows
+        self._folders = {capture.step: str(capture.path) for capture in captures}
+        self._deadline = deadline
+        self._say = say
+        self._ring = CheckpointRing(rundir.checkpoints, studio.settings.checkpoint)
+        events = read_events(rundir.journal)
+        self._skipped = {int(e["step"]) for e in events if e["kind"] == "update_skipped"}
+
+    def of(self, steps: Sequence[int]) -> Analysis:
+        found: list[Anomaly] = []
+        left_out: dict[int, str] = {}
+        for number, step in enumerate(steps):
+            start = self._ring.newest_verified(before_step=step + 1)
+            why = self._obstacle(step, start)
+            replay = self._perform(step, start, None) if not why else None
+            if replay is None or step not in replay.inspections:
+                left_out[step] = why or "the replay did not get to it"
+                self._say(f"step {step}: left out: {left_out[step]}")
+                continue
+            self._say(f"step {step}: performed again from step {start.step if start else 0}")
+            seeds = OTHER_SEEDS if number < MOST_SEEDED or len(steps) == 1 else ()
+            found.append(self._anomaly(step, replay, self._other_losses(step, start, seeds)))
+        return Analysis(anomalies=tuple(sorted(found, key=lambda a: a.step)), left_out=left_out)
+
+    def _perform(self, step: int, start: Checkpoint | None, seed: int | None) -> Replay:
+        experiment: dict[str, Any] = {"inspect": [step]}
+        if step in self._folders:
+            experiment["captures"] = {str(step): self._folders[step]}
+        if seed is not None:
+            experiment |= {"seed": seed, "seed_at": step, "inspect": []}
+        change = Change(
+            name="inspection" if seed is None else f"seed {seed}",
+            skip_steps=tuple(sorted(s for s in self._skipped if s < step)),
+            experiment=experiment,
+        )
+        timeout_s = remaining_s(self._deadline)
+        return self._studio.replay(change, start, step + 1, timeout_s=timeout_s)
+
+    def _other_losses(
+        self, step: int, start: Checkpoint | None, seeds: Sequence[int]
+    ) -> dict[int, float]:
+        losses: dict[int, float] = {}
+        for seed in seeds:
+            if remaining_s(self._deadline) < MIN_REPLAY_S:
+                break
+            loss = _value_at(self._perform(step, start, seed).rows, step, "loss")
+            losses[seed] = loss
+            self._say(f"step {step}: loss {loss:.6g} with seed {seed}")
+        return losses
+
+    def _obstacle(self, step: int, start: Checkpoint | None) -> str:
+        if remaining_s(self._deadline) < MIN_REPLAY_S:
+            return "the time is up"
+        if start is None:
+            times = healthy(self._rows, "step_time_s", step)
+            way_s = float(np.median(times)) * step if len(times) else 0.0
+            if way_s > remaining_s(self._deadline):
+                return (
+                    f"no checkpoint from before it is left, and from the start it is {way_s:.0f} s"
+                )
+        return ""
+
+    def _anomaly(self, step: int, replay: Replay, other_seeds: dict[int, float]) -> Anomaly:
+        seen = replay.inspections[step]
+        original = _value_at(self._rows, step, "loss")
+        recomputed = _value_at(replay.rows, step, "loss")
+        statistics = statistics_at(self._rows, step)
+        norms = {name: float(norm) for name, norm in seen["gradients"].items()}
+        return Anomaly(
+            step=step,
+            original_loss=original,
+            recomputed_loss=recomputed,
+            gradients=dict(sorted(norms.items(), key=_largest_first)),
+            activations=seen["activations"],
+            other_seeds=other_seeds,
+            same_batch=seen["same_batch"],
+            exact=replay.is_exact,
+            sample=seen["sample"],
+            nonfinite=seen["nonfinite"],
+            statistics=statistics,
+            cause=cause_of(statistics, original, recomputed, list(other_seeds.values())),
+            grad_norm=_value_at(replay.rows, step, "grad_norm"),
+        )
+
+
+def _chosen(
+    rundir: RunDirectory, captures: Sequence[Capture], step: int | None, rows: np.ndarray
+) -> list[int]:
+    """Returns the steps to perform, the worst first."""
+    worst = sorted(captures, key=lambda capture: -capture.badness)
+    captured = list(dict.fromkeys(capture.step for capture in worst))
+    if step is None:
+        if not captured:
+            raise SupervisorError(
+                f"{rundir.captures}: no captured batch: nothing was anomalous, or capture.enabled "
+                "was false; choose a step with --step"
+            )
+        return captured[:MOST_ANOMALIES]
+    if step not in rows["step"]:
+        known = ", ".join(map(str, sorted(captured))) or "none"
+        raise UsageError(
+            f"--step {step}: this run made no such step: captured are the steps {known}"
+        )
+    return [step]
+
+
+def _write(rundir: RunDirectory, analysis: Analysis, rows: np.ndarray, *, visualize: bool) -> None:
+    folder = rundir.make(rundir.captures.parent / "analysis")
+    for anomaly in analysis.anomalies:
+        write_json(folder / f"step_{anomaly.step}.json", asdict(anomaly))
+    write_json(folder / "summary.json", analysis.to_dict() | {"left_out": analysis.left_out})
+    if visualize:
+        from supervisor.analysis.analyze_plots import plot_gradients, plot_overview
+
+        plot_overview(rows, analysis.anomalies, folder / "overview.png")
+        for anomaly in analysis.anomalies:
+            plot_gradients(anomaly, folder / f"step_{anomaly.step}_gradients.png")
+
+
+def _largest_first(item: tuple[str, float]) -> float:
+    return -item[1] if math.isfinite(item[1]) else -math.inf
+
+
+def _value_at(rows: np.ndarray, step: int, name: str) -> float:
+    at = rows[rows["step"] == step]
+    return float(at[name][0]) if len(at) else math.nan
+
+
+def _finite_mean(values: Sequence[float]) -> float | None:
+    finite = [value for value in values if math.isfinite(value)]
+    return sum(finite) / len(finite) if finite else None
+
+
+def _figure(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.6g}"

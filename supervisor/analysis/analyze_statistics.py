@@ -1,0 +1,124 @@
+"""What the numbers before an anomalous step say of its kind. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from supervisor.analysis.explain_onset import healthy, nonfinite
+
+WINDOW = 50
+HIGH = 2.0
+"""A value that many times the median of the window lies at another level."""
+SKEWED = 0.2
+"""Mean and median so far apart, relative to the median: a few steps carry the mean."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statistics:
+    """Of the loss and gradient norm over the `WINDOW` steps before a step; NaN if unknown.
+
+    Attributes:
+        loss_jump, grad_jump: the step's value over that of the step before it.
+        verdict: one sentence.
+    """
+
+    loss_median: float
+    loss_mean: float
+    loss_jump: float
+    grad_median: float
+    grad_mean: float
+    grad_jump: float
+    verdict: str
+
+
+def statistics_at(rows: np.ndarray, step: int) -> Statistics:
+    """Judges a step by the recorded rows; `rows` may hold steps of several attempts."""
+    losses = healthy(rows, "loss", step, WINDOW)
+    norms = healthy(rows, "grad_norm", step, WINDOW)
+    at = rows[rows["step"] == step]
+    loss = float(at["loss"][0]) if len(at) else math.nan
+    norm = float(at["grad_norm"][0]) if len(at) else math.nan
+    bad = bool(nonfinite(at[:1]).any())
+    return Statistics(
+        loss_median=_median(losses),
+        loss_mean=_mean(losses),
+        loss_jump=_ratio(loss, losses),
+        grad_median=_median(norms),
+        grad_mean=_mean(norms),
+        grad_jump=_ratio(norm, norms),
+        verdict="; ".join(_verdict(loss, losses, norm, norms, bad=bad)),
+    )
+
+
+def cause_of(
+    statistics: Statistics, original: float, recomputed: float, other_seeds: Sequence[float]
+) -> str:
+    """Returns one sentence on what is to blame: the numbers, then what the repetitions add.
+
+    Args:
+        statistics: of the step.
+        original, recomputed: its loss then and now.
+        other_seeds: losses of the same batch under other seeds; may be empty.
+    """
+    text = statistics.verdict
+    same = original == recomputed or (math.isnan(original) and math.isnan(recomputed))
+    close = math.isclose(original, recomputed, rel_tol=1e-3)
+    if not (same or close):
+        return f"{text}; the loss is another when computed again: not the batch alone"
+    if not other_seeds:
+        return text
+    if not math.isfinite(recomputed):
+        sick = [not math.isfinite(loss) for loss in other_seeds]
+    else:
+        middle = 0.5 * (recomputed + statistics.loss_median)
+        sick = [not loss < middle for loss in other_seeds]
+    if all(sick):
+        return f"{text}; the same under other seeds: the batch or the weights, not chance"
+    if not any(sick):
+        return f"{text}; not under other seeds: the random numbers of this step"
+    return f"{text}; under {sum(sick)} of {len(sick)} other seeds, too"
+
+
+def _verdict(
+    loss: float, losses: np.ndarray, norm: float, norms: np.ndarray, *, bad: bool
+) -> list[str]:
+    if bad:
+        which = "loss" if not math.isfinite(loss) else "gradient"
+        return [f"the {which} is not finite"]
+    found = _describe("loss", loss, losses) or _describe("gradient norm", norm, norms)
+    said = [found or "level and change are those of the steps before"]
+    median, mean = _median(losses), _mean(losses)
+    if median > 0 and abs(mean - median) > SKEWED * median:
+        side = "above" if mean > median else "below"
+        share = abs(mean - median) / median
+        said.append(f"the mean lies {share:.0%} {side} the median: a few steps carry it")
+    return said
+
+
+def _describe(name: str, value: float, before: np.ndarray) -> str:
+    median = _median(before)
+    if not (len(before) and math.isfinite(value) and median > 0):
+        return ""
+    level, jump = value / median, _ratio(value, before)
+    if level < HIGH and jump < HIGH:
+        return ""
+    at = f"{value:.4g}, {level:.3g} times the median of {len(before)} steps"
+    if jump >= HIGH:
+        return f"the {name} jumped to {at}"
+    return f"the {name} rose over several steps to {at}"
+
+
+def _median(values: np.ndarray) -> float:
+    return float(np.median(values)) if len(values) else math.nan
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(np.mean(values)) if len(values) else math.nan
+
+
+def _ratio(value: float, before: np.ndarray) -> float:
+    return value / float(before[-1]) if len(before) and before[-1] > 0 else math.nan
