@@ -7,6 +7,9 @@ import tempfile
 
 import pytest
 
+# Two test processes with two threads each on two cores wait for one another a hundredfold.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 # Whole runs file their cases in the user's library; tests have one of their own.
 os.environ["SUPERVISOR_CASES"] = os.path.join(
     tempfile.mkdtemp(prefix="supervisor-cases-"), "cases.sqlite"

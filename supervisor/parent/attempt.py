@@ -91,7 +91,6 @@ class Attempt:
         watchdog.saw_steps(count, now_s)
         if self._life.has_moved() or output.is_blocked:
             watchdog.saw_sign_of_life(now_s)
-        self._guarded("journal", self._s.chronicle.merge)
         if now_s - self._slow_look_s >= _SLOW_LOOK_S:
             self._slow_look_s = now_s
             self._guarded("memory", lambda: self._sample(process, watchdog))
@@ -103,6 +102,8 @@ class Attempt:
 
     def _take_steps(self) -> int:
         records = self._feed.take()
+        # A rollback is in the journal before the step that comes after it is recorded.
+        self._s.replica.saw_events(self._s.chronicle.merge())
         self._s.replica.update(records)
         return len(records)
 

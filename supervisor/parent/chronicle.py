@@ -64,9 +64,9 @@ class Chronicle:
             fp32=order.fp32,
         )
 
-    def merge(self) -> None:
-        """Takes over what the worker has written since."""
-        self._journal.merge()
+    def merge(self) -> list[dict[str, Any]]:
+        """Takes over what the worker has written since, and returns it."""
+        return self._journal.merge()
 
     def signal_received(self, signum: int, step: int | None, grace_s: float) -> None:
         name = signal_name(signum)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from supervisor.records import CrashRisk, StepRecord
@@ -33,6 +33,7 @@ class Replica:
         self._build = build or _build_pipeline
         self._pipeline: Any = None
         self._is_off = False
+        self._rollbacks: list[tuple[int, int]] = []
         self.risk: CrashRisk | None = None
 
     @property
@@ -45,8 +46,15 @@ class Replica:
     def restart(self, history: Iterable[StepRecord] = ()) -> None:
         """Begins anew, as a worker does that starts from a checkpoint after `history`."""
         self._pipeline = None
+        self._rollbacks.clear()
         self.risk = None
         self.update(history)
+
+    def saw_events(self, events: Iterable[Mapping[str, Any]]) -> None:
+        """Remembers rollbacks in place: the worker's windows went back with the weights."""
+        for event in events:
+            if event.get("kind") == "rollback" and "before_step" in event:
+                self._rollbacks.append((int(event["before_step"]), int(event["to_step"])))
 
     def update(self, records: Iterable[StepRecord]) -> None:
         """Takes in the next steps, in their order."""
@@ -56,6 +64,8 @@ class Replica:
             if self._pipeline is None:
                 self._pipeline = self._build(self._settings, self._policy)
             for record in records:
+                while self._rollbacks and self._rollbacks[0][0] <= record.step:
+                    self._pipeline.rolled_back(self._rollbacks.pop(0)[1])
                 judgement: Judgement = self._pipeline.update(record)
                 self.risk = judgement.risk
         except Exception as error:

@@ -76,7 +76,7 @@ class Boundary:
         self._last_time = now
         clinic = self._clinic
         if clinic.pending:
-            clinic.at_boundary()
+            clinic.at_boundary(step)
         if self.trail is not None:
             self.trail.write(step)
         if self.experiment is not None:

@@ -55,6 +55,7 @@ class Clinic:
         self.pipeline = pipeline
         self._note_risk = note_risk
         self._calm = CalmLine()
+        self._boundary_step = 0
         self._waiting: list[tuple[StepRecord, int]] = []
         self.handlers: list[Callable[[Alert], None]] = []
         self.pending: list[Pending] = []
@@ -139,8 +140,9 @@ class Clinic:
         """Whether the state of this step may be sick: an alarm is on, or was a moment ago."""
         return self.last_trouble_step >= 0 and step - self.last_trouble_step <= TROUBLE_STEPS
 
-    def at_boundary(self) -> None:
-        """Applies what waited for a whole state. Called at the boundary of every step."""
+    def at_boundary(self, step: int) -> None:
+        """Applies what waited for a whole state. Called at the boundary after `step` steps."""
+        self._boundary_step = step
         while self.pending:
             waiting = self.pending.pop(0)
             self._run(waiting.action, waiting.decision, undo=waiting.undo)
@@ -247,6 +249,7 @@ class Clinic:
                 from_step=decision.step,
                 to_step=result.to_step,
                 cause=decision.cause.value,
+                before_step=self._boundary_step,
             )
 
 

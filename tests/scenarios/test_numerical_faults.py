@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.config import load_resolved_config, load_resolved_policy
+from supervisor.parent.replica import Replica
+from supervisor.storage.flight_recorder import FlightReader
 from tests.scenarios.runs import Ended, again, plain, supervised
 
 CHAR_LM = Path(__file__).parents[2] / "examples" / "char_lm.py"
@@ -27,6 +30,25 @@ def _final_loss(ended: Ended) -> float:
     found = re.search(r"final validation loss ([\d.naif]+)", ended.stdout)
     assert found, ended.stdout + ended.stderr
     return float(found.group(1))
+
+
+def _steps(ended: Ended) -> Path:
+    return ended.run_dir / "steps" / "rank_0.steps"
+
+
+def _risks_of_the_parent(ended: Ended) -> list[float]:
+    """What the parent's copy of the pipeline thinks of every step that the worker recorded."""
+    replica = Replica(
+        load_resolved_config(ended.run_dir / "config.yaml"),
+        load_resolved_policy(ended.run_dir / "policy.yaml"),
+    )
+    replica.saw_events(ended.events("rollback"))
+    risks = []
+    for record in FlightReader(_steps(ended)).records(0):
+        replica.update([record])
+        assert replica.risk is not None
+        risks.append(replica.risk.probability)
+    return risks
 
 
 @lru_cache(maxsize=1)
@@ -55,6 +77,7 @@ def test_a_run_with_a_fault_ends_within_two_percent(
     assert _final_loss(ended) <= 1.02 * undisturbed
     assert [e["cause"] for e in ended.events("worker_exited")] == ["completed"]
     assert {"skip_update", "rollback"} & set(ended.actions())
+    assert _risks_of_the_parent(ended) == list(FlightReader(_steps(ended)).read()["risk"])
 
 
 def test_a_policy_that_only_observes_changes_nothing(undisturbed: float, tmp_path: Path) -> None:
