@@ -73,6 +73,22 @@ class HeldValues:
             if tensor is not None and tensor.shape == value.shape:
                 write_into(tensor, value)
 
+    def heal(self, frames: Mapping[str, Any]) -> list[str]:
+        """Zeroes what is not finite in the script's own state; returns the paths.
+
+        Called after a rollback: a recurrent state that NaN has reached would poison the weights
+        just restored at the very next step. Only tensors of two or more dimensions count as state;
+        a loss that the script keeps in a list is a record, and stays.
+        """
+        healed = []
+        for path, value in find_held(frames, self._excluded()).items():
+            if not isinstance(value, torch.Tensor) or value.dim() < 2:
+                continue
+            if value.is_floating_point() and not bool(value.isfinite().all()):
+                write_into(value, value.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0))
+                healed.append(path)
+        return healed
+
     def _excluded(self) -> set[int]:
         registry = self._registry
         tensors: list[torch.Tensor] = []

@@ -200,6 +200,9 @@ class Session:
         snapshot = self.snapshots.newest()
         if snapshot is not None:
             self.held.put_back_lasting(snapshot.state.get("held", {}))
+        healed = self.held.heal(user_frames())
+        if healed:
+            self.warn(f"variables that were not finite were zeroed: {', '.join(healed)}")
 
     def _skip_batches(self, count: int) -> None:
         self._left_out_batches += count
