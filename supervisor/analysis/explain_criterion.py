@@ -13,7 +13,7 @@ from supervisor.analysis.explain_replay import Replay
 
 EXPLODED = 3.0
 """A value that many times the highest healthy one shows an explosion."""
-ABSURD = 100.0
+ABSURD = 10.0
 """A loss that many times the highest healthy one counts whatever the identical replay did."""
 
 

@@ -19,6 +19,10 @@ WAIT = 20
 """Steps until a value enters the tail: long enough to know that it was no trouble."""
 
 
+ALONE = 10
+"""Steps without another alarm after which a spike was an isolated one."""
+
+
 class Trajectory:
     """Follows one signal and says how far the newest value lies off its course.
 
@@ -39,6 +43,8 @@ class Trajectory:
         self.reference = Reference(size=size, lag=lag, floor=floor)
         self.tail = RobustWindow(tail)
         self._waiting: deque[float] = deque()
+        self._suspect: float | None = None
+        self._since_suspect = 0
         self._linear = False
         self._highest = -math.inf
         self._seen = 0
@@ -54,6 +60,7 @@ class Trajectory:
             self._turn_linear()
         inner = value if self._linear else math.log(max(value, TINY))
         self._judge(inner)
+        self._clear_suspect()
         self.reference.push(inner)
         self._waiting.append(inner)
         if len(self._waiting) > WAIT:
@@ -70,8 +77,22 @@ class Trajectory:
         self.above_tail = self.above_record = self.above_start = False
 
     def distrust(self) -> None:
-        """The last steps were trouble: they must not enter the tail as usual variation."""
+        """The last steps were trouble: they must not enter the tail as usual variation.
+
+        The newest of them becomes a suspect: if nothing followed it, a spike of this height is
+        something that this run survives (the first batch of every epoch of a recurrent model), and
+        enters the tail after all.
+        """
+        alone = self._suspect is None
+        self._suspect = self._waiting[-1] if alone and self._waiting else None
+        self._since_suspect = 0 if alone else -WAIT
         self._waiting.clear()
+
+    def _clear_suspect(self) -> None:
+        self._since_suspect += 1
+        if self._suspect is not None and self._since_suspect > ALONE:
+            self.tail.add(self._suspect)
+            self._suspect = None
 
     def _judge(self, inner: float) -> None:
         if not self.is_ready:
@@ -100,6 +121,8 @@ class Trajectory:
             "reference": self.reference.state_dict(),
             "tail": self.tail.state_dict(),
             "waiting": list(self._waiting),
+            "suspect": self._suspect,
+            "since_suspect": self._since_suspect,
             "linear": self._linear,
             "highest": self._highest,
             "seen": self._seen,
@@ -109,6 +132,8 @@ class Trajectory:
         self.reference.load_state_dict(state["reference"])
         self.tail.load_state_dict(state["tail"])
         self._waiting = deque(state["waiting"])
+        self._suspect = state["suspect"]
+        self._since_suspect = int(state["since_suspect"])
         self._linear = bool(state["linear"])
         self._highest = float(state["highest"])
         self._seen = int(state["seen"])
