@@ -1,12 +1,12 @@
 """Everything this package raises on purpose.
 
-    SupervisorError
-    ├── UsageError            the command line, a policy or a config is wrong: exit code 64
-    │   └── ConfigError       a YAML file, a `--set` or a key in one
-    ├── RunDirectoryError     a run directory is missing, foreign or not readable
-    ├── CheckpointError       a checkpoint cannot be written or must not be loaded
-    │   └── CheckpointDamaged it was read back and is not what was written
-    └── ReplayError           a resumed script does something else than the recorded one did
+SupervisorError
+├── UsageError            the command line, a policy or a config is wrong: exit code 64
+│   └── ConfigError       a YAML file, a `--set` or a key in one
+├── RunDirectoryError     a run directory is missing, foreign or not readable
+├── CheckpointError       a checkpoint cannot be written or must not be loaded
+│   └── CheckpointDamaged it was read back and is not what was written
+└── ReplayError           a resumed script does something else than the recorded one did
 """
 
 from __future__ import annotations

@@ -110,7 +110,13 @@ class Controls:
 
     @property
     def is_neutral(self) -> bool:
-        return self == Controls()
+        return (
+            self.lr_factor == self.clip_factor == self.batch_factor == 1.0
+            and self.clip_norm is None
+            and self.adaptive is None
+            and self.ramp is None
+            and not (self.fp32 or self.skip_update)
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values, for the checkpoint; `skip_update` belongs to one step and is left out."""

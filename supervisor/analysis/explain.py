@@ -176,9 +176,9 @@ class _Case:
             steps_to_crash=crash - self._first_step,
             from_checkpoint=self._start is not None,
         )
+        if diagnosis.root_cause in _WHOLE:
+            return self._explanation(diagnosis, outcomes, None, None, "")
         sample, module, detail = self._narrow(crash)
-        if diagnosis.root_cause not in ("data", "unknown", "precision"):
-            sample = None
         return self._explanation(diagnosis, outcomes, sample, module, detail)
 
     def _effects(
@@ -269,7 +269,7 @@ class _Case:
             detail = where["cause"]
         elif any(nonfinite(replay.rows[replay.rows["step"] == step])):
             module, detail = "(loss)", "the model's output is finite, the loss made of it is not"
-        if found["sample"] is not None:
+        if found["sample"] is not None and module != "(loss)":
             detail = f"sample {found['sample']} of the batch: {found['sample_reason']}"
         return found["sample"], module, detail
 
@@ -318,6 +318,9 @@ class _Case:
                 "with --budget-s, or set checkpoint.keep_last higher in the next run"
             )
 
+
+_WHOLE = ("learning_rate", "optimizer_state", "weights")
+"""Causes that lie in no single sample and no single module."""
 
 _ADVICE = {
     "data": "look at this sample and at the preparation of the data",

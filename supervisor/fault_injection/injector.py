@@ -130,6 +130,11 @@ class FaultInjector:
         self._lr: list[tuple[dict[str, Any], Any]] = []
         self._full_disk = FullDisk()
 
+    @property
+    def is_armed(self) -> bool:
+        """Whether there is any fault; asked at every moment of every step."""
+        return bool(self._faults)
+
     def on_forward(
         self,
         step: int,

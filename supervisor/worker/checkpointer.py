@@ -39,10 +39,9 @@ class Checkpointer:
         self._ring = ring
         self._settings = settings
         self._journal = journal
-        self._started = time.monotonic()
-        self._last_save = self._started
         self._last_step = 0
         self._save_cost_s = 0.0
+        self._next_save = time.monotonic() + self.interval_s()
         self._buffers: dict[str, Any] | None = None
         self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue()
         self._busy = threading.Event()
@@ -71,7 +70,7 @@ class Checkpointer:
             return False
         if self._settings.every_steps is not None:
             return step % self._settings.every_steps == 0
-        return time.monotonic() - self._last_save >= self.interval_s()
+        return time.monotonic() >= self._next_save
 
     def save(
         self, step: int, state: Mapping[str, Any], meta: dict[str, Any], reason: str, *, wait: bool
@@ -90,7 +89,6 @@ class Checkpointer:
         copied = copy_state(state, self._buffers)
         self._buffers = copied
         self._busy.set()
-        self._last_save = time.monotonic()
         self._last_step = step
         job = partial(self._write, step, copied, meta, reason)
         if wait:
@@ -100,11 +98,14 @@ class Checkpointer:
             self._jobs.put(job)
         cost = time.perf_counter() - started
         self._save_cost_s = cost if not self._save_cost_s else 0.5 * (self._save_cost_s + cost)
+        self._next_save = time.monotonic() + self.interval_s()
         self.stalled_s += cost
         return cost
 
     def healthy_at(self, step: int, last_trouble: int) -> None:
         """Marks checkpoints stable that enough healthy steps followed. Called at boundaries."""
+        if not self._unstable:
+            return
         due = [s for s in self._unstable if step - s >= self._settings.stable_after_steps]
         for saved in due:
             self._unstable.remove(saved)

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -68,9 +69,15 @@ class Monitor(Moments):
         self._clinic = clinic
         self._updates = updates
         self._injector = injector
-        self._shield = shield
+        self._forward_shield = shield("forward")
+        self._loss_shield = shield("loss")
+        self._scaler_shield = shield("scaler")
+        self._clipping_shield = shield("clipping")
+        self._batch_shield = shield("batch")
+        self._update_shield = shield("update")
         self._at_boundary = at_boundary
         self._sign_of_life = sign_of_life
+        self._met: dict[int, weakref.ref[Any]] = {}
         self._clock = BoundaryClock()
         self._scaled: tuple[Any, Any, float] | None = None
         self._scaler: Any = None
@@ -86,18 +93,20 @@ class Monitor(Moments):
         switch = self._switch
         switch.depth += 1
         try:
-            with self._shield("forward"):
-                self._registry.add_model(module)
+            with self._forward_shield:
+                self._meet(module, self._registry.add_model)
                 if self._clock.is_due:
                     self._clock.passed()
                     self._at_boundary(self.steps_done)
                 self.probe.saw_forward(tensors_in(args, kwargs))
                 self._sign_of_life()
-            call = self._injector.on_forward(self.steps_done, module, args, kwargs, call)
+            faulty = self._injector.is_armed
+            if faulty:
+                call = self._injector.on_forward(self.steps_done, module, args, kwargs, call)
             earlier = self._recording.random.before()
             output = call()
             self._recording.random.after(earlier)
-            return self._injector.on_output(self.steps_done, output)
+            return self._injector.on_output(self.steps_done, output) if faulty else output
         finally:
             switch.depth -= 1
 
@@ -105,8 +114,9 @@ class Monitor(Moments):
         switch = self._switch
         switch.depth += 1
         try:
-            with self._shield("loss"):
-                roots = self._injector.on_loss(self.steps_done, roots)
+            with self._loss_shield:
+                if self._injector.is_armed:
+                    roots = self._injector.on_loss(self.steps_done, roots)
                 if not self.probe.backward_calls and self._clock.lead is not None:
                     self.grads_matter = self._updates.has_gradients(self._clock.lead)
                 self.probe.backward_calls += 1
@@ -132,7 +142,7 @@ class Monitor(Moments):
         self._judged = False
         result = self._region(call)
         if not self._judged and self._clock.is_lead(optimizer):
-            with self._shield("scaler"):
+            with self._scaler_shield:
                 self._scaler_left_it_out(optimizer)
         return result
 
@@ -142,12 +152,13 @@ class Monitor(Moments):
     def clip(
         self, parameters: list[torch.Tensor], max_norm: float, call: Callable[[float], Any]
     ) -> Any:
-        with self._shield("clipping"):
-            self._injector.on_gradients(self.steps_done, parameters)
+        with self._clipping_shield:
+            if self._injector.is_armed:
+                self._injector.on_gradients(self.steps_done, parameters)
             max_norm = self._updates.clip_norm_for_script(max_norm)
         norm = self._region(lambda: call(max_norm))
         lead = self._clock.lead
-        with self._shield("clipping"):
+        with self._clipping_shield:
             self._switch.depth += 1
             try:
                 if lead is None or len(parameters) == self._updates.size_of(lead):
@@ -160,7 +171,7 @@ class Monitor(Moments):
         return self._recording.read(kind, call)
 
     def batch(self, batch: Any) -> Any:
-        with self._shield("batch"):
+        with self._batch_shield:
             self._switch.depth += 1
             try:
                 self.probe.saw_batch(batch)
@@ -176,29 +187,33 @@ class Monitor(Moments):
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         self._switch.depth += 1
-        with self._shield("update"):
+        with self._update_shield:
             self._judged = True
             is_lead = self._clock.is_lead(optimizer)
-            self._registry.add_optimizer(optimizer)
+            self._meet(optimizer, self._registry.add_optimizer)
             closure = args[0] if args else kwargs.get("closure")
             if closure is not None:
                 return self._in_the_open(closure), {}
-            self._injector.on_gradients(self.steps_done, self._updates.parameters(optimizer))
+            if self._injector.is_armed:
+                parameters = self._updates.parameters(optimizer)
+                self._injector.on_gradients(self.steps_done, parameters)
             if is_lead:
                 self._judge(optimizer)
             else:
                 self._updates.guard_follower(optimizer)
             self._updates.begin(optimizer, self.steps_done)
-            self._injector.before_step(self.steps_done, optimizer)
+            if self._injector.is_armed:
+                self._injector.before_step(self.steps_done, optimizer)
         return None
 
     def after_update(self, optimizer: Optimizer) -> None:
-        with self._shield("update"):
+        with self._update_shield:
             is_lead = self._clock.is_lead(optimizer)
             if is_lead and self._row < 0:
                 self._judge(optimizer)  # a closure: what it saw is known only now
             self._updates.end(optimizer)
-            self._injector.on_updated(self.steps_done, optimizer, self._registry)
+            if self._injector.is_armed:
+                self._injector.on_updated(self.steps_done, optimizer, self._registry)
             if is_lead:
                 self._finish_step(optimizer)
             self._clock.updated(optimizer)
@@ -241,7 +256,8 @@ class Monitor(Moments):
         self._scaled = None
         self._row = -1
         self.steps_done += 1
-        self._injector.on_step_done(self.steps_done)
+        if self._injector.is_armed:
+            self._injector.on_step_done(self.steps_done)
 
     def _scaler_left_it_out(self, optimizer: Optimizer) -> None:
         self._switch.depth += 1
@@ -260,6 +276,13 @@ class Monitor(Moments):
         self.steps_done = steps_done
         self._clock = clock
         clock.passed()
+
+    def _meet(self, found: Any, register: Callable[[Any], Any]) -> None:
+        """Registers an object when it is first seen; asked at every step, so by its id first."""
+        known = self._met.get(id(found))
+        if known is None or known() is not found:
+            register(found)
+            self._met[id(found)] = weakref.ref(found)
 
     def _region(self, call: Call) -> Any:
         self._switch.depth += 1

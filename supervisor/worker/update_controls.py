@@ -25,7 +25,7 @@ class UpdateControls:
         self.controls = controls
         self.skip_steps: frozenset[int] = frozenset()
         self._on_skip = on_skip
-        self._parameters: dict[int, list[torch.Tensor]] = {}
+        self._parameters: dict[int, tuple[int, list[torch.Tensor]]] = {}
         self._restore_lr: list[tuple[dict[str, Any], Any]] = []
         self._unhide: Callable[[], None] | None = None
         self.script_clips = False
@@ -33,12 +33,13 @@ class UpdateControls:
         self._follower_skip = False
 
     def parameters(self, optimizer: Optimizer) -> list[torch.Tensor]:
+        """All parameters, in the order of the groups; a group added later is noticed."""
         known = self._parameters.get(id(optimizer))
-        count = sum(len(group["params"]) for group in optimizer.param_groups)
-        if known is None or len(known) != count:
-            known = [p for group in optimizer.param_groups for p in group["params"]]
-            self._parameters[id(optimizer)] = known
-        return known
+        groups = len(optimizer.param_groups)
+        if known is None or known[0] != groups:
+            found = [p for group in optimizer.param_groups for p in group["params"]]
+            known = self._parameters[id(optimizer)] = (groups, found)
+        return known[1]
 
     def size_of(self, optimizer: Optimizer) -> int:
         return len(self.parameters(optimizer))

@@ -1,0 +1,193 @@
+"""Trainings with a known cause of trouble: the replays find it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from supervisor.analysis.explain import Explanation, explain
+from supervisor.analysis.explain_onset import Trouble, first_trouble
+from supervisor.analysis.explain_replay import NEVER, faults_to_repeat
+from supervisor.analysis.explain_rules import (
+    CHANGES,
+    CLIPPED,
+    FP32,
+    FRESH_OPTIMIZER,
+    LR_HALF,
+    LR_TENTH,
+    OLD_WEIGHTS,
+    OTHER_SEED,
+    RESHUFFLED,
+    UNCHANGED,
+    WITHOUT_BATCH,
+    Effect,
+    diagnose,
+    effect_of,
+)
+from supervisor.errors import SupervisorError
+from supervisor.storage.rundir import RunDirectory
+from supervisor.storage.step_rows import LOSS_SEEN, STEP_DTYPE
+from tests.analysis.sick_scripts import BAD_SAMPLE, BAD_SCHEDULE, SOUND
+from tests.scenarios.runs import Ended, again, supervised
+
+SAME = {name: Effect.SAME for name in CHANGES if name != UNCHANGED}
+CURES = {
+    "data": ({WITHOUT_BATCH: Effect.CURED, RESHUFFLED: Effect.MOVED}, 0.9),
+    "precision": ({FP32: Effect.CURED}, 0.9),
+    "learning_rate": ({LR_HALF: Effect.CURED, LR_TENTH: Effect.CURED}, 0.9),
+    "optimizer_state": ({FRESH_OPTIMIZER: Effect.CURED, OLD_WEIGHTS: Effect.CURED}, 0.9),
+    "weights": ({OLD_WEIGHTS: Effect.CURED}, 0.8),
+    "model_code": ({}, 0.7),
+    "unknown": ({OTHER_SEED: Effect.CURED}, 0.0),
+}
+
+
+def _run(folder: Path, text: str, faults: str = "", stop: int = 90) -> Ended:
+    settings = ("checkpoint.every_steps=50", f"stop_after_steps={stop}")
+    return supervised(folder, text, settings=settings, faults=faults)
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    files = [path for path in folder.rglob("*") if path.is_file() and "report" not in path.parts]
+    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
+
+
+def _crashed(explanation: Explanation) -> dict[str, int | None]:
+    return {replay.change: replay.at_step for replay in explanation.replays}
+
+
+def test_a_poisoned_sample_is_found_and_the_run_left_as_it_was(tmp_path: Path) -> None:
+    ended = _run(tmp_path, BAD_SAMPLE)
+    before = _digests(tmp_path)
+
+    found = explain(
+        RunDirectory(ended.run_dir), changes=(UNCHANGED, WITHOUT_BATCH, LR_TENTH, RESHUFFLED)
+    )
+
+    crashed = _crashed(found)
+    assert found.root_cause == "data"
+    assert (found.onset_step, found.sample) == (60, 3)
+    assert crashed[UNCHANGED] == crashed[LR_TENTH] == 60
+    assert crashed[WITHOUT_BATCH] is None
+    assert crashed[RESHUFFLED] != 60
+    assert _digests(tmp_path) == before
+    written = json.loads((ended.run_dir / "report" / "explain.json").read_text())
+    assert written["root_cause"] == "data"
+
+
+def test_a_jump_of_the_scripts_own_schedule_is_the_learning_rate(tmp_path: Path) -> None:
+    ended = _run(tmp_path, BAD_SCHEDULE)
+
+    found = explain(RunDirectory(ended.run_dir), changes=(WITHOUT_BATCH, LR_TENTH))
+
+    assert found.root_cause == "learning_rate", found
+    assert found.onset_step in (60, 61, 62)
+
+
+def test_a_corrupted_second_moment_is_the_optimizers_state(tmp_path: Path) -> None:
+    ended = _run(tmp_path, SOUND, "[{kind: second_moment, step: 60, factor: 1.0e-9}]")
+
+    found = explain(RunDirectory(ended.run_dir), changes=(FRESH_OPTIMIZER, LR_HALF))
+
+    assert found.root_cause == "optimizer_state", found
+
+
+def test_what_an_identical_replay_does_not_repeat_was_transient(tmp_path: Path) -> None:
+    ended = _run(tmp_path, SOUND, "[{kind: nan_gradient, step: 60, transient: true}]")
+
+    done = again(ended, "explain", "run", "--json")
+
+    result = json.loads(done.stdout)
+    assert result["root_cause"] == "transient", done.stdout + done.stderr
+    assert result["replays"] == [{"change": UNCHANGED, "crashed": False, "at_step": None}]
+    assert set(result) == {
+        "root_cause",
+        "confidence",
+        "replays",
+        "onset_step",
+        "sample",
+        "module",
+        "summary",
+    }
+
+
+@pytest.mark.parametrize("cause", CURES)
+def test_what_cures_it_is_the_cause(cause: str) -> None:
+    changed, least = CURES[cause]
+
+    diagnosis = diagnose(SAME | changed, steps_to_crash=30)
+
+    assert diagnosis.root_cause == cause
+    assert diagnosis.confidence >= least
+
+
+@pytest.mark.parametrize(
+    ("effects", "steps", "cause"),
+    [
+        (SAME, 1, "weights"),
+        ({WITHOUT_BATCH: Effect.CURED}, 30, "data"),
+        ({CLIPPED: Effect.CURED, LR_HALF: Effect.SAME}, 30, "learning_rate"),
+        (dict.fromkeys(SAME, Effect.CURED), 30, "learning_rate"),
+        ({}, 30, "unknown"),
+    ],
+)
+def test_few_or_odd_effects_still_give_a_cause(
+    effects: Mapping[str, Effect], steps: int, cause: str
+) -> None:
+    diagnosis = diagnose(effects, steps_to_crash=steps)
+
+    assert diagnosis.root_cause == cause
+
+
+def test_a_crash_a_few_steps_off_is_the_same_one() -> None:
+    assert effect_of(LR_HALF, 63, 60, 0) is Effect.SAME
+    assert effect_of(RESHUFFLED, 52, 60, 0) is Effect.MOVED
+    assert effect_of(WITHOUT_BATCH, 65, 60, 2) is Effect.SAME
+    assert effect_of(WITHOUT_BATCH, 80, 60, 2) is Effect.MOVED
+    assert effect_of(FP32, None, 60, 0) is Effect.CURED
+
+
+def test_faults_of_the_machine_do_not_strike_again() -> None:
+    faults = [
+        {"kind": "nan_loss", "step": 70},
+        {"kind": "nan_loss", "step": 10},
+        {"kind": "sigkill", "step": 70},
+        {"kind": "weight", "step": 70, "transient": True},
+    ]
+    strikes = {"0:nan_loss:70": 1, "1:nan_loss:10": 1}
+
+    counts = faults_to_repeat(faults, strikes, 50)
+
+    assert counts == {"1:nan_loss:10": 1, "2:sigkill:70": NEVER, "3:weight:70": NEVER}
+
+
+def test_the_onset_is_that_of_the_alarm_before_the_first_bad_step() -> None:
+    rows = np.zeros(10, STEP_DTYPE)
+    rows["step"], rows["flags"] = np.arange(10), LOSS_SEEN
+    rows["loss"][8] = np.nan
+    alarm = {"kind": "risk", "alarm": True, "step": 7, "onset_step": 5}
+
+    trouble = first_trouble(rows, [alarm])
+
+    assert trouble == Trouble(onset_step=5, crash_step=8, what="not finite")
+
+
+def test_a_process_that_failed_is_a_trouble_without_numbers() -> None:
+    exits = [{"kind": "worker_exited", "cause": "killed", "last_step": 41}]
+
+    trouble = first_trouble(np.zeros(0, STEP_DTYPE), exits)
+
+    assert trouble == Trouble(onset_step=42, crash_step=42, what="killed", is_process=True)
+
+
+def test_a_run_in_which_nothing_went_wrong_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "events.jsonl").write_text("")
+    (tmp_path / "run.json").write_text("{}")
+
+    with pytest.raises(SupervisorError, match="nothing went wrong in this run"):
+        explain(RunDirectory(tmp_path))
