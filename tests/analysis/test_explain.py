@@ -35,6 +35,9 @@ from supervisor.storage.step_rows import LOSS_SEEN, STEP_DTYPE
 from tests.analysis.sick_scripts import BAD_SAMPLE, BAD_SCHEDULE, SOUND
 from tests.scenarios.runs import Ended, again, supervised
 
+pytestmark = pytest.mark.timeout(400)
+"""Several processes one after another: minutes on a machine that is busy otherwise."""
+
 SAME = {name: Effect.SAME for name in CHANGES if name != UNCHANGED}
 CURES = {
     "data": ({WITHOUT_BATCH: Effect.CURED, RESHUFFLED: Effect.MOVED}, 0.9),
@@ -65,14 +68,12 @@ def test_a_poisoned_sample_is_found_and_the_run_left_as_it_was(tmp_path: Path) -
     ended = _run(tmp_path, BAD_SAMPLE)
     before = _digests(tmp_path)
 
-    found = explain(
-        RunDirectory(ended.run_dir), changes=(UNCHANGED, WITHOUT_BATCH, LR_TENTH, RESHUFFLED)
-    )
+    found = explain(RunDirectory(ended.run_dir), changes=(WITHOUT_BATCH, RESHUFFLED))
 
     crashed = _crashed(found)
     assert found.root_cause == "data"
     assert (found.onset_step, found.sample) == (60, 3)
-    assert crashed[UNCHANGED] == crashed[LR_TENTH] == 60
+    assert crashed[UNCHANGED] == 60
     assert crashed[WITHOUT_BATCH] is None
     assert crashed[RESHUFFLED] != 60
     assert _digests(tmp_path) == before

@@ -1,0 +1,84 @@
+"""Anomalous steps performed again: the same loss, the gradients, and what the numbers say."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from supervisor.analysis import analyze as analysis
+from supervisor.analysis.analyze_statistics import cause_of, statistics_at
+from supervisor.errors import SupervisorError, UsageError
+from supervisor.storage.rundir import RunDirectory
+from supervisor.storage.step_rows import GRAD_SEEN, LOSS_SEEN, STEP_DTYPE
+from tests.analysis.sick_scripts import SOUND
+from tests.scenarios.runs import supervised
+
+pytestmark = pytest.mark.timeout(400)
+
+
+def _rows(losses: list[float]) -> np.ndarray:
+    rows = np.zeros(len(losses), STEP_DTYPE)
+    rows["step"], rows["loss"], rows["grad_norm"] = np.arange(len(losses)), losses, 1.0
+    rows["flags"] = LOSS_SEEN | GRAD_SEEN
+    return rows
+
+
+def test_a_step_performed_again_has_the_recorded_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = ("checkpoint.every_steps=50", "stop_after_steps=70")
+    ended = supervised(tmp_path, SOUND, settings=settings)
+    monkeypatch.setattr(analysis, "OTHER_SEEDS", (1001,))
+
+    found = analysis.analyze(RunDirectory(ended.run_dir), step=60, visualize=True)
+
+    anomaly = found.anomalies[0]
+    folder = ended.run_dir / "anomalies" / "analysis"
+    assert anomaly.recomputed_loss == anomaly.original_loss
+    assert anomaly.other_seeds == {1001: anomaly.original_loss}
+    assert set(anomaly.gradients) == {"0.weight", "0.bias", "2.weight", "2.bias"}
+    total = math.sqrt(sum(norm**2 for norm in anomaly.gradients.values()))
+    assert total == pytest.approx(anomaly.grad_norm, rel=1e-5)
+    assert list(anomaly.gradients.values()) == sorted(anomaly.gradients.values(), reverse=True)
+    assert anomaly.activations["0"]["type"] == "Linear"
+    assert json.loads((folder / "summary.json").read_text())["summary"]["count"] == 1
+    pictures = {path.name for path in folder.glob("*.png")}
+    assert pictures == {"overview.png", "step_60_gradients.png"}
+    with pytest.raises(UsageError, match="--step 4000: this run made no such step"):
+        analysis.analyze(RunDirectory(ended.run_dir), step=4000)
+
+
+def test_a_jump_is_told_from_a_rise_over_several_steps() -> None:
+    jump = statistics_at(_rows([1.0] * 20 + [8.0]), 20)
+    rise = statistics_at(_rows([1.0] * 20 + [1.5, 2.2, 3.3, 4.0]), 23)
+
+    assert "the loss jumped to 8" in jump.verdict
+    assert jump.loss_jump == 8.0
+    assert "the loss rose over several steps to 4" in rise.verdict
+
+
+def test_a_mean_far_from_the_median_is_told() -> None:
+    statistics = statistics_at(_rows([1.0] * 18 + [20.0, 1.0, 1.0]), 20)
+
+    assert "above the median: a few steps carry it" in statistics.verdict
+
+
+def test_other_seeds_tell_the_batch_from_chance() -> None:
+    statistics = statistics_at(_rows([1.0] * 20 + [8.0]), 20)
+
+    assert "the batch or the weights" in cause_of(statistics, 8.0, 8.0, [7.0, 8.5])
+    assert "random numbers of this step" in cause_of(statistics, 8.0, 8.0, [1.0, 1.1])
+    assert "1 of 2" in cause_of(statistics, 8.0, 8.0, [1.0, 8.0])
+    assert "another when computed again" in cause_of(statistics, 8.0, 1.0, [])
+
+
+def test_a_run_without_captures_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(json.dumps({"kind": "module", "state": "completed"}))
+    (tmp_path / "config.yaml").write_text("name: mine\n")
+
+    with pytest.raises(SupervisorError, match="no captured batch"):
+        analysis.analyze(RunDirectory(tmp_path))
