@@ -24,9 +24,10 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 
 import torch
-import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
 from supervisor.settings import CheckpointSettings
 from supervisor.storage.checkpoints import CheckpointRing
@@ -136,14 +137,14 @@ class DistributedSave(Saver):
 
     def save(self, number: int) -> Times:
         started = time.perf_counter()
-        dcp.save(self.training.state_dict(), checkpoint_id=self.folder / "dcp", no_dist=True)
+        save(self.training.state_dict(), checkpoint_id=self.folder / "dcp", no_dist=True)
         stall = time.perf_counter() - started
         sync(self.folder)
         return {"stall": stall, "durable": time.perf_counter() - started}
 
     def restore(self, number: int) -> None:
         state = self.training.state_dict()
-        dcp.load(state, checkpoint_id=self.folder / "dcp", no_dist=True)
+        load(state, checkpoint_id=self.folder / "dcp", no_dist=True)
         self.training.load_state_dict(state)
 
 
@@ -159,7 +160,7 @@ class DistributedAsyncSave(DistributedSave):
 
     def save(self, number: int) -> Times:
         started = time.perf_counter()
-        writing = dcp.async_save(
+        writing = async_save(
             self.training.state_dict(),
             checkpoint_id=self.folder / "dcp",
             async_stager=self.stager,
