@@ -8,7 +8,9 @@ twice, and `torch.save` would store weights that the replay does not have.
 from __future__ import annotations
 
 import builtins
+import contextlib
 import functools
+import io
 import os
 from typing import Any
 
@@ -32,10 +34,12 @@ def _patch_append(session: Seen, sizes: FileSizes) -> None:
     def open_(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         appending = isinstance(mode, str) and "a" in mode
         if appending and switch.is_ours() and isinstance(file, (str, os.PathLike)):
-            sizes.opened(os.fspath(file), replaying=switch.replaying)
+            with contextlib.suppress(OSError):  # the script's own call will tell, if need be
+                sizes.opened(os.fspath(file), replaying=switch.replaying)
         return original(file, mode, *args, **kwargs)
 
     builtins.open = open_
+    io.open = open_  # pathlib's way
 
 
 def _patch_save(session: Seen) -> None:

@@ -91,7 +91,11 @@ class Session:
         self._start = self._load_start()
         self._build()
         self.moments: Moments = self.monitor
-        self.file_sizes = FileSizes(self.tape)
+        self.file_sizes = FileSizes(
+            self.tape,
+            self.rundir.root / "appended.json",
+            begins_again=self.attempt > 1 and self._start is None,
+        )
         if self._start is not None:
             self._begin_replay(self._start)
 

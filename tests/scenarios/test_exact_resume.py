@@ -64,3 +64,14 @@ def test_healthy_runs_are_those_of_plain_python(style: str, tmp_path: Path) -> N
     assert watched.stdout == expected.stdout
     assert watched.events("warning") == []
     assert [name for name in watched.actions() if name != "checkpoint"] == []
+
+
+def test_a_run_that_begins_again_leaves_no_line_of_its_log_twice(tmp_path: Path) -> None:
+    text = script("own checkpoints and log file")
+    expected = plain(tmp_path / "plain", text)
+
+    killed = supervised(tmp_path / "killed", text, faults="[{kind: sigkill, step: 3}]")
+
+    assert killed.returncode == 0, killed.stderr
+    assert killed.events("resumed") == []  # no checkpoint yet: from the start
+    assert differences(expected.result(), killed.result()) == []
