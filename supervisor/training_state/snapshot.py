@@ -90,7 +90,11 @@ class _Copier:
             pinned = source.is_cuda and not source.is_sparse
             into = torch.empty_like(source, device="cpu", pin_memory=pinned)
         reused: torch.Tensor = into
-        reused.copy_(source, non_blocking=source.is_cuda)
+        if source.layout == torch.strided:
+            self._sources.append(source)
+            self._targets.append(reused)
+        else:
+            reused.copy_(source)
         self.asynchronous |= source.is_cuda
         self._used.add(id(reused))
         self._done[id(value)] = (value, reused)

@@ -24,7 +24,7 @@ def start_session(rundir: RunDirectory, attempt: int, rank: int) -> Session | No
         _patch(session)
         _seed(session.settings.seed)
         session.begin()
-    except SupervisorError as error:
+    except (SupervisorError, OSError) as error:
         print(f"supervisor: error: {error}: supervision is off", file=sys.stderr)
         return None
     except Exception:  # an error of ours must not stop the script
