@@ -20,6 +20,8 @@ from supervisor.storage.rundir import RunDirectory
 from supervisor.training_state.rng import RngState
 
 MIN_STEPS_APART = 20
+MUCH_WORSE = 2.0
+"""A step that much worse than the last captured one is captured without waiting."""
 
 
 class AnomalyScene:
@@ -34,6 +36,7 @@ class AnomalyScene:
         self._log: AnomalyLog | None = None
         self._ring = ring
         self._last_capture = -MIN_STEPS_APART
+        self._last_badness = 0.0
 
     def save(
         self, record: StepRecord, alerts: tuple[Alert, ...], batch: Any, journal: Journal
@@ -43,13 +46,15 @@ class AnomalyScene:
             self._log = AnomalyLog(self._rundir, self._rank)
         tensors = named_tensors(batch)
         folder = None
-        if tensors and record.step - self._last_capture >= MIN_STEPS_APART:
-            self._last_capture = record.step
+        badness = _badness(record, alerts)
+        apart = record.step - self._last_capture >= MIN_STEPS_APART
+        if tensors and (apart or badness > MUCH_WORSE * self._last_badness):
+            self._last_capture, self._last_badness = record.step, badness
             folder = self._store.save(
                 record.step,
                 self._rank,
                 lambda path: _write(path, tensors),
-                badness=_badness(record, alerts),
+                badness=badness,
             )
             if folder is not None:
                 journal.write("batch_captured", step=record.step, path=folder.name)

@@ -5,16 +5,14 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from torch.nn import Module
 
 from supervisor.actions.base import ActionContext, carry_out
 from supervisor.actions.catalogue import build_actions
-from supervisor.actions.controls import Controls, Ramp
+from supervisor.actions.controls import Controls
 from supervisor.config import load_resolved_config, load_resolved_policy
-from supervisor.errors import CheckpointError, ReplayError
 from supervisor.fault_injection.injector import FaultInjector
 from supervisor.pipeline import Pipeline
 from supervisor.records import Decision, WorkerOrder
@@ -23,8 +21,7 @@ from supervisor.storage.flight_recorder import FlightRecorder
 from supervisor.storage.journal import AlertLog, Journal
 from supervisor.storage.orders import load_order
 from supervisor.storage.rundir import RunDirectory
-from supervisor.storage.tape import TapeReader, TapeWriter
-from supervisor.training_state.codec import read_state
+from supervisor.storage.tape import TapeWriter
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.snapshot import SnapshotRing
 from supervisor.training_state.state import TrainingState
@@ -32,7 +29,6 @@ from supervisor.worker.anomaly_scene import AnomalyScene
 from supervisor.worker.boundary import Boundary
 from supervisor.worker.checkpointer import Checkpointer
 from supervisor.worker.clinic import Clinic
-from supervisor.worker.fast_forward import FastForward
 from supervisor.worker.file_sizes import FileSizes
 from supervisor.worker.held import HeldValues
 from supervisor.worker.leaving import WorkerLeaves
@@ -41,20 +37,12 @@ from supervisor.worker.moments import Moments
 from supervisor.worker.monitor import Monitor
 from supervisor.worker.observed import observed_numbers
 from supervisor.worker.recording import Recording
+from supervisor.worker.resumption import Resumption
 from supervisor.worker.shield import Shield
-from supervisor.worker.silence import Silence
 from supervisor.worker.switch import Switch
 from supervisor.worker.trail import Trail
 from supervisor.worker.update_controls import UpdateControls
-from supervisor.worker.user_frames import modules_in, user_frames
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
-    """Where this attempt begins: a checkpoint with its state, or nothing."""
-
-    checkpoint: Checkpoint
-    state: dict[str, Any]
+from supervisor.worker.user_frames import user_frames
 
 
 class Session:
@@ -82,33 +70,29 @@ class Session:
         self.held = HeldValues(self.registry)
         self.shield = Shield(self._part_failed, self._give_up)
         self._parametrised: dict[int, tuple[Any, bool]] = {}
-        self._silence = Silence()
-        self._tape_is_whole = True
+        self.tape_is_whole = True
         self._left_out_batches = 0
         self._uses_batches = False
         self._uses_batch_size = False
         self._uses_autocast = False
-        self._start = self._load_start()
+        self.resumption = Resumption(self)
         self._build()
         self.moments: Moments = self.monitor
         self.file_sizes = FileSizes(
             self.tape,
             self.rundir.root / "appended.json",
-            begins_again=self.attempt > 1 and self._start is None,
+            begins_again=self.attempt > 1 and not self.resumption.is_pending,
         )
-        if self._start is not None:
-            self._begin_replay(self._start)
+        if self.resumption.is_pending:
+            self.moments = self.resumption.begin()
 
     # --- building ----------------------------------------------------------------------------
 
     def _build(self) -> None:
-        keep = 0
-        if self._start is not None:
-            keep = max(0, int(self._start.checkpoint.meta.get("tape_offset", 0)))
         self.pipeline = Pipeline(self.settings, self.policy)
         self.tape = TapeWriter(
             self.rundir.tape(self.rank),
-            keep=keep,
+            keep=self.resumption.tape_offset,
             budget=int(self.settings.fast_forward.tape_budget_mib * (1 << 20)),
         )
         self.checkpointer = Checkpointer(
@@ -217,7 +201,7 @@ class Session:
     def _tape_offset(self) -> int:
         """Length of the tape; -1 when it does not tell how the script came here."""
         offset = self.tape.write_out()
-        return offset if self._tape_is_whole and not self.tape.is_full else -1
+        return offset if self.tape_is_whole and not self.tape.is_full else -1
 
     def _want_checkpoint(self, reason: str) -> bool:
         self.clinic.wants_checkpoint = reason
@@ -226,116 +210,13 @@ class Session:
     def _leave(self, note: str, reason: str) -> None:
         self.boundary.leave = (note, reason)
 
-    # --- starting from a checkpoint ----------------------------------------------------------
-
-    def _load_start(self) -> Start | None:
-        step = self.order.checkpoint_step
-        if step is None:
-            return None
-        wanted = [c for c in self.ring.checkpoints() if c.step == step]
-        older = [c for c in self.ring.checkpoints() if c.step < step]
-        for checkpoint in [*wanted, *reversed(older)]:
-            try:
-                self.ring.verify(checkpoint)
-                return Start(checkpoint=checkpoint, state=read_state(checkpoint.path))
-            except CheckpointError as error:
-                self._rejected(checkpoint, str(error))
-        self.journal.write("warning", message="no checkpoint can be loaded: starting from nothing")
-        return None
-
-    def _rejected(self, checkpoint: Checkpoint, reason: str) -> None:
-        self.journal.write("checkpoint_rejected", step=checkpoint.step, reason=reason)
-
-    def _begin_replay(self, start: Start) -> None:
-        end = int(start.checkpoint.meta.get("tape_offset", -1))
-        problem = None
-        try:
-            if not self.settings.fast_forward.enabled:
-                raise ReplayError("fast_forward.enabled is false")
-            if end < 0:
-                raise ReplayError("the checkpoint belongs to a run that was resumed approximately")
-            reader = TapeReader(self.rundir.tape(self.rank), end=end)
-        except ReplayError as error:
-            reader, problem = TapeReader.empty(), str(error)
-        self.file_sizes.source = reader
-        self.switch.replaying = True
-        replay = FastForward(
-            switch=self.switch,
-            registry=self.registry,
-            tape=reader,
-            target=start.checkpoint.step,
-            arrive=self._arrive,
-        )
-        replay.disproof = problem
-        self.moments = replay
-        self._silence.begin()
-
-    def _arrive(self, steps_done: int, disproof: str | None) -> Moments:
-        """The fast-forward stands at its target, or cannot get there: put the state back."""
-        assert self._start is not None
-        replay = self.moments
-        assert isinstance(replay, FastForward)
-        start, self._start = self._start, None
-        reasons = [disproof] if disproof else []
-        try:
-            reasons += self._put_back(start, replayed=disproof is None)
-        finally:
-            self._silence.end()
-            self.switch.replaying = False
-            self.moments = self.monitor
-        self._tape_is_whole = disproof is None
-        self.ring.discard_after(start.checkpoint.step)
-        self._be_careful()
-        self.monitor.continue_at(start.checkpoint.step, replay.clock)
-        self.boundary.continue_at(start.checkpoint.step, set(start.state.get("held", {})))
-        self.journal.write(
-            "resumed",
-            step=start.checkpoint.step,
-            from_step=start.checkpoint.step,
-            exactness="approximate" if reasons else "exact",
-            reason="; ".join(reasons) or "every replayed step equals the recorded one",
-            order=self.order.reason,
-            replayed_steps=steps_done,
-        )
-        return self.monitor
-
-    def _put_back(self, start: Start, *, replayed: bool) -> list[str]:
-        """Restores state, variables and our own memory; returns what is not as it was.
-
-        Raises:
-            CheckpointError: the state does not fit the model. The process must end: going on with
-                untrained weights would be worse than any crash.
-        """
-        frames = user_frames()
-        problems: list[str] = []
-        if not replayed:
-            for module in modules_in(frames):
-                self.registry.add_model(module)
-        meta = start.checkpoint.meta
-        if meta["controls"]["fp32"] or self.order.fp32:
-            # Before the state: a model that is half precision itself would lose digits of it.
-            self.use_fp32(start.checkpoint.step)
-        self.state.restore(start.state)
-        if replayed:
-            problems += self.held.put_back(frames, start.state.get("held", {}))
-        self.controls.load_state_dict(meta["controls"])
-        with self.shield("memory of the pipeline"):  # without it the windows begin anew
-            self.pipeline.load_state_dict(meta["pipeline"])
-        return (
-            problems + list(meta.get("held_left_out", [])) + list(start.state.get("left_out", []))
-        )
-
     def use_fp32(self, step: int) -> None:
         """Switches the FP32 fallback on, at a boundary."""
         decision = Decision(step=step, actions=("fp32_fallback",))
         carry_out(self.clinic.actions["fp32_fallback"], self._action_context(decision))
 
-    def _be_careful(self) -> None:
-        if self.order.lr_factor != 1.0 and self.order.careful_steps:
-            factor = self.order.lr_factor
-            self.controls.lr_factor = factor
-            self.controls.ramp = Ramp(factor, 1.0, self.order.careful_steps)
-        self.controls.fp32 = self.controls.fp32 or self.order.fp32
+    def _rejected(self, checkpoint: Checkpoint, reason: str) -> None:
+        self.journal.write("checkpoint_rejected", step=checkpoint.step, reason=reason)
 
     # --- what the patched functions ask ------------------------------------------------------
 
@@ -385,7 +266,7 @@ class Session:
     @property
     def switch_was_replaying(self) -> bool:
         """Whether the process ended before its fast-forward did."""
-        return self._start is not None
+        return self.resumption.is_pending
 
     # --- telling -----------------------------------------------------------------------------
 
@@ -412,7 +293,7 @@ class Session:
 
         A second one leaves now in any case.
         """
-        now = self.monitor.steps_done == 0 or self._start is not None
+        now = self.monitor.steps_done == 0 or self.resumption.is_pending
         if now or self.boundary.leave is not None:
             raise WorkerLeaves("interrupted", "SIGTERM")
         self._leave("interrupted", "SIGTERM")
@@ -420,7 +301,7 @@ class Session:
     def end(self, *, completed: bool) -> None:
         """Takes everything down; waits for what is being written. Called once."""
         self.switch.turn_off()
-        self._silence.end()
+        self.resumption.silence.end()
         monitor = self.monitor
         try:
             self.clinic.judge_waiting()
