@@ -91,11 +91,13 @@ class Boundary:
         if due and not self._checkpointer.is_busy:
             clinic.wants_checkpoint = ""
             self.save(step, wanted or "interval", wait=False)
-        self._checkpointer.healthy_at(step, clinic.last_trouble_step)
+        if self._checkpointer.has_unstable:
+            self._checkpointer.healthy_at(step, clinic.last_trouble_step)
         last = self._settings.stop_after_steps
         if last is not None and step >= last and self.leave is None:
             self.leave = ("completed", f"stop_after_steps is {last}")
-        self._leave_if_asked(step)
+        if self.leave is not None:
+            self._leave_if_asked(step)
 
     def continue_at(self, step: int, held: set[str]) -> None:
         """The state of `step` was put back: the rest of this boundary is done.

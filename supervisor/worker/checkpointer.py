@@ -53,6 +53,11 @@ class Checkpointer:
     def is_busy(self) -> bool:
         return self._busy.is_set()
 
+    @property
+    def has_unstable(self) -> bool:
+        """Whether a checkpoint waits for healthy steps."""
+        return bool(self._unstable)
+
     def interval_s(self) -> float:
         """Seconds between saves by time: sqrt(2 x cost x MTBF) (Young, CACM 17:9, 1974), at least
         what keeps the stall within `max_overhead`."""
@@ -104,8 +109,6 @@ class Checkpointer:
 
     def healthy_at(self, step: int, last_trouble: int) -> None:
         """Marks checkpoints stable that enough healthy steps followed. Called at boundaries."""
-        if not self._unstable:
-            return
         due = [s for s in self._unstable if step - s >= self._settings.stable_after_steps]
         for saved in due:
             self._unstable.remove(saved)

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -156,16 +157,17 @@ class Monitor(Moments):
             if self._injector.is_armed:
                 self._injector.on_gradients(self.steps_done, parameters)
             max_norm = self._updates.clip_norm_for_script(max_norm)
-        norm = self._region(lambda: call(max_norm))
-        lead = self._clock.lead
-        with self._clipping_shield:
-            self._switch.depth += 1
-            try:
+        switch = self._switch
+        switch.depth += 1
+        try:
+            norm = call(max_norm)
+            with self._clipping_shield:
+                lead = self._clock.lead
                 if lead is None or len(parameters) == self._updates.size_of(lead):
                     self.probe.saw_norm(float(norm), len(parameters))
-            finally:
-                self._switch.depth -= 1
-        return norm
+            return norm
+        finally:
+            switch.depth -= 1
 
     def read(self, kind: int, call: Call) -> Any:
         return self._recording.read(kind, call)
@@ -250,8 +252,9 @@ class Monitor(Moments):
             probe.signature,
         )
         self._recording.tape.append(EntryKind.STEP, mark.pack())
-        norm = probe.grad_norm
-        self._updates.controls.advance(float("nan") if norm is None else norm)
+        controls = self._updates.controls
+        if controls.ramp is not None or controls.adaptive is not None:
+            controls.advance(math.nan if probe.grad_norm is None else probe.grad_norm)
         probe.forget()
         self._scaled = None
         self._row = -1

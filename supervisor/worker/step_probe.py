@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from supervisor.records import NAN, StepRecord
 
 _GIB = float(1 << 30)
+_64_BITS = (1 << 64) - 1
 _MEMORY_EVERY = 20  # steps between two looks at the process's memory (25 us each)
 
 
@@ -49,7 +50,8 @@ class StepProbe:
             if not self.batch_size and tensor.dim():
                 self.batch_size = tensor.shape[0]
             words.extend((tensor.dim(), tensor.element_size(), *tensor.shape))
-        self.signature = _hash_words(words)
+        # Hashes of tuples of numbers are the same in every process, unlike those of strings.
+        self.signature = hash(tuple(words)) & _64_BITS
 
     def saw_batch(self, batch: Any) -> None:
         """Takes the first numbers of a loader's batch into the step's signature."""
@@ -141,7 +143,3 @@ def tensors_in(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.T
         elif isinstance(value, Mapping):
             found.extend(item for item in value.values() if isinstance(item, torch.Tensor))
     return found
-
-
-def _hash_words(words: list[int]) -> int:
-    return xxhash.xxh3_64_intdigest(",".join(map(str, words)).encode())
