@@ -27,6 +27,38 @@ STACK_LINES = 400
 TAIL_BYTES = 256 * 1024
 
 
+SCALARS = frozenset(
+    [
+        "kind",
+        "time",
+        "attempt",
+        "rank",
+        "step",
+        "cause",
+        "name",
+        "severity",
+        "message",
+        "cost_s",
+        "last_step",
+        "from_step",
+        "to_step",
+        "exactness",
+        "outcome",
+        "alarm",
+        "applied",
+        "signum",
+        "probability",
+        "next_attempt",
+        "phase",
+        "applied_at",
+        "state",
+        "detail",
+        "reason",
+    ]
+)
+"""Fields of events that hold a single value."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Material:
     """What was found in the run directory; what could not be read is named in `problems`."""
@@ -129,7 +161,15 @@ def _events(rundir: RunDirectory, reader: _Reader) -> list[dict[str, Any]]:
             if path == rundir.journal or _identity(event) not in known:
                 known.add(_identity(event))
                 events.append(event)
-    return sorted((event for event in events if isinstance(event, dict)), key=_order)
+    return sorted((_flat(event) for event in events if isinstance(event, dict)), key=_order)
+
+
+def _flat(event: dict[str, Any]) -> dict[str, Any]:
+    """Writes out lists and mappings where a word or a number belongs: the file may be damaged."""
+    return {
+        key: json.dumps(value) if key in SCALARS and isinstance(value, (list, dict)) else value
+        for key, value in event.items()
+    }
 
 
 def _identity(event: dict[str, Any]) -> str:

@@ -134,6 +134,10 @@ class Boundary:
         state: Mapping[str, Any] = self._state.capture(held=self._held.lasting(), for_rollback=True)
         self._snapshots.take(step, state, {"pipeline_step": step})
         cost = time.perf_counter() - started
+        fixed = self._settings.snapshot.every_steps
+        if fixed is not None:
+            self._next_snapshot = step + fixed
+            return
         earlier = self._snapshot_cost_s or cost
         self._snapshot_cost_s = min(cost, 0.8 * earlier + 0.2 * cost)
         share = self._settings.checkpoint.max_overhead

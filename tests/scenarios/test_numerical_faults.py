@@ -69,7 +69,7 @@ def test_a_run_with_a_fault_ends_within_two_percent(
         tmp_path,
         CHAR_LM.read_text(),
         STEPS,
-        settings=("checkpoint.every_steps=50",),
+        settings=("checkpoint.every_steps=50", "snapshot.every_steps=10"),
         faults=f"[{FAULTS[fault]}]",
     )
 
