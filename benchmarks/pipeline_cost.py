@@ -30,6 +30,12 @@ def measure_us(update: Callable[[StepRecord], Any], records: list[StepRecord]) -
     return sorted(costs)[2]
 
 
+def measure_pipeline_us(steps: int = 5000) -> float:
+    """The whole default pipeline on a healthy, heavy-tailed run."""
+    pipeline = Pipeline(RunSettings(), default_policy())
+    return measure_us(pipeline.update, list(synthetic_run("heavy_tailed", steps)))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=5000)
