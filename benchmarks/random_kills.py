@@ -78,6 +78,8 @@ def main() -> int:
                 rounds.append(done)
                 if done.verdict == "lost":
                     print(f"LOST: {done}", flush=True)
+            struck_now = sum(r.verdict != "not struck" for r in rounds)
+            print(f"{struck_now} of {options.kills} struck", flush=True)
     struck = [r for r in rounds if r.verdict != "not struck"]
     for verdict, count in Counter(r.verdict for r in struck).items():
         print(f"{verdict}: {count} of {len(struck)}")
