@@ -71,7 +71,7 @@ class Controls:
         clip_factor: by which the script's own clipping threshold is multiplied.
         clip_norm: threshold for a script that does not clip; None = do not clip.
         adaptive: when set, a threshold of its own that follows the norms.
-        fp32: autocast regions are disabled and the GradScaler passes through.
+        fp32: autocast regions are disabled; a GradScaler goes on scaling, in FP32.
         skip_update: leave this one update out; the worker clears it afterwards.
         batch_factor: by which `supervisor.batch_size` multiplies.
         ramp: the way back of `lr_factor` after an undo.

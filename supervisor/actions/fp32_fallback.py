@@ -14,9 +14,9 @@ from supervisor.records import ActionResult
 
 
 class Fp32Fallback(Action):
-    """Disables autocast, passes the GradScaler through, and converts half-precision models.
+    """Disables autocast and converts half-precision models; a GradScaler goes on scaling.
 
-    The first two are the worker's: its hooks read `Controls.fp32`. A model whose parameters are
+    Autocast is the worker's: its hooks read `Controls.fp32`. A model whose parameters are
     FP16 or BF16 is converted in place, its optimizer state with it; half inputs are cast at the
     door of every submodule that owns parameters. A new process that goes on under the fallback
     applies it again before the state is restored, so that no digit is lost.

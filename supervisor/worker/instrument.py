@@ -162,9 +162,14 @@ def _patch_autocast(session: Seen) -> None:
     original = torch.autocast.__enter__
 
     def __enter__(self: Any) -> Any:
-        if session.switch.active and session.fp32_forced():
-            self._enabled = False
-        return original(self)  # type: ignore[no-untyped-call]
+        if not (session.switch.active and session.fp32_forced()):
+            return original(self)  # type: ignore[no-untyped-call]
+        # For this region only: scripts keep one context and enter it again after an undo.
+        enabled, self._enabled = self._enabled, False
+        try:
+            return original(self)  # type: ignore[no-untyped-call]
+        finally:
+            self._enabled = enabled
 
     torch.autocast.__enter__ = __enter__  # type: ignore[method-assign]
 

@@ -6,7 +6,6 @@ import statistics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.detectors.statistics.adaptive_clip import AdaptiveClipThreshold
 from supervisor.detectors.statistics.page_hinkley import PageHinkley
 from supervisor.detectors.statistics.reference import Reference
 from supervisor.detectors.statistics.robust_window import RobustWindow
@@ -72,21 +71,3 @@ def test_page_hinkley_grows_when_the_mean_rises_only() -> None:
 
     assert steady.deviation < 3.0
     assert rising.deviation > 20.0
-
-
-def test_the_clip_threshold_is_fixed_first_then_follows_the_norms_within_limits() -> None:
-    clip = AdaptiveClipThreshold(warmup=10, fixed=2.5, low=1.0, high=100.0)
-
-    first = clip.update(50.0)
-    for index in range(200):
-        clip.update(float(index % 10) + 1.0)
-    clip.update(math.nan)
-
-    assert first == 2.5
-    assert 9.0 <= clip.threshold <= 50.0
-    for _ in range(1000):
-        clip.update(1e9)
-    assert clip.threshold == 100.0
-    for _ in range(1000):
-        clip.update(1e-9)
-    assert clip.threshold == 1.0

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,6 @@ import pytest
 from supervisor.analysis.backtest import backtest_records
 from supervisor.analysis.trace import read_trace
 from supervisor.ladder import default_policy
-from supervisor.prediction.explosion_shape import name_shape
 from supervisor.predictor import CrashPredictor
 from supervisor.records import Cause, CrashRisk
 from supervisor.settings import RunSettings
@@ -83,24 +81,6 @@ def test_a_copy_of_the_state_goes_on_bit_for_bit() -> None:
 
     for record in records[150:]:
         assert first.update(record, {}) == copy.update(record, {})
-
-
-@pytest.mark.parametrize(
-    ("losses", "name"),
-    [
-        ([2.0, 2.1] * 20 + [80.0, 90.0, 85.0], "sudden_jump"),
-        ([2.0, 2.1] * 20 + [2.0 * 1.2**n for n in range(20)], "exponential_growth"),
-        (
-            [2.0, 2.02] * 20 + [2.0 * 1.25**n * (1.0 if n % 2 else 0.4) for n in range(20)],
-            "oscillating_divergence",
-        ),
-        ([2.0, 2.1] * 20, "none"),
-        ([2.0, 2.1] * 20 + [math.nan], "sudden_jump"),
-        ([], "none"),
-    ],
-)
-def test_the_shape_of_an_explosion_is_named(losses: list[float], name: str) -> None:
-    assert name_shape(losses).name == name
 
 
 @pytest.mark.skipif(not TRACES.is_dir(), reason="the public traces are not at hand")
