@@ -59,6 +59,11 @@ class FastForward(Moments):
         self._unhide: Callable[[], None] | None = None
         self._zero_grads: dict[int, torch.Tensor] = {}
 
+    @property
+    def batch_signature(self) -> int:
+        """What was seen of the step under way: its first batch comes before the boundary."""
+        return self._probe.signature
+
     # --- regions -----------------------------------------------------------------------------
 
     def forward(

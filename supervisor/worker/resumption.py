@@ -118,6 +118,7 @@ class Resumption:
         session.ring.discard_after(step)
         self._be_careful()
         session.monitor.continue_at(step, self._replay.clock)
+        session.monitor.probe.signature = self._replay.batch_signature
         session.boundary.continue_at(step, set(start.state.get("held", {})))
         session.journal.write(
             "resumed",

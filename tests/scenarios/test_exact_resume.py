@@ -11,6 +11,8 @@ from tests.scenarios.runs import differences, plain, supervised
 
 STYLES = list(LOOP_STYLES)
 CHECKPOINTS = ("checkpoint.every_steps=4",)
+KILLED = (*CHECKPOINTS, "checkpoint.background=false")
+"""What is due is on disk when the kill comes: the same resume every time."""
 PLACES = {
     "first step": "{step: 0}",
     "checkpoint step": "{step: 7}",
@@ -21,6 +23,8 @@ PLACES = {
     "in an evaluation": "{step: 8, moment: evaluation, every: true}",
     "twice": "{step: 5}, {kind: sigkill, step: 9}",
 }
+RESUMED_FROM = {"first step": [], "in a backward, gradients half summed": [8], "twice": [4, 8]}
+"""Steps of the checkpoints that must be used, where every style has them."""
 
 
 def _places(style: str, every: bool) -> list[str]:
@@ -41,12 +45,16 @@ def test_killed_runs_end_with_the_weights_of_plain_python(
     for number, place in enumerate(_places(style, every)):
         faults = f"[{{kind: sigkill, {PLACES[place].removeprefix('{')}]"
         killed = supervised(
-            tmp_path / f"killed_{number}", script(style), settings=CHECKPOINTS, faults=faults
+            tmp_path / f"killed_{number}", script(style), settings=KILLED, faults=faults
         )
 
         assert killed.returncode == 0, (place, killed.stderr)
         assert len(killed.events("restart")) == (2 if place == "twice" else 1), place
-        assert all(e["exactness"] == "exact" for e in killed.events("resumed")), place
+        resumed = killed.events("resumed")
+        told = (place, resumed, killed.events("warning"))
+        assert [e["exactness"] for e in resumed] == ["exact"] * len(resumed), told
+        if place in RESUMED_FROM:
+            assert [e["from_step"] for e in resumed] == RESUMED_FROM[place], told
         assert differences(expected.result(), killed.result()) == [], place
         if "own checkpoints" in style:
             logs = [(e.folder / "log.txt").read_text() for e in (expected, killed)]
