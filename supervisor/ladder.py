@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from supervisor.ladder_advice import Advice
 from supervisor.ladder_budget import Budget
 from supervisor.ladder_guard import CERTAIN, Guard, Verdict
 from supervisor.ladder_treatments import Treatments
-from supervisor.records import ActionResult, Alert, CrashRisk, Decision, StepRecord
+from supervisor.records import ActionResult, Alert, Cause, CrashRisk, Decision, StepRecord
 from supervisor.settings import PolicySettings, RungSettings
 
 FREE = frozenset({"checkpoint"})
@@ -62,6 +63,7 @@ class EscalationLadder:
         self._guard = Guard(policy.guard)
         self._treatments = Treatments(policy)
         self._budget = Budget(policy.budget)
+        self._advice = Advice(policy)
         self.outcomes: tuple[tuple[str, int, str], ...] = ()
         self._begin()
 
@@ -82,9 +84,20 @@ class EscalationLadder:
         return tuple(self._treatments.active)
 
     def decide(
-        self, record: StepRecord, alerts: Sequence[Alert], risk: CrashRisk
+        self,
+        record: StepRecord,
+        alerts: Sequence[Alert],
+        risk: CrashRisk,
+        advice: Sequence[str] = (),
     ) -> Decision | None:
-        """What is to be done at this step, before its update; None for nothing."""
+        """What is to be done at this step, before its update; None for nothing.
+
+        Args:
+            record, alerts, risk: the step, and what is thought of it.
+            advice: treatments that helped in earlier cases like this one, the best first. The first
+                that the policy has for this cause and that was not advised in this episode yet is
+                tried before anything else, if `PolicySettings.case_library` is on.
+        """
         self._tick += 1
         self._budget.observe(record)
         self.outcomes = self._treatments.observe(record, risk)
@@ -95,7 +108,7 @@ class EscalationLadder:
             return self._guarded(record, risk, verdict, why)
         if self._treatments.calm_steps >= self.policy.healthy_steps:
             self._end_episode()
-        decision = self._climb(record, risk)
+        decision = self._climb(record, risk, advice)
         return decision or self._step_down(record, risk)
 
     def settle(self, result: ActionResult, step: int) -> None:
@@ -153,8 +166,10 @@ class EscalationLadder:
 
     # -- rungs ------------------------------------------------------------------------------------
 
-    def _climb(self, record: StepRecord, risk: CrashRisk) -> Decision | None:
+    def _climb(self, record: StepRecord, risk: CrashRisk, advice: Sequence[str]) -> Decision | None:
         rungs = self.policy.rungs
+        if self.policy.by_cause.get(risk.cause.value) == []:
+            return None  # report only
         fitting = [i for i, rung in enumerate(rungs) if _fits(rung, risk)]
         if not fitting and not self._own_list(risk):
             return None
@@ -164,7 +179,8 @@ class EscalationLadder:
         urgent = risk.probability >= CERTAIN and not (self._rolled_back or self._restarts)
         ready = ready or (urgent and not self._budget.is_spent)
         if ready and (treating or self._own_list(risk)):
-            decision = self._treat(record, risk, treating)
+            advised = self._advised(record, risk, advice)
+            decision = advised or self._treat(record, risk, treating)
             if decision is not None:
                 return decision
         if risk.probability >= CERTAIN:
@@ -183,6 +199,27 @@ class EscalationLadder:
             return []
         own = list(self.policy.by_cause.get(risk.cause.value, []))
         return own[self._tried_by_cause.get(risk.cause.value, 0) :]
+
+    def _advised(
+        self, record: StepRecord, risk: CrashRisk, advice: Sequence[str]
+    ) -> Decision | None:
+        """What helped in similar cases, before anything else."""
+        if risk.probability < self.policy.alarm_threshold:
+            return None
+        certain = risk.probability >= CERTAIN and not self._rolled_back
+        name = self._advice.choose(advice, risk.cause, only=("rollback",) if certain else None)
+        if name is None:
+            return None
+        rung, cause = self._rung_with(name, risk.cause), risk.cause.value
+        if rung is not None and self.policy.rungs[rung].actions == [name]:
+            self._tried.append(rung)
+        if self._own_list(risk)[:1] == [name]:
+            self._tried_by_cause[cause] = self._tried_by_cause.get(cause, 0) + 1
+        decision = self._treat_with(record, risk, (name,), 0 if rung is None else rung)
+        if name not in decision.actions:
+            return decision  # no budget is left for it
+        reason = f"{decision.reason}; {name} helped in similar cases"
+        return replace(decision, reason=reason, source="case library")
 
     def _treat(self, record: StepRecord, risk: CrashRisk, fitting: list[int]) -> Decision | None:
         own = self._own_list(risk)
@@ -245,6 +282,7 @@ class EscalationLadder:
     def _end_episode(self) -> None:
         self._tried = []
         self._tried_by_cause = {}
+        self._advice.forget()
         self._rolled_back = False
         self._repeats = 0
         self._budget.rollbacks = 0
@@ -265,9 +303,13 @@ class EscalationLadder:
 
     # -- common -----------------------------------------------------------------------------------
 
-    def _rung_with(self, action: str) -> int | None:
-        rungs = self.policy.rungs
-        return next((i for i, rung in enumerate(rungs) if action in rung.actions), None)
+    def _rung_with(self, action: str, cause: Cause | None = None) -> int | None:
+        """The lowest rung that has `action`; with a cause, of those for it."""
+        for index, rung in enumerate(self.policy.rungs):
+            fits = cause is None or not rung.causes or cause.value in rung.causes
+            if fits and action in rung.actions:
+                return index
+        return None
 
     def _decide(
         self, record: StepRecord, risk: CrashRisk, actions: tuple[str, ...], rung: int
@@ -299,6 +341,7 @@ class EscalationLadder:
             "checkpoint_at": self._checkpoint_at,
             "tried": list(self._tried),
             "tried_by_cause": dict(self._tried_by_cause),
+            "advice": self._advice.state_dict(),
             "rolled_back": self._rolled_back,
             "repeats": self._repeats,
             "restarts": self._restarts,
@@ -314,6 +357,7 @@ class EscalationLadder:
         self._checkpoint_at = int(state["checkpoint_at"])
         self._tried = list(state["tried"])
         self._tried_by_cause = dict(state["tried_by_cause"])
+        self._advice.load_state_dict(state["advice"])
         self._rolled_back = bool(state["rolled_back"])
         self._repeats = int(state["repeats"])
         self._restarts = int(state["restarts"])

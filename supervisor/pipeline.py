@@ -13,6 +13,7 @@ from supervisor.ladder import EscalationLadder
 from supervisor.predictor import CrashPredictor
 from supervisor.records import ActionResult, Alert, CrashRisk, Decision, StepRecord
 from supervisor.settings import PolicySettings, RunSettings
+from supervisor.storage.case_advisor import CaseAdvisor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,7 @@ class Pipeline:
         settings: the config; its ``detectors`` section says what watches.
         policy: what to do about trouble.
         extra_detectors: detectors registered by the user's code.
+        advisor: knows what helped in earlier runs; None for the policy alone.
 
     Raises:
         ConfigError: the ``detectors`` section is wrong.
@@ -55,11 +57,13 @@ class Pipeline:
         policy: PolicySettings,
         *,
         extra_detectors: Sequence[Detector] = (),
+        advisor: CaseAdvisor | None = None,
     ) -> None:
         self.policy = policy
         self.detectors = [*build_detectors(settings.detectors), *extra_detectors]
         self.predictor = CrashPredictor()
         self.ladder = EscalationLadder(policy)
+        self._advisor = advisor
         self._history: deque[tuple[int, dict[str, Any]]] = deque(maxlen=HISTORY_LENGTH)
 
     def update(self, record: StepRecord) -> Judgement:
@@ -80,7 +84,8 @@ class Pipeline:
             if alert is not None:
                 alerts.append(alert)
         risk = self.predictor.update(record, scores, alerts)
-        decision = self.ladder.decide(record, alerts, risk)
+        advice = self._advisor.update(record, alerts, risk) if self._advisor else ()
+        decision = self.ladder.decide(record, alerts, risk, advice)
         return Judgement(
             record=record,
             alerts=tuple(alerts),
@@ -115,12 +120,15 @@ class Pipeline:
 
     def state_dict(self) -> dict[str, Any]:
         """JSON-able; an equal pipeline goes on from it bit for bit."""
-        return {**self._view(), "ladder": self.ladder.state_dict()}
+        advisor = self._advisor.state_dict() if self._advisor else None
+        return {**self._view(), "ladder": self.ladder.state_dict(), "advisor": advisor}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from `state`; detectors it does not know begin anew."""
         self._load_view(state)
         self.ladder.load_state_dict(state["ladder"])
+        if self._advisor and state.get("advisor"):
+            self._advisor.load_state_dict(state["advisor"])
 
     def _view(self) -> dict[str, Any]:
         return {

@@ -55,9 +55,11 @@ class ExitCause(str, enum.Enum):
     USER_ERROR = "user_error"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class StepRecord:
     """What was seen of one step: one update of the lead optimizer, just before it is applied.
+
+    Nobody changes one; it is not frozen only because that makes it four times as costly to make.
 
     A value that was not seen is NaN with its ``has_``-property false; NaN that *was* seen is told
     apart by the ``nonfinite_`` fields, which are set by whoever saw the value.
@@ -168,6 +170,7 @@ class Decision:
         cause, reason, risk: why.
         onset_step: rollback must go to before this step.
         dry_run: policy `observe_only`: say it, do not do it.
+        source: who chose it: ``policy``, or ``case library`` when it helped in similar cases.
     """
 
     step: int
@@ -179,6 +182,7 @@ class Decision:
     risk: float = 0.0
     onset_step: int = -1
     dry_run: bool = False
+    source: str = "policy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

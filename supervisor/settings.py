@@ -169,7 +169,10 @@ class PolicySettings:
     guard: GuardSettings = field(default_factory=GuardSettings)
     rungs: list[RungSettings] = field(default_factory=list)
     by_cause: dict[str, list[str]] = field(default_factory=dict)
-    """Cause → actions tried in this order, mildest first, before the rungs' own."""
+    """Cause → actions tried in this order, mildest first, before the rungs' own. An empty list:
+    this cause is reported and nothing is done; the guard alone still leaves updates out."""
+    case_library: bool = True
+    """Try first what helped in similar cases of earlier runs (`supervisor cases`)."""
     lr_factor: float = 0.5
     lr_factor_min: float = 0.05
     lr_rewarm_steps: int = 50

@@ -310,3 +310,61 @@ def test_a_policy_is_not_changed_by_its_ladder() -> None:
     Course(policy).go(0.95, 200)
 
     assert policy == before
+
+
+def advised(course: Course, risk: float, *advice: str, cause: Cause = Cause.DIVERGENCE) -> Decision:
+    record = StepRecord(step=course.step, loss=2.0, loss_seen=True, step_time_s=0.1)
+    judged = CrashRisk(step=course.step, probability=risk, cause=cause, onset_step=course.step)
+    decision = course.ladder.decide(record, (), judged, advice)
+    course.step += 1
+    assert decision is not None
+    return decision
+
+
+def test_a_cause_with_an_empty_list_is_reported_only() -> None:
+    policy = default_policy()
+    policy.by_cause = {"divergence": []}
+    course = Course(policy)
+
+    assert course.go(0.95, 100) == []
+    assert actions(course.go(0.95, cause=Cause.LOSS_SCALE)) == [("rollback",)]
+
+
+def test_the_guard_works_for_a_cause_with_an_empty_list_too() -> None:
+    policy = default_policy()
+    policy.by_cause = {"nonfinite": []}
+    course = Course(policy)
+    course.go(0.0, 50)
+
+    assert actions(course.go(0.8, loss=NAN, cause=Cause.NONFINITE)) == [("skip_update",)]
+
+
+def test_what_helped_in_similar_cases_is_tried_first_and_once() -> None:
+    course = Course()
+
+    first = advised(course, 0.55, "rollback", "cut_lr")
+    course.go(0.0, 20)
+    then = course.go(0.55)
+
+    assert (first.actions, first.source) == (("rollback",), "case library")
+    assert "rollback helped in similar cases" in first.reason
+    assert (then[0].actions, then[0].source) == (("cut_lr", "tighten_clip"), "policy")
+
+
+def test_advice_brings_in_nothing_that_the_policy_does_not_have() -> None:
+    policy = default_policy()
+    policy.rungs = [r for r in policy.rungs if "rollback" not in r.actions]
+
+    for advice in ("rollback", "stop", "restart", "skip_update", "fp32_fallback"):
+        assert advised(Course(policy), 0.6, advice).actions == ("cut_lr", "tighten_clip")
+
+
+def test_certain_trouble_does_not_wait_for_milder_advice() -> None:
+    assert advised(Course(), 0.95, "cut_lr").actions == ("rollback",)
+
+
+def test_advice_can_be_switched_off() -> None:
+    policy = default_policy()
+    policy.case_library = False
+
+    assert advised(Course(policy), 0.55, "rollback").source == "policy"

@@ -18,6 +18,7 @@ from supervisor.parent.run_file import RunFile
 from supervisor.parent.summary import Teller, closing_lines, describe_exit, describe_next
 from supervisor.records import CrashRisk, WorkerExit, WorkerOrder
 from supervisor.storage.case_filing import file_cases
+from supervisor.storage.case_memory import keep_memory
 from supervisor.storage.cases import CaseLibrary
 from supervisor.storage.checkpoints import Checkpoint
 from supervisor.storage.journal import JournalMerger
@@ -49,6 +50,10 @@ class Chronicle:
             arguments=list(self._spec.arguments),
             is_resume=self._spec.is_resume,
         )
+        if self._spec.policy.case_library:
+            problem = keep_memory(self._rundir)
+            if problem is not None:
+                self.warn(f"no advice from earlier runs: {problem}", aloud=False)
         self._teller.say(f"run directory: {self._spec.run_dir}")
 
     def begin_attempt(self, order: WorkerOrder) -> None:

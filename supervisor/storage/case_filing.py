@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from supervisor.errors import RunDirectoryError
-from supervisor.storage.cases import OUTCOMES, Case, CaseLibrary
+from supervisor.storage.case import OUTCOMES, Case
+from supervisor.storage.case_signature import LOOK_BACK_STEPS, signature
+from supervisor.storage.cases import CaseLibrary
 from supervisor.storage.events import read_events
 from supervisor.storage.flight_reader import read_steps
 from supervisor.storage.run_state import load_run_state
@@ -20,10 +22,6 @@ Event = Mapping[str, Any]
 
 _NO_CASES = frozenset({"completed", "interrupted", "preempted", "user_error"})
 """Exits that are nobody's fault, or that no treatment helps."""
-_LOOK_BACK_STEPS = 50
-"""Alerts so far back belong to the same crash."""
-_SUDDEN_STEPS = 2
-_PHASES = ((100, "start"), (1000, "early"))
 
 
 def file_cases(rundir: RunDirectory, library: CaseLibrary) -> int:
@@ -88,17 +86,16 @@ def crash_signature(events: Sequence[Event], *, cause: str, precision: str) -> d
     step = _number(last.get("step"))
     risks = [e for e in _near(events, step) if e["kind"] == "risk"]
     alerts = [e for e in _near(events, step) if e["kind"] == "alert"]
-    shape = "none"
+    rise = None
     if risks:
         rise = _number(risks[-1].get("step")) - _number(risks[-1].get("onset_step"))
-        shape = "sudden" if rise <= _SUDDEN_STEPS else "gradual"
-    return {
-        "cause": cause,
-        "shape": shape,
-        "detector": str(alerts[0].get("detector")) if alerts else "none",
-        "precision": precision,
-        "phase": next((name for end, name in _PHASES if step < end), "late"),
-    }
+    return signature(
+        cause=cause,
+        step=step,
+        rise_steps=rise,
+        detector=str(alerts[0].get("detector")) if alerts else None,
+        is_scaled=precision == "scaled",
+    )
 
 
 def _of_treatment(events: Sequence[Event], index: int) -> tuple[int, str, str, str]:
@@ -134,7 +131,7 @@ def _of_exit(events: Sequence[Event], index: int) -> tuple[int, str, str, str]:
 
 
 def _near(events: Sequence[Event], step: int) -> list[Event]:
-    return [e for e in events if step - _LOOK_BACK_STEPS <= _number(e.get("step")) <= step]
+    return [e for e in events if step - LOOK_BACK_STEPS <= _number(e.get("step")) <= step]
 
 
 def _precision(rundir: RunDirectory) -> str:

@@ -10,50 +10,18 @@ import contextlib
 import json
 import os
 import sqlite3
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from supervisor.errors import SupervisorError
 from supervisor.records import plain
+from supervisor.storage.case import OUTCOMES, SIMILAR, Case, similarity
+from supervisor.storage.case_memory import CaseMemory
 
-OUTCOMES = ("helped", "failed", "unknown")
-
-_WEIGHTS = {"cause": 4.0, "shape": 2.0, "detector": 2.0, "precision": 1.0, "phase": 1.0}
-"""How much it says that two crashes agree in this part of the signature; other parts weigh 1."""
-_SIMILAR = 0.5
-"""Share of the weights that must agree: with the cause alone, a full signature falls short."""
 _PATIENCE_S = 30.0
 """How long a run waits for another one that is writing."""
 _COLUMNS = "time, run, cause, signature, treatment, outcome, script"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """One crash and what was done about it.
-
-    Attributes:
-        id: number in the library, 0 before it was added.
-        time: unix seconds.
-        run: the run directory.
-        cause: a `Cause`'s value, or an `ExitCause`'s.
-        signature: ``cause``, ``shape`` (of the explosion), ``detector`` (the first to alert),
-            ``precision``, ``phase`` (of the training), and whatever else tells crashes apart.
-        treatment: what was done (``rollback``, ``cut_lr``, ``restart``, ...).
-        outcome: one of `OUTCOMES`.
-        script: its name, for people.
-    """
-
-    id: int = 0
-    time: float = 0.0
-    run: str = ""
-    cause: str = ""
-    signature: Mapping[str, Any] = field(default_factory=dict)
-    treatment: str = ""
-    outcome: str = "unknown"
-    script: str = ""
 
 
 class CaseLibrary:
@@ -67,6 +35,7 @@ class CaseLibrary:
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or default_path()
+        self._patience_s = _PATIENCE_S
 
     def add(self, case: Case) -> int:
         """Files a case and returns its id; the id that it carries does not matter.
@@ -104,6 +73,21 @@ class CaseLibrary:
         """Returns every case, the oldest first."""
         return self._select("ORDER BY id")
 
+    def newest(self, count: int, patience_s: float = 1.0) -> list[Case]:
+        """Returns at most `count` of the newest cases, the oldest first; makes no file.
+
+        Args:
+            count: how many.
+            patience_s: how long another run may write until this is refused.
+        """
+        if not self.path.exists():
+            return []
+        self._patience_s = patience_s
+        try:
+            return self._select("ORDER BY id DESC LIMIT ?", count)[::-1]
+        finally:
+            self._patience_s = _PATIENCE_S
+
     def get(self, case_id: int) -> Case | None:
         found = self._select("WHERE id = ?", case_id)
         return found[0] if found else None
@@ -113,23 +97,17 @@ class CaseLibrary:
         return [case for _, case in self._ranked(signature)[:limit]]
 
     def best_treatment(self, signature: Mapping[str, Any]) -> str | None:
-        """Returns the treatment that helped more than it failed in similar cases, None without.
+        """Returns what helped most in similar cases of the same cause, None without any.
 
-        Each case counts by its similarity.
+        See `CaseMemory.treatments`.
         """
-        scores: dict[str, float] = defaultdict(float)
-        for likeness, case in self._ranked(signature):
-            scores[case.treatment] += likeness * {"helped": 1.0, "failed": -1.0}.get(
-                case.outcome, 0.0
-            )
-        best = max(scores, key=lambda treatment: scores[treatment], default=None)
-        return best if best is not None and scores[best] > 0.0 else None
+        return next(iter(CaseMemory(self.all()).treatments(plain(signature))), None)
 
     def _ranked(self, signature: Mapping[str, Any]) -> list[tuple[float, Case]]:
         wanted = plain(signature)
         ranked = [(similarity(wanted, case.signature), case) for case in self._select("")]
         ranked.sort(key=lambda pair: (-pair[0], -pair[1].id))
-        return [pair for pair in ranked if pair[0] >= _SIMILAR]
+        return [pair for pair in ranked if pair[0] >= SIMILAR]
 
     def _select(self, condition: str, *values: Any) -> list[Case]:
         with self._open() as database:
@@ -143,7 +121,7 @@ class CaseLibrary:
             # SQLite would make it readable for everyone; its journal takes the mode of the file.
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             connection = sqlite3.connect(
-                self.path, timeout=_PATIENCE_S, isolation_level="IMMEDIATE"
+                self.path, timeout=self._patience_s, isolation_level="IMMEDIATE"
             )
             with contextlib.closing(connection) as database, database:
                 database.execute(
@@ -175,18 +153,6 @@ def default_path() -> Path:
             f"case library: {error}: set SUPERVISOR_CASES to a file of your own"
         ) from error
     return home / ".local" / "share" / "training-supervisor" / "cases.sqlite"
-
-
-def similarity(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
-    """Returns 0...1: the weighted share of the parts of two signatures that agree."""
-    parts = one.keys() | other.keys()
-    total = sum(_WEIGHTS.get(part, 1.0) for part in parts)
-    equal = sum(
-        _WEIGHTS.get(part, 1.0)
-        for part in parts
-        if part in one and part in other and one[part] == other[part]
-    )
-    return equal / total if total else 0.0
 
 
 def _check(outcome: str) -> None:

@@ -214,6 +214,7 @@ class Clinic:
                 outcome="would_have",
                 applied=False,
                 reason=decision.reason,
+                source=decision.source,
                 risk=decision.risk,
             )
 
@@ -270,6 +271,7 @@ def _action_fields(result: ActionResult, decision: Decision) -> dict[str, Any]:
         "applied": result.applied,
         "detail": result.detail,
         "reason": decision.reason,
+        "source": decision.source,
         "risk": decision.risk,
         "fields": plain(result.fields),
     }

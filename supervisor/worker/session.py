@@ -16,6 +16,8 @@ from supervisor.config import load_resolved_config, load_resolved_policy
 from supervisor.fault_injection.injector import FaultInjector
 from supervisor.pipeline import Pipeline
 from supervisor.records import Decision, WorkerOrder
+from supervisor.storage.case_advisor import CaseAdvisor
+from supervisor.storage.case_memory import load_memory
 from supervisor.storage.checkpoints import Checkpoint, CheckpointRing
 from supervisor.storage.flight_recorder import FlightRecorder
 from supervisor.storage.journal import AlertLog, Journal
@@ -89,7 +91,10 @@ class Session:
     # --- building ----------------------------------------------------------------------------
 
     def _build(self) -> None:
-        self.pipeline = Pipeline(self.settings, self.policy)
+        advisor = None
+        if self.policy.case_library:
+            advisor = CaseAdvisor(load_memory(self.rundir))
+        self.pipeline = Pipeline(self.settings, self.policy, advisor=advisor)
         self.tape = TapeWriter(
             self.rundir.tape(self.rank),
             keep=self.resumption.tape_offset,

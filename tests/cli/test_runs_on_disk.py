@@ -12,7 +12,8 @@ import pytest
 
 from supervisor.cli.watch_panel import sparkline
 from supervisor.report import write as write_module
-from supervisor.storage.cases import Case, CaseLibrary
+from supervisor.storage.case import Case
+from supervisor.storage.cases import CaseLibrary
 from supervisor.storage.journal import Journal
 from supervisor.storage.run_state import RunState
 from supervisor.storage.rundir import RunDirectory

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from supervisor.errors import SupervisorError
-from supervisor.storage.cases import Case, CaseLibrary, default_path, similarity
+from supervisor.storage.case import Case, similarity
+from supervisor.storage.cases import CaseLibrary, default_path
 
 SPIKE = {
     "cause": "spike",

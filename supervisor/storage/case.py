@@ -1,0 +1,52 @@
+"""A case: one crash, what was done about it, and how like another one it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+OUTCOMES = ("helped", "failed", "unknown")
+
+_WEIGHTS = {"cause": 4.0, "shape": 2.0, "detector": 2.0, "precision": 1.0, "phase": 1.0}
+"""How much it says that two crashes agree in this part of the signature; other parts weigh 1."""
+SIMILAR = 0.5
+"""Share of the weights that must agree: with the cause alone, a full signature falls short."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One crash and what was done about it.
+
+    Attributes:
+        id: number in the library, 0 before it was added.
+        time: unix seconds.
+        run: the run directory.
+        cause: a `Cause`'s value, or an `ExitCause`'s.
+        signature: ``cause``, ``shape`` (of the explosion), ``detector`` (the first to alert),
+            ``precision``, ``phase`` (of the training), and whatever else tells crashes apart.
+        treatment: what was done (``rollback``, ``cut_lr``, ``restart``, ...).
+        outcome: one of `OUTCOMES`.
+        script: its name, for people.
+    """
+
+    id: int = 0
+    time: float = 0.0
+    run: str = ""
+    cause: str = ""
+    signature: Mapping[str, Any] = field(default_factory=dict)
+    treatment: str = ""
+    outcome: str = "unknown"
+    script: str = ""
+
+
+def similarity(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
+    """Returns 0...1: the weighted share of the parts of two signatures that agree."""
+    parts = one.keys() | other.keys()
+    total = sum(_WEIGHTS.get(part, 1.0) for part in parts)
+    equal = sum(
+        _WEIGHTS.get(part, 1.0)
+        for part in parts
+        if part in one and part in other and one[part] == other[part]
+    )
+    return equal / total if total else 0.0
