@@ -117,6 +117,9 @@ class FaultInjector:
         entries: the config's list.
         struck_file: where strikes are counted over all attempts.
 
+    Attributes:
+        is_armed: whether there is any fault at all; nothing else needs to be asked if not.
+
     Raises:
         ConfigError: an entry is wrong.
     """
@@ -129,11 +132,7 @@ class FaultInjector:
             self._struck = json.loads(struck_file.read_text())
         self._lr: list[tuple[dict[str, Any], Any]] = []
         self._full_disk = FullDisk()
-
-    @property
-    def is_armed(self) -> bool:
-        """Whether there is any fault; asked at every moment of every step."""
-        return bool(self._faults)
+        self.is_armed = bool(self._faults)
 
     def on_forward(
         self,

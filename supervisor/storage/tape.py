@@ -48,14 +48,13 @@ class StepMark:
     forward_calls: int
     batch_signature: int
 
-    def pack(self) -> bytes:
-        return _STEP.pack(
-            self.step, self.lr, self.backward_calls, self.forward_calls, self.batch_signature
-        )
-
     @classmethod
     def unpack(cls, data: bytes) -> StepMark:
         return cls(*_STEP.unpack(data))
+
+
+pack_step_mark = _STEP.pack
+"""The fields of a `StepMark`, in their order, as bytes: no object is made for each step."""
 
 
 class TapeWriter:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -55,7 +56,9 @@ class Boundary:
         self._tape_offset = tape_offset
         self._grads_matter = grads_matter
         self._controls_state = controls_state
-        self._next_snapshot = 1
+        self._next_snapshot = 1.0 if settings.snapshot.enabled else math.inf
+        last = settings.stop_after_steps
+        self._last_step = math.inf if last is None else last
         self._snapshot_cost_s = 0.0
         self._step_s = 0.0
         self._last_time = 0.0
@@ -67,13 +70,23 @@ class Boundary:
         Raises:
             WorkerLeaves: a person, the parent or a treatment wants this process to end.
         """
-        now = time.perf_counter()
+        now = time.monotonic()
+        self._step_s += 0.1 * (now - self._last_time - self._step_s) if self._last_time else 0.0
+        self._last_time = now
+        if not (
+            step >= self._next_snapshot
+            or self._clinic.wants_boundary
+            or self._first
+            or self.leave is not None
+            or self.trail is not None
+            or self.experiment is not None
+            or self._checkpointer.wants_boundary(step, now)
+            or step >= self._last_step
+        ):
+            return
         if self._first:
             self._first = False
             self._held.begin(user_frames())
-        elif self._last_time:
-            self._step_s = 0.9 * self._step_s + 0.1 * (now - self._last_time)
-        self._last_time = now
         clinic = self._clinic
         if clinic.pending:
             clinic.at_boundary(step)
@@ -85,17 +98,15 @@ class Boundary:
             self._leave_if_asked(step)
             return
         wanted = clinic.wants_checkpoint
-        if self._settings.snapshot.enabled and step >= self._next_snapshot and clinic.risk < 0.3:
+        if step >= self._next_snapshot and clinic.risk < 0.3:
             self._take_snapshot(step)
         due = wanted or (clinic.risk < 0.5 and self._checkpointer.is_due(step))
         if due and not self._checkpointer.is_busy:
             clinic.wants_checkpoint = ""
             self.save(step, wanted or "interval", wait=False)
-        if self._checkpointer.has_unstable:
-            self._checkpointer.healthy_at(step, clinic.last_trouble_step)
-        last = self._settings.stop_after_steps
-        if last is not None and step >= last and self.leave is None:
-            self.leave = ("completed", f"stop_after_steps is {last}")
+        self._checkpointer.healthy_at(step, clinic.last_trouble_step)
+        if step >= self._last_step and self.leave is None:
+            self.leave = ("completed", f"stop_after_steps is {self._last_step}")
         if self.leave is not None:
             self._leave_if_asked(step)
 
@@ -108,7 +119,7 @@ class Boundary:
         """
         self._first = False
         self._held.begin(user_frames(), but=held)
-        self._next_snapshot = step + 1
+        self._next_snapshot = step + 1 if self._settings.snapshot.enabled else math.inf
         if self.trail is not None:
             self.trail.write(step)
         if self.experiment is not None:

@@ -33,7 +33,7 @@ class BoundaryClock:
 
     def updated(self, optimizer: Optimizer) -> None:
         """Takes note of an update, right after it (or after the scaler left it out)."""
-        if not self.is_lead(optimizer):
+        if optimizer is not self.lead and not self.is_lead(optimizer):
             self._seen.add(id(optimizer))
             self._awaited.discard(id(optimizer))
             self.is_due = self._updates > 1 and not self._awaited

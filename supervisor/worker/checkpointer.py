@@ -53,10 +53,18 @@ class Checkpointer:
     def is_busy(self) -> bool:
         return self._busy.is_set()
 
-    @property
-    def has_unstable(self) -> bool:
-        """Whether a checkpoint waits for healthy steps."""
-        return bool(self._unstable)
+    def wants_boundary(self, step: int, now: float) -> bool:
+        """Whether `is_due` or `healthy_at` may have something to do; asked at every boundary.
+
+        Args:
+            step: steps done.
+            now: `time.monotonic()`.
+        """
+        every = self._settings.every_steps
+        if now >= self._next_save if every is None else step % every == 0:
+            return True
+        unstable = self._unstable
+        return bool(unstable) and step - unstable[0] >= self._settings.stable_after_steps
 
     def interval_s(self) -> float:
         """Seconds between saves by time: sqrt(2 x cost x MTBF) (Young, CACM 17:9, 1974), at least

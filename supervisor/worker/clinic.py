@@ -38,6 +38,9 @@ class Clinic:
         on_anomaly: called with (record, alerts) when an alert of the loss or gradient came.
         note_risk: called with (row, risk) when a step was judged.
         handlers: the user's alert handlers; one that raises is dropped.
+
+    Attributes:
+        last_batch: the newest batch of a loader, for a capture of an anomalous step.
     """
 
     def __init__(
@@ -75,9 +78,10 @@ class Clinic:
         self._was_alarm = False
         self._told_dry: dict[tuple[str, ...], int] = {}
 
-    def saw_batch(self, batch: Any) -> None:
-        """Keeps a reference to the newest batch, for a capture of an anomalous step."""
-        self.last_batch = batch
+    @property
+    def wants_boundary(self) -> bool:
+        """Whether the next boundary has something to do for us."""
+        return bool(self.pending or self.wants_checkpoint)
 
     def judge(self, record: StepRecord, row: int) -> None:
         """Feeds one step to the pipeline and starts what it decides; calm steps may wait.

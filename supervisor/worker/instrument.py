@@ -51,15 +51,36 @@ def _patch_forward(session: Seen) -> None:
     original = Module.__call__
     switch = session.switch
 
-    def __call__(self: Module, *args: Any, **kwargs: Any) -> Any:
-        if switch.depth or not switch.active:
-            return original(self, *args, **kwargs)
+    def outermost(self: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not switch.is_ours() or not session.has_parameters(self):
             return original(self, *args, **kwargs)
         call = functools.partial(original, self, *args, **kwargs)
         return session.moments.forward(self, args, kwargs, call)
 
+    if _is_plain_call(original):
+
+        def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+            # Every layer comes by here: torch's own two lines instead of one more call of them.
+            if not switch.depth and switch.active:
+                return outermost(self, args, kwargs)
+            if self._compiled_call_impl is not None:
+                return self._compiled_call_impl(*args, **kwargs)
+            return self._call_impl(*args, **kwargs)
+
+    else:
+
+        def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if not switch.depth and switch.active:
+                return outermost(self, args, kwargs)
+            return original(self, *args, **kwargs)
+
     Module.__call__ = __call__  # type: ignore[method-assign]
+
+
+def _is_plain_call(call: Callable[..., Any]) -> bool:
+    """Whether ``Module.__call__`` is torch's own choice between two methods, and no more."""
+    names = getattr(getattr(call, "__code__", None), "co_names", ())
+    return set(names) == {"_compiled_call_impl", "_call_impl"}
 
 
 def _patch_backward(session: Seen) -> None:
@@ -70,14 +91,16 @@ def _patch_backward(session: Seen) -> None:
 
     @functools.wraps(tensor_backward)
     def backward(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if not switch.is_ours():
+        if switch.depth or not switch.is_ours():
             return tensor_backward(self, *args, **kwargs)  # type: ignore[no-untyped-call]
-        call = functools.partial(_call_backward, tensor_backward, args, kwargs)
+        if not args and not kwargs:
+            return session.moments.backward(self, tensor_backward)
+        call = functools.partial(_with_arguments, tensor_backward, args, kwargs)
         return session.moments.backward(self, call)
 
     @functools.wraps(autograd_backward)
     def free_backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        if not switch.is_ours():
+        if switch.depth or not switch.is_ours():
             return autograd_backward(tensors, *args, **kwargs)
         return session.moments.backward(
             tensors, lambda roots: autograd_backward(roots, *args, **kwargs)
@@ -96,7 +119,7 @@ def _patch_backward(session: Seen) -> None:
     torch.autograd.grad = grad
 
 
-def _call_backward(
+def _with_arguments(
     original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], root: Any
 ) -> Any:
     return original(root, *args, **kwargs)
@@ -150,6 +173,8 @@ def _patch_clipping(session: Seen) -> None:
         if not switch.is_ours():
             return original(parameters, max_norm, *args, **kwargs)
         chosen = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+        if not args and not kwargs:
+            return session.moments.clip(chosen, max_norm, functools.partial(original, chosen))
         return session.moments.clip(
             chosen, max_norm, lambda norm: original(chosen, norm, *args, **kwargs)
         )

@@ -27,16 +27,18 @@ from supervisor.storage.flight_recorder import (
     UPDATE_SKIPPED,
     FlightRecorder,
 )
-from supervisor.storage.tape import EntryKind, StepMark
+from supervisor.storage.tape import EntryKind, pack_step_mark
 from supervisor.training_state.registry import Registry
 from supervisor.worker.boundary_clock import BoundaryClock
 from supervisor.worker.clinic import Clinic
 from supervisor.worker.moments import Call, Moments
 from supervisor.worker.recording import Recording
 from supervisor.worker.shield import Shield
-from supervisor.worker.step_probe import StepProbe, gradient_norm, tensors_in
+from supervisor.worker.step_probe import StepProbe, gradient_norm, has_gradient, read_number
 from supervisor.worker.switch import Switch
 from supervisor.worker.update_controls import UpdateControls
+
+_STEP = int(EntryKind.STEP)
 
 
 class Monitor(Moments):
@@ -67,9 +69,11 @@ class Monitor(Moments):
         self._registry = registry
         self._recorder = recorder
         self._recording = recording
+        self._random = recording.random
         self._clinic = clinic
         self._updates = updates
         self._injector = injector
+        self._armed = injector.is_armed
         self._forward_shield = shield("forward")
         self._loss_shield = shield("loss")
         self._scaler_shield = shield("scaler")
@@ -78,6 +82,10 @@ class Monitor(Moments):
         self._update_shield = shield("update")
         self._at_boundary = at_boundary
         self._sign_of_life = sign_of_life
+        self._last_module: Module | None = None
+        self._first_parameter: torch.Tensor | None = None
+        self._lead_size = 0
+        self._alive_at = -1
         self._met: dict[int, weakref.ref[Any]] = {}
         self._clock = BoundaryClock()
         self._scaled: tuple[Any, Any, float] | None = None
@@ -94,20 +102,28 @@ class Monitor(Moments):
         switch = self._switch
         switch.depth += 1
         try:
-            with self._forward_shield:
-                self._meet(module, self._registry.add_model)
+            try:
+                if module is not self._last_module:
+                    self._meet(module, self._registry.add_model)
+                    self._last_module = module
                 if self._clock.is_due:
-                    self._clock.passed()
+                    self._clock.is_due = False
                     self._at_boundary(self.steps_done)
-                self.probe.saw_forward(tensors_in(args, kwargs))
-                self._sign_of_life()
-            faulty = self._injector.is_armed
-            if faulty:
+                self.probe.saw_forward(args, kwargs)
+                self._live()
+            except Exception as error:
+                self._forward_shield.caught(error)
+            if self._armed:
                 call = self._injector.on_forward(self.steps_done, module, args, kwargs, call)
-            earlier = self._recording.random.before()
-            output = call()
-            self._recording.random.after(earlier)
-            return self._injector.on_output(self.steps_done, output) if faulty else output
+            trail = self._random
+            if trail.forwards_draw and module.training:
+                output = call()
+                trail.note()
+            else:
+                earlier = trail.before()
+                output = call()
+                trail.after(earlier)
+            return self._injector.on_output(self.steps_done, output) if self._armed else output
         finally:
             switch.depth -= 1
 
@@ -115,16 +131,22 @@ class Monitor(Moments):
         switch = self._switch
         switch.depth += 1
         try:
-            with self._loss_shield:
-                if self._injector.is_armed:
+            try:
+                if self._armed:
                     roots = self._injector.on_loss(self.steps_done, roots)
-                if not self.probe.backward_calls and self._clock.lead is not None:
-                    self.grads_matter = self._updates.has_gradients(self._clock.lead)
-                self.probe.backward_calls += 1
+                probe = self.probe
+                if not probe.backward_calls and self._first_parameter is not None:
+                    self.grads_matter = has_gradient(self._first_parameter)
+                probe.backward_calls += 1
                 self._see_loss(roots)
-            earlier = self._recording.random.before(backward=True)
+            except Exception as error:
+                self._loss_shield.caught(error)
+            trail = self._random
+            if trail.backwards_are_quiet:
+                return call(roots)
+            earlier = trail.before_backward()
             result = call(roots)
-            self._recording.random.after(earlier, backward=True)
+            trail.after_backward(earlier)
             return result
         finally:
             switch.depth -= 1
@@ -153,18 +175,23 @@ class Monitor(Moments):
     def clip(
         self, parameters: list[torch.Tensor], max_norm: float, call: Callable[[float], Any]
     ) -> Any:
-        with self._clipping_shield:
-            if self._injector.is_armed:
-                self._injector.on_gradients(self.steps_done, parameters)
-            max_norm = self._updates.clip_norm_for_script(max_norm)
         switch = self._switch
         switch.depth += 1
         try:
+            try:
+                if self._armed:
+                    self._injector.on_gradients(self.steps_done, parameters)
+                max_norm = self._updates.clip_norm_for_script(max_norm)
+            except Exception as error:
+                self._clipping_shield.caught(error)
             norm = call(max_norm)
-            with self._clipping_shield:
-                lead = self._clock.lead
-                if lead is None or len(parameters) == self._updates.size_of(lead):
-                    self.probe.saw_norm(float(norm), len(parameters))
+            try:
+                size = len(parameters)
+                if size == self._lead_size or not self._lead_size:
+                    self.probe.grad_norm = read_number(norm)
+                    self.probe.norm_of = size
+            except Exception as error:
+                self._clipping_shield.caught(error)
             return norm
         finally:
             switch.depth -= 1
@@ -173,14 +200,15 @@ class Monitor(Moments):
         return self._recording.read(kind, call)
 
     def batch(self, batch: Any) -> Any:
-        with self._batch_shield:
-            self._switch.depth += 1
-            try:
-                self.probe.saw_batch(batch)
-                self._clinic.saw_batch(batch)
-                self._sign_of_life()
-            finally:
-                self._switch.depth -= 1
+        self._switch.depth += 1
+        try:
+            self.probe.saw_batch(batch)
+            self._clinic.last_batch = batch
+            self._live()
+        except Exception as error:
+            self._batch_shield.caught(error)
+        finally:
+            self._switch.depth -= 1
         return batch
 
     # --- the update --------------------------------------------------------------------------
@@ -189,50 +217,70 @@ class Monitor(Moments):
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         self._switch.depth += 1
-        with self._update_shield:
+        try:
             self._judged = True
-            is_lead = self._clock.is_lead(optimizer)
-            self._meet(optimizer, self._registry.add_optimizer)
-            closure = args[0] if args else kwargs.get("closure")
-            if closure is not None:
-                return self._in_the_open(closure), {}
-            if self._injector.is_armed:
-                parameters = self._updates.parameters(optimizer)
-                self._injector.on_gradients(self.steps_done, parameters)
-            if is_lead:
+            if optimizer is self._clock.lead and not (args or kwargs or self._armed):
                 self._judge(optimizer)
-            else:
-                self._updates.guard_follower(optimizer)
-            self._updates.begin(optimizer, self.steps_done)
-            if self._injector.is_armed:
-                self._injector.before_step(self.steps_done, optimizer)
+                self._updates.begin(optimizer, self.steps_done)
+                return None
+            return self._before_unusual_update(optimizer, args, kwargs)
+        except Exception as error:
+            self._update_shield.caught(error)
+            return None
+
+    def _before_unusual_update(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """The first update, one of a second optimizer, with a closure, or with faults injected."""
+        self._meet(optimizer, self._registry.add_optimizer)
+        is_lead = self._clock.is_lead(optimizer)
+        closure = args[0] if args else kwargs.get("closure")
+        if closure is not None:
+            return self._in_the_open(closure), {}
+        if self._armed:
+            self._injector.on_gradients(self.steps_done, self._updates.parameters(optimizer))
+        if is_lead:
+            self._judge(optimizer)
+        else:
+            self._updates.guard_follower(optimizer)
+        self._updates.begin(optimizer, self.steps_done)
+        if self._armed:
+            self._injector.before_step(self.steps_done, optimizer)
         return None
 
     def after_update(self, optimizer: Optimizer) -> None:
-        with self._update_shield:
-            is_lead = self._clock.is_lead(optimizer)
+        try:
+            clock = self._clock
+            is_lead = optimizer is clock.lead
             if is_lead and self._row < 0:
                 self._judge(optimizer)  # a closure: what it saw is known only now
-            self._updates.end(optimizer)
-            if self._injector.is_armed:
+            self._updates.end()
+            if self._armed:
                 self._injector.on_updated(self.steps_done, optimizer, self._registry)
             if is_lead:
                 self._finish_step(optimizer)
-            self._clock.updated(optimizer)
-        self._switch.depth = max(0, self._switch.depth - 1)
+            clock.updated(optimizer)
+        except Exception as error:
+            self._update_shield.caught(error)
+        finally:
+            self._switch.depth = max(0, self._switch.depth - 1)
 
     def _judge(self, optimizer: Optimizer, *, scaler_skipped: bool = False) -> None:
         probe = self.probe
-        if probe.grad_norm is None or probe.norm_of != self._updates.size_of(optimizer):
-            probe.grad_norm = gradient_norm(optimizer)
+        parameters = self._updates.parameters(optimizer)
+        self._lead_size = len(parameters)
+        if probe.grad_norm is None or probe.norm_of != self._lead_size:
+            probe.grad_norm = gradient_norm(parameters)
         if scaler_skipped:
             probe.grad_norm = float("inf")
         if self._scaler is not None and self._scaler.is_enabled():
             probe.loss_scale = float(self._scaler.get_scale())
-        record = probe.record(self.steps_done, optimizer, scaler_skipped=scaler_skipped)
+        self._first_parameter = parameters[0] if parameters else None
+        now = time.time()
+        record = probe.record(self.steps_done, now, optimizer, scaler_skipped=scaler_skipped)
         self._row = self._recorder.append(
             record,
-            time=time.time(),
+            time=now,
             backward_calls=probe.backward_calls,
             forward_calls=probe.forward_calls,
             batch_signature=probe.signature,
@@ -244,14 +292,14 @@ class Monitor(Moments):
 
     def _finish_step(self, lead: Optimizer) -> None:
         probe = self.probe
-        mark = StepMark(
+        mark = pack_step_mark(
             self.steps_done,
             float(lead.param_groups[0]["lr"]),
             probe.backward_calls,
             probe.forward_calls,
             probe.signature,
         )
-        self._recording.tape.append(EntryKind.STEP, mark.pack())
+        self._recording.tape.append(_STEP, mark)
         controls = self._updates.controls
         if controls.ramp is not None or controls.adaptive is not None:
             controls.advance(math.nan if probe.grad_norm is None else probe.grad_norm)
@@ -259,7 +307,7 @@ class Monitor(Moments):
         self._scaled = None
         self._row = -1
         self.steps_done += 1
-        if self._injector.is_armed:
+        if self._armed:
             self._injector.on_step_done(self.steps_done)
 
     def _scaler_left_it_out(self, optimizer: Optimizer) -> None:
@@ -307,12 +355,18 @@ class Monitor(Moments):
 
         return (evaluate,)
 
+    def _live(self) -> None:
+        """Tells the parent of life that no new row tells it of: evaluation, a slow loader."""
+        if self._alive_at == self.steps_done:
+            self._sign_of_life()
+        self._alive_at = self.steps_done
+
     def _see_loss(self, roots: Any) -> None:
-        if isinstance(roots, torch.Tensor):
-            roots = (roots,)
-        for root in roots:
+        probe = self.probe
+        for root in (roots,) if isinstance(roots, torch.Tensor) else roots:
             if root.numel() != 1:
                 continue
             if self._scaled is not None and root is self._scaled[0]:
                 root = self._scaled[1]
-            self.probe.saw_loss(float(root.detach()))
+            probe.loss += read_number(root)
+            probe.loss_seen = True

@@ -15,6 +15,8 @@ from supervisor.storage.tape import EntryKind, TapeReader, TapeWriter
 
 _FLOAT = struct.Struct("<d")
 _INT = struct.Struct("<q")
+_RANDOM_STATE = int(EntryKind.RANDOM_STATE)
+_equal = torch.equal  # before it is patched
 
 
 def encode(kind: int, value: Any) -> bytes:
@@ -53,48 +55,75 @@ class RandomTrail:
     around backwards, are looked at for the first `PROBATION` regions of the kind and from then on
     only if one of them was ever used there: asking them costs 40 us, and a model that draws inside
     its regions does so from its first steps on.
+
+    Attributes:
+        forwards_draw: every forward drew from torch's generator and from no other, so that in
+            training mode `note` need not look before; a state too many on the tape does no harm.
+        backwards_are_quiet: backwards need no look any more.
     """
 
     PROBATION = 12
 
     def __init__(self, tape: TapeWriter) -> None:
+        self.forwards_draw = False
+        self.backwards_are_quiet = False
         self._tape = tape
         self._get_state = torch.default_generator.get_state
         self._forwards = _Probation(self.PROBATION)
         self._backwards = _Probation(self.PROBATION)
+        self._all_drew = True
 
-    def before(self, *, backward: bool = False) -> tuple[Any, ...]:
-        """Returns what `after` needs; called right before a region."""
-        if not (self._backwards if backward else self._forwards).goes_on:
-            return () if backward else (self._get_state(),)
+    def before(self) -> tuple[Any, ...]:
+        """Returns what `after` needs; called right before a forward."""
+        return self._look() if self._forwards.goes_on else (self._get_state(),)
+
+    def after(self, earlier: tuple[Any, ...]) -> None:
+        """Called right behind the forward; writes what changed on the tape."""
+        drew = self._note_torch(earlier)
+        if len(earlier) > 1:
+            self._forwards.passed(used=self._note_others(earlier))
+            self._all_drew = self._all_drew and drew
+            self.forwards_draw = self._all_drew and not self._forwards.goes_on
+
+    def note(self) -> None:
+        """Called right behind a forward that is known to draw: writes torch's state."""
+        state = b"t" + self._get_state().numpy().tobytes()
+        self._tape.append(_RANDOM_STATE, state)
+
+    def before_backward(self) -> tuple[Any, ...]:
+        """Returns what `after_backward` needs; not called any more once they are quiet."""
+        return self._look()
+
+    def after_backward(self, earlier: tuple[Any, ...]) -> None:
+        """Called right behind the backward; writes what changed on the tape."""
+        drew = self._note_torch(earlier)
+        drew_others = self._note_others(earlier)
+        self._backwards.passed(used=drew or drew_others)
+        self.backwards_are_quiet = not self._backwards.goes_on
+
+    def _look(self) -> tuple[Any, ...]:
         return self._get_state(), random.getstate(), _numpy_state(), _cuda_states()
 
-    def after(self, earlier: tuple[Any, ...], *, backward: bool = False) -> None:
-        """Called right behind the region; writes what changed on the tape."""
-        if not earlier:
-            return
+    def _note_torch(self, earlier: tuple[Any, ...]) -> bool:
         now = self._get_state()
-        drew = not torch.equal(now, earlier[0])
-        if drew:
-            self._tape.append(EntryKind.RANDOM_STATE, b"t" + now.numpy().tobytes())
-        if len(earlier) > 1:
-            drew_others = self._note_others(earlier)
-            probation = self._backwards if backward else self._forwards
-            probation.passed(used=drew_others or (backward and drew))
+        if _equal(now, earlier[0]):
+            return False
+        self._tape.append(_RANDOM_STATE, b"t" + now.numpy().tobytes())
+        return True
 
     def _note_others(self, earlier: tuple[Any, ...]) -> bool:
         drew = False
         if random.getstate() != earlier[1]:
             drew = True
-            self._tape.append(EntryKind.RANDOM_STATE, b"p" + _python_bytes())
+            self._tape.append(_RANDOM_STATE, b"p" + _python_bytes())
         if _numpy_state() != earlier[2]:
             drew = True
-            self._tape.append(EntryKind.RANDOM_STATE, b"n" + _numpy_state())
+            self._tape.append(_RANDOM_STATE, b"n" + _numpy_state())
         cuda = _cuda_states()
         if cuda != earlier[3]:
             drew = True
             for device, state in enumerate(cuda):
-                self._tape.append(EntryKind.RANDOM_STATE, b"c" + _INT.pack(device) + state)
+                self._tape.append(_RANDOM_STATE, b"c" + _INT.pack(device) + state)
         return drew
 
 

@@ -161,7 +161,7 @@ class Session:
             facts=lambda: {
                 "uses_autocast": self._uses_autocast,
                 "uses_batches": self._uses_batches,
-                "clips_at": self.updates.script_max_norm,
+                "clips_at": self.updates.clips_at,
             },
         )
         self.boundary.trail = trail
@@ -309,6 +309,8 @@ class Session:
         self.resumption.silence.end()
         monitor = self.monitor
         try:
+            if self.boundary.experiment is not None:
+                self.boundary.experiment.end()
             self.clinic.judge_waiting()
             if completed and not self.clinic.in_trouble(monitor.steps_done):
                 self.checkpointer.close(ripen=(monitor.steps_done, self.clinic.last_trouble_step))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import psutil
 import torch
 import xxhash
+from torch._C import TensorBase
 from torch.optim import Optimizer
 
 from supervisor.records import NAN, StepRecord
@@ -20,7 +20,12 @@ _MEMORY_EVERY = 20  # steps between two looks at the process's memory (25 us eac
 
 
 class StepProbe:
-    """What was seen since the last update of the lead optimizer."""
+    """What was seen since the last update of the lead optimizer.
+
+    Attributes:
+        grad_norm: None until a norm is known; the script's own clipping gives it for free.
+        norm_of: of how many parameters `grad_norm` is the norm.
+    """
 
     def __init__(self) -> None:
         self.observed: dict[str, float] = {}
@@ -43,13 +48,15 @@ class StepProbe:
         self.loss_scale = NAN
         self.norm_of = 0
 
-    def saw_forward(self, tensors: Iterable[torch.Tensor]) -> None:
+    def saw_forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self.forward_calls += 1
         words = [self.signature]
-        for tensor in tensors:
-            if not self.batch_size and tensor.dim():
-                self.batch_size = tensor.shape[0]
-            words.extend((tensor.dim(), tensor.element_size(), *tensor.shape))
+        is_one = not kwargs and len(args) == 1 and isinstance(args[0], torch.Tensor)
+        for tensor in args if is_one else tensors_in(args, kwargs):
+            shape = tensor.shape
+            if not self.batch_size and shape:
+                self.batch_size = shape[0]
+            words += (len(shape), tensor.element_size(), *shape)
         # Hashes of tuples of numbers are the same in every process, unlike those of strings.
         self.signature = hash(tuple(words)) & _64_BITS
 
@@ -61,22 +68,18 @@ class StepProbe:
         head = first.reshape(-1)[:16].contiguous().view(torch.uint8).numpy().tobytes()
         self.signature = xxhash.xxh3_64_intdigest(head, seed=self.signature)
 
-    def saw_loss(self, value: float) -> None:
-        self.loss += value
-        self.loss_seen = True
-
-    def saw_norm(self, value: float, parameters: int) -> None:
-        """The script clipped: the norm before clipping comes for free."""
-        self.grad_norm = value
-        self.norm_of = parameters
-
     def record(
-        self, step: int, optimizer: Optimizer, *, scaler_skipped: bool = False
+        self, step: int, now: float, optimizer: Optimizer, *, scaler_skipped: bool = False
     ) -> StepRecord:
-        """Returns the record of the step whose update is about to be applied."""
-        now = time.perf_counter()
+        """Returns the record of the step whose update is about to be applied.
+
+        Args:
+            now: `time.time()`; a clock that is set back gives a step time of NaN.
+        """
         elapsed = now - self._last_time
         self._last_time = now
+        if elapsed < 0.0:
+            elapsed = NAN
         if self._steps % _MEMORY_EVERY == 0:
             self._memory_gib = self._memory()
         self._steps += 1
@@ -105,9 +108,12 @@ class StepProbe:
         return float(self._process.memory_info().rss) / _GIB
 
 
-def gradient_norm(optimizer: Optimizer) -> float | None:
-    """Global L2 norm of the gradients that `optimizer` would use now; None if it has none."""
-    parameters = (p for group in optimizer.param_groups for p in group["params"])
+read_number = TensorBase.item
+"""Reads a tensor of one element behind the back of the patched `Tensor.item`."""
+
+
+def gradient_norm(parameters: Iterable[torch.Tensor]) -> float | None:
+    """Global L2 norm of the gradients of `parameters`; None if there are none."""
     grads = [p.grad for p in parameters if p.grad is not None]
     if not grads:
         return None
@@ -116,6 +122,14 @@ def gradient_norm(optimizer: Optimizer) -> float | None:
         return math.sqrt(sum(float(torch.linalg.vector_norm(g.float())) ** 2 for g in dense))
     norms = torch._foreach_norm(dense)
     return float(torch.linalg.vector_norm(torch.stack(norms).float()))
+
+
+def has_gradient(parameter: torch.Tensor) -> bool:
+    """Whether a gradient of earlier steps is still there when the next backward begins."""
+    gradient = parameter.grad
+    if gradient is None:
+        return False
+    return gradient.is_sparse or bool(read_number(gradient.any()))
 
 
 def first_tensor(value: Any, depth: int = 4) -> torch.Tensor | None:
@@ -135,7 +149,7 @@ def first_tensor(value: Any, depth: int = 4) -> torch.Tensor | None:
 def tensors_in(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
     """The tensors among a forward's direct arguments, and one level deep."""
     found: list[torch.Tensor] = []
-    for value in (*args, *kwargs.values()):
+    for value in (*args, *kwargs.values()) if kwargs else args:
         if isinstance(value, torch.Tensor):
             found.append(value)
         elif isinstance(value, (list, tuple)):

@@ -8,10 +8,8 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
-
-import torch
 
 from supervisor.storage.private_files import open_private
 from supervisor.storage.rundir import RunDirectory
@@ -19,7 +17,7 @@ from supervisor.training_state.optimizer_state import optimizer_parameters
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.state import digest
 from supervisor.training_state.tensors import walk
-from supervisor.worker.step_probe import StepProbe
+from supervisor.worker.step_probe import StepProbe, tensors_in
 
 Find = Callable[[], Mapping[str, Any]]
 
@@ -35,10 +33,9 @@ class TrailProbe(StepProbe):
         self._waiting_since: float | None = None
         super().__init__()
 
-    def saw_forward(self, tensors: Iterable[torch.Tensor]) -> None:
-        given = list(tensors)
-        super().saw_forward(given)
-        self._inputs.append(digest({"": given}))
+    def saw_forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        super().saw_forward(args, kwargs)
+        self._inputs.append(digest({"": tensors_in(args, kwargs)}))
 
     def saw_batch(self, batch: Any) -> None:
         if self._waiting_since is not None:

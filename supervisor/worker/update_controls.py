@@ -29,8 +29,14 @@ class UpdateControls:
         self._restore_lr: list[tuple[dict[str, Any], Any]] = []
         self._unhide: Callable[[], None] | None = None
         self.script_clips = False
-        self.script_max_norm: float | None = None
+        self._script_max_norm: Any = None
         self._follower_skip = False
+        self._changed = False
+
+    @property
+    def clips_at(self) -> float | None:
+        """The bound that the script's own clipping had the last time; None if it does not clip."""
+        return None if self._script_max_norm is None else float(self._script_max_norm)
 
     def parameters(self, optimizer: Optimizer) -> list[torch.Tensor]:
         """All parameters, in the order of the groups; a group added later is noticed."""
@@ -41,32 +47,27 @@ class UpdateControls:
             known = self._parameters[id(optimizer)] = (groups, found)
         return known[1]
 
-    def size_of(self, optimizer: Optimizer) -> int:
-        return len(self.parameters(optimizer))
-
-    def has_gradients(self, optimizer: Optimizer) -> bool:
-        """Whether gradients of earlier steps are still there: the script never clears them."""
-        for parameter in self.parameters(optimizer)[:1]:
-            if parameter.grad is not None:
-                return bool(parameter.grad.count_nonzero())
-        return False
-
     def clip_norm_for_script(self, max_norm: float) -> float:
         """The bound that the script's own `clip_grad_norm_` is to use."""
         self.script_clips = True
-        self.script_max_norm = float(max_norm)
-        if self.controls.is_neutral:
+        self._script_max_norm = max_norm
+        controls = self.controls
+        if controls.clip_factor == 1.0 and controls.clip_norm is None is controls.adaptive:
             return max_norm
-        limit = self.controls.max_norm(max_norm)
+        limit = controls.max_norm(max_norm)
         return max_norm if limit is None else limit
 
     def guard_follower(self, optimizer: Optimizer) -> None:
         """An optimizer that steps after the lead (a GAN's second half): skip what is not finite."""
-        norm = gradient_norm(optimizer)
+        norm = gradient_norm(self.parameters(optimizer))
         self._follower_skip = norm is not None and not math.isfinite(norm)
 
     def begin(self, optimizer: Optimizer, step: int) -> None:
+        """Applies the controls to the update of `step` that is about to be made."""
         controls = self.controls
+        if controls.is_neutral and not self.skip_steps and not self._follower_skip:
+            return
+        self._changed = True
         ordered = step in self.skip_steps
         if controls.skip_update or self._follower_skip or ordered:
             why = "ordered after repeated failures" if ordered else "poisoned update"
@@ -82,7 +83,11 @@ class UpdateControls:
                 self._restore_lr.append((group, group["lr"]))
                 group["lr"] = group["lr"] * factor
 
-    def end(self, optimizer: Optimizer) -> None:
+    def end(self) -> None:
+        """Takes back what was changed for the update that was just made."""
+        if not self._changed:
+            return
+        self._changed = False
         for group, lr in self._restore_lr:
             group["lr"] = lr
         self._restore_lr.clear()
