@@ -15,6 +15,14 @@ from typing import Any
 import numpy as np
 
 from supervisor.analysis.explain_criterion import Criterion, criterion_of
+from supervisor.analysis.explain_finding import (
+    LOSS,
+    NOTHING,
+    Finding,
+    exception_of,
+    finding_of,
+    refined,
+)
 from supervisor.analysis.explain_onset import Trouble, find_trouble, healthy, nonfinite
 from supervisor.analysis.explain_replay import (
     Change,
@@ -76,6 +84,7 @@ class Explanation:
         sample: index of the guilty sample in its batch, None if it is none or cannot be told.
         module: dotted path of the first module that leaves the finite range, ``(loss)`` outside
             of the model, None if it cannot be told.
+        operation: the one that leaves it, in the backward pass that whose derivative does.
     """
 
     root_cause: str
@@ -84,6 +93,7 @@ class Explanation:
     onset_step: int
     sample: int | None
     module: str | None
+    operation: str | None
     summary: str
 
     def to_dict(self) -> dict[str, Any]:
@@ -100,6 +110,8 @@ class Explanation:
             lines.append(f"sample: number {self.sample} of the batch")
         if self.module is not None:
             lines.append(f"module: {self.module}")
+        if self.operation is not None:
+            lines.append(f"operation: {self.operation}")
         return "\n".join([*lines, self.summary])
 
 
@@ -169,17 +181,20 @@ class _Case:
         crash = criterion.crash_step(unchanged)
         outcomes = [_outcome(UNCHANGED, crash, self._say)]
         if crash is None:
-            return self._explanation(self._not_again(unchanged), outcomes, None, None, "")
+            return self._explanation(self._not_again(unchanged), outcomes)
         effects = self._effects(names, criterion, crash, outcomes)
         diagnosis = diagnose(
             effects,
             steps_to_crash=crash - self._first_step,
             from_checkpoint=self._start is not None,
         )
+        if diagnosis.root_cause in _WHOLE and not self._is_sudden(crash):
+            return self._explanation(diagnosis, outcomes)
+        finding = self._look(unchanged, crash)
+        diagnosis = refined(diagnosis, finding, is_sudden=self._is_sudden(crash))
         if diagnosis.root_cause in _WHOLE:
-            return self._explanation(diagnosis, outcomes, None, None, "")
-        sample, module, detail = self._narrow(crash)
-        return self._explanation(diagnosis, outcomes, sample, module, detail)
+            return self._explanation(diagnosis, outcomes)
+        return self._explanation(diagnosis, outcomes, finding)
 
     def _effects(
         self, names: Collection[str], criterion: Criterion, crash: int, outcomes: list[Any]
@@ -253,36 +268,27 @@ class _Case:
         text = f"the replay does not crash, but it is not the recorded run ({why})"
         return Diagnosis(root_cause="unknown", confidence=0.2, because=text)
 
-    def _narrow(self, crash: int) -> tuple[int | None, str | None, str]:
-        """Looks at the first bad step: which sample, which module, and a clause about it."""
+    def _look(self, unchanged: Replay, crash: int) -> Finding:
+        """Looks closely at the first bad steps and the one before, whose update may be bad."""
+        first = min(crash, self._trouble.onset_step) if self._is_sudden(crash) else crash
+        bad_steps = range(first, crash + 1)
         if remaining_s(self._deadline) < MIN_REPLAY_S:
-            return None, None, ""
-        step = min(crash, self._trouble.onset_step) if self._is_sudden(crash) else crash
-        replay = self._replay(Change(name="inspection", experiment={"inspect": [step]}))
-        found = replay.inspections.get(step)
-        if found is None:
-            return None, None, ""
-        where = found["nonfinite"] or {}
-        module, detail = None, ""
-        if where.get("found"):
-            module = (where["module"] or None) if where["phase"] != "input" else None
-            detail = where["cause"]
-        elif any(nonfinite(replay.rows[replay.rows["step"] == step])):
-            module, detail = "(loss)", "the model's output is finite, the loss made of it is not"
-        if found["sample"] is not None and module != "(loss)":
-            detail = f"sample {found['sample']} of the batch: {found['sample_reason']}"
-        return found["sample"], module, detail
+            return NOTHING
+        steps = [step for step in (first - 1, *bad_steps) if step >= self._first_step]
+        replay = self._replay(Change(name="inspection", experiment={"inspect": steps}))
+        finding = finding_of(replay.inspections, bad_steps)
+        if finding.kind:
+            return finding
+        if finding.sample is None and any(nonfinite(replay.rows[replay.rows["step"] == crash])):
+            cause = "the model's output is finite, the loss made of it is not"
+            return Finding(module=LOSS, cause=cause)
+        return finding if finding.sample is not None else exception_of(unchanged.note)
 
     def _is_sudden(self, crash: int) -> bool:
         return crash - self._trouble.onset_step <= BEFORE_ONSET
 
     def _explanation(
-        self,
-        diagnosis: Diagnosis,
-        outcomes: list[ReplayOutcome],
-        sample: int | None,
-        module: str | None,
-        detail: str,
+        self, diagnosis: Diagnosis, outcomes: list[ReplayOutcome], finding: Finding = NOTHING
     ) -> Explanation:
         onset = self._trouble.onset_step
         cause = diagnosis.root_cause.replace("_", " ")
@@ -290,21 +296,19 @@ class _Case:
             "unknown": f"The cause of the trouble at step {onset} is not known",
             "transient": f"The trouble at step {onset} was transient",
         }.get(diagnosis.root_cause, f"The trouble at step {onset} comes from the {cause}")
-        summary = f"{told}: {diagnosis.because}."
         advice = _ADVICE[diagnosis.root_cause]
-        summary += (
-            f" {detail[:1].upper()}{detail[1:]}; {advice}."
-            if detail
-            else (f" {advice[:1].upper()}{advice[1:]}.")
-        )
+        if diagnosis.root_cause == "model_code" and finding.fix:
+            advice = finding.fix
+        clauses = "; ".join(clause for clause in (finding.detail, advice) if clause)
         return Explanation(
             root_cause=diagnosis.root_cause,
             confidence=round(diagnosis.confidence, 2),
             replays=tuple(outcomes),
             onset_step=onset,
-            sample=sample,
-            module=module,
-            summary=summary,
+            sample=finding.sample,
+            module=finding.place,
+            operation=finding.operation or None,
+            summary=f"{told}: {diagnosis.because}. {clauses[:1].upper()}{clauses[1:]}.",
         )
 
     def _check_way(self, rundir: RunDirectory) -> None:

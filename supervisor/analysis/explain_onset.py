@@ -27,7 +27,8 @@ class Trouble:
 
     Attributes:
         onset_step: first step at which it was visible.
-        crash_step: step at which it was beyond doubt: not finite, an alarm, the end of the process.
+        crash_step: step at which it was beyond doubt: not finite, an alarm, an update that was left
+            out or rolled back, the end of the process.
         what: a few words.
         is_process: the process ended for another reason than its numbers.
     """
@@ -78,6 +79,13 @@ def first_trouble(rows: np.ndarray, events: Sequence[Mapping[str, Any]]) -> Trou
         candidates.append(Trouble(onset_step=onset, crash_step=step, what="alarm"))
     if candidates:
         return min(candidates, key=lambda trouble: trouble.onset_step)
+    treated = [
+        int(event["step"])
+        for event in events
+        if event["kind"] in ("update_skipped", "rollback") and event.get("step") is not None
+    ]
+    if treated:
+        return Trouble(onset_step=min(treated), crash_step=min(treated), what="treated")
     for event in events:
         if event["kind"] == "worker_exited" and event.get("cause") not in _NO_FAILURE:
             step = 0 if event.get("last_step") is None else int(event["last_step"]) + 1

@@ -31,13 +31,15 @@ class ModuleTrace:
         self._stack: list[str] = []
         self._node: tuple[str, str] | None = None
         self._handles: list[Any] = []
+        self.outside = LOSS
+        """What work outside of the model counts as."""
 
     @property
     def module(self) -> str:
-        """The innermost module at work; ``(loss)`` outside of the model."""
+        """The innermost module at work; `outside` of the model ``(loss)``, if not set otherwise."""
         if self._stack and not self._deriving:
             return self._stack[-1]
-        return self._node[0] if self._node else LOSS
+        return self._node[0] if self._node else self.outside
 
     @property
     def node(self) -> str:
@@ -54,6 +56,11 @@ class ModuleTrace:
 
     def type_of(self, module: str) -> str:
         return self._types.get(module, "")
+
+    def settle(self) -> None:
+        """Nothing is at work: the backward pass is over, or a pass broke off."""
+        self._stack.clear()
+        self._node = None
 
     def mark(self, value: Any, module: str) -> None:
         """Marks the nodes behind the tensors of `value` that nobody marked yet."""

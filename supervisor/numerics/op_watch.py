@@ -30,7 +30,7 @@ class Birth:
     """An operation that made NaN or infinities out of sound inputs.
 
     Attributes:
-        phase: ``forward``, ``loss`` or ``backward``.
+        phase: ``forward``, ``loss``, ``backward`` or ``update``.
         module, module_type: where.
         operation: ``log``; in the backward pass that whose derivative it is.
         kernel: the ATen operation itself, ``aten::log``.
@@ -94,7 +94,8 @@ class OpWatch(TorchDispatchMode):
     ) -> None:
         kernel = func._schema.name
         name = kernel.split("::")[-1].strip("_")
-        results = [tensor for _, tensor in tensors_in(output) if is_float(tensor)]
+        made = args if output is None else output  # in place on a list of tensors: no output
+        results = [tensor for _, tensor in tensors_in(made) if is_float(tensor)]
         bad = [tensor for tensor in results if not _all_finite(tensor)]
         if bad:
             birth = self._birth(kernel, name, args, before, kwargs, bad)

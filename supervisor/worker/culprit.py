@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,10 +18,25 @@ OUTLIER = 20.0
 """A sample's largest element, that many times the median sample's: of another kind."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Culprit:
+    """A sample of a batch; `row` is None without one.
+
+    Attributes:
+        row: its index in the batch.
+        reason: what makes it the guilty one, to follow "sample 3 of the batch:".
+        is_odd: its own values are the reason, not only what the model makes of them.
+    """
+
+    row: int | None = None
+    reason: str = ""
+    is_odd: bool = False
+
+
 def culprit_sample(
     model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], batch: Any
-) -> tuple[int | None, str]:
-    """Returns the index of the guilty sample in the batch, None without one, and why it is it.
+) -> Culprit:
+    """Returns the guilty sample of the batch.
 
     First what the loader and the script hand over is looked at, row by row; then the batch is
     halved and passed forward, without gradients, until one sample is left. State and generators
@@ -29,22 +45,22 @@ def culprit_sample(
     handed = [*named_tensors(batch).values(), *named_tensors([args, dict(kwargs)]).values()]
     rows = _usual_rows(handed)
     if rows < 2:
-        return None, ""
+        return Culprit()
+    handed = [t for t in handed if t.dim() and t.shape[0] == rows and t.is_floating_point()]
     for tensor in handed:
-        if tensor.dim() and tensor.shape[0] == rows and tensor.is_floating_point():
-            row = _nonfinite_row(tensor)
-            if row is not None:
-                return row, "its own values are not finite"
+        row = _nonfinite_row(tensor)
+        if row is not None:
+            return Culprit(row=row, reason="its own values are not finite", is_odd=True)
+    outliers = [row for row in map(_outlying_row, handed) if row is not None]
     with contextlib.suppress(Exception):  # a model that takes no other batch size
         row = _bisect(model, args, kwargs, rows)
         if row is not None:
-            return row, "alone it makes the output non-finite"
-    for tensor in handed:
-        if tensor.dim() and tensor.shape[0] == rows and tensor.is_floating_point():
-            row = _outlying_row(tensor)
-            if row is not None:
-                return row, "its values are far from those of all others"
-    return None, ""
+            reason = "alone it makes the output non-finite"
+            return Culprit(row=row, reason=reason, is_odd=row in outliers)
+    if outliers:
+        reason = "its values are far from those of all others"
+        return Culprit(row=outliers[0], reason=reason, is_odd=True)
+    return Culprit()
 
 
 def _usual_rows(tensors: list[torch.Tensor]) -> int:

@@ -72,6 +72,10 @@ class Experiment:
         if step in wishes.get("inspect", ()):
             self._inspection.begin(step, wishes.get("captures", {}).get(str(step)))
 
+    def end(self) -> None:
+        """Called when the process ends, so that a step that broke off is written down."""
+        self._inspection.end()
+
     def _begin(self, step: int) -> None:
         wishes, controls = self._wishes, self._controls
         if "lr_factor" in wishes:

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from supervisor.errors import SupervisorError
-from supervisor.numerics.nan_locator import find_nonfinite
+from supervisor.numerics.nonfinite_report import sick_tensor, state_of
+from supervisor.numerics.step_watch import StepWatch
 from supervisor.storage.private_files import write_json
 from supervisor.training_state.registry import Registry
 from supervisor.worker.anomaly_scene import named_tensors
@@ -39,6 +39,8 @@ class Inspection:
         self._handles: list[RemovableHandle] = []
         self._seen: dict[str, Any] = {}
         self._looked = False
+        self._probing = False
+        self._watch: StepWatch | None = None
 
     def begin(self, step: int, capture: str | None = None) -> None:
         """Called at the boundary before the step, within its first forward."""
@@ -47,16 +49,19 @@ class Inspection:
             "step": step,
             "sample": None,
             "sample_reason": "",
+            "sample_is_odd": False,
             "nonfinite": None,
-            "problem": "",
             "same_batch": self._is_captured(capture),
             "gradients": {},
             "activations": {},
         }
+        self._watch = StepWatch(self._registry.models, self._registry.optimizers.values())
+        self._watch.prepare()
         for name, model in self._registry.models.items():
-            self._handles.append(
-                model.register_forward_pre_hook(self._before_root, with_kwargs=True)
+            hook_before = model.register_forward_pre_hook(
+                self._before_root, prepend=True, with_kwargs=True
             )
+            self._handles.append(hook_before)
             for path, module in list(model.named_modules())[:MAX_MODULES]:
                 hook = self._activation_hook(path or name)
                 self._handles.append(module.register_forward_hook(hook))
@@ -66,8 +71,12 @@ class Inspection:
                     self._handles.append(parameter.register_post_accumulate_grad_hook(hook_of))
 
     def end(self) -> None:
-        """Called at the next boundary; does nothing if no step is being looked at."""
+        """Called at the next boundary and at the process's end; nothing if no step is looked at."""
+        found = self._watch.end() if self._watch is not None else None
+        self._watch = None
         if self._seen:
+            if found is not None and self._seen["nonfinite"] is None:
+                self._seen["nonfinite"] = found.to_dict()
             self._write()
             self._seen = {}
         for handle in self._handles:
@@ -89,22 +98,33 @@ class Inspection:
         return True
 
     def _before_root(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._looked:
+        if self._looked or self._watch is None:
             return
         self._looked = True
-        batch: Any = kwargs if kwargs and not args else args
+        batch = self._last_batch()
+        sick = (
+            sick_tensor("input", named_tensors([args, kwargs], "input").items())
+            or sick_tensor("input", named_tensors(batch).items())
+            or sick_tensor("parameter", state_of(model))
+        )
+        if sick is not None:
+            self._seen["nonfinite"] = sick.to_dict()
+        self._probing = True
         try:
-            if not (kwargs and args):
-                self._seen["nonfinite"] = find_nonfinite(model, batch).to_dict()
-        except SupervisorError as error:
-            self._seen["problem"] = str(error)
-        sample, reason = culprit_sample(model, args, kwargs, self._last_batch())
-        self._seen["sample"], self._seen["sample_reason"] = sample, reason
+            culprit = culprit_sample(model, args, kwargs, batch)
+        finally:
+            self._probing = False
+        self._seen |= {
+            "sample": culprit.row,
+            "sample_reason": culprit.reason,
+            "sample_is_odd": culprit.is_odd,
+        }
         self._write()
+        self._watch.start()
 
     def _activation_hook(self, path: str) -> Callable[[nn.Module, Any, Any], None]:
         def look(module: nn.Module, args: Any, output: Any) -> None:
-            if path in self._seen["activations"]:
+            if self._probing or path in self._seen["activations"]:
                 return
             tensors = named_tensors(output)
             tensor = next((t for t in tensors.values() if t.is_floating_point()), None)

@@ -113,6 +113,7 @@ def test_what_an_identical_replay_does_not_repeat_was_transient(tmp_path: Path) 
         "onset_step",
         "sample",
         "module",
+        "operation",
         "summary",
     }
 
