@@ -185,6 +185,12 @@ class FastForward(Moments):
             self._finish_step(optimizer)
         self.clock.updated(optimizer)
 
+    def update_failed(self, optimizer: Optimizer) -> None:
+        if self._unhide is not None:
+            self._unhide()
+            self._unhide = None
+        self._disprove(f"step {self.steps_done}: an update raised that did not in the recorded run")
+
     def _finish_step(self, lead: Optimizer) -> None:
         probe = self._probe
         now = StepMark(

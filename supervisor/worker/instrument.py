@@ -33,6 +33,7 @@ class Seen(Protocol):
     def object_found(self, kind: str, found: Any) -> None: ...
     def has_parameters(self, module: Module) -> bool: ...
     def fp32_forced(self) -> bool: ...
+    def update_failed(self, optimizer: Optimizer, depth: int) -> None: ...
 
 
 def instrument(session: Seen) -> None:
@@ -139,6 +140,25 @@ def _patch_updates(session: Seen) -> None:
         if switch.active:
             session.moments.after_update(optimizer)
 
+    # Torch calls no hook when a step raises. It wraps each optimizer's class at its first instance.
+    hooked_step = Optimizer.profile_hook_step
+
+    def profile_hook_step(step: Callable[..., Any]) -> Callable[..., Any]:
+        original = hooked_step(step)
+
+        @functools.wraps(original)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            depth = switch.depth
+            try:
+                return original(*args, **kwargs)
+            except BaseException:
+                if switch.active:
+                    session.update_failed(args[0], depth)
+                raise
+
+        return wrapper
+
+    Optimizer.profile_hook_step = staticmethod(profile_hook_step)  # type: ignore[method-assign,assignment]
     register_optimizer_step_pre_hook(before)
     register_optimizer_step_post_hook(after)
 

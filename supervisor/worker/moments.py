@@ -45,6 +45,13 @@ class Moments(ABC):
         """Just after an optimizer's own step."""
 
     @abstractmethod
+    def update_failed(self, optimizer: Optimizer) -> None:
+        """An optimizer's own step raised, and the script may catch that and go on.
+
+        Called instead of `after_update`, also when `before_update` itself raised.
+        """
+
+    @abstractmethod
     def scale(self, scaler: Any, outputs: Any, call: Call) -> Any:
         """``scaler.scale(loss)``."""
 

@@ -265,6 +265,16 @@ class Monitor(Moments):
         finally:
             self._switch.depth = max(0, self._switch.depth - 1)
 
+    def update_failed(self, optimizer: Optimizer) -> None:
+        """A step that was recorded counts as made: no two may have its number."""
+        try:
+            self._updates.end()
+            if self._row >= 0 and optimizer is self._clock.lead:
+                self._finish_step(optimizer)
+                self._clock.updated(optimizer)
+        except Exception as error:
+            self._update_shield.caught(error)
+
     def _judge(self, optimizer: Optimizer, *, scaler_skipped: bool = False) -> None:
         probe = self.probe
         parameters = self._updates.parameters(optimizer)

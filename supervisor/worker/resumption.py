@@ -83,7 +83,10 @@ class Resumption:
             if not session.settings.fast_forward.enabled:
                 raise ReplayError("fast_forward.enabled is false")
             if end < 0:
-                raise ReplayError("the checkpoint belongs to a run that was resumed approximately")
+                raise ReplayError(
+                    "the tape does not tell how the script came to this checkpoint: an earlier "
+                    "resume was approximate, or an update raised"
+                )
             reader = TapeReader(session.rundir.tape(session.rank), end=end)
         except ReplayError as error:
             reader, problem = TapeReader.empty(), str(error)

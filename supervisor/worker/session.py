@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch.nn import Module
+from torch.optim import Optimizer
 
 from supervisor.actions.base import ActionContext, carry_out
 from supervisor.actions.catalogue import build_actions
@@ -239,6 +240,19 @@ class Session:
     def fp32_forced(self) -> bool:
         self._uses_autocast = True
         return self.controls.fp32
+
+    def update_failed(self, optimizer: Optimizer, depth: int) -> None:
+        """Ends what is open of an update that raised; the script may go on behind it.
+
+        A replay makes no updates, so none of its fails: from here on no resume is exact.
+
+        Args:
+            optimizer: whose step raised.
+            depth: of the switch, before that step.
+        """
+        self.switch.depth = depth
+        self.tape_is_whole = False
+        self.moments.update_failed(optimizer)
 
     # --- the user's API ----------------------------------------------------------------------
 
