@@ -78,6 +78,11 @@ class FlightRecorder:
             raise
         self._slots = {name: slot for slot, name in enumerate(self._known_names())}
 
+    @property
+    def rows(self) -> int:
+        """How many rows there are: the next step's row."""
+        return self._rows
+
     def append(
         self,
         record: StepRecord,

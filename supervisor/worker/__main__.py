@@ -67,8 +67,7 @@ class Worker:
             self._end(completed=False)
             self._show(error)
             return self._leave(self._exception_note(error), 1)
-        self._end(completed=True)
-        return self._leave(ExitNote(kind="completed", code=0), 0)
+        return self._script_ended()
 
     def _torch_is_here(self) -> None:
         """Called when the script has imported torch: supervision begins."""
@@ -83,11 +82,21 @@ class Worker:
 
         return Run(self._rundir.root)
 
+    def _script_ended(self) -> int:
+        """It came to its end: complete, unless its training was still being fast-forwarded."""
+        shortfall = self._session.shortfall if self._session is not None else ""
+        if not shortfall:
+            self._end(completed=True)
+            return self._leave(ExitNote(kind="completed", code=0), 0)
+        self._session.warn(shortfall)
+        self._end(completed=False)
+        print(f"supervisor: error: {shortfall}", file=sys.stderr)
+        return self._leave(ExitNote(kind="user_error", message=shortfall), 1)
+
     def _script_exits(self, leaving: SystemExit) -> int:
         code = leaving.code
         if code is None or code == 0:
-            self._end(completed=True)
-            return self._leave(ExitNote(kind="completed", code=0), 0)
+            return self._script_ended()
         self._end(completed=False)
         if isinstance(code, int):
             return self._leave(ExitNote(kind="system_exit", code=code), code & 0xFF)
@@ -125,7 +134,7 @@ class Worker:
         import time
 
         last = self._session.monitor.steps_done - 1 if self._session is not None else -1
-        if self._session is not None and self._session.switch_was_replaying:
+        if self._session is not None and self._session.shortfall:
             last = -1
         note = dataclasses.replace(
             note, last_step=last if last >= 0 else None, phase=self._phase(), time=time.time()

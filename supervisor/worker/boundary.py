@@ -19,6 +19,7 @@ from supervisor.worker.user_frames import user_frames
 
 if TYPE_CHECKING:
     from supervisor.worker.experiment import Experiment
+    from supervisor.worker.first_step import FirstStep
 
 MIN_SNAPSHOT_STEPS = 5
 MAX_SNAPSHOT_STEPS = 50
@@ -29,6 +30,7 @@ class Boundary:
 
     Attributes:
         leave: set from outside (a signal, an action): ("interrupted"|"restart"|"stop", reason).
+        first_step: set by a resume; looked at once, when its step is done.
     """
 
     def __init__(
@@ -41,12 +43,14 @@ class Boundary:
         checkpointer: Checkpointer,
         clinic: Clinic,
         tape_offset: Callable[[], int],
+        steps_recorded: Callable[[], int],
         grads_matter: Callable[[], bool],
         controls_state: Callable[[], dict[str, Any]],
     ) -> None:
         self.leave: tuple[str, str] | None = None
         self.trail: Trail | None = None
         self.experiment: Experiment | None = None
+        self.first_step: FirstStep | None = None
         self._settings = settings
         self._state = state
         self._held = held
@@ -54,6 +58,7 @@ class Boundary:
         self._checkpointer = checkpointer
         self._clinic = clinic
         self._tape_offset = tape_offset
+        self._steps_recorded = steps_recorded
         self._grads_matter = grads_matter
         self._controls_state = controls_state
         self._next_snapshot = 1.0 if settings.snapshot.enabled else math.inf
@@ -78,12 +83,16 @@ class Boundary:
             or self._clinic.wants_boundary
             or self._first
             or self.leave is not None
+            or self.first_step is not None
             or self.trail is not None
             or self.experiment is not None
             or self._checkpointer.wants_boundary(step, now)
             or step >= self._last_step
         ):
             return
+        if self.first_step is not None:
+            first, self.first_step = self.first_step, None
+            first.compare()
         if self._first:
             self._first = False
             self._held.begin(user_frames())
@@ -133,6 +142,7 @@ class Boundary:
         state = self._state.capture(held=held, include_grads=self._grads_matter())
         meta = {
             "tape_offset": self._tape_offset(),
+            "steps_recorded": self._steps_recorded(),
             "pipeline": self._clinic.pipeline.state_dict(),
             "controls": self._controls_state(),
             "held_left_out": self._held.left_out,

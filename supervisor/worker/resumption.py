@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from supervisor.actions.controls import Ramp
-from supervisor.errors import CheckpointError, ReplayError
+from supervisor.errors import CheckpointDamaged, CheckpointError, ReplayError
 from supervisor.storage.checkpoints import Checkpoint
 from supervisor.storage.tape import TapeReader
 from supervisor.training_state.codec import read_state
+from supervisor.training_state.comparison import first_difference
+from supervisor.training_state.state import ALL_PARTS, digest
 from supervisor.worker.fast_forward import FastForward
+from supervisor.worker.first_step import FirstStep
 from supervisor.worker.moments import Moments
 from supervisor.worker.silence import Silence
 from supervisor.worker.user_frames import modules_in, user_frames
@@ -46,6 +49,20 @@ class Resumption:
         return self._start is not None
 
     @property
+    def shortfall(self) -> str:
+        """What to tell when the script ends before its fast-forward has arrived; empty after."""
+        if self._start is None or self._replay is None:
+            return ""
+        step, done, why = self._start.checkpoint.step, self._replay.steps_done, ""
+        if self._replay.disproof is not None:
+            why = f" ({self._replay.disproof})"
+        return (
+            f"the script ended after {done} fast-forwarded steps, before step {step} of its "
+            f"checkpoint{why}: the weights were never put back, and what it saved at its end is "
+            "not trained: give it the arguments it had, or a new run directory"
+        )
+
+    @property
     def tape_offset(self) -> int:
         """How much of the tape belongs to the checkpoint; 0 without one."""
         if self._start is None:
@@ -63,7 +80,9 @@ class Resumption:
         for checkpoint in [*wanted, *reversed(older)]:
             try:
                 session.ring.verify(checkpoint)
-                return Start(checkpoint=checkpoint, state=read_state(checkpoint.path))
+                start = Start(checkpoint=checkpoint, state=read_state(checkpoint.path))
+                check_digest(start)
+                return start
             except CheckpointError as error:
                 session.journal.write(
                     "checkpoint_rejected", step=checkpoint.step, reason=str(error)
@@ -123,6 +142,8 @@ class Resumption:
         session.monitor.continue_at(step, self._replay.clock)
         session.monitor.probe.signature = self._replay.batch_signature
         session.boundary.continue_at(step, set(start.state.get("held", {})))
+        if not reasons and not session.order.fp32:
+            self._expect_the_same_loss(start.checkpoint)
         session.journal.write(
             "resumed",
             step=step,
@@ -153,6 +174,7 @@ class Resumption:
             # Before the state: a model that is half precision itself would lose digits of it.
             session.use_fp32(start.checkpoint.step)
         session.state.restore(start.state)
+        problems += self._verify(start.state)
         if replayed:
             problems += session.held.put_back(frames, start.state.get("held", {}))
         session.controls.load_state_dict(meta["controls"])
@@ -161,6 +183,25 @@ class Resumption:
         problems += meta.get("held_left_out", [])
         return problems + list(start.state.get("left_out", []))
 
+    def _verify(self, saved: dict[str, Any]) -> list[str]:
+        """Captures what was just restored and compares it with what was saved."""
+        session = self._session
+        if session.order.fp32:
+            return []  # the saved weights were converted on purpose
+        live = session.state.capture(include_grads="grads" in saved)
+        parts = ALL_PARTS & saved.keys() & live.keys()
+        name = first_difference({p: saved[p] for p in parts}, {p: live[p] for p in parts})
+        return [] if name is None else [f"{name} is not as it was saved, after it was put back"]
+
+    def _expect_the_same_loss(self, checkpoint: Checkpoint) -> None:
+        row = checkpoint.meta.get("steps_recorded")
+        if row is not None:
+            session = self._session
+            recorder = session.recorder
+            session.boundary.first_step = FirstStep(
+                session.journal, recorder.path, checkpoint.step, int(row), recorder.rows
+            )
+
     def _be_careful(self) -> None:
         """After numerical trouble the run goes on carefully for a while (REQUIREMENTS K8)."""
         order, controls = self._session.order, self._session.controls
@@ -168,3 +209,17 @@ class Resumption:
             controls.lr_factor = order.lr_factor
             controls.ramp = Ramp(order.lr_factor, 1.0, order.careful_steps)
         controls.fp32 = controls.fp32 or order.fp32
+
+
+def check_digest(start: Start) -> None:
+    """What was read must be what lay in memory when the checkpoint was made.
+
+    Raises:
+        CheckpointDamaged: it changed before it was written, as in a faulty memory.
+    """
+    stated = start.checkpoint.meta.get("digest")
+    if stated is not None and digest(start.state) != stated:
+        raise CheckpointDamaged(
+            f"{start.checkpoint.path}: its state is not the one that was copied: use an older "
+            "checkpoint, and check this machine's memory"
+        )

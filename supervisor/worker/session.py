@@ -125,6 +125,7 @@ class Session:
             checkpointer=self.checkpointer,
             clinic=self.clinic,
             tape_offset=self._tape_offset,
+            steps_recorded=lambda: self.recorder.rows,
             grads_matter=lambda: self.monitor.grads_matter,
             controls_state=self.controls.state_dict,
         )
@@ -283,9 +284,9 @@ class Session:
         return max(1, int(wanted * self.controls.batch_factor))
 
     @property
-    def switch_was_replaying(self) -> bool:
-        """Whether the process ended before its fast-forward did."""
-        return self.resumption.is_pending
+    def shortfall(self) -> str:
+        """Why a script that came to its end has not trained; empty if it has."""
+        return self.resumption.shortfall
 
     # --- telling -----------------------------------------------------------------------------
 

@@ -1,0 +1,82 @@
+"""What is looked at once more when a resumed run stands where the killed one stood."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from supervisor.errors import CheckpointDamaged
+from supervisor.storage.checkpoints import Checkpoint
+from supervisor.training_state.state import digest
+from supervisor.worker.resumption import Start, check_digest
+from tests.scenarios.loop_styles import script
+from tests.scenarios.runs import supervised
+
+SETTINGS = ("checkpoint.every_steps=4", "checkpoint.background=false")
+KILL = "[{kind: sigkill, step: 9}]"
+LOOP = """
+import os
+steps = 2 if os.path.exists("begun") else 40
+open("begun", "w").close()
+model = make_model(); optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+for step in range(steps):
+    i = torch.randint(0, 96, (8,))
+    loss = F.mse_loss(model(X[i]), Y[i]); optimizer.zero_grad(); loss.backward(); optimizer.step()
+result = model.state_dict()
+"""
+TOSSED = """
+import os
+model = make_model(); optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+for step in range(20):
+    i = torch.randint(0, 96, (8,)); noise = 0.01 * os.urandom(1)[0]
+    loss = F.mse_loss(model(X[i]), Y[i]) + noise
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+result = model.state_dict()
+"""
+
+
+def test_the_first_step_has_the_loss_it_had_before_the_kill(tmp_path: Path) -> None:
+    ended = supervised(tmp_path, script("weight average by hand"), settings=SETTINGS, faults=KILL)
+
+    (found,) = ended.events("state_found")
+    assert found["step"] == 8
+    assert found["loss"] == found["recorded_loss"]
+    assert ended.events("warning") == []
+
+
+def test_another_loss_in_the_first_step_is_told_with_both_numbers(tmp_path: Path) -> None:
+    prelude = script("weight average by hand").split("import copy")[0]
+    text = f"{prelude}{TOSSED}torch.save(result, sys.argv[-1])\n"
+
+    ended = supervised(tmp_path, text, settings=SETTINGS, faults=KILL)
+
+    (warning,) = ended.events("warning")
+    assert warning["step"] == 8
+    assert "before the kill it was" in warning["message"]
+    assert ended.events("state_found") == []
+
+
+def test_a_script_that_ends_before_its_fast_forward_has_failed(tmp_path: Path) -> None:
+    prelude = script("weight average by hand").split("import copy")[0]
+    text = f"{prelude}{LOOP}torch.save(result, sys.argv[-1])\n"
+
+    ended = supervised(tmp_path, text, settings=SETTINGS, faults=KILL)
+
+    told = "the script ended after 2 fast-forwarded steps, before step 8 of its checkpoint"
+    assert ended.returncode == 1
+    assert told in ended.stderr
+    assert [told in e["message"] for e in ended.events("warning")] == [True]
+    assert json.loads((ended.run_dir / "run.json").read_text())["state"] == "failed"
+    assert [e["cause"] for e in ended.events("worker_exited")] == ["killed", "user_error"]
+
+
+def test_a_state_that_is_not_the_one_copied_is_refused(tmp_path: Path) -> None:
+    state = {"format": 1, "models": {"model_0": {"bias": 1.5}}}
+    checkpoint = Checkpoint(step=4, path=tmp_path, meta={"digest": digest(state)})
+    check_digest(Start(checkpoint=checkpoint, state=state))
+
+    state["models"] = {"model_0": {"bias": 1.25}}
+    with pytest.raises(CheckpointDamaged, match="not the one that was copied"):
+        check_digest(Start(checkpoint=checkpoint, state=state))
