@@ -122,6 +122,8 @@ class Guard:
         if not record.loss_seen or not self.settings.skip_spike:
             return False, ""
         loss, window = record.loss, self.loss
+        if self._is_usual(loss, window) and loss <= self._highest_loss:
+            return False, ""
         if not self._is_absurd(loss, window) and not self._is_leap(loss):
             return False, ""
         return True, f"loss {loss:.6g} against a recent median of {window.median:.6g}"
@@ -134,10 +136,14 @@ class Guard:
             return self.settings.skip_nonfinite, f"gradient norm {norm:g}"
         if not record.grad_norm_seen or not self.settings.skip_spike:
             return False, ""
-        if not self._is_absurd(norm, self._grad):
+        if self._is_usual(norm, self._grad) or not self._is_absurd(norm, self._grad):
             return False, ""
         median = self._grad.median
         return True, f"gradient norm {norm:.6g} against a recent median of {median:.6g}"
+
+    def _is_usual(self, value: float, window: RobustWindow) -> bool:
+        """Whether `value` cannot be absurd, whatever the median is: a cheap look first."""
+        return 0.0 < window.floor < math.inf and value <= self.settings.spike_factor * window.floor
 
     def _is_absurd(self, value: float, window: RobustWindow) -> bool:
         if len(window) < MIN_WINDOW or window.median <= 0:
@@ -153,9 +159,9 @@ class Guard:
 
     def _is_leap(self, loss: float) -> bool:
         window = self.loss
-        if len(window) < MIN_WINDOW or window.lowest <= 0:
+        if len(window) < MIN_WINDOW or not loss > RECORD_LEAP * self._highest_loss:
             return False
-        leapt = loss > RECORD_LEAP * self._highest_loss and loss > LEAP_RISE * window.median
+        leapt = window.lowest > 0 and loss > LEAP_RISE * window.median
         return leapt and _is_unusual(loss, window)
 
     def _accept(self, record: StepRecord) -> None:

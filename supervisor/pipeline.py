@@ -16,9 +16,9 @@ from supervisor.settings import PolicySettings, RunSettings
 from supervisor.storage.case_advisor import CaseAdvisor
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Judgement:
-    """What the pipeline thinks of one step.
+    """What the pipeline thinks of one step. Nobody changes one.
 
     Attributes:
         record: the step.
@@ -73,12 +73,13 @@ class Pipeline:
         alerts: list[Alert] = []
         errors: list[str] = []
         scores: dict[str, float] = {}
-        for detector in list(self.detectors):
+        for detector in self.detectors:
             try:
                 alert = detector.update(record)
-                scores[detector.name] = float(detector.score)
+                if detector.score:
+                    scores[detector.name] = float(detector.score)
             except Exception as error:  # a user's detector may do anything
-                self.detectors.remove(detector)
+                self.detectors = [d for d in self.detectors if d is not detector]
                 errors.append(f"{detector.name}: {type(error).__name__}: {error}: switched off")
                 continue
             if alert is not None:

@@ -61,13 +61,9 @@ class CrashPredictor:
         self._judge_nonfinite(found, scores)
         self._judge_loss(found, record)
         self._judge_gradient(found, record)
-        causes = dict(CAUSES)
-        for name, (cause, probability) in HAZARDS.items():
-            score = scores.get(name, 0.0)
-            if score >= 1.0:
-                found[name] = min(0.95, probability + 0.1 * min(score - 1.0, 3.0))
-                causes[name] = cause
-        return self._conclude(record, found, causes)
+        if scores and max(scores.values()) >= 1.0:
+            self._judge_hazards(found, scores)
+        return self._conclude(record, found)
 
     def _judge_nonfinite(self, found: dict[str, float], scores: Mapping[str, float]) -> None:
         score = scores.get("nonfinite", 0.0)
@@ -76,6 +72,12 @@ class CrashPredictor:
             found["repeated_overflow"] = 0.6
         elif score >= 2.0:
             found["nonfinite"] = 0.95 if sum(self._nonfinite) > 1 else 0.8
+
+    def _judge_hazards(self, found: dict[str, float], scores: Mapping[str, float]) -> None:
+        for name, (_, probability) in HAZARDS.items():
+            score = scores.get(name, 0.0)
+            if score >= 1.0:
+                found[name] = min(0.95, probability + 0.1 * min(score - 1.0, 3.0))
 
     def _judge_loss(self, found: dict[str, float], record: StepRecord) -> None:
         loss = self._loss
@@ -114,9 +116,7 @@ class CrashPredictor:
         if sum(self._grad_huge) == 3:
             found["gradient_persistence"] = 0.6
 
-    def _conclude(
-        self, record: StepRecord, found: dict[str, float], causes: Mapping[str, Cause]
-    ) -> CrashRisk:
+    def _conclude(self, record: StepRecord, found: dict[str, float]) -> CrashRisk:
         if not found:
             self._onset = -1
             return CrashRisk(step=record.step, probability=0.0)
@@ -131,7 +131,7 @@ class CrashPredictor:
             step=record.step,
             probability=probability,
             contributions=found,
-            cause=causes[main],
+            cause=CAUSES[main] if main in CAUSES else HAZARDS[main][0],
             reason=self._reason(main, record),
             warning=probability >= WARN,
             alarm=probability >= ALARM,

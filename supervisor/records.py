@@ -133,9 +133,9 @@ class Alert:
         return {f.name: plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class CrashRisk:
-    """Probability of a crash within `horizon_steps`, explained.
+    """Probability of a crash within `horizon_steps`, explained. Nobody changes one.
 
     Attributes:
         probability: 0...1.

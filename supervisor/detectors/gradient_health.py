@@ -72,9 +72,11 @@ class GradientHealthDetector(Detector):
         if norm < self.vanish_below:
             return "grad_vanishing"
         window = self._window
-        # A deviation of f x the mean needs a value of f^2 x the mean at least: cheap look first.
-        line = max(1.0, self.variance_factor) * self.variance_factor * window.median
-        if len(window) < self.window or window.highest < line:
+        # A deviation of f x the mean needs a value of f^2 x the mean at least: cheap looks first.
+        factor = max(1.0, self.variance_factor) * self.variance_factor
+        if len(window) < self.window or window.ceiling < factor * window.floor:
+            return ""
+        if window.highest < factor * window.median:
             return ""
         return "grad_variance" if window.std > self.variance_factor * window.mean else ""
 

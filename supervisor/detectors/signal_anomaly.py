@@ -29,7 +29,8 @@ class SignalAnomalyDetector(Detector):
             logs; the sensitive preset uses 2, which gives 46 in 10,000.
         window: steps the band is computed from.
         min_window: steps that must have been seen before the band counts.
-        min_rise: smallest relative excess over the median that can be an anomaly.
+        min_rise: smallest relative excess over the median that can be an anomaly; below it the
+            score is 0.
         jump: relative change against the previous step.
         jump_steps: steps in a row above the level before the jump that make it persistent.
     """
@@ -107,8 +108,11 @@ class SignalAnomalyDetector(Detector):
         if len(self._band) < self.min_window or value < 0 <= self._band.lowest:
             return None
         inner = self._inner(value) if value >= 0 or self._negative else value
-        median, sigma = self._band.median, self._band.sigma
+        median = self._band.median
         floor = math.log1p(self.min_rise)
+        if inner - median <= floor and not self._negative:
+            return None  # no anomaly whatever the spread is
+        sigma = self._band.sigma
         if self._negative:
             floor = self.min_rise * max(abs(median), sigma)
         width = max(self.k * sigma, floor)

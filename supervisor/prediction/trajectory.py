@@ -15,6 +15,9 @@ TINY = 1e-12
 
 RECORD_RISE = math.log(1.5)
 
+SMALL_RISE = math.log(1.1)
+"""The smallest rise that a rule of the predictor looks at."""
+
 WAIT = 20
 """Steps until a value enters the tail: long enough to know that it was no trouble."""
 
@@ -31,7 +34,8 @@ class Trajectory:
     units of its own spread.
 
     Attributes:
-        z: scales above the median of the reference, which ends a few steps ago.
+        z: scales above the median of the reference, which ends a few steps ago; 0 for a rise that
+            is too small for any rule.
         rise: log-ratio to that median; in the linear domain the rise in spreads / 10.
         above_tail: above the 99th percentile of the last `tail` values, outliers included.
         above_record: above all of the last `tail` values; a healthy heavy-tailed run has one such
@@ -98,9 +102,14 @@ class Trajectory:
         if not self.is_ready:
             self.calm()
             return
+        rise = inner - self.reference.median
+        if rise <= SMALL_RISE and inner <= self._highest and not self._linear:
+            self.calm()
+            self.rise = rise
+            return
         unit = 10.0 * self.reference.scale if self._linear else 1.0
         self.z = self.reference.z(inner)
-        self.rise = (inner - self.reference.median) / unit
+        self.rise = rise / unit
         line = record = self.reference.window.highest
         if len(self.tail):
             line = max(line, self.tail.quantile(0.99))

@@ -29,6 +29,38 @@ def test_median_and_mad_are_those_of_the_last_values(values: list[float], size: 
     assert window.values() == last
 
 
+OPERATIONS = st.lists(
+    st.one_of(
+        st.floats(-1e6, 1e6).map(lambda value: ("add", value)),
+        st.integers(1, 40).map(lambda size: ("shrink", size)),
+        st.just(("ask", 0)),
+    ),
+    max_size=120,
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(OPERATIONS, st.integers(1, 40))
+def test_a_window_asked_now_and_then_knows_its_order(
+    operations: list[tuple[str, float]], size: int
+) -> None:
+    window, last = RobustWindow(size), list[float]()
+
+    for name, value in operations:
+        if name == "add":
+            window.add(value)
+            last = [*last, value][-size:]
+        elif name == "shrink":
+            window.shrink(int(value))
+            last = last[-int(value) :]
+        elif last:
+            assert (window.lowest, window.highest) == (min(last), max(last))
+            assert window.median == statistics.median(last)
+
+    assert window.values() == last
+    assert all(window.floor <= value <= window.ceiling for value in last)
+
+
 def test_a_window_ignores_what_is_not_finite() -> None:
     window = RobustWindow(3)
 

@@ -117,8 +117,9 @@ class Reference:
         self._scale = None
 
     def _admit(self, value: float) -> None:
-        known = len(self.window) >= 10
-        if known and value - self.window.median > self.reject_z * self.scale:
+        rise = value - self.window.median if len(self.window) >= 10 else -math.inf
+        # The scale is `floor` at least, and costs more than all the rest.
+        if rise > self.reject_z * self.floor and rise > self.reject_z * self.scale:
             self._rejected.append(value)
             if len(self._rejected) >= self.adopt_after:
                 self._adopt()
