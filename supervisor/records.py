@@ -208,7 +208,11 @@ class ActionResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerExit:
-    """How one attempt of one rank ended, with the evidence (event ``worker_exited``)."""
+    """How one attempt of one rank ended, with the evidence (event ``worker_exited``).
+
+    `asks_batch_size` says that the script calls `supervisor.batch_size`: it can train in smaller
+    microbatches.
+    """
 
     cause: ExitCause
     returncode: int | None = None
@@ -216,6 +220,7 @@ class WorkerExit:
     last_step: int | None = None
     evidence: tuple[str, ...] = ()
     retry: bool = True
+    asks_batch_size: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,6 +235,7 @@ class WorkerOrder:
         lr_factor: conservative learning-rate factor to begin with (1.0 = none), see K8.
         careful_steps: how many steps the conservative settings last.
         fp32: begin with the FP32 fallback switched on.
+        batch_factor: by which `supervisor.batch_size` multiplies from the start on, at most.
         experiment: what a controlled replay changes (`supervisor explain`); empty in every run.
     """
 
@@ -240,6 +246,7 @@ class WorkerOrder:
     lr_factor: float = 1.0
     careful_steps: int = 0
     fp32: bool = False
+    batch_factor: float = 1.0
     experiment: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -67,6 +67,7 @@ class Chronicle:
             skip_steps=order.skip_steps,
             lr_factor=order.lr_factor,
             fp32=order.fp32,
+            batch_factor=order.batch_factor,
         )
 
     def merge(self) -> list[dict[str, Any]]:
@@ -134,6 +135,7 @@ class Chronicle:
             checkpoint_step=order.checkpoint_step,
             skip_steps=order.skip_steps,
             lr_factor=order.lr_factor,
+            batch_factor=order.batch_factor,
         )
         self._teller.say(describe_next(order.attempt, order.checkpoint_step, verdict.delay_s))
 

@@ -218,6 +218,7 @@ def _exit(ending: Ending, cause: ExitCause, *evidence: str, retry: bool = True) 
         last_step=last_step,
         evidence=tuple(line for line in evidence if line),
         retry=retry,
+        asks_batch_size=ending.note is not None and ending.note.asks_batch_size,
     )
 
 

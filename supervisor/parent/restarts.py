@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from supervisor.parent.backoff import Backoff
@@ -12,6 +12,9 @@ from supervisor.records import ExitCause, WorkerExit
 from supervisor.settings import RestartSettings
 
 NUMERICAL = (ExitCause.NONFINITE,)
+MEMORY = (ExitCause.OUT_OF_MEMORY, ExitCause.HOST_OUT_OF_MEMORY)
+SMALLEST_BATCH = 1 / 16
+"""As the action `smaller_batch`: below it the fixed cost of a microbatch outweighs its memory."""
 _FAILURES_UNTIL_SKIP = 2
 _FAILURES_UNTIL_STOP = 3
 _NUMERICAL_UNTIL_FP32 = 2
@@ -28,17 +31,20 @@ class Verdict:
         reason: why, in one sentence.
         delay_s: wait before the attempt.
         start: from the newest ``stable`` checkpoint, or the ``latest`` one that is whole.
-        skip_steps, lr_factor, careful_steps, fp32: see `WorkerOrder`.
+        before_step: only checkpoints of earlier steps, so that the new settings are in force there.
+        skip_steps, lr_factor, careful_steps, fp32, batch_factor: see `WorkerOrder`.
     """
 
     again: bool
     reason: str
     delay_s: float = 0.0
     start: Start = "latest"
+    before_step: int | None = None
     skip_steps: tuple[int, ...] = ()
     lr_factor: float = 1.0
     careful_steps: int = 0
     fp32: bool = False
+    batch_factor: float = 1.0
 
 
 @dataclass(slots=True)
@@ -48,6 +54,7 @@ class _Memory:
     without_progress: int = 0
     numerical: int = 0
     base_step: int = -1
+    batch_factor: float = 1.0
     failures: Counter[tuple[str, int | None]] = field(default_factory=Counter)
     skip_steps: set[int] = field(default_factory=set)
 
@@ -79,6 +86,10 @@ class RestartPolicy:
             risky: the crash risk was at the alarm line when the attempt ended, so its newest
                 state may be sick although the process died of something else.
         """
+        if worker_exit.cause in MEMORY and self._memory.batch_factor > SMALLEST_BATCH:
+            self._memory.batch_factor /= 2
+            if worker_exit.asks_batch_size:
+                return self._with_smaller_batches(worker_exit)
         numerical = worker_exit.cause in NUMERICAL or risky
         self._count(worker_exit, numerical=numerical)
         key = (failure_key(worker_exit), worker_exit.last_step)
@@ -101,6 +112,21 @@ class RestartPolicy:
             )
         return self._again(reason, numerical=numerical)
 
+    def _with_smaller_batches(self, worker_exit: WorkerExit) -> Verdict:
+        """Not counted as a crash: each is another remedy, and there are only four.
+
+        The script asked for the size of a step's microbatches before the forward at whose entry a
+        checkpoint is made, so one of the very step that failed would come with the old size.
+        """
+        part = round(1 / self._memory.batch_factor)
+        last_step = worker_exit.last_step
+        return replace(
+            self._again(
+                f"memory ran out: microbatches of 1/{part}, as many more of them", numerical=False
+            ),
+            before_step=0 if last_step is None else last_step + 1,
+        )
+
     def _count(self, worker_exit: WorkerExit, *, numerical: bool) -> None:
         memory = self._memory
         last_step = worker_exit.last_step
@@ -122,6 +148,7 @@ class RestartPolicy:
             skip_steps=tuple(sorted(memory.skip_steps)),
             lr_factor=settings.careful_lr_factor**memory.numerical if numerical else 1.0,
             careful_steps=settings.careful_steps if numerical else 0,
+            batch_factor=memory.batch_factor,
             fp32=numerical and memory.numerical >= _NUMERICAL_UNTIL_FP32,
         )
 

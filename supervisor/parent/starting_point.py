@@ -35,7 +35,11 @@ class StartingPoint:
 
 
 def after_failure(
-    checkpoints: Checkpoints, start: str, *, onset_step: int | None = None
+    checkpoints: Checkpoints,
+    start: str,
+    *,
+    onset_step: int | None = None,
+    before_step: int | None = None,
 ) -> StartingPoint:
     """Returns where an attempt starts after another one failed.
 
@@ -44,10 +48,15 @@ def after_failure(
         start: ``stable`` after numerical trouble, else ``latest``.
         onset_step: first step at which the trouble was visible, if known. Early in a run nothing
             is stable yet; then a checkpoint from well before the onset is the next best.
+        before_step: with ``latest``, only checkpoints of earlier steps.
     """
     if start != "stable":
-        newest = checkpoints.newest_verified()
-        return _point(newest, "newest verified checkpoint")
+        newest = checkpoints.newest_verified(before_step)
+        if before_step is None:
+            return _point(newest, "newest verified checkpoint")
+        return _point(
+            newest, f"newest verified checkpoint before step {before_step}", is_older=True
+        )
     stable = checkpoints.last_stable()
     if stable is not None:
         return _point(stable, "newest stable checkpoint", is_older=True)
@@ -87,5 +96,7 @@ def _of_step(checkpoints: Checkpoints, wish: str) -> Checkpoint:
 
 def _point(found: Checkpoint | None, reason: str, *, is_older: bool = False) -> StartingPoint:
     if found is None:
-        return StartingPoint(step=None, reason="no checkpoint yet: from the start")
+        return StartingPoint(
+            step=None, reason="no checkpoint to use: from the start", is_older=is_older
+        )
     return StartingPoint(step=found.step, reason=reason, is_older=is_older)

@@ -164,7 +164,9 @@ class _Run:
     def _next_order(self, attempt: int, verdict: Verdict) -> WorkerOrder:
         risk = self.replica.risk
         onset_step = risk.onset_step if risk is not None and risk.onset_step >= 0 else None
-        start = starting_point.after_failure(self._ring, verdict.start, onset_step=onset_step)
+        start = starting_point.after_failure(
+            self._ring, verdict.start, onset_step=onset_step, before_step=verdict.before_step
+        )
         self._leave_behind(start)
         return WorkerOrder(
             attempt=attempt,
@@ -174,6 +176,7 @@ class _Run:
             lr_factor=verdict.lr_factor,
             careful_steps=verdict.careful_steps,
             fp32=verdict.fp32,
+            batch_factor=verdict.batch_factor,
         )
 
     def _leave_behind(self, start: StartingPoint) -> None:

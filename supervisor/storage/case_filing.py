@@ -118,8 +118,12 @@ def _of_exit(events: Sequence[Event], index: int) -> tuple[int, str, str, str]:
     if restart is None or restart["kind"] != "restart":
         return index, cause, "none", "failed"
     treatment = "restart"
+    before = [e for e in events[:index] if e["kind"] == "restart"]
+    earlier_factor = float(before[-1].get("batch_factor", 1.0)) if before else 1.0
     if restart.get("skip_steps"):
         treatment = "restart_skipping_steps"
+    elif float(restart.get("batch_factor", 1.0)) < earlier_factor:
+        treatment = "restart_with_smaller_batch"
     elif float(restart.get("lr_factor", 1.0)) < 1.0:
         treatment = "restart_with_lower_lr"
     after = next((e for e in later if e["kind"] == "worker_exited"), None)

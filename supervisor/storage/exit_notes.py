@@ -40,6 +40,7 @@ class ExitNote:
         evidence: sentences for the report.
         phase: one of `EXIT_PHASES`.
         memory: figures of memory at the end, in GiB or counts.
+        asks_batch_size: the script called `supervisor.batch_size`.
         time: when the note was written, unix seconds: of several ranks, the first is the cause.
     """
 
@@ -52,6 +53,7 @@ class ExitNote:
     evidence: tuple[str, ...] = ()
     phase: str = "training"
     memory: Mapping[str, Any] = field(default_factory=dict)
+    asks_batch_size: bool = False
     time: float = 0.0
 
 

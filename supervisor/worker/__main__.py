@@ -136,8 +136,13 @@ class Worker:
         last = self._session.monitor.steps_done - 1 if self._session is not None else -1
         if self._session is not None and self._session.shortfall:
             last = -1
+        asks = self._session is not None and self._session.asks_batch_size
         note = dataclasses.replace(
-            note, last_step=last if last >= 0 else None, phase=self._phase(), time=time.time()
+            note,
+            last_step=last if last >= 0 else None,
+            phase=self._phase(),
+            asks_batch_size=asks,
+            time=time.time(),
         )
         try:
             save_exit_note(self._rundir, self._attempt, self._rank, note)

@@ -138,7 +138,7 @@ class Resumption:
             session.moments = session.monitor
         session.tape_is_whole = disproof is None
         session.ring.discard_after(step)
-        self._be_careful()
+        self.be_careful()
         session.monitor.continue_at(step, self._replay.clock)
         session.monitor.probe.signature = self._replay.batch_signature
         session.boundary.continue_at(step, set(start.state.get("held", {})))
@@ -202,13 +202,17 @@ class Resumption:
                 session.journal, recorder.path, checkpoint.step, int(row), recorder.rows
             )
 
-    def _be_careful(self) -> None:
-        """After numerical trouble the run goes on carefully for a while (REQUIREMENTS K8)."""
+    def be_careful(self) -> None:
+        """Takes on the order's conservative settings: K8, and after memory ran out K9.
+
+        Called at the checkpoint's step, or before the first one of a start from nothing.
+        """
         order, controls = self._session.order, self._session.controls
         if order.lr_factor != 1.0 and order.careful_steps:
             controls.lr_factor = order.lr_factor
             controls.ramp = Ramp(order.lr_factor, 1.0, order.careful_steps)
         controls.fp32 = controls.fp32 or order.fp32
+        controls.batch_factor = min(controls.batch_factor, order.batch_factor)
 
 
 def check_digest(start: Start) -> None:

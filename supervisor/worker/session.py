@@ -24,7 +24,7 @@ from supervisor.storage.flight_recorder import FlightRecorder
 from supervisor.storage.journal import AlertLog, Journal
 from supervisor.storage.orders import load_order
 from supervisor.storage.rundir import RunDirectory
-from supervisor.storage.tape import TapeWriter
+from supervisor.storage.tape import EntryKind, TapeWriter
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.snapshot import SnapshotRing
 from supervisor.training_state.state import TrainingState
@@ -76,7 +76,7 @@ class Session:
         self.tape_is_whole = True
         self._left_out_batches = 0
         self._uses_batches = False
-        self._uses_batch_size = False
+        self.asks_batch_size = False
         self._uses_autocast = False
         self.resumption = Resumption(self)
         self._build()
@@ -88,6 +88,8 @@ class Session:
         )
         if self.resumption.is_pending:
             self.moments = self.resumption.begin()
+        else:
+            self.resumption.be_careful()
 
     # --- building ----------------------------------------------------------------------------
 
@@ -185,7 +187,7 @@ class Session:
             pipeline_restore=self._rolled_back,
             skip_batches=self._skip_batches if self._uses_batches else None,
             script_clips=self.updates.script_clips,
-            uses_batch_size=self._uses_batch_size,
+            uses_batch_size=self.asks_batch_size,
             uses_autocast=self._uses_autocast,
         )
 
@@ -280,8 +282,13 @@ class Session:
         return True
 
     def allowed_batch_size(self, wanted: int) -> int:
-        self._uses_batch_size = True
-        return max(1, int(wanted * self.controls.batch_factor))
+        """The answer is on the tape, so that a replay splits its batches as they were split."""
+        self.asks_batch_size = True
+        return int(
+            self.moments.read(
+                EntryKind.INT, lambda: max(1, int(wanted * self.controls.batch_factor))
+            )
+        )
 
     @property
     def shortfall(self) -> str:

@@ -155,3 +155,25 @@ def test_skipped_steps_are_kept_and_factors_stay_in_range(
             assert skipped <= set(verdict.skip_steps)
             assert 0 < verdict.lr_factor <= 1
             skipped = set(verdict.skip_steps)
+
+
+def test_out_of_memory_halves_microbatches_four_times_before_it_counts() -> None:
+    restarts = policy(crash_limit=2)
+    full = WorkerExit(
+        cause=ExitCause.OUT_OF_MEMORY, last_step=11, evidence=("OOM",), asks_batch_size=True
+    )
+
+    verdicts = [restarts.decide(full) for _ in range(6)]
+
+    assert [v.batch_factor for v in verdicts[:5]] == [0.5, 0.25, 0.125, 0.0625, 0.0625]
+    assert [v.before_step for v in verdicts[:4]] == [12] * 4
+    assert [v.again for v in verdicts] == [True] * 5 + [False]
+
+
+def test_a_script_that_cannot_split_its_batches_is_tried_as_after_any_crash() -> None:
+    restarts = policy()
+
+    verdicts = [restarts.decide(crash(11, ExitCause.OUT_OF_MEMORY, "OOM")) for _ in range(3)]
+
+    assert [v.again for v in verdicts] == [True, True, False]
+    assert verdicts[1].skip_steps == (11, 12)
