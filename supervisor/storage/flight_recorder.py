@@ -19,17 +19,19 @@ from supervisor.records import StepRecord
 from supervisor.storage.flight_reader import FlightReader, read_steps
 from supervisor.storage.private_files import write_json
 from supervisor.storage.step_rows import (
+    FIXED,
     FLAGS_OFFSET,
     GRAD_SEEN,
     HEADER,
     HEADER_BYTES,
     LOSS_SEEN,
     MAGIC,
+    OBSERVED,
     OBSERVED_SHIFT,
     OBSERVED_SLOTS,
     REPLAYED,
     RISK_OFFSET,
-    ROW,
+    ROW_BYTES,
     ROWS_OFFSET,
     SCALER_SKIPPED,
     STEP_DTYPE,
@@ -53,7 +55,7 @@ __all__ = [
 CHUNK_ROWS = 4096
 _RISK = struct.Struct("<d")
 _UINT64 = 0xFFFFFFFFFFFFFFFF
-_NOTHING_OBSERVED = (math.nan,) * OBSERVED_SLOTS
+_NOTHING_OBSERVED = OBSERVED.pack(*[math.nan] * OBSERVED_SLOTS)
 
 
 class FlightRecorder:
@@ -104,9 +106,9 @@ class FlightRecorder:
             flags |= GRAD_SEEN
         if record.scaler_skipped:
             flags |= SCALER_SKIPPED
-        values: tuple[float, ...] | list[float] = _NOTHING_OBSERVED
+        observed = _NOTHING_OBSERVED
         if record.observed:
-            values = list(_NOTHING_OBSERVED)
+            values = [math.nan] * OBSERVED_SLOTS
             for name, value in record.observed.items():
                 slot = self._slots.get(name)
                 if slot is None:
@@ -114,9 +116,9 @@ class FlightRecorder:
                 if slot >= 0:
                     values[slot] = value
                     flags |= 1 << (OBSERVED_SHIFT + slot)
-        ROW.pack_into(
-            self._memory,
-            HEADER_BYTES + row * ROW.size,
+            observed = OBSERVED.pack(*values)
+        start = HEADER_BYTES + row * ROW_BYTES
+        fixed = FIXED.pack(
             record.step,
             self._attempt,
             flags,
@@ -132,8 +134,8 @@ class FlightRecorder:
             forward_calls,
             batch_signature & _UINT64,
             risk,
-            *values,
         )
+        self._memory[start : start + ROW_BYTES] = fixed + observed
         self._rows = self._count[0] = row + 1
         return row
 
@@ -145,7 +147,7 @@ class FlightRecorder:
         """
         if not 0 <= row < self._rows:
             raise IndexError(f"row {row} of {self._rows}")
-        start = HEADER_BYTES + row * ROW.size
+        start = HEADER_BYTES + row * ROW_BYTES
         if flags:
             at = start + FLAGS_OFFSET
             known = int.from_bytes(self._memory[at : at + 4], "little")
@@ -166,21 +168,21 @@ class FlightRecorder:
         head = os.pread(self._fd, HEADER.size, 0)
         if len(head) < HEADER.size or head[: len(MAGIC)] == bytes(len(MAGIC)):
             _reserve(self._fd, HEADER_BYTES)
-            os.pwrite(self._fd, HEADER.pack(bytes(8), VERSION, ROW.size, 0), 0)
+            os.pwrite(self._fd, HEADER.pack(bytes(8), VERSION, ROW_BYTES, 0), 0)
             os.pwrite(self._fd, MAGIC, 0)
             return 0
         magic, version, row_bytes, rows = HEADER.unpack(head)
-        if magic != MAGIC or version != VERSION or row_bytes != ROW.size:
+        if magic != MAGIC or version != VERSION or row_bytes != ROW_BYTES:
             raise RunDirectoryError(
                 f"{self.path}: not a flight recorder of this version: "
                 "continue the run with the version that began it, or start a new run directory"
             )
-        return min(int(rows), max(0, size - HEADER_BYTES) // ROW.size)
+        return min(int(rows), max(0, size - HEADER_BYTES) // ROW_BYTES)
 
     def _map(self, rows: int) -> None:
         """Makes room for `rows` rows at least, up to a whole chunk."""
         capacity = -(-rows // CHUNK_ROWS) * CHUNK_ROWS
-        size = HEADER_BYTES + capacity * ROW.size
+        size = HEADER_BYTES + capacity * ROW_BYTES
         _reserve(self._fd, size)
         memory = mmap.mmap(self._fd, size)
         if hasattr(self, "_memory"):

@@ -41,8 +41,11 @@ STEP_DTYPE = np.dtype(
 )
 """One step: `time` in unix seconds, `risk` NaN until it was judged, the rest as in `StepRecord`."""
 
-ROW = struct.Struct(f"<qiId6dqiiQd{OBSERVED_SLOTS}d")
-"""The same layout for `struct`, which packs a row several times faster than numpy does."""
+FIXED = struct.Struct("<qiId6dqiiQd")
+OBSERVED = struct.Struct(f"<{OBSERVED_SLOTS}d")
+ROW = struct.Struct(f"{FIXED.format}{OBSERVED_SLOTS}d")
+ROW_BYTES = ROW.size
+"""The same layout for `struct`, which packs several times faster than numpy does."""
 
 LOSS_SEEN = 1
 GRAD_SEEN = 2

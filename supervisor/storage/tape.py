@@ -70,7 +70,8 @@ class TapeWriter:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._file = open_private(path, "ab")
         os.ftruncate(self._file.fileno(), keep)
-        self._buffer = bytearray()
+        self._parts: list[bytes] = []
+        self._waiting = 0
         self._written = keep
         self._budget = budget
         self._flush_at = _FLUSH_BYTES
@@ -79,7 +80,7 @@ class TapeWriter:
     @property
     def offset(self) -> int:
         """Length of the tape with everything that was appended so far."""
-        return self._written + len(self._buffer)
+        return self._written + self._waiting
 
     def append(self, kind: int, data: bytes) -> None:
         """Adds one entry. Called many times a step: a few hundred nanoseconds.
@@ -87,10 +88,10 @@ class TapeWriter:
         Never raises: what a full disk does not take is kept and tried again later; past 64 MiB
         of it the tape counts as full.
         """
-        buffer = self._buffer
-        buffer += _HEAD.pack(kind, len(data))
-        buffer += data
-        if len(buffer) > self._flush_at:
+        size = len(data)
+        self._parts += (_HEAD.pack(kind, size), data)
+        self._waiting += _HEAD.size + size
+        if self._waiting > self._flush_at:
             self._try_write_out()
 
     def write_out(self) -> int:
@@ -112,27 +113,32 @@ class TapeWriter:
             self._file.close()
 
     def _write_out(self) -> None:
-        if self._written + len(self._buffer) > self._budget:
+        if self._written + self._waiting > self._budget:
             self.is_full = True
-        if not self.is_full and self._buffer:
+        if not self.is_full and self._parts:
+            data = b"".join(self._parts)
             descriptor, done = self._file.fileno(), 0
             try:
-                while done < len(self._buffer):
-                    done += os.write(descriptor, self._buffer[done:])
+                while done < len(data):
+                    done += os.write(descriptor, data[done:] if done else data)
             except OSError:
                 os.ftruncate(descriptor, self._written)  # all of it comes again
                 raise
             self._written += done
-        self._buffer.clear()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._parts.clear()
+        self._waiting = 0
 
     def _try_write_out(self) -> bool:
         try:
             self._write_out()
         except OSError:
-            self._flush_at = 2 * len(self._buffer)
-            if len(self._buffer) > _KEPT_BYTES:
+            self._flush_at = 2 * self._waiting
+            if self._waiting > _KEPT_BYTES:
                 self.is_full = True
-                self._buffer.clear()
+                self._forget()
             return False
         self._flush_at = _FLUSH_BYTES
         return True

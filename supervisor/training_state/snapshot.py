@@ -18,6 +18,7 @@ from supervisor.settings import SnapshotSettings
 from supervisor.training_state.tensors import local, outside_autograd, walk_tensors
 
 _GIB = 2**30
+_ORDINARY = (torch.Tensor, torch.nn.Parameter)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +80,7 @@ class _Copier:
         # The original is kept beside its copy: a freed id could be given to the next tensor.
         if id(value) in self._done:
             return self._done[id(value)][1]
-        source = local(value)
+        source = value if type(value) in _ORDINARY else local(value)
         if not (
             isinstance(into, torch.Tensor)
             and id(into) not in self._used

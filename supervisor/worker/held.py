@@ -97,5 +97,5 @@ class HeldValues:
             tensors += [p.grad for p in model.parameters() if p.grad is not None]
         for optimizer in registry.optimizers.values():
             tensors += [p for group in optimizer.param_groups for p in group["params"]]
-            tensors += [t for _, t in walk_tensors(dict(optimizer.state))]
+            tensors += [t for _, t in walk_tensors(list(optimizer.state.values()))]
         return storages(tensors)

@@ -16,7 +16,7 @@ from supervisor.storage.tape import EntryKind, TapeReader, TapeWriter
 _FLOAT = struct.Struct("<d")
 _INT = struct.Struct("<q")
 _RANDOM_STATE = int(EntryKind.RANDOM_STATE)
-_equal = torch.equal  # before it is patched
+_equal, _to_array = torch.equal, torch.Tensor.numpy  # before they are patched
 
 
 def encode(kind: int, value: Any) -> bytes:
@@ -87,8 +87,7 @@ class RandomTrail:
 
     def note(self) -> None:
         """Called right behind a forward that is known to draw: writes torch's state."""
-        state = b"t" + self._get_state().numpy().tobytes()
-        self._tape.append(_RANDOM_STATE, state)
+        self._tape.append(_RANDOM_STATE, b"t" + _to_array(self._get_state()).tobytes())
 
     def before_backward(self) -> tuple[Any, ...]:
         """Returns what `after_backward` needs; not called any more once they are quiet."""
@@ -108,7 +107,7 @@ class RandomTrail:
         now = self._get_state()
         if _equal(now, earlier[0]):
             return False
-        self._tape.append(_RANDOM_STATE, b"t" + now.numpy().tobytes())
+        self._tape.append(_RANDOM_STATE, b"t" + _to_array(now).tobytes())
         return True
 
     def _note_others(self, earlier: tuple[Any, ...]) -> bool:

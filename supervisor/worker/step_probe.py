@@ -16,7 +16,7 @@ from supervisor.records import NAN, StepRecord
 
 _GIB = float(1 << 30)
 _64_BITS = (1 << 64) - 1
-_MEMORY_EVERY = 20  # steps between two looks at the process's memory (25 us each)
+_MEMORY_EVERY_S = 1.0  # between two looks at the process's memory (up to 170 us each)
 
 
 class StepProbe:
@@ -32,7 +32,7 @@ class StepProbe:
         self._process = psutil.Process()
         self._memory_gib = NAN
         self._last_time = NAN
-        self._steps = 0
+        self._memory_time = NAN
         self._norm_parameters = 0
         self.forget()
 
@@ -80,9 +80,9 @@ class StepProbe:
         self._last_time = now
         if elapsed < 0.0:
             elapsed = NAN
-        if self._steps % _MEMORY_EVERY == 0:
+        if not now - self._memory_time < _MEMORY_EVERY_S:
             self._memory_gib = self._memory()
-        self._steps += 1
+            self._memory_time = now
         norm = self.grad_norm
         observed: Mapping[str, float] = self.observed
         if observed:
