@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,13 +38,19 @@ class Scene:
         self.context.snapshots.take(step, self.context.state.capture(), {"step": step})
 
 
-def build_scene(model: nn.Module | None = None, **changes: Any) -> Scene:
+def build_scene(
+    model: nn.Module | None = None,
+    *,
+    optimizer: Callable[[Any], torch.optim.Optimizer] | None = None,
+    **changes: Any,
+) -> Scene:
     torch.manual_seed(0)
     built = model or nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 4))
-    optimizer = torch.optim.Adam(built.parameters(), 1e-2)
+    make = optimizer or (lambda parameters: torch.optim.Adam(parameters, 1e-2))
+    used = make(built.parameters())
     registry = Registry()
     registry.add_model(built)
-    registry.add_optimizer(optimizer)
+    registry.add_optimizer(used)
     calls: list[tuple[str, Any]] = []
 
     def save(reason: str) -> bool:
@@ -64,4 +71,4 @@ def build_scene(model: nn.Module | None = None, **changes: Any) -> Scene:
         "pipeline_restore": lambda extras: calls.append(("pipeline", extras)),
         "skip_batches": lambda count: calls.append(("skip", count)),
     }
-    return Scene(built, optimizer, ActionContext(**(settings | changes)), calls)
+    return Scene(built, used, ActionContext(**(settings | changes)), calls)
