@@ -1,0 +1,62 @@
+"""What `checkpoint` and `restart` heal, each alone: runs that are lost without them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.scenarios.loop_styles import PRELUDE
+from tests.scenarios.runs import supervised
+
+SCRIPT = (
+    PRELUDE
+    + """
+model = make_model(dropout=0.0); optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+for step in range(160):
+    rows = torch.randint(96, (32,))
+    loss = F.mse_loss(model(X[rows]), Y[rows])
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+with torch.no_grad():
+    torch.save(F.mse_loss(model(X), Y), sys.argv[-1])
+"""
+)
+UNGUARDED = ("policy.guard.skip_nonfinite=false", "policy.guard.skip_spike=false")
+
+
+def test_a_restart_alone_heals_corrupt_weights(tmp_path: Path) -> None:
+    ended = supervised(
+        tmp_path,
+        SCRIPT,
+        settings=(
+            *UNGUARDED,
+            "policy.rungs=[{at: 0.5, actions: [restart]}]",
+            "checkpoint.every_steps=20",
+            "checkpoint.stable_after_steps=20",
+            "checkpoint.background=false",
+        ),
+        faults="[{kind: weight, step: 90}]",
+    )
+
+    assert ended.returncode == 0, ended.stderr
+    assert ended.actions() == ["restart"]
+    assert [e["step"] for e in ended.events("resumed")] == [60]  # nothing newer was stable
+    assert float(ended.result()) < 0.6
+
+
+def test_a_checkpoint_at_the_first_sign_of_trouble_saves_what_a_kill_would_take(
+    tmp_path: Path,
+) -> None:
+    ended = supervised(
+        tmp_path,
+        SCRIPT,
+        settings=(
+            *UNGUARDED,
+            "policy.rungs=[{at: 0.3, actions: [checkpoint]}]",
+            "checkpoint.every_steps=100000",
+            "checkpoint.background=false",
+        ),
+        faults="[{kind: gradient_spike, step: 90, factor: 30}, {kind: sigkill, step: 93}]",
+    )
+
+    assert ended.returncode == 0, ended.stderr
+    assert set(ended.actions()) == {"checkpoint"}
+    assert [e["step"] for e in ended.events("resumed")] == [91]
