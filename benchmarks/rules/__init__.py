@@ -1,6 +1,7 @@
 """Published rules for loss spikes and divergence, for comparison on the same logs.
 
-Each rule is a small class with `update(record) -> bool`: whether it alarms at this step.
+Each rule is a small class with `update(record) -> bool`, whether it alarms at this step, and
+`measure(record)`, how strong its evidence is in units of the published line.
 """
 
 from __future__ import annotations

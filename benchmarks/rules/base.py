@@ -13,13 +13,16 @@ class Rule(ABC):
     """Judges one step at a time. A loss that is not finite is an alarm for every rule."""
 
     def update(self, record: StepRecord) -> bool:
-        if record.has_nonfinite_loss:
-            return True
-        return self.judge(record)
+        """Whether this step is an alarm by the rule's published constant."""
+        return self.measure(record) >= 1.0
+
+    def measure(self, record: StepRecord) -> float:
+        """How strong the rule's evidence is, in units of its published line."""
+        return math.inf if record.has_nonfinite_loss else self.strength(record)
 
     @abstractmethod
-    def judge(self, record: StepRecord) -> bool:
-        """Whether this finite step is an alarm."""
+    def strength(self, record: StepRecord) -> float:
+        """The same for a finite step."""
 
 
 class RobustZ:

@@ -10,29 +10,33 @@ from supervisor.records import StepRecord
 class PageHinkleyRule(Rule):
     """Page-Hinkley on the robust z of the loss: delta 0.005, lambda 50."""
 
-    def __init__(self) -> None:
+    def __init__(self, line: float = 50.0) -> None:
+        self.line = line
         self.z = RobustZ(50)
         self.test = PageHinkley(delta=0.005)
 
-    def judge(self, record: StepRecord) -> bool:
-        if not record.loss_seen or self.test.update(self.z.update(record.loss)) <= 50.0:
-            return False
-        self.test.clear()
-        return True
+    def strength(self, record: StepRecord) -> float:
+        if not record.loss_seen:
+            return 0.0
+        strength = self.test.update(self.z.update(record.loss)) / self.line
+        if strength >= 1.0:
+            self.test.clear()
+        return strength
 
 
 class Cusum(Rule):
     """One-sided CUSUM on the robust z of the loss: k 1, h 15."""
 
-    def __init__(self) -> None:
+    def __init__(self, line: float = 15.0) -> None:
+        self.line = line
         self.z = RobustZ(50)
         self.total = 0.0
 
-    def judge(self, record: StepRecord) -> bool:
+    def strength(self, record: StepRecord) -> float:
         if not record.loss_seen:
-            return False
+            return 0.0
         self.total = max(0.0, self.total + self.z.update(record.loss) - 1.0)
-        if self.total <= 15.0:
-            return False
-        self.total = 0.0
-        return True
+        strength = self.total / self.line
+        if strength >= 1.0:
+            self.total = 0.0
+        return strength

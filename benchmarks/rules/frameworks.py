@@ -14,23 +14,22 @@ class KillLossSpike(Rule):
 
     def __init__(self, rows: int) -> None:
         self.window: deque[float] = deque(maxlen=max(100, rows // 20))
-        self.above = 0
+        self.ratios: deque[float] = deque(maxlen=5)
         self.seen = 0
         self.line = math.nan
 
-    def judge(self, record: StepRecord) -> bool:
+    def strength(self, record: StepRecord) -> float:
         if not record.loss_seen:
-            return False
+            return 0.0
         self.seen += 1
         window, size = self.window, self.window.maxlen or 1
-        full = len(window) == size
-        mean = math.fsum(window) / len(window) if window else math.inf
-        self.above = self.above + 1 if full and record.loss >= 2 * mean else 0
+        mean = math.fsum(window) / size if len(window) == size else math.inf
+        self.ratios.append(record.loss / (2 * mean) if mean else 0.0)
         window.append(record.loss)
         if self.seen == size:
             self.line = min(10.0, max(window))
         high = self.seen > 2 * size and sum(v > self.line for v in window) >= size / 2
-        return self.above > 4 or high
+        return max(float(high), min(self.ratios) if len(self.ratios) == 5 else 0.0)
 
 
 class SixSigma(Rule):
@@ -41,21 +40,22 @@ class SixSigma(Rule):
         self.losses: deque[float] = deque(maxlen=128)
         self.norms: deque[float] = deque(maxlen=128)
 
-    def judge(self, record: StepRecord) -> bool:
-        alarm = record.loss_seen and _beyond(self.losses, record.loss)
+    def strength(self, record: StepRecord) -> float:
+        strength = _sixths(self.losses, record.loss) if record.loss_seen else 0.0
         if self.with_norm and record.grad_norm_seen and math.isfinite(record.grad_norm):
-            alarm = _beyond(self.norms, record.grad_norm) or alarm
-        return alarm
+            strength = max(strength, _sixths(self.norms, record.grad_norm))
+        return strength
 
 
-def _beyond(window: deque[float], value: float) -> bool:
-    alarm = False
+def _sixths(window: deque[float], value: float) -> float:
+    """Standard deviations above the mean, divided by 6; then `value` enters the window."""
+    strength = 0.0
     if len(window) >= 64:
         mean = math.fsum(window) / len(window)
         std = math.sqrt(math.fsum((v - mean) ** 2 for v in window) / (len(window) - 1))
-        alarm = value > mean + 6.0 * std
+        strength = (value - mean) / (6.0 * std) if std else float(value > mean)
     window.append(value)
-    return alarm
+    return strength
 
 
 class MegatronSpike(Rule):
@@ -65,11 +65,11 @@ class MegatronSpike(Rule):
         self.seen = 0
         self.largest = 0.0
 
-    def judge(self, record: StepRecord) -> bool:
+    def strength(self, record: StepRecord) -> float:
         if not record.loss_seen:
-            return False
+            return 0.0
         self.seen += 1
         if self.seen <= 100:
             self.largest = max(self.largest, abs(record.loss))
-            return False
-        return abs(record.loss) >= 10.0 * self.largest
+            return 0.0
+        return abs(record.loss) / (10.0 * self.largest) if self.largest else math.inf

@@ -16,8 +16,8 @@ class RollingMad(Rule):
         self.k = k
         self.z = RobustZ(50)
 
-    def judge(self, record: StepRecord) -> bool:
-        return record.loss_seen and self.z.update(record.loss) > self.k
+    def strength(self, record: StepRecord) -> float:
+        return self.z.update(record.loss) / self.k if record.loss_seen else 0.0
 
 
 class RelativeJump(Rule):
@@ -26,9 +26,9 @@ class RelativeJump(Rule):
     def __init__(self) -> None:
         self.previous = math.nan
 
-    def judge(self, record: StepRecord) -> bool:
+    def strength(self, record: StepRecord) -> float:
         before, self.previous = self.previous, record.loss
-        return record.loss > 1.5 * before > 0
+        return record.loss / (1.5 * before) if before > 0 else 0.0
 
 
 class BestBlock(Rule):
@@ -38,19 +38,20 @@ class BestBlock(Rule):
         self.block: deque[float] = deque(maxlen=100)
         self.count = 0
         self.best = math.inf
-        self.alarmed = False
+        self.excess = 0.0
 
-    def judge(self, record: StepRecord) -> bool:
+    def strength(self, record: StepRecord) -> float:
         if not record.loss_seen:
-            return False
+            return 0.0
         self.block.append(record.loss)
         self.count += 1
         if self.count % 100:
-            return self.alarmed
+            return self.excess
         ordered = sorted(self.block)
         median = ordered[50]
         mad = sorted(abs(v - median) for v in ordered)[50]
         error = 1.2533 * 1.4826 * mad / 10.0
-        self.alarmed = median > self.best + max(0.08 * abs(self.best), 8.0 * error)
+        width = max(0.08 * abs(self.best), 8.0 * error)
+        self.excess = (median - self.best) / width if math.isfinite(self.best) and width else 0.0
         self.best = min(self.best, median)
-        return self.alarmed
+        return self.excess

@@ -16,7 +16,7 @@ class NoisyOr(Rule):
         self.losses: deque[float] = deque(maxlen=4)
         self.norms: deque[float] = deque(maxlen=21)
 
-    def judge(self, record: StepRecord) -> bool:
+    def strength(self, record: StepRecord) -> float:
         calm = 1.0
         if record.loss_seen:
             self.losses.append(record.loss)
@@ -24,7 +24,7 @@ class NoisyOr(Rule):
         if record.grad_norm_seen and math.isfinite(record.grad_norm):
             self.norms.append(record.grad_norm)
             calm *= self._norm_calm(list(self.norms))
-        return 1.0 - calm >= 0.5
+        return (1.0 - calm) / 0.5
 
     @staticmethod
     def _loss_calm(losses: list[float]) -> float:
@@ -53,8 +53,11 @@ class SageMaker(Rule):
     def __init__(self) -> None:
         self.losses: deque[float] = deque(maxlen=11)
 
-    def judge(self, record: StepRecord) -> bool:
+    def strength(self, record: StepRecord) -> float:
         if not record.loss_seen:
-            return False
+            return 0.0
         self.losses.append(record.loss)
-        return len(self.losses) == 11 and record.loss > 0.999 * self.losses[0]
+        line = 0.999 * self.losses[0]
+        if len(self.losses) < 11 or record.loss <= line:
+            return 0.0
+        return record.loss / line if line > 0 else math.inf

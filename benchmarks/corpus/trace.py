@@ -1,0 +1,89 @@
+"""What is kept of one training: the columns of a live run and what its label is made from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.corpus.recipe import Recipe
+from supervisor.records import StepRecord
+
+LIVE = ("adam_rms", "weight_norm", "activation_max")
+"""Signals that only a probe in the running training sees; no log has them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """One run, a value a step.
+
+    Attributes:
+        recipe: how it was made.
+        columns: ``loss``, ``grad_norm``, ``lr``, ``loss_scale`` (NaN: no scaler), ``outcome`` (what
+            the label is judged by) and ``weights_finite`` (after the step's update).
+        observed: what a user of such a model would give to `supervisor.observe`.
+        live: see `LIVE`.
+        intended: steps at which the data changed on purpose.
+        batch: samples of a batch.
+    """
+
+    recipe: Recipe
+    columns: dict[str, np.ndarray]
+    observed: dict[str, np.ndarray]
+    live: dict[str, np.ndarray]
+    intended: tuple[int, ...]
+    batch: int
+
+    def __len__(self) -> int:
+        return len(self.columns["loss"])
+
+    def records(self, *, live: tuple[str, ...] = ()) -> Iterator[StepRecord]:
+        """The steps as a live run records them; `live` names further signals to include."""
+        extra = {**self.observed, **{name: self.live[name] for name in live}}
+        rows = zip(
+            *(self.columns[n] for n in ("loss", "grad_norm", "lr", "loss_scale")), strict=True
+        )
+        for step, (loss, norm, lr, scale) in enumerate(rows):
+            yield StepRecord(
+                step=step,
+                loss=float(loss),
+                grad_norm=float(norm),
+                lr=float(lr),
+                loss_scale=float(scale),
+                batch_size=self.batch,
+                loss_seen=True,
+                grad_norm_seen=True,
+                scaler_skipped=bool(np.isfinite(scale) and not np.isfinite(norm)),
+                observed={k: float(v[step]) for k, v in extra.items() if not np.isnan(v[step])},
+            )
+
+    def save(self, folder: Path) -> None:
+        arrays = {
+            **{f"column_{name}": value for name, value in self.columns.items()},
+            **{f"observed_{name}": value for name, value in self.observed.items()},
+            **{f"live_{name}": value for name, value in self.live.items()},
+        }
+        about = {"recipe": asdict(self.recipe), "intended": self.intended, "batch": self.batch}
+        with open(folder / f"{self.recipe.name}.npz", "wb") as file:
+            np.savez_compressed(file, about=json.dumps(about), **arrays)
+
+
+def load_trace(path: Path) -> Trace:
+    with np.load(path) as file:
+        about = json.loads(str(file["about"]))
+        arrays = {name: file[name] for name in file.files if name != "about"}
+
+    def part(prefix: str) -> dict[str, np.ndarray]:
+        return {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
+
+    return Trace(
+        recipe=Recipe(**about["recipe"]),
+        columns=part("column_"),
+        observed=part("observed_"),
+        live=part("live_"),
+        intended=tuple(about["intended"]),
+        batch=about["batch"],
+    )

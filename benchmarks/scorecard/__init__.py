@@ -1,0 +1,1 @@
+"""The predictor on the corpus beside published rules: see `__main__`."""

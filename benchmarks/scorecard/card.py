@@ -1,0 +1,67 @@
+"""The figures of one judge on one split."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from benchmarks.scorecard.alarms import Tally, tally
+from benchmarks.scorecard.measurement import Measurement
+
+Judge = Callable[[Measurement], np.ndarray]
+"""From a run's measurement to whether each step is an alarm."""
+
+
+def card(measured: Sequence[Measurement], judge: Judge) -> dict[str, Any]:
+    """Recall, false alarms, leads; leads are steps from the first alarm to the peak."""
+    tallies = [tally(m.run, judge(m)) for m in measured]
+    crashes = [(m, t) for m, t in zip(measured, tallies, strict=True) if m.run.outcome.crashed]
+    building = [(m, t) for m, t in crashes if m.run.builds_up]
+    slow = [(m, t) for m, t in crashes if m.run.outcome.peak - m.run.outcome.onset > 20]
+    healthy = int(sum(m.run.healthy.sum() for m in measured))
+    leads = sorted(_lead(m, t) for m, t in crashes if t.first >= 0)
+    slow_leads = [_lead(m, t) for m, t in slow if t.first >= 0]
+    left = [
+        min(1.0, _lead(m, t) / (m.run.outcome.peak - m.run.outcome.onset))
+        for m, t in building
+        if t.first >= 0
+    ]
+    return {
+        "healthy_steps": healthy,
+        "false_alarms": sum(t.false for t in tallies),
+        "false_per_10k": round(1e4 * sum(t.false for t in tallies) / max(1, healthy), 2),
+        "alarms_on_healed_excursions": sum(t.healed for t in tallies),
+        "crashes": len(crashes),
+        "found_before_peak": sum(t.first >= 0 for _, t in crashes),
+        "found_at_most_5_later": sum(t.first >= 0 or t.late for _, t in crashes),
+        "crashes_that_build_up": len(building),
+        "found_of_these": sum(t.first >= 0 for _, t in building),
+        "lead_quartiles": _quartiles(leads),
+        "crashes_over_20_steps": len(slow),
+        "median_lead_of_these": statistics.median(slow_leads) if slow_leads else None,
+        "median_share_left": round(statistics.median(left), 2) if left else None,
+    }
+
+
+def by_condition(measured: Sequence[Measurement], judge: Judge) -> dict[str, list[int]]:
+    """Condition → [crashes found before the peak, at most 5 steps later, crashes, false alarms]."""
+    rows: dict[str, list[int]] = {}
+    for m in measured:
+        found = tally(m.run, judge(m))
+        row = rows.setdefault(m.run.trace.recipe.condition, [0, 0, 0, 0])
+        row[0] += found.first >= 0
+        row[1] += found.first >= 0 or found.late
+        row[2] += m.run.outcome.crashed
+        row[3] += found.false
+    return dict(sorted(rows.items()))
+
+
+def _lead(measured: Measurement, found: Tally) -> int:
+    return measured.run.outcome.peak - found.first
+
+
+def _quartiles(values: Sequence[int]) -> list[float] | None:
+    return [float(q) for q in np.percentile(values, [25, 50, 75])] if values else None

@@ -1,0 +1,57 @@
+"""What every judge says of every step of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from benchmarks.rules import RULES
+from benchmarks.scorecard.labelled_run import LabelledRun
+from supervisor.ladder import default_policy
+from supervisor.pipeline import Pipeline
+from supervisor.settings import RunSettings
+
+OURS = "training-supervisor"
+LIVE = f"{OURS}, with adam_rms"
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Of one run, a value a step.
+
+    Attributes:
+        strengths: judge → evidence in units of its published alarm line.
+        contributions: signal of our predictor → its own probability.
+        risk: our predictor's probability.
+        calibrated: the same as a calibrated probability.
+    """
+
+    run: LabelledRun
+    strengths: dict[str, np.ndarray]
+    contributions: dict[str, np.ndarray]
+    risk: np.ndarray
+    calibrated: np.ndarray
+
+
+def measure(run: LabelledRun) -> Measurement:
+    """Runs all rules, and our pipeline just as it is in a live run."""
+    records = list(run.trace.records())
+    strengths = {}
+    for name, make in RULES.items():
+        rule = make(len(records))
+        strengths[name] = np.array([rule.measure(record) for record in records])
+    policy = default_policy()
+    found: dict[str, np.ndarray] = {}
+    risk, calibrated = np.zeros(len(records)), np.zeros(len(records))
+    pipeline = Pipeline(RunSettings(), policy)
+    for step, record in enumerate(records):
+        judged = pipeline.update(record).risk
+        risk[step], calibrated[step] = judged.probability, judged.calibrated
+        for signal, value in judged.contributions.items():
+            found.setdefault(signal, np.zeros(len(records)))[step] = value
+    strengths[OURS] = risk / policy.alarm_threshold
+    live = Pipeline(RunSettings(), policy)
+    risks = [live.update(r).risk.probability for r in run.trace.records(live=("adam_rms",))]
+    strengths[LIVE] = np.array(risks) / policy.alarm_threshold
+    return Measurement(run, strengths, found, risk, calibrated)

@@ -1,0 +1,75 @@
+"""Recall at equal false alarms, with confidence intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from benchmarks.scorecard.alarms import tally
+from benchmarks.scorecard.measurement import OURS, Measurement
+
+MOST_FALSE = 5.0
+"""False alarms per 10,000 healthy steps up to which the area counts."""
+
+RESAMPLES = 1000
+MULTIPLES = tuple(float(m) for m in np.geomspace(0.4, 200, 28))
+OWN_LINES = (0.6, 0.64, 0.7, 1.0, 1.1, 1.2, 1.6, 1.84)
+"""Our risk has few values: these lines lie at them, in units of the alarm threshold 0.5."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """One judge at many lines: (lines, runs) of false alarms and of finds."""
+
+    false: np.ndarray
+    found: np.ndarray
+
+
+def sweep(measured: Sequence[Measurement], name: str) -> Sweep:
+    lines = OWN_LINES if name.startswith(OURS) else (*MULTIPLES, 1.0)
+    tallies = [[tally(m.run, m.strengths[name] >= line) for m in measured] for line in lines]
+    return Sweep(
+        np.array([[t.false for t in row] for row in tallies], dtype=float),
+        np.array([[t.first >= 0 for t in row] for row in tallies], dtype=float),
+    )
+
+
+def partial_areas(
+    measured: Sequence[Measurement], sweeps: dict[str, Sweep], seed: int = 0
+) -> dict[str, dict[str, object]]:
+    """Mean recall for 0 to 5 false alarms per 10,000 healthy steps, and how far ours is ahead.
+
+    Each judge has its best line at every rate (the curve is the best point to the left). Runs are
+    drawn again with replacement 1,000 times for 95 % intervals; the differences are paired.
+    """
+    healthy = np.array([m.run.healthy.sum() for m in measured], dtype=float)
+    crashed = np.array([m.run.outcome.crashed for m in measured], dtype=float)
+    draws = np.random.default_rng(seed).multinomial(
+        len(measured), np.full(len(measured), 1 / len(measured)), size=RESAMPLES
+    )
+    weights = np.concatenate([np.ones((1, len(measured))), draws])
+    areas = {name: _areas(one, weights, healthy, crashed) for name, one in sweeps.items()}
+    result: dict[str, dict[str, object]] = {}
+    for name, values in areas.items():
+        ahead = areas[OURS] - values
+        result[name] = {
+            "partial_area": round(float(values[0]), 3),
+            "interval": _interval(values[1:]),
+            "ours_ahead_by": round(float(ahead[0]), 3),
+            "ahead_interval": _interval(ahead[1:]),
+        }
+    return result
+
+
+def _areas(one: Sweep, weights: np.ndarray, healthy: np.ndarray, crashed: np.ndarray) -> np.ndarray:
+    false = 1e4 * weights @ one.false.T / (weights @ healthy)[:, None]
+    recall = weights @ one.found.T / np.maximum(1.0, weights @ crashed)[:, None]
+    grid = np.linspace(0.0, MOST_FALSE, 51)
+    reached = np.where(false[:, :, None] <= grid, recall[:, :, None], 0.0)
+    return reached.max(axis=1).mean(axis=1)
+
+
+def _interval(values: np.ndarray) -> list[float]:
+    return [round(float(q), 3) for q in np.percentile(values, [2.5, 97.5])]
