@@ -27,3 +27,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="strike every loop style at every place, not at one (20 minutes)",
     )
+    parser.addoption(
+        "--soak",
+        type=int,
+        default=9,
+        metavar="FAULTS",
+        help="faults that come one after another in tests/chaos (9; 200 take about 5 minutes)",
+    )

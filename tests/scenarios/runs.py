@@ -55,13 +55,14 @@ def supervised(
     settings: Sequence[str] = (),
     options: Sequence[str] = (),
     faults: str = "",
+    timeout_s: float = TIMEOUT_S,
 ) -> Ended:
     """Runs a script under `supervisor run`, with reports off and short waits."""
     given = [*QUICK, *settings, *([f"faults={faults}"] if faults else [])]
     line = [*supervisor_command(), "run", "--run-dir", "run", *options]
     for setting in given:
         line += ["--set", setting]
-    return _run(folder, text, [*line, "script.py", *arguments])
+    return _run(folder, text, [*line, "script.py", *arguments], timeout_s=timeout_s)
 
 
 def supervisor_command() -> list[str]:
@@ -89,15 +90,20 @@ def differences(one: Any, other: Any, path: str = "") -> list[str]:
     return [] if one == other or (one != one and other != other) else [path]
 
 
-def _run(folder: Path, text: str, line: list[str]) -> Ended:
+def _run(folder: Path, text: str, line: list[str], *, timeout_s: float = TIMEOUT_S) -> Ended:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "script.py").write_text(text)
-    return _finish(folder, line)
+    return _finish(folder, line, timeout_s=timeout_s)
 
 
-def _finish(folder: Path, line: list[str]) -> Ended:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+def _finish(folder: Path, line: list[str], *, timeout_s: float = TIMEOUT_S) -> Ended:
+    # A library of its own: what other tests filed must not change what is tried first here.
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "SUPERVISOR_CASES": str(folder / "cases.sqlite"),
+    }
     done = subprocess.run(
-        line, cwd=folder, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S
+        line, cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout_s
     )
     return Ended(folder, done.returncode, done.stdout, done.stderr)
