@@ -13,6 +13,9 @@ from supervisor.detectors.statistics.robust_window import RobustWindow
 TINY = 1e-12
 """Losses at or below it count as this."""
 
+MIN_WINDOW = 10
+"""Values that must be known before one can be judged."""
+
 RECORD_RISE = math.log(1.5)
 
 SMALL_RISE = math.log(1.1)
@@ -54,17 +57,15 @@ class Trajectory:
         self._seen = 0
         self.calm()
 
-    @property
-    def is_ready(self) -> bool:
-        return len(self.reference) >= 10
-
     def update(self, value: float) -> None:
         """Judges the finite `value`, then takes it in."""
         if value < 0 and not self._linear:
             self._turn_linear()
         inner = value if self._linear else math.log(max(value, TINY))
         self._judge(inner)
-        self._clear_suspect()
+        self._since_suspect += 1
+        if self._suspect is not None:
+            self._clear_suspect()
         self.reference.push(inner)
         self._waiting.append(inner)
         if len(self._waiting) > WAIT:
@@ -93,16 +94,16 @@ class Trajectory:
         self._waiting.clear()
 
     def _clear_suspect(self) -> None:
-        self._since_suspect += 1
         if self._suspect is not None and self._since_suspect > ALONE:
             self.tail.add(self._suspect)
             self._suspect = None
 
     def _judge(self, inner: float) -> None:
-        if not self.is_ready:
+        window = self.reference.window
+        if len(window) < MIN_WINDOW:
             self.calm()
             return
-        rise = inner - self.reference.median
+        rise = inner - window.median
         if rise <= SMALL_RISE and inner <= self._highest and not self._linear:
             self.calm()
             self.rise = rise

@@ -82,14 +82,14 @@ class TapeWriter:
         """Length of the tape with everything that was appended so far."""
         return self._written + self._waiting
 
-    def append(self, kind: int, data: bytes) -> None:
-        """Adds one entry. Called many times a step: a few hundred nanoseconds.
+    def append(self, kind: int, data: bytes, mark: bytes = b"") -> None:
+        """Adds one entry, `mark` and `data`. Called many times a step: a few hundred nanoseconds.
 
         Never raises: what a full disk does not take is kept and tried again later; past 64 MiB
         of it the tape counts as full.
         """
-        size = len(data)
-        self._parts += (_HEAD.pack(kind, size), data)
+        size = len(mark) + len(data)
+        self._parts += (_HEAD.pack(kind, size) + mark, data)
         self._waiting += _HEAD.size + size
         if self._waiting > self._flush_at:
             self._try_write_out()

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 MIN_SNAPSHOT_STEPS = 5
 MAX_SNAPSHOT_STEPS = 50
+SNAPSHOT_SHARE = 0.5
+"""Of `checkpoint.max_overhead`; the rest is for checkpoints, which are rarer and cost more."""
 
 
 class Boundary:
@@ -161,7 +163,7 @@ class Boundary:
             return
         earlier = self._snapshot_cost_s or cost
         self._snapshot_cost_s = min(cost, 0.8 * earlier + 0.2 * cost)
-        share = self._settings.checkpoint.max_overhead
+        share = SNAPSHOT_SHARE * self._settings.checkpoint.max_overhead
         apart = self._snapshot_cost_s / (share * self._step_s) if self._step_s > 0.0 else 0.0
         self._next_snapshot = step + max(
             MIN_SNAPSHOT_STEPS, min(MAX_SNAPSHOT_STEPS, int(apart) + 1)

@@ -104,14 +104,13 @@ class Clinic:
             last_is_now: the last of them is the step under way, whose update can still be left out.
         """
         waiting, self._waiting = self._waiting, []
-        for index, (record, row) in enumerate(waiting):
-            is_now = last_is_now and index == len(waiting) - 1
-            risk = self._judge_one(record, is_now=is_now)
-            self._note_risk(row, risk)
+        judgements = self.pipeline.update_all([record for record, _ in waiting])
+        for index, judgement in enumerate(judgements):
+            self._take_in(judgement, is_now=last_is_now and index == len(waiting) - 1)
+            self._note_risk(waiting[index][1], judgement.risk.probability)
 
-    def _judge_one(self, record: StepRecord, *, is_now: bool) -> float:
-        judgement = self.pipeline.update(record)
-        risk = judgement.risk
+    def _take_in(self, judgement: Judgement, *, is_now: bool) -> None:
+        record, risk = judgement.record, judgement.risk
         self._calm.judged(record, quiet=not (judgement.alerts or risk.warning or risk.alarm))
         if math.isfinite(record.grad_norm):
             self.recent_grad_norms.append(record.grad_norm)
@@ -138,7 +137,6 @@ class Clinic:
             decision = replace(decision, actions=kept)
         if decision is not None:
             self._carry_out(decision)
-        return risk.probability
 
     def in_trouble(self, step: int) -> bool:
         """Whether the state of this step may be sick: an alarm is on, or was a moment ago."""
