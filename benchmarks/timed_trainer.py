@@ -16,13 +16,14 @@ from torch import nn
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--out", required=True)
     options = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
     layer = nn.TransformerEncoderLayer(64, 4, 256, dropout=0.1, batch_first=True)
-    model = nn.Sequential(nn.Embedding(64, 64), nn.TransformerEncoder(layer, 2), nn.Linear(64, 64))
+    model = nn.Sequential(nn.Embedding(64, 64), nn.TransformerEncoder(layer, options.layers), nn.Linear(64, 64))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     data = torch.randint(0, 64, (4096, 33))
     times = []
