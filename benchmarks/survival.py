@@ -1,0 +1,282 @@
+"""What treatment saves: misfortunes in small trainings, without us, with rules of others, with us.
+
+    python -m benchmarks.survival [--quick] [--jobs 2] [--json FILE]
+
+Each case is one training (benchmarks/unlucky_tasks.py), one misfortune and one seed. It is run
+alone; in a plain loop that starts it again from the script's own checkpoint when it fails; with
+clipping; with the skip-step and the ZClip rule; under `observe_only` (one training, one seed); and
+supervised by the default policy. Survived: it ends, and its loss on held-out data is at most 2 %
+above that of the same training without misfortune. For misfortunes that last from the first step
+(a learning rate far too high, FP16 with Adam's usual epsilon) that is the training as it should
+have been.
+
+The other side: healthy trainings, ordinary and hard ones (warm restarts, batches of four), alone
+and supervised: how often was one treated, and was it worse for it?
+
+With FILE the runs that are in it already are not made again. On two quiet cores the whole table
+takes about 25 minutes, `--quick` 3.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import statistics
+import tempfile
+import threading
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from benchmarks.plain_runs import PlainRuns
+from supervisor.analysis.drill_outcome import Reference, judge
+from supervisor.analysis.trial_run import TrialScript, try_script
+from supervisor.errors import SupervisorError
+
+SCRIPT = str(Path(__file__).with_name("unlucky_training.py"))
+STEPS = 300
+TASKS = ("mlp", "lm", "cnn", "vae", "lstm")
+INJECTED = ("nan_gradient", "loss_spike", "weight", "optimizer", "lr_bug", "sigkill", "exception")
+ON_FLOATS = ("nan_batch", "wild_batch", "poisoned_sample")
+LASTING = ("high_lr", "long_high_lr")
+PLAIN_ARMS = ("alone", "loop", "clip", "skip_step", "zclip")
+ARMS = (*PLAIN_ARMS, "observe_only", "default")
+TOLERANCE = 1.02
+SETTINGS = {"checkpoint.every_steps": "25", "checkpoint.max_overhead": "0.2"}
+"""A run of a second cannot afford copies at 1 % of its time; a drill does the same."""
+HANG = {
+    "watchdog.hang_timeout_s": "5",
+    "watchdog.stack_interval_s": "0.3",
+    "watchdog.grace_s": "1",
+}
+
+Row = dict[str, Any]
+_local = threading.local()
+_rows: dict[str, Row] = {}
+_lock = threading.Lock()
+
+
+def cases(seeds: int, *, quick: bool) -> list[Row]:
+    """Every combination that means something; the step of the fault comes from the seed."""
+    tasks = TASKS[:3] if quick else TASKS
+    pairs = [(task, fault) for task in tasks for fault in (*INJECTED, *ON_FLOATS, *LASTING)]
+    pairs = [pair for pair in pairs if not (pair[0] == "lm" and pair[1] in ON_FLOATS)]
+    pairs += [("half", "none"), ("mlp", "hang")]
+    if quick:
+        pairs = pairs[::3]
+    return [
+        {"task": task, "fault": fault, "seed": seed, "at": _at(task, fault, seed)}
+        for seed in range(seeds)
+        for task, fault in pairs
+        if fault != "hang" or seed < 2
+    ]
+
+
+def healthy_cases(seeds: int, *, quick: bool) -> list[Row]:
+    kinds = ("no",) if quick else ("no", "restarts", "tiny")
+    return [
+        {"task": task, "fault": "none", "seed": seed, "at": 0, "hard": hard}
+        for seed in range(seeds)
+        for task in TASKS
+        for hard in kinds
+    ]
+
+
+def _at(task: str, fault: str, seed: int) -> int:
+    return random.Random(f"{task} {fault} {seed}").randrange(STEPS * 3 // 10, STEPS * 7 // 10)
+
+
+def run_case(case: Row, arms: Iterable[str], folder: Path) -> list[Row]:
+    """Runs a case in each arm, and its reference first."""
+    right = {**case, "fault": "none", "task": "mlp" if case["task"] == "half" else case["task"]}
+    reference = _run(right, "alone", folder)["final_loss"]
+    made = []
+    for arm in arms:
+        row = {**_run(case, arm, folder), "reference_loss": reference}
+        final = row["final_loss"]
+        row["ratio"] = final / reference if final is not None else math.nan
+        row["survived"] = bool(row["completed"] and row["ratio"] <= TOLERANCE)
+        made.append(row)
+    return made
+
+
+def _run(case: Row, arm: str, folder: Path) -> Row:
+    key = json.dumps([case, arm])
+    with _lock:
+        known = _rows.get(key)
+    if known is None:
+        known = _make(case, arm, Path(tempfile.mkdtemp(dir=folder)))
+        with _lock:
+            _rows[key] = known
+    return known
+
+
+def _make(case: Row, arm: str, folder: Path) -> Row:
+    words = ["--folder", str(folder), "--steps", str(STEPS)]
+    for name, value in case.items():
+        words += [f"--{name}", str(value)]
+    row = {**case, "arm": arm, "steps_lost": None, "interventions": 0, "how": ""}
+    if arm in PLAIN_ARMS:
+        row |= _plain(words, arm, hangs=case["fault"] == "hang")
+    else:
+        row |= _supervised(words, arm, folder, hangs=case["fault"] == "hang")
+    result = folder / "result.json"
+    row["final_loss"] = json.loads(result.read_text())["final_loss"] if result.exists() else None
+    return row
+
+
+def _plain(words: list[str], arm: str, *, hangs: bool) -> Row:
+    if not hasattr(_local, "runs"):
+        _local.runs = PlainRuns()
+    if arm == "loop":
+        words = [*words, "--own-checkpoints"]
+    elif arm != "alone":
+        words = [*words, "--rule", arm]
+    limit_s = 20.0 if hangs else 120.0
+    done = _local.runs.run(words, tries=4 if arm == "loop" else 1, timeout_s=limit_s)
+    return {"completed": done["code"] == 0, "seconds": done["seconds"]}
+
+
+def _supervised(words: list[str], arm: str, folder: Path, *, hangs: bool) -> Row:
+    script = TrialScript(words=(SCRIPT, *words), options=("--policy", arm))
+    settings = {**SETTINGS, **(HANG if hangs else {})}
+    run = try_script(script, folder / "run", settings, environment={"OMP_NUM_THREADS": "1"})
+    reference = Reference(losses=(0.0,) * STEPS, seconds=0.0, slowest_step_s=0.0)
+    try:
+        outcome = judge("", run, reference, run.seconds)
+        steps_lost, how = outcome.steps_lost, outcome.detail
+    except SupervisorError as error:
+        steps_lost, how = None, str(error)
+    treated = [e["name"] for e in run.events("action") if e["outcome"] == "applied"]
+    return {
+        "completed": run.returncode == 0,
+        "seconds": run.seconds,
+        "steps_lost": steps_lost,
+        "interventions": sum(name != "checkpoint" for name in treated),
+        "stood_still_s": sum(float(e["cost_s"]) for e in run.events("action")),
+        "how": how,
+    }
+
+
+def table(rows: list[Row]) -> str:
+    """One line a misfortune: survived of all in each arm, and what surviving cost."""
+    head = ["MISFORTUNE", "CASES", *(arm.upper() for arm in ARMS), "LOSS RATIO", "STEPS LOST"]
+    lines = [[*head, "SECONDS LOST"]]
+    faults = list(dict.fromkeys(row["fault"] for row in rows))
+    usual = _usual_seconds(rows)
+    for fault in [*faults, "all"]:
+        own = [row for row in rows if fault in (row["fault"], "all")]
+        ours = [row for row in own if row["arm"] == "default"]
+        alive = [row for row in ours if row["survived"]]
+        line = ["half precision" if fault == "none" else fault.replace("_", " "), str(len(ours))]
+        for arm in ARMS:
+            of_arm = [row for row in own if row["arm"] == arm]
+            line.append(f"{sum(row['survived'] for row in of_arm)}/{len(of_arm)}")
+        line.append(_median([row["ratio"] for row in alive], ".3f"))
+        line.append(_median([row["steps_lost"] for row in alive], ".0f"))
+        line.append(_median([row["seconds"] - usual[row["task"]] for row in alive], ".1f"))
+        lines.append(line)
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    return "\n".join(
+        "  ".join(word.ljust(width) for word, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def _usual_seconds(rows: list[Row]) -> dict[str, float]:
+    """The shortest supervised run of each training, as its time without misfortune."""
+    usual: dict[str, float] = {}
+    for row in rows:
+        if row["arm"] == "default" and row["completed"]:
+            usual[row["task"]] = min(row["seconds"], usual.get(row["task"], math.inf))
+    return usual
+
+
+def _median(values: list[float], form: str) -> str:
+    return format(statistics.median(values), form) if values else "-"
+
+
+def tell_healthy(rows: list[Row]) -> str:
+    """How much the healthy runs were disturbed."""
+    ours = [row for row in rows if row["arm"] == "default"]
+    treated = sum(row["interventions"] for row in ours)
+    worse = [row for row in ours if not row["completed"] or row["ratio"] > 1.01]
+    steps = len(ours) * STEPS
+    ratio = _median([row["ratio"] for row in ours], ".4f")
+    lines = [
+        f"healthy: {len(ours)} runs, {treated} treatments in {steps} steps, "
+        f"median loss ratio {ratio}, {len(worse)} runs worse by more than 1 %"
+    ]
+    lines += [f"  WORSE: {_name(row)}: {row['ratio']:.3f}, {row['how']}" for row in worse]
+    return "\n".join(lines)
+
+
+def _name(row: Row) -> str:
+    return f"{row['task']} {row['fault']} seed {row['seed']} step {row['at']}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="a part of the table, one seed")
+    parser.add_argument("--seeds", type=int, default=4)
+    parser.add_argument("--healthy-seeds", type=int, default=7)
+    parser.add_argument("--faults", nargs="*", help="these misfortunes alone")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    seeds, healthy_seeds = (1, 1) if options.quick else (options.seeds, options.healthy_seeds)
+    if options.json and options.json.exists():
+        _rows.update(json.loads(options.json.read_text())["runs"])
+    sick = cases(seeds, quick=options.quick)
+    if options.faults:
+        sick = [case for case in sick if case["fault"] in options.faults]
+        healthy_seeds = 0
+    healthy = healthy_cases(healthy_seeds, quick=options.quick)
+    jobs = [(case, _arms(case)) for case in sick]
+    jobs += [(case, ("alone", "default")) for case in healthy]
+    jobs.sort(key=lambda job: job[0]["seed"])  # what is done first is a whole table already
+    found: list[list[Row]] = []
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name,
+        ThreadPoolExecutor(options.jobs) as pool,
+    ):
+        for made in pool.map(lambda job: run_case(*job, Path(name)), jobs):
+            found.append(made)
+            _progress(made, len(found), len(jobs))
+            if options.json:
+                options.json.write_text(json.dumps({"runs": _rows}))
+    rows = [row for made in found for row in made if "hard" not in row]
+    calm = [row for made in found for row in made if "hard" in row]
+    print(table(rows))
+    for row in rows:
+        if row["arm"] == "default" and not row["survived"]:
+            print(f"  LOST: {_name(row)}: loss ratio {row['ratio']:.3f}, {row['how']}")
+    if calm:
+        print(tell_healthy(calm))
+    if options.json:
+        document = {"runs": _rows, "cases": rows, "healthy": calm}
+        options.json.write_text(json.dumps(document, indent=1))
+    return 0
+
+
+def _arms(case: Row) -> tuple[str, ...]:
+    """Observing does the same at every seed, so one will do."""
+    if case["seed"] == 0 and case["task"] in ("mlp", "half"):
+        return ARMS
+    return tuple(arm for arm in ARMS if arm != "observe_only")
+
+
+def _progress(made: list[Row], done: int, of: int) -> None:
+    ours = made[-1]
+    verdict = "survived" if ours["survived"] else "LOST"
+    print(
+        f"[{done}/{of}] {_name(ours)}: {verdict}, loss ratio {ours['ratio']:.3f}, {ours['how']}",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
