@@ -3,8 +3,8 @@
     python -m benchmarks.overhead [--rounds 5] [--json FILE]
 
 Each round runs the script once plain and once supervised, in alternating order, and gives the ratio
-of their step times: the median over blocks of 64 steps of the block's mean, because some of our work
-is done every few steps (the first 50 steps left out). Machines are noisy: the quartiles over the
+of their step times: the median over blocks of 64 steps of their means, because some of our work is
+done every few steps (the first 50 steps are left out). Machines are noisy: the quartiles over the
 rounds say how much the figure can be trusted. The pipeline's own cost is printed beside it.
 """
 

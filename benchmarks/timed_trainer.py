@@ -23,7 +23,8 @@ def main() -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     layer = nn.TransformerEncoderLayer(64, 4, 256, dropout=0.1, batch_first=True)
-    model = nn.Sequential(nn.Embedding(64, 64), nn.TransformerEncoder(layer, options.layers), nn.Linear(64, 64))
+    encoder = nn.TransformerEncoder(layer, options.layers)
+    model = nn.Sequential(nn.Embedding(64, 64), encoder, nn.Linear(64, 64))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     data = torch.randint(0, 64, (4096, 33))
     times = []
