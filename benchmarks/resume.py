@@ -1,6 +1,7 @@
 """How long a killed training stands still, and what a fast-forwarded step costs.
 
-    python -m benchmarks.resume [--kills 500 2000] [--long] [--rounds 3] [--json FILE]
+    python -m benchmarks.resume [--kills 500 2000] [--long] [--load-ms 20]
+                                [--rounds 3] [--json FILE]
 
 The same script is killed with SIGKILL under `supervisor run`, and run by hand with checkpoints of
 its own, started again at once. Both save every 100 steps and are killed 50 steps after a save.
@@ -8,7 +9,9 @@ its own, started again at once. Both save every 100 steps and are killed 50 step
 `to beyond` until the first step that had not been trained before; the rest says where the time
 goes. The supervisor's time holds its wait before a restart (about a second by default), which
 guards against a loop of crashes. Medians over the rounds; killed and new times are stamped by the
-script itself, with the steps that are replayed.
+script itself, with the steps that are replayed. With `--load-ms` every sample takes so long to load
+(two a batch, killed after 200 steps), and the fast-forward is measured with and without
+`fast_forward.skip_loading`.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
@@ -29,6 +33,7 @@ from benchmarks.restartable_trainer import SAVE_EVERY
 TRAINER = Path(__file__).with_name("restartable_trainer.py")
 KILLS = (500, 2000)
 LONG = 10_000
+LOADING_KILL = 200
 LATER = 50
 Figures = dict[str, float]
 
@@ -66,10 +71,12 @@ def script_line(kill_at: int, *more: str) -> list[str]:
     return [str(TRAINER), "--kill-at", str(kill_at), "--steps", str(kill_at + LATER), *more]
 
 
-def supervised(kill_at: int, folder: Path) -> Figures:
+def supervised(kill_at: int, folder: Path, settings: Sequence[str] = (), *more: str) -> Figures:
     line = [sys.executable, "-m", "supervisor.cli.main", "run", "--quiet", "--run-dir", "run"]
     line += ["--set", "report.enabled=false", "--set", f"checkpoint.every_steps={SAVE_EVERY}"]
-    run(line + script_line(kill_at), folder)
+    for setting in settings:
+        line += ["--set", setting]
+    run(line + script_line(kill_at, *more), folder)
     events = [json.loads(line) for line in (folder / "run/events.jsonl").read_text().splitlines()]
     resumed = [event for event in events if event["kind"] == "resumed"]
     if [event["exactness"] for event in resumed] != ["exact"]:
@@ -125,6 +132,24 @@ def measure(kill_after: int, rounds: int) -> dict[str, object]:
     return {"kill_after": kill_after, **medians}
 
 
+def measure_loading(load_ms: float) -> list[dict[str, object]]:
+    """One round with loading and one without."""
+    rows: list[dict[str, object]] = []
+    for skip in ("false", "true"):
+        with tempfile.TemporaryDirectory() as folder:
+            settings = [f"fast_forward.skip_loading={skip}"]
+            more = ("--batch", "2", "--load-ms", str(load_ms))
+            found = supervised(LOADING_KILL + SAVE_EVERY // 2, Path(folder), settings, *more)
+        rows.append({"load_ms": load_ms, "skip_loading": skip, "supervised": found})
+        print(
+            f"samples of {load_ms:g} ms, skip_loading={skip}: fast-forward of {LOADING_KILL} steps "
+            f"{found['fast_forward_s']:.2f} s, {found['fast_step_ms']:.2f} ms a step "
+            f"(a real one {found['step_ms']:.1f} ms)",
+            flush=True,
+        )
+    return rows
+
+
 def show(row: dict[str, object]) -> None:
     ours, own = row["supervised"], row["by_hand"]
     assert isinstance(ours, dict)
@@ -140,17 +165,20 @@ def show(row: dict[str, object]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, nargs="+", default=list(KILLS), metavar="STEP")
+    parser.add_argument("--kills", type=int, nargs="*", default=list(KILLS), metavar="STEP")
     parser.add_argument("--long", action="store_true", help=f"kill after {LONG} steps too")
+    parser.add_argument("--load-ms", type=float, metavar="MS")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     print("killed  to a new step (s)   to beyond (s)      of it (s): wait, start, fast-forward")
     print(" after  supervised  by hand  superv.  by hand   a fast-forwarded step of a real one")
-    rows = []
+    rows: list[dict[str, object]] = []
     for kill_after in [*options.kills, *([LONG] if options.long else [])]:
         rows.append(measure(kill_after, options.rounds))
         show(rows[-1])
+    if options.load_ms:
+        rows += measure_loading(options.load_ms)
     if options.json:
         options.json.write_text(json.dumps(rows, indent=2))
 

@@ -36,6 +36,7 @@ class EntryKind(enum.IntEnum):
     RANDOM_STATE = 5
     STEP = 6
     FILE_SIZE = 7
+    BATCH = 8
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from supervisor.errors import ReplayError
 from supervisor.storage.tape import EntryKind, StepMark, TapeReader
 from supervisor.training_state.registry import Registry
 from supervisor.worker.boundary_clock import BoundaryClock
+from supervisor.worker.loader_skipping import LoaderSkipping
 from supervisor.worker.moments import Call, Moments
 from supervisor.worker.recording import decode, replay_random
 from supervisor.worker.step_probe import StepProbe, tensors_in
@@ -32,6 +33,7 @@ class FastForward(Moments):
 
     Args:
         target: steps done at the checkpoint's boundary.
+        skip_loading: whether a batch may be another of the same shapes, see `LoaderSkipping`.
         arrive: called at the target, within the first forward after it: restores and makes the
             live moments the current ones. Its argument is None, or why this is not the recorded
             run; then it is called at the next boundary, wherever that is.
@@ -44,6 +46,7 @@ class FastForward(Moments):
         registry: Registry,
         tape: TapeReader,
         target: int,
+        skip_loading: bool,
         arrive: Callable[[int, str | None], Moments],
     ) -> None:
         self.steps_done = 0
@@ -54,6 +57,7 @@ class FastForward(Moments):
         self._tape = tape
         self._target = target
         self._arrive = arrive
+        self._skipping = LoaderSkipping(tape, is_allowed=skip_loading)
         self._probe = StepProbe()
         self._outputs: dict[tuple[Any, ...], Any] = {}
         self._unhide: Callable[[], None] | None = None
@@ -137,6 +141,19 @@ class FastForward(Moments):
         except ReplayError as error:
             self._disprove(f"step {self.steps_done}: {error}")
             return call()
+
+    def fetch(self, indices: Any, call: Call) -> Any:
+        if self.disproof is not None:
+            return call()
+        self._switch.depth += 1
+        try:
+            left = self._target - self.steps_done
+            return self._skipping.fetch(indices, call, steps_left=left)
+        except ReplayError as error:
+            self._disprove(f"step {self.steps_done}: {error}")
+            return call()
+        finally:
+            self._switch.depth -= 1
 
     def batch(self, batch: Any) -> Any:
         self._switch.depth += 1

@@ -74,5 +74,10 @@ class Moments(ABC):
         """The script reads a value out of a tensor; `kind` is an `EntryKind`."""
 
     @abstractmethod
+    def fetch(self, indices: Any, call: Call) -> Any:
+        """A loader without workers fetches the samples of one batch; only if loading may be
+        skipped (`fast_forward.skip_loading`)."""
+
+    @abstractmethod
     def batch(self, batch: Any) -> Any:
         """A data loader hands out a batch."""

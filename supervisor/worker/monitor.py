@@ -31,6 +31,7 @@ from supervisor.storage.tape import EntryKind, pack_step_mark
 from supervisor.training_state.registry import Registry
 from supervisor.worker.boundary_clock import BoundaryClock
 from supervisor.worker.clinic import Clinic
+from supervisor.worker.loader_skipping import FetchMark
 from supervisor.worker.moments import Call, Moments
 from supervisor.worker.recording import Recording
 from supervisor.worker.shield import Shield
@@ -198,6 +199,15 @@ class Monitor(Moments):
 
     def read(self, kind: int, call: Call) -> Any:
         return self._recording.read(kind, call)
+
+    def fetch(self, indices: Any, call: Call) -> Any:
+        earlier = self._random.look()
+        batch = self._region(call)
+        with self._batch_shield:
+            mark = self._region(lambda: FetchMark.of(indices, batch))
+            self._recording.tape.append(EntryKind.BATCH, mark.pack())
+            self._random.note_changes(earlier)
+        return batch
 
     def batch(self, batch: Any) -> Any:
         self._switch.depth += 1

@@ -75,7 +75,7 @@ class RandomTrail:
 
     def before(self) -> tuple[Any, ...]:
         """Returns what `after` needs; called right before a forward."""
-        return self._look() if self._forwards.goes_on else (self._get_state(),)
+        return self.look() if self._forwards.goes_on else (self._get_state(),)
 
     def after(self, earlier: tuple[Any, ...]) -> None:
         """Called right behind the forward; writes what changed on the tape."""
@@ -91,7 +91,7 @@ class RandomTrail:
 
     def before_backward(self) -> tuple[Any, ...]:
         """Returns what `after_backward` needs; not called any more once they are quiet."""
-        return self._look()
+        return self.look()
 
     def after_backward(self, earlier: tuple[Any, ...]) -> None:
         """Called right behind the backward; writes what changed on the tape."""
@@ -100,7 +100,13 @@ class RandomTrail:
         self._backwards.passed(used=drew or drew_others)
         self.backwards_are_quiet = not self._backwards.goes_on
 
-    def _look(self) -> tuple[Any, ...]:
+    def note_changes(self, earlier: tuple[Any, ...]) -> None:
+        """Called behind anything else that may draw; `earlier` is what `look` returned before."""
+        self._note_torch(earlier)
+        self._note_others(earlier)
+
+    def look(self) -> tuple[Any, ...]:
+        """Returns the states of all global generators."""
         return self._get_state(), random.getstate(), _numpy_state(), _cuda_states()
 
     def _note_torch(self, earlier: tuple[Any, ...]) -> bool:

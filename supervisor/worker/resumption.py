@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from supervisor.actions.controls import Ramp
 from supervisor.errors import CheckpointDamaged, CheckpointError, ReplayError
 from supervisor.storage.checkpoints import Checkpoint
-from supervisor.storage.tape import TapeReader
+from supervisor.storage.tape import EntryKind, TapeReader
 from supervisor.training_state.codec import read_state
 from supervisor.training_state.comparison import first_difference
 from supervisor.training_state.state import ALL_PARTS, digest
@@ -110,12 +110,14 @@ class Resumption:
         except ReplayError as error:
             reader, problem = TapeReader.empty(), str(error)
         session.file_sizes.source = reader
+        session.notes_fetches = reader.find_next(EntryKind.BATCH) is not None
         session.switch.replaying = True
         self._replay = FastForward(
             switch=session.switch,
             registry=session.registry,
             tape=reader,
             target=checkpoint.step,
+            skip_loading=session.settings.fast_forward.skip_loading,
             arrive=self._arrive,
         )
         self._replay.disproof = problem

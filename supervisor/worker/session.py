@@ -74,6 +74,7 @@ class Session:
         self.shield = Shield(self._part_failed, self._give_up)
         self._parametrised: dict[int, tuple[Any, bool]] = {}
         self.tape_is_whole = True
+        self.notes_fetches = self.settings.fast_forward.skip_loading
         self._left_out_batches = 0
         self._uses_batches = False
         self.asks_batch_size = False

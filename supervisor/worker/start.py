@@ -56,6 +56,10 @@ def _patch(session: Session) -> None:
     instrument(session)
     watch_reads(session)
     watch_files(session, session.file_sizes)
+    if session.notes_fetches:
+        from supervisor.worker.patches_loading import watch_fetches
+
+        watch_fetches(session)
 
 
 def _seed(seed: int | None) -> None:

@@ -1,0 +1,53 @@
+"""A fast-forward that leaves the loading out ends with the same weights to the bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.scenarios.loop_styles import ENDING, PRELUDE
+from tests.scenarios.runs import differences, plain, supervised
+
+LOOP = """
+import os
+class Slow(Dataset):
+    def __len__(self): return 90
+    def __getitem__(self, i):
+        with open(f"loads_{os.getpid()}", "ab", buffering=0) as file: file.write(b".")
+        return X[i] + 0.1 * torch.randn(8) + random.random() + float(np.random.rand()), Y[i]
+model = make_model(0.0); optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+loader = DataLoader(Slow(), batch_size=8, shuffle=True)
+best = float("inf")
+for epoch in range(4):
+    for x, y in loader:
+        x = x / x.abs().mean().item()
+        loss = F.mse_loss(model(x), y); optimizer.zero_grad(); loss.backward(); optimizer.step()
+        best = min(best, loss.item())
+result = {"model": model.state_dict(), "best": best, "x": x}
+"""
+SETTINGS = (
+    "checkpoint.every_steps=4",
+    "checkpoint.background=false",
+    "fast_forward.skip_loading=true",
+)
+
+
+def test_skipped_batches_change_nothing_though_loading_draws(tmp_path: Path) -> None:
+    text = PRELUDE + LOOP + ENDING
+    expected = plain(tmp_path / "plain", text)
+
+    killed = supervised(
+        tmp_path / "killed",
+        text,
+        settings=SETTINGS,
+        faults="[{kind: sigkill, step: 30}, {kind: sigkill, step: 37}]",
+    )
+
+    assert [e["exactness"] for e in killed.events("resumed")] == ["exact", "exact"], killed.stderr
+    assert [e["from_step"] for e in killed.events("resumed")] == [28, 36]
+    assert len(killed.events("state_found")) == 2
+    assert killed.events("warning") == []
+    assert differences(expected.result(), killed.result()) == []
+    loads = [path.stat().st_size for path in sorted(killed.folder.glob("loads_*"))]
+    first_attempt, loaded_again = 31 * 8, (48 - 28) * 8
+    assert max(loads) <= first_attempt
+    assert min(loads) < loaded_again + 9 * 8
