@@ -30,7 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--soak",
         type=int,
-        default=9,
+        default=7,
         metavar="FAULTS",
-        help="faults that come one after another in tests/chaos (9; 200 take about 5 minutes)",
+        help="faults that come one after another in tests/chaos (7; 200 take about 5 minutes)",
     )

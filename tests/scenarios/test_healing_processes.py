@@ -1,9 +1,11 @@
-"""What `checkpoint` and `restart` heal, each alone: runs that are lost without them."""
+"""What `checkpoint` and `restart` heal, each alone; and what an earlier run's healing is worth."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from supervisor.storage.case import Case
+from supervisor.storage.cases import CaseLibrary
 from tests.scenarios.loop_styles import PRELUDE
 from tests.scenarios.runs import supervised
 
@@ -60,3 +62,24 @@ def test_a_checkpoint_at_the_first_sign_of_trouble_saves_what_a_kill_would_take(
     assert ended.returncode == 0, ended.stderr
     assert set(ended.actions()) == {"checkpoint"}
     assert [e["step"] for e in ended.events("resumed")] == [91]
+
+
+def test_what_helped_in_an_earlier_run_is_tried_first_and_the_journal_says_so(
+    tmp_path: Path,
+) -> None:
+    signature = {"cause": "spike", "shape": "sudden", "precision": "unscaled", "phase": "start"}
+    library = CaseLibrary(tmp_path / "cases.sqlite")
+    library.add(Case(cause="spike", signature=signature, treatment="rollback", outcome="helped"))
+
+    ended = supervised(
+        tmp_path,
+        SCRIPT,
+        settings=(*UNGUARDED, "snapshot.every_steps=10"),
+        faults="[{kind: lr_spike, step: 90, factor: 120}]",
+    )
+
+    first = next(e for e in ended.events("action") if e["name"] != "checkpoint")
+    assert ended.returncode == 0, ended.stderr
+    assert (first["name"], first["source"]) == ("rollback", "case library")
+    assert "helped in similar cases" in first["reason"]
+    assert (ended.run_dir / "cases.json").stat().st_mode & 0o777 == 0o600
