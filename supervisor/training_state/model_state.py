@@ -15,25 +15,41 @@ from supervisor.training_state.tensors import local, outside_autograd, write_int
 _TORCHS_OWN = (nn.Module.named_parameters, nn.Module.named_buffers)
 
 
-def model_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
+Named = dict[str, torch.Tensor]
+
+
+def named_tensors(model: nn.Module) -> tuple[Named, Named]:
     """Returns all parameters and all buffers, non-persistent ones too, under ``state_dict`` names.
 
-    Tied tensors appear under each of their names as one object; lazy ones that do not exist yet
-    are missing.
+    Tied tensors appear under each of their names as one object.
     """
-    found: dict[str, torch.Tensor] = {}
-    if (type(model).named_parameters, type(model).named_buffers) == _TORCHS_OWN:
-        parts = list(model.named_modules(remove_duplicate=False))  # one pass instead of two
-        for members in ("_parameters", "_buffers"):
-            for path, part in parts:
-                prefix = f"{path}." if path else ""
-                for name, tensor in getattr(part, members).items():
-                    if tensor is not None:
-                        found[prefix + name] = tensor
-    else:
-        found.update(model.named_parameters(remove_duplicate=False))
-        found.update(model.named_buffers(remove_duplicate=False))
+    if (type(model).named_parameters, type(model).named_buffers) != _TORCHS_OWN:
+        return (
+            dict(model.named_parameters(remove_duplicate=False)),
+            dict(model.named_buffers(remove_duplicate=False)),
+        )
+    parameters: Named = {}
+    buffers: Named = {}
+    for path, part in model.named_modules(remove_duplicate=False):  # one pass instead of two
+        prefix = f"{path}." if path else ""
+        for found, own in ((parameters, part._parameters), (buffers, part._buffers)):
+            for name, tensor in own.items():
+                if tensor is not None:
+                    found[prefix + name] = tensor
+    return parameters, buffers
+
+
+def model_tensors(model: nn.Module) -> Named:
+    """Returns what a checkpoint holds of parameters and buffers, see `named_tensors`.
+
+    Lazy ones that do not exist yet are missing.
+    """
+    return held_tensors(*named_tensors(model))
+
+
+def held_tensors(parameters: Named, buffers: Named) -> Named:
     lazy = (nn.UninitializedParameter, nn.UninitializedBuffer)
+    found = parameters | buffers
     return {name: local(t) for name, t in found.items() if not isinstance(t, lazy)}
 
 

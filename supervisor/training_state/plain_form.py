@@ -64,7 +64,10 @@ def to_plain(value: Any, where: str, left_out: list[str], depth: int = 0) -> Any
 
 def _dict_to_plain(value: dict[Any, Any], where: str, left_out: list[str], depth: int) -> Any:
     items = {
-        key: to_plain(item, f"{where}[{key!r}]", left_out, depth + 1) for key, item in value.items()
+        key: item
+        if type(item) in _SCALARS or isinstance(item, torch.Tensor)
+        else to_plain(item, f"{where}[{key!r}]", left_out, depth + 1)
+        for key, item in value.items()
     }
     keys_plain = all(key is None or type(key) in _SCALARS for key in items)
     if type(value) is dict and keys_plain and KIND not in items:

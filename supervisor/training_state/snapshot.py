@@ -65,7 +65,7 @@ class _Copier:
         if isinstance(value, dict):
             named = into if isinstance(into, dict) else {}
             return {key: self.copy(item, named.get(key)) for key, item in value.items()}
-        if isinstance(value, (list, tuple)):
+        if isinstance(value, (list, tuple)) and value:
             places = into if isinstance(into, (list, tuple)) else ()
             padded = [*places, *[None] * (len(value) - len(places))]
             return type(value)(self.copy(*pair) for pair in zip(value, padded, strict=False))

@@ -63,7 +63,8 @@ class TrainingState:
         left_out: list[str] = []
         registry = self.registry
         models = registry.models
-        in_models = {id(p) for model in models.values() for p in model.parameters()}
+        named = {name: model_state.named_tensors(model) for name, model in models.items()}
+        in_models = {id(p) for parameters, _ in named.values() for p in parameters.values()}
 
         def each(kind: Mapping[str, Any], capture: Callable[[str, Any], Any]) -> dict[str, Any]:
             return {name: capture(name, value) for name, value in kind.items()}
@@ -77,8 +78,8 @@ class TrainingState:
 
         state = {
             "format": FORMAT,
-            "models": each(models, lambda _, m: model_state.model_tensors(m)),
-            "buffers": each(models, lambda _, m: [n for n, _ in m.named_buffers()]),
+            "models": each(named, lambda _, found: model_state.held_tensors(*found)),
+            "buffers": each(named, lambda _, found: list(found[1])),
             "extra": each(models, lambda n, m: model_state.extra_states(m, n, left_out)),
             "optimizers": each(
                 registry.optimizers,

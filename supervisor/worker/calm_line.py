@@ -7,7 +7,7 @@ from collections import deque
 
 from supervisor.records import StepRecord
 
-RECENT = 32
+RECENT = 64
 MAX_WAITING = 16
 """Judging steps together costs a third of judging each as it comes, because the code that judges
 is pushed out of the processor's caches by every step of the training. What may wait so long is
