@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -20,8 +20,8 @@ OPTIMIZER = "(optimizer)"
 class StepWatch:
     """Forward, loss, backward and update of a script are watched; nothing is computed twice.
 
-    Unlike `find_nonfinite` it sees the script's own loss, loss scale and precision. The step gives
-    the same numbers as without it, only slowly.
+    The caller tells it of backward passes. Unlike `find_nonfinite` it sees the script's own loss,
+    loss scale and precision. The step gives the same numbers as without it, only slowly.
 
     Args:
         models: whose modules to name; with several their keys come before the paths.
@@ -39,7 +39,6 @@ class StepWatch:
         self._birth: Birth | None = None
         self._is_on = False
         self._handles: list[Any] = []
-        self._backward: Callable[..., Any] = torch.autograd.backward
 
     def prepare(self) -> None:
         """Called before the step's first forward is entered: the hooks that name modules."""
@@ -55,8 +54,6 @@ class StepWatch:
                 optimizer.register_step_pre_hook(self._before_update),
                 optimizer.register_step_post_hook(self._after_update),
             ]
-        self._backward = torch.autograd.backward
-        torch.autograd.backward = self._watched_backward
 
     def end(self) -> NonfiniteReport | None:
         """Takes everything off; returns what was found, None if the step was not watched."""
@@ -65,7 +62,6 @@ class StepWatch:
             return None
         self._is_on = False
         self._watch.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-        torch.autograd.backward = self._backward
         for handle in self._handles:
             handle.remove()
         birth = self._birth or first_birth(self._model.parameters(), self._watch)
@@ -74,17 +70,21 @@ class StepWatch:
             birth = next((made for made in self._watch.births if not made.on_purpose), None)
         return report_of(birth) if birth else NonfiniteReport(found=False, values={})
 
-    def _watched_backward(self, tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        roots = [tensor for _, tensor in tensors_in(tensors)]
-        self._note(roots)
-        self._trace.mark(tensors, LOSS)
+    def before_backward(self, roots: Any) -> None:
+        """Called with what the script's backward pass starts from."""
+        if not self._is_on:
+            return
+        self._note([tensor for _, tensor in tensors_in(roots)])
+        self._trace.mark(roots, LOSS)
         self._watch.phase = "backward"
-        try:
-            return self._backward(tensors, *args, **kwargs)
-        finally:
-            self._watch.phase = "after"
-            self._trace.settle()
-            self._note([p.grad for p in self._model.parameters() if p.grad is not None])
+
+    def after_backward(self) -> None:
+        """Called when a backward pass is over, also one that failed."""
+        if not self._is_on:
+            return
+        self._watch.phase = "after"
+        self._trace.settle()
+        self._note([p.grad for p in self._model.parameters() if p.grad is not None])
 
     def _before_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._watch.phase, self._trace.outside = "update", OPTIMIZER

@@ -214,6 +214,8 @@ class CrashReport:
     anomalies: tuple[AnomalyVerdict, ...] = ()
     anomaly_count: int = 0
     gradient_flow: tuple[dict[str, Any], ...] = ()
+    gradient_flow_step: int | None = None
+    unhealthy: tuple[dict[str, Any], ...] = ()
     explain: dict[str, Any] | None = None
     stacks: tuple[Excerpt, ...] = ()
     log_tail: Excerpt | None = None

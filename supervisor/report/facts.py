@@ -57,6 +57,7 @@ def build_report(material: Material) -> CrashReport:
     cost = build_cost(material)
     decision = walk(material, root) if root else None
     steps = material.steps.final
+    layers = read_gradient_flow(material.root)
     return CrashReport(
         run_dir=str(material.root),
         state=str(material.run.get("state") or "unknown"),
@@ -79,7 +80,9 @@ def build_report(material: Material) -> CrashReport:
         cost=cost,
         anomalies=build_anomalies(material),
         anomaly_count=len(material.anomalies),
-        gradient_flow=read_gradient_flow(material.root),
+        gradient_flow=layers.layers,
+        gradient_flow_step=layers.step,
+        unhealthy=layers.unhealthy,
         explain=material.explain,
         stacks=material.stacks,
         log_tail=_log_tail(material),

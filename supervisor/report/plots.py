@@ -1,4 +1,4 @@
-"""The two pictures of a report: the whole run by steps, and its last minutes by time."""
+"""The pictures of a report: the whole run by steps, its last minutes by time, gradient flow."""
 
 from __future__ import annotations
 
@@ -60,7 +60,8 @@ def draw_pictures(material: Material, report: CrashReport) -> tuple[Picture, ...
     from matplotlib.figure import Figure
 
     pictures = []
-    for name, draw in (("overview", _overview), ("timeline", _timeline)):
+    drawings = (("overview", _overview), ("timeline", _timeline), ("gradient_flow", _gradients))
+    for name, draw in drawings:
         with matplotlib.rc_context(STYLE | {"svg.hashsalt": name}):
             figure = Figure(layout="constrained")
             FigureCanvasAgg(figure)
@@ -223,6 +224,12 @@ def _timeline(figure: Any, material: Material, report: CrashReport) -> bool:
     from supervisor.report.timeline_plot import draw_timeline
 
     return draw_timeline(figure, material, report, minutes=LAST_MINUTES)
+
+
+def _gradients(figure: Any, material: Material, report: CrashReport) -> bool:
+    from supervisor.report.gradient_plot import draw_gradient_flow
+
+    return draw_gradient_flow(figure, report)
 
 
 def span(material: Material) -> tuple[float, float]:

@@ -113,7 +113,7 @@ def _explain(report: CrashReport) -> dict[str, Any] | None:
         return None
     replays = report.explain.get("replays")
     replays = replays if isinstance(replays, list) else []
-    fields = ("summary", "root_cause", "confidence", "module")
+    fields = ("summary", "root_cause", "confidence", "sample", "module", "operation")
     return {
         **{name: report.explain.get(name) for name in fields},
         "replays": [

@@ -21,7 +21,7 @@ def write_report(rundir: Path | str | RunDirectory, *, plots: bool = True) -> di
     and prevents nothing.
 
     Returns:
-        Kind (``json``, ``md``, ``html``, ``overview``, ``timeline``) → path.
+        Kind (``json``, ``md``, ``html``, ``overview``, ``timeline``, ``gradient_flow``) → path.
 
     Raises:
         OSError: the directory cannot be written to.

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from supervisor.records import Alert, StepRecord
+from supervisor.records import Alert, Severity, StepRecord
 from supervisor.settings import CaptureSettings
 from supervisor.storage.anomalies import AnomalyLog
 from supervisor.storage.captures import CaptureStore
@@ -18,6 +18,8 @@ from supervisor.storage.journal import Journal
 from supervisor.storage.private_files import open_private
 from supervisor.storage.rundir import RunDirectory
 from supervisor.training_state.rng import RngState
+from supervisor.worker.anomaly_figures import threshold_info
+from supervisor.worker.model_scene import ModelScene
 
 MIN_STEPS_APART = 20
 MUCH_WORSE = 2.0
@@ -28,13 +30,19 @@ class AnomalyScene:
     """Writes one line an anomaly and, within the budget, one file a tensor of the batch."""
 
     def __init__(
-        self, rundir: RunDirectory, rank: int, settings: CaptureSettings, ring: CheckpointRing
+        self,
+        rundir: RunDirectory,
+        rank: int,
+        settings: CaptureSettings,
+        ring: CheckpointRing,
+        model_scene: ModelScene,
     ) -> None:
         self._rundir = rundir
         self._rank = rank
         self._store = CaptureStore(rundir, settings)
         self._log: AnomalyLog | None = None
         self._ring = ring
+        self._model_scene = model_scene
         self._last_capture = -MIN_STEPS_APART
         self._last_badness = 0.0
 
@@ -47,8 +55,9 @@ class AnomalyScene:
         tensors = named_tensors(batch)
         folder = None
         badness = _badness(record, alerts)
+        worse = badness > MUCH_WORSE * self._last_badness
         apart = record.step - self._last_capture >= MIN_STEPS_APART
-        if tensors and (apart or badness > MUCH_WORSE * self._last_badness):
+        if tensors and (apart or worse):
             self._last_capture, self._last_badness = record.step, badness
             folder = self._store.save(
                 record.step,
@@ -58,6 +67,8 @@ class AnomalyScene:
             )
             if folder is not None:
                 journal.write("batch_captured", step=record.step, path=folder.name)
+        if is_grave(record, alerts):
+            self._model_scene.at_anomaly(record.step, worse=worse, folder=folder)
         latest = self._ring.checkpoints()
         self._log.write(
             step=record.step,
@@ -71,7 +82,7 @@ class AnomalyScene:
                 for name, tensor in tensors.items()
             },
             model_checkpoint=latest[-1].path.name if latest else None,
-            threshold_info=_threshold_info(alerts),
+            threshold_info=threshold_info(self._rundir, self._rank, record, alerts),
             data_dir=None if folder is None else folder.name,
         )
 
@@ -91,6 +102,13 @@ def named_tensors(batch: Any, prefix: str = "batch", depth: int = 4) -> dict[str
     return found
 
 
+def is_grave(record: StepRecord, alerts: tuple[Alert, ...]) -> bool:
+    """Whether a step is worth a look at the whole model: not finite, or an alert of weight."""
+    if record.has_nonfinite_loss or record.has_nonfinite_grad:
+        return True
+    return any(alert.severity in (Severity.CRITICAL, Severity.HIGH) for alert in alerts)
+
+
 def _write(folder: Path, tensors: Mapping[str, torch.Tensor]) -> None:
     for name, tensor in tensors.items():
         with open_private(folder / f"{name}.pt", "wb") as file:
@@ -104,10 +122,3 @@ def _badness(record: StepRecord, alerts: tuple[Alert, ...]) -> float:
         return math.inf
     ratios = [a.value / a.threshold for a in alerts if a.threshold and math.isfinite(a.value)]
     return max(ratios, default=1.0)
-
-
-def _threshold_info(alerts: tuple[Alert, ...]) -> dict[str, Any]:
-    info: dict[str, Any] = {}
-    for alert in alerts:
-        info[alert.kind] = {"threshold": alert.threshold, **dict(alert.metadata)}
-    return info

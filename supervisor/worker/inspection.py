@@ -17,6 +17,7 @@ from supervisor.storage.private_files import write_json
 from supervisor.training_state.registry import Registry
 from supervisor.worker.anomaly_scene import named_tensors
 from supervisor.worker.culprit import culprit_sample
+from supervisor.worker.patches_backward import hand_over_backward
 
 MAX_MODULES = 300
 
@@ -41,6 +42,7 @@ class Inspection:
         self._looked = False
         self._probing = False
         self._watch: StepWatch | None = None
+        self._take_off: Callable[[], None] | None = None
 
     def begin(self, step: int, capture: str | None = None) -> None:
         """Called at the boundary before the step, within its first forward."""
@@ -57,6 +59,7 @@ class Inspection:
         }
         self._watch = StepWatch(self._registry.models, self._registry.optimizers.values())
         self._watch.prepare()
+        self._take_off = hand_over_backward(self._watch.before_backward, self._watch.after_backward)
         for name, model in self._registry.models.items():
             hook_before = model.register_forward_pre_hook(
                 self._before_root, prepend=True, with_kwargs=True
@@ -74,6 +77,9 @@ class Inspection:
         """Called at the next boundary and at the process's end; nothing if no step is looked at."""
         found = self._watch.end() if self._watch is not None else None
         self._watch = None
+        if self._take_off is not None:
+            self._take_off()
+            self._take_off = None
         if self._seen:
             if found is not None and self._seen["nonfinite"] is None:
                 self._seen["nonfinite"] = found.to_dict()

@@ -36,6 +36,7 @@ from supervisor.worker.file_sizes import FileSizes
 from supervisor.worker.held import HeldValues
 from supervisor.worker.leaving import WorkerLeaves
 from supervisor.worker.life import SignOfLife
+from supervisor.worker.model_scene import ModelScene
 from supervisor.worker.moments import Moments
 from supervisor.worker.monitor import Monitor
 from supervisor.worker.observed import observed_numbers
@@ -107,7 +108,12 @@ class Session:
         self.checkpointer = Checkpointer(
             self.ring, self.settings.checkpoint, self.journal, self.tape.sync
         )
-        self.scene = AnomalyScene(self.rundir, self.rank, self.settings.capture, self.ring)
+        self.model_scene = ModelScene(
+            self.rundir, self.rank, lambda: self.registry.models, self.warn
+        )
+        self.scene = AnomalyScene(
+            self.rundir, self.rank, self.settings.capture, self.ring, self.model_scene
+        )
         self.clinic = Clinic(
             pipeline=self.pipeline,
             journal=self.journal,
@@ -335,6 +341,7 @@ class Session:
             if self.boundary.experiment is not None:
                 self.boundary.experiment.end()
             self.clinic.judge_waiting()
+            self.model_scene.at_end(monitor.steps_done - 1)
             if completed and not self.clinic.in_trouble(monitor.steps_done):
                 self.checkpointer.close(ripen=(monitor.steps_done, self.clinic.last_trouble_step))
             else:
