@@ -14,6 +14,7 @@ from __future__ import annotations
 import enum
 import os
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +38,7 @@ class EntryKind(enum.IntEnum):
     STEP = 6
     FILE_SIZE = 7
     BATCH = 8
+    EPOCH_END = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,11 +200,13 @@ class TapeReader:
 
     def find_next(self, kind: int) -> bytes | None:
         """Returns the data of the next entry of `kind` without moving; None if there is none."""
+        return next((data for found, data in self.ahead() if found == kind), None)
+
+    def ahead(self) -> Iterator[tuple[int, bytes]]:
+        """Yields kind and data of all entries from here on, without moving."""
         position = self._position
         while position < len(self._data):
-            found, size = _HEAD.unpack_from(self._data, position)
+            kind, size = _HEAD.unpack_from(self._data, position)
             start = position + _HEAD.size
-            if found == kind:
-                return self._data[start : start + size]
             position = start + size
-        return None
+            yield kind, self._data[start:position]

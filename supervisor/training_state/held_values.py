@@ -59,7 +59,7 @@ def find_held(
                     left_out.append(f"{place.path}: {_bytes(value)} bytes exceed the limit")
                 continue
             total += _bytes(value)
-            found[place.path] = local(value) if isinstance(value, torch.Tensor) else value
+            found[place.path] = value
     return found
 
 

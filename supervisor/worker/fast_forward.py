@@ -21,7 +21,7 @@ from supervisor.errors import ReplayError
 from supervisor.storage.tape import EntryKind, StepMark, TapeReader
 from supervisor.training_state.registry import Registry
 from supervisor.worker.boundary_clock import BoundaryClock
-from supervisor.worker.loader_skipping import LoaderSkipping
+from supervisor.worker.loader_skipping import NEAR_STEPS, LoaderSkipping
 from supervisor.worker.moments import Call, Moments
 from supervisor.worker.recording import decode, replay_random
 from supervisor.worker.step_probe import StepProbe, tensors_in
@@ -142,18 +142,28 @@ class FastForward(Moments):
             self._disprove(f"step {self.steps_done}: {error}")
             return call()
 
-    def fetch(self, indices: Any, call: Call) -> Any:
+    def fetch(self, indices: Any, call: Call, *, must_load: bool) -> Any:
         if self.disproof is not None:
             return call()
         self._switch.depth += 1
         try:
-            left = self._target - self.steps_done
-            return self._skipping.fetch(indices, call, steps_left=left)
+            is_near = must_load or self._target - self.steps_done <= NEAR_STEPS
+            return self._skipping.fetch(indices, call, must_load=is_near)
         except ReplayError as error:
             self._disprove(f"step {self.steps_done}: {error}")
             return call()
         finally:
             self._switch.depth -= 1
+
+    def skips_epoch(self, number: int) -> bool:
+        return self.disproof is None and self._skipping.skips_epoch(number)
+
+    def epoch_ended(self, number: int) -> None:
+        if self.disproof is None:
+            try:
+                self._skipping.epoch_ended(number)
+            except ReplayError as error:
+                self._disprove(f"step {self.steps_done}: {error}")
 
     def batch(self, batch: Any) -> Any:
         self._switch.depth += 1

@@ -1,7 +1,7 @@
 """Batches that a fast-forward need not load, because their indices prove which they are.
 
-On only with `fast_forward.skip_loading`. The live run notes, for every batch that a loader fetches
-in the training's own process: a checksum of the indices, the first values, the shapes, and the
+On only with `fast_forward.skip_loading`. The live run notes, for every batch that a map-style
+loader fetches: a checksum of the indices, the first values, the shapes, and the
 random states behind it. The replay draws the indices again, and hands out a copy of an earlier
 batch of the same shapes. What the script reads from it comes off the tape, as for any tensor.
 """
@@ -27,6 +27,7 @@ NEAR_STEPS = 8
 prefetched by the script, where no variable leads to them."""
 _HEAD_VALUES = 16
 _SIZES = struct.Struct("<QI")
+_EPOCH = struct.Struct("<q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +72,15 @@ class LoaderSkipping:
         self._tape = tape
         self._is_allowed = is_allowed
         self._earlier: dict[str, Any] = {}
+        self._early_epochs = _epochs_ended_early(tape) if is_allowed else set()
 
-    def fetch(self, indices: Any, call: Callable[[], Any], *, steps_left: int) -> Any:
+    def fetch(self, indices: Any, call: Callable[[], Any], *, must_load: bool) -> Any:
         """Returns a batch of the recorded shapes, and sets the random states behind it.
 
         Args:
             indices: what the sampler drew.
             call: loads the real batch.
-            steps_left: steps until the fast-forward's target.
+            must_load: no other batch can stand for it.
 
         Raises:
             ReplayError: the recorded run fetched something else here.
@@ -87,7 +89,7 @@ class LoaderSkipping:
         if mark.indices != checksum(indices):
             raise ReplayError("the loader asks for other samples than in the recorded run")
         earlier = self._earlier.get(mark.form)
-        if self._is_allowed and steps_left > NEAR_STEPS and earlier is not None:
+        if self._is_allowed and not must_load and earlier is not None:
             batch = _stand_in(earlier, mark)
         else:
             batch = call()
@@ -95,6 +97,39 @@ class LoaderSkipping:
                 self._earlier[mark.form] = pytree.tree_map(torch.clone, batch)
         replay_random(self._tape)
         return batch
+
+    def skips_epoch(self, number: int) -> bool:
+        """Whether an epoch of loader workers ends early enough, with known shapes only."""
+        if number not in self._early_epochs:
+            return False
+        for kind, data in self._tape.ahead():
+            if kind == EntryKind.EPOCH_END and data == pack_epoch(number):
+                return True
+            if kind == EntryKind.BATCH and FetchMark.unpack(data).form not in self._earlier:
+                return False
+        return False
+
+    def epoch_ended(self, number: int) -> None:
+        """Raises ReplayError if the recorded run's epoch did not end here."""
+        if self._tape.take(EntryKind.EPOCH_END) != pack_epoch(number):
+            raise ReplayError("another data loader has come to its end")
+
+
+def pack_epoch(number: int) -> bytes:
+    """The number of an epoch of loader workers, as the tape keeps it."""
+    return _EPOCH.pack(number)
+
+
+def _epochs_ended_early(tape: TapeReader) -> set[int]:
+    """The epochs of loader workers that ended more than `NEAR_STEPS` before the tape does."""
+    steps = 0
+    ended: dict[int, int] = {}
+    for kind, data in tape.ahead():
+        if kind == EntryKind.STEP:
+            steps += 1
+        elif kind == EntryKind.EPOCH_END:
+            ended[_EPOCH.unpack(data)[0]] = steps
+    return {number for number, step in ended.items() if steps - step > NEAR_STEPS}
 
 
 def checksum(indices: Any) -> int:

@@ -74,9 +74,27 @@ class Moments(ABC):
         """The script reads a value out of a tensor; `kind` is an `EntryKind`."""
 
     @abstractmethod
-    def fetch(self, indices: Any, call: Call) -> Any:
-        """A loader without workers fetches the samples of one batch; only if loading may be
-        skipped (`fast_forward.skip_loading`)."""
+    def fetch(self, indices: Any, call: Call, *, must_load: bool) -> Any:
+        """A map-style loader fetches the samples of one batch; this and the next two only if
+        loading may be skipped (`fast_forward.skip_loading`).
+
+        Args:
+            indices: what the sampler drew for it.
+            call: loads it.
+            must_load: loader workers are at it already, so `call` has to take it from them.
+        """
+
+    @abstractmethod
+    def skips_epoch(self, number: int) -> bool:
+        """A loader with workers begins an epoch: whether it is to be left out.
+
+        Args:
+            number: of such beginnings in this process, from 0.
+        """
+
+    @abstractmethod
+    def epoch_ended(self, number: int) -> None:
+        """All batches of that epoch were handed out."""
 
     @abstractmethod
     def batch(self, batch: Any) -> Any:

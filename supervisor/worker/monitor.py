@@ -31,7 +31,7 @@ from supervisor.storage.tape import EntryKind, pack_step_mark
 from supervisor.training_state.registry import Registry
 from supervisor.worker.boundary_clock import BoundaryClock
 from supervisor.worker.clinic import Clinic
-from supervisor.worker.loader_skipping import FetchMark
+from supervisor.worker.loader_skipping import FetchMark, pack_epoch
 from supervisor.worker.moments import Call, Moments
 from supervisor.worker.recording import Recording
 from supervisor.worker.shield import Shield
@@ -200,7 +200,7 @@ class Monitor(Moments):
     def read(self, kind: int, call: Call) -> Any:
         return self._recording.read(kind, call)
 
-    def fetch(self, indices: Any, call: Call) -> Any:
+    def fetch(self, indices: Any, call: Call, *, must_load: bool) -> Any:
         earlier = self._random.look()
         batch = self._region(call)
         with self._batch_shield:
@@ -208,6 +208,12 @@ class Monitor(Moments):
             self._recording.tape.append(EntryKind.BATCH, mark.pack())
             self._random.note_changes(earlier)
         return batch
+
+    def skips_epoch(self, number: int) -> bool:
+        return False
+
+    def epoch_ended(self, number: int) -> None:
+        self._recording.tape.append(EntryKind.EPOCH_END, pack_epoch(number))
 
     def batch(self, batch: Any) -> Any:
         self._switch.depth += 1

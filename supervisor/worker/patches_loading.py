@@ -1,7 +1,8 @@
-"""The patch by which batches are seen while they are fetched, before they are collated.
+"""The patches by which batches are seen while they are fetched: `fast_forward.skip_loading`.
 
-Installed only where `fast_forward.skip_loading` is on. Loader workers are other processes: what
-they fetch is not seen, and loaded in a fast-forward too.
+Without loader workers each batch is seen on its own. What workers load depends on their random
+generators, which go on from batch to batch and are seeded anew for each epoch: so a fast-forward
+leaves out whole epochs of theirs, those that had ended well before its target.
 """
 
 from __future__ import annotations
@@ -9,13 +10,21 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from torch.utils.data import DataLoader, dataloader
 from torch.utils.data._utils import fetch as fetching
 
 from supervisor.worker.instrument import Seen
+from supervisor.worker.skipped_epoch import SkippedEpoch
 
 
 def watch_fetches(session: Seen) -> None:
     """Patches torch for the rest of this process's life. Called once, after `instrument`."""
+    _patch_fetcher(session)
+    _patch_workers(session)
+    _patch_iterators(session)
+
+
+def _patch_fetcher(session: Seen) -> None:
     fetcher: Any = fetching._MapDatasetFetcher
     original = fetcher.fetch
     switch = session.switch
@@ -24,6 +33,60 @@ def watch_fetches(session: Seen) -> None:
     def fetch(self: Any, indices: Any) -> Any:
         if not switch.is_ours():
             return original(self, indices)
-        return session.moments.fetch(indices, functools.partial(original, self, indices))
+        load = functools.partial(original, self, indices)
+        return session.moments.fetch(indices, load, must_load=False)
 
     fetcher.fetch = fetch
+
+
+def _patch_workers(session: Seen) -> None:
+    """The indices of a batch are noted when they are drawn, and used when it is handed out."""
+    iterator: Any = dataloader._MultiProcessingDataLoaderIter
+    next_index, next_data = iterator._next_index, iterator._next_data
+    switch = session.switch
+
+    @functools.wraps(next_index)
+    def _next_index(self: Any) -> Any:
+        index = next_index(self)
+        self.__dict__.setdefault("_drawn", []).append(index)
+        return index
+
+    @functools.wraps(next_data)
+    def _next_data(self: Any) -> Any:
+        number = self.__dict__.get("_number")
+        if number is None or not switch.is_ours():
+            return next_data(self)
+        if not self._drawn:
+            session.moments.epoch_ended(number)
+            return next_data(self)
+        load = functools.partial(next_data, self)
+        return session.moments.fetch(self._drawn.pop(0), load, must_load=True)
+
+    iterator._next_index = _next_index
+    iterator._next_data = _next_data
+
+
+def _patch_iterators(session: Seen) -> None:
+    loader_class: Any = DataLoader
+    original = loader_class._get_iterator
+    switch = session.switch
+    numbers = iter(range(1 << 62))
+
+    @functools.wraps(original)
+    def _get_iterator(self: Any) -> Any:
+        if not switch.is_ours() or not _is_seeded_each_epoch(self):
+            return original(self)
+        number = next(numbers)
+        if session.moments.skips_epoch(number):
+            return SkippedEpoch(self, session, number)
+        iterator = original(self)
+        iterator._number = number
+        return iterator
+
+    loader_class._get_iterator = _get_iterator
+
+
+def _is_seeded_each_epoch(loader: Any) -> bool:
+    is_map = loader._dataset_kind == dataloader._DatasetKind.Map
+    in_order = getattr(loader, "in_order", True)
+    return loader.num_workers > 0 and is_map and in_order and not loader.persistent_workers

@@ -51,3 +51,36 @@ def test_skipped_batches_change_nothing_though_loading_draws(tmp_path: Path) -> 
     first_attempt, loaded_again = 31 * 8, (48 - 28) * 8
     assert max(loads) <= first_attempt
     assert min(loads) < loaded_again + 9 * 8
+
+
+WORKERS = """
+import os
+class Slow(Dataset):
+    def __len__(self): return 40
+    def __getitem__(self, i):
+        with open(f"loads_{os.getppid()}", "ab", buffering=0) as file: file.write(b".")
+        return X[i] + 0.1 * torch.randn(8), Y[i]
+model = make_model(); optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+loader = DataLoader(Slow(), batch_size=8, shuffle=True, num_workers=1)
+for epoch in range(5):
+    for x, y in loader:
+        loss = F.mse_loss(model(x), y); optimizer.zero_grad(); loss.backward(); optimizer.step()
+result = model.state_dict()
+"""
+
+
+def test_whole_epochs_of_loader_workers_are_left_out(tmp_path: Path) -> None:
+    text = PRELUDE + WORKERS + ENDING
+    expected = plain(tmp_path / "plain", text)
+
+    killed = supervised(
+        tmp_path / "killed", text, settings=SETTINGS, faults="[{kind: sigkill, step: 21}]"
+    )
+
+    (resumed,) = killed.events("resumed")
+    assert (resumed["exactness"], resumed["from_step"]) == ("exact", 20), resumed
+    assert len(killed.events("state_found")) == 1
+    assert differences(expected.result(), killed.result()) == []
+    loads = sorted(path.stat().st_size for path in killed.folder.glob("loads_*"))
+    assert loads[0] == 5 * 40 - 40  # the second of five epochs: the first shows the shapes,
+    # the third ends too near the target of 20 steps
