@@ -30,7 +30,7 @@ class SkippedEpoch(dataloader._BaseDataLoaderIter):
 
     def _draw(self) -> None:
         try:
-            self._drawn.append(self._next_index())
+            self._drawn.append(next(self._sampler_iter))
         except StopIteration:
             return
 
