@@ -47,6 +47,7 @@ from supervisor.analysis.explain_rules import (
     Effect,
     diagnose,
     effect_of,
+    is_settled,
 )
 from supervisor.errors import SupervisorError
 from supervisor.storage.checkpoints import Checkpoint, CheckpointRing
@@ -120,6 +121,7 @@ def explain(
     *,
     budget_s: float = BUDGET_S,
     changes: Collection[str] = CHANGES,
+    make_all: bool = False,
     say: Callable[[str], None] = lambda _: None,
 ) -> Explanation:
     """Explains the first trouble of a run that has ended, and writes ``report/explain.json``.
@@ -130,6 +132,7 @@ def explain(
         rundir: of the run.
         budget_s: replays that cannot begin within this time are left out.
         changes: which replays to make; the identical one is always made.
+        make_all: also those that cannot change the answer any more.
         say: is told how far it is.
 
     Raises:
@@ -140,7 +143,7 @@ def explain(
     trouble = find_trouble(rundir)
     with replay_studio(rundir) as studio:
         case = _Case(rundir, studio, trouble, deadline, say)
-        explanation = case.explain(changes)
+        explanation = case.explain(changes, make_all=make_all)
     write_json(rundir.report / "explain.json", explanation.to_dict())
     return explanation
 
@@ -170,7 +173,7 @@ class _Case:
     def _first_step(self) -> int:
         return 0 if self._start is None else self._start.step
 
-    def explain(self, names: Collection[str]) -> Explanation:
+    def explain(self, names: Collection[str], *, make_all: bool) -> Explanation:
         onset = self._trouble.onset_step
         where = f"step {self._start.step}" if self._start else "the start of the script"
         self._say(f"{self._trouble.what} from step {onset} on; replays from {where}")
@@ -182,7 +185,7 @@ class _Case:
         outcomes = [_outcome(UNCHANGED, crash, self._say)]
         if crash is None:
             return self._explanation(self._not_again(unchanged), outcomes)
-        effects = self._effects(names, criterion, crash, outcomes)
+        effects = self._effects(names, criterion, crash, outcomes, make_all=make_all)
         diagnosis = diagnose(
             effects,
             steps_to_crash=crash - self._first_step,
@@ -197,11 +200,20 @@ class _Case:
         return self._explanation(diagnosis, outcomes, finding)
 
     def _effects(
-        self, names: Collection[str], criterion: Criterion, crash: int, outcomes: list[Any]
+        self,
+        names: Collection[str],
+        criterion: Criterion,
+        crash: int,
+        outcomes: list[Any],
+        *,
+        make_all: bool,
     ) -> dict[str, Effect]:
         effects: dict[str, Effect] = {}
         for change in self._changes(crash):
             if change.name not in names:
+                continue
+            if not make_all and is_settled(effects):
+                self._say(f"{change.name}: left out, the answer is settled (--all makes it)")
                 continue
             if remaining_s(self._deadline) < MIN_REPLAY_S:
                 self._say(f"{change.name}: left out, the time is up")

@@ -24,12 +24,18 @@ CHANGES = (
     RESHUFFLED,
     FRESH_OPTIMIZER,
     FP32,
-    OLD_WEIGHTS,
     LR_HALF,
+    OLD_WEIGHTS,
     CLIPPED,
     OTHER_SEED,
 )
 """In the order of making: what tells most comes first, in case the time runs out."""
+
+TELLING = (WITHOUT_BATCH, LR_TENTH, RESHUFFLED, FRESH_OPTIMIZER, FP32)
+"""One for each cause that a change can cure: without all of them no diagnosis is settled."""
+
+SETTLED = 0.9
+"""A diagnosis so sure cannot be overturned by the replays that follow `TELLING`."""
 
 IMMEDIATE_STEPS = 2
 SHIFT_STEPS = 3
@@ -95,6 +101,16 @@ def diagnose(
         confidence=0.2,
         because="what the changes did fits none of the known causes",
     )
+
+
+def is_settled(effects: Mapping[str, Effect]) -> bool:
+    """Whether the replays made so far give the cause that all of them would give."""
+    if not effects.keys() >= set(TELLING):
+        return False
+    cured = Effect.CURED in (effects[LR_TENTH], effects[FRESH_OPTIMIZER])
+    if cured and LR_HALF not in effects:
+        return False
+    return diagnose(effects, steps_to_crash=IMMEDIATE_STEPS + 1).confidence >= SETTLED
 
 
 def _data(effects: Mapping[str, Effect], cured: set[str]) -> Diagnosis | None:

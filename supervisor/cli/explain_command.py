@@ -22,6 +22,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=900.0,
         help="begin no replay after so many seconds (default 900)",
     )
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        dest="make_all",
+        help="make every replay, also those that cannot change the answer any more",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
@@ -32,7 +38,7 @@ def execute(args: argparse.Namespace) -> int:
 
     if not args.budget_s > 0:
         raise UsageError(f"--budget-s {args.budget_s:g}: give seconds above 0")
-    result = explain(open_run(args.run), budget_s=args.budget_s, say=say)
+    result = explain(open_run(args.run), budget_s=args.budget_s, make_all=args.make_all, say=say)
     if args.json:
         print_json(result.to_dict())
     else:

@@ -23,11 +23,13 @@ from supervisor.analysis.explain_rules import (
     OLD_WEIGHTS,
     OTHER_SEED,
     RESHUFFLED,
+    TELLING,
     UNCHANGED,
     WITHOUT_BATCH,
     Effect,
     diagnose,
     effect_of,
+    is_settled,
 )
 from supervisor.errors import SupervisorError
 from supervisor.storage.rundir import RunDirectory
@@ -144,6 +146,26 @@ def test_few_or_odd_effects_still_give_a_cause(
     diagnosis = diagnose(effects, steps_to_crash=steps)
 
     assert diagnosis.root_cause == cause
+
+
+@pytest.mark.parametrize(
+    ("effects", "settled"),
+    [
+        ({FP32: Effect.CURED}, True),
+        ({WITHOUT_BATCH: Effect.CURED, RESHUFFLED: Effect.MOVED}, True),
+        ({LR_TENTH: Effect.CURED}, False),
+        ({LR_TENTH: Effect.CURED, LR_HALF: Effect.CURED}, True),
+        ({FRESH_OPTIMIZER: Effect.CURED, LR_HALF: Effect.SAME}, True),
+        ({}, False),
+    ],
+)
+def test_replays_that_cannot_change_the_answer_are_left_out(
+    effects: Mapping[str, Effect], settled: bool
+) -> None:
+    telling = dict.fromkeys(TELLING, Effect.SAME)
+
+    assert is_settled(telling | effects) is settled
+    assert not is_settled({FP32: Effect.CURED})
 
 
 def test_a_crash_a_few_steps_off_is_the_same_one() -> None:
