@@ -8,6 +8,7 @@ live monitor takes over, in the middle of the very call that the checkpoint was 
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -59,9 +60,9 @@ class FastForward(Moments):
         self._arrive = arrive
         self._skipping = LoaderSkipping(tape, is_allowed=skip_loading)
         self._probe = StepProbe()
-        self._outputs: dict[tuple[Any, ...], Any] = {}
+        self._outputs: dict[tuple[Any, ...], tuple[weakref.ref[Module], Any]] = {}
         self._unhide: Callable[[], None] | None = None
-        self._zero_grads: dict[int, torch.Tensor] = {}
+        self._zero_grads: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
 
     @property
     def batch_signature(self) -> int:
@@ -99,14 +100,14 @@ class FastForward(Moments):
             tuple((t.shape, t.dtype) for t in tensors_in(args, kwargs)),
             tuple(v for v in (*args, *kwargs.values()) if isinstance(v, (int, str, bool))),
         )
-        if signature not in self._outputs:
+        known = self._outputs.get(signature)
+        if known is None or known[0]() is not module:  # the id may be that of one long gone
             random_state = torch.get_rng_state()
             with torch.no_grad():
-                self._outputs[signature] = call()
+                known = self._outputs[signature] = (weakref.ref(module), call())
             torch.set_rng_state(random_state)
         self._replay_random()
-        wants_grad = torch.is_grad_enabled()
-        return _fresh(self._outputs[signature], wants_grad)
+        return _fresh(known[1], torch.is_grad_enabled())
 
     def backward(self, roots: Any, call: Callable[[Any], Any]) -> Any:
         self._probe.backward_calls += 1
@@ -279,11 +280,14 @@ class FastForward(Moments):
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
                     if parameter.grad is None and parameter.requires_grad:
-                        zeros = self._zero_grads.get(id(parameter))
-                        if zeros is None:
-                            zeros = torch.zeros_like(parameter, requires_grad=False)
-                            self._zero_grads[id(parameter)] = zeros
-                        parameter.grad = zeros
+                        parameter.grad = self._zeros_for(parameter)
+
+    def _zeros_for(self, parameter: torch.Tensor) -> torch.Tensor:
+        known = self._zero_grads.get(id(parameter))
+        if known is None or known[0]() is not parameter:
+            zeros = torch.zeros_like(parameter, requires_grad=False)
+            known = self._zero_grads[id(parameter)] = (weakref.ref(parameter), zeros)
+        return known[1]
 
 
 def _fresh(output: Any, wants_grad: bool) -> Any:

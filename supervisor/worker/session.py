@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -73,7 +74,7 @@ class Session:
         )
         self.held = HeldValues(self.registry)
         self.shield = Shield(self._part_failed, self._give_up)
-        self._parametrised: dict[int, tuple[Any, bool]] = {}
+        self._parametrised: dict[int, tuple[weakref.ref[Module], bool]] = {}
         self.tape_is_whole = True
         self.notes_fetches = self.settings.fast_forward.skip_loading
         self._left_out_batches = 0
@@ -242,9 +243,9 @@ class Session:
 
     def has_parameters(self, module: Module) -> bool:
         known = self._parametrised.get(id(module))
-        if known is None or known[0] is not type(module):
+        if known is None or known[0]() is not module:  # the id may be that of one long gone
             has = next(module.parameters(), None) is not None
-            known = self._parametrised[id(module)] = (type(module), has)
+            known = self._parametrised[id(module)] = (weakref.ref(module), has)
         return known[1]
 
     def fp32_forced(self) -> bool:

@@ -1,0 +1,45 @@
+"""The replay on its own, without a process around it."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from supervisor.storage.tape import TapeReader
+from supervisor.training_state.registry import Registry
+from supervisor.worker.fast_forward import FastForward
+from supervisor.worker.moments import Moments
+from supervisor.worker.switch import Switch
+
+
+def _arrive(steps: int, why: str | None) -> Moments:
+    raise AssertionError((steps, why))
+
+
+def _train(replay: FastForward, registry: Registry, width: int) -> None:
+    """A whole training of a model of its own, as one fold of a cross-validation."""
+    model, x = nn.Linear(3, width), torch.ones(2, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    registry.add_optimizer(optimizer)
+    output = replay.forward(model, (x,), {}, lambda: model._call_impl(x))
+    assert output.shape == (2, width)
+    replay.backward(output, lambda root: None)
+    assert [p.grad.shape for p in model.parameters() if p.grad is not None] == [
+        (width, 3),
+        (width,),
+    ]
+
+
+def test_models_that_come_one_after_another_are_not_taken_for_each_other() -> None:
+    registry = Registry()
+    replay = FastForward(
+        switch=Switch(),
+        registry=registry,
+        tape=TapeReader.empty(),
+        target=5,
+        skip_loading=False,
+        arrive=_arrive,
+    )
+
+    for width in range(1, 40):  # the memory of one is given to the next sooner or later
+        _train(replay, registry, width)
