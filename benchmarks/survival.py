@@ -26,7 +26,7 @@ import random
 import statistics
 import tempfile
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -224,6 +224,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--healthy-seeds", type=int, default=7)
     parser.add_argument("--faults", nargs="*", help="these misfortunes alone")
+    parser.add_argument("--arms", nargs="*", choices=ARMS, default=ARMS, help="these alone")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -235,8 +236,8 @@ def main() -> int:
         sick = [case for case in sick if case["fault"] in options.faults]
         healthy_seeds = 0
     healthy = healthy_cases(healthy_seeds, quick=options.quick)
-    jobs = [(case, _arms(case)) for case in sick]
-    jobs += [(case, ("alone", "default")) for case in healthy]
+    jobs = [(case, [arm for arm in _arms(case) if arm in options.arms]) for case in sick]
+    jobs += [(case, ["alone", "default"]) for case in healthy]
     jobs.sort(key=lambda job: job[0]["seed"])  # what is done first is a whole table already
     found: list[list[Row]] = []
     with (
@@ -262,7 +263,7 @@ def main() -> int:
     return 0
 
 
-def _arms(case: Row) -> tuple[str, ...]:
+def _arms(case: Row) -> Sequence[str]:
     """Observing does the same at every seed, so one will do."""
     if case["seed"] == 0 and case["task"] in ("mlp", "half"):
         return ARMS

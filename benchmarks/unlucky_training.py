@@ -30,7 +30,7 @@ FAULTS = (
     "none", "nan_batch", "wild_batch", "poisoned_sample", "nan_gradient", "loss_spike", "weight",
     "optimizer", "lr_bug", "high_lr", "long_high_lr", "sigkill", "exception", "hang",
 )  # fmt: skip
-HIGH_LR = {"mlp": 60.0, "lm": 60.0, "cnn": 100.0, "vae": 60.0, "lstm": 60.0, "half": 60.0}
+HIGH_LR = {"mlp": 40.0, "lm": 60.0, "cnn": 50.0, "vae": 40.0, "lstm": 40.0, "half": 40.0}
 OWN_CHECKPOINT_STEPS = 25
 
 

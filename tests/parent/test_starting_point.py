@@ -75,3 +75,11 @@ def test_a_wish_is_followed(wish: str, step: int) -> None:
 def test_a_wish_that_cannot_be_met_is_a_usage_error(wish: str) -> None:
     with pytest.raises(UsageError, match="--from"):
         as_asked(RING, wish)
+
+
+def test_new_settings_are_in_force_before_the_step_that_failed() -> None:
+    found = after_failure(RING, "latest", before_step=90)
+    nothing = after_failure(RING, "latest", before_step=20)
+
+    assert (found.step, found.is_older) == (80, True)
+    assert (nothing.step, nothing.is_older) == (None, True)
