@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from supervisor.prediction.calibration import KNOTS, calibrate
+from supervisor.prediction.climb import WINDOW, Climb
 from supervisor.prediction.trajectory import Trajectory
 from supervisor.records import Alert, Cause, CrashRisk, StepRecord
 
@@ -21,6 +23,7 @@ CAUSES: dict[str, Cause] = {
     "gradient_warning": Cause.SPIKE,
     "gradient_with_loss": Cause.DIVERGENCE,
     "gradient_persistence": Cause.DIVERGENCE,
+    "steady_climb": Cause.DIVERGENCE,
 }
 
 HAZARDS: dict[str, tuple[Cause, float]] = {
@@ -46,6 +49,7 @@ class CrashPredictor:
     def reset(self) -> None:
         self._loss = Trajectory()
         self._grad = Trajectory(floor=0.05)
+        self._climb = Climb()
         self._loss_warned: deque[int] = deque(maxlen=3)
         self._loss_strong: deque[int] = deque(maxlen=2)
         self._grad_warned: deque[int] = deque(maxlen=4)
@@ -85,6 +89,9 @@ class CrashPredictor:
             loss.calm()
             return
         loss.update(record.loss)
+        self._climb.update(record.loss)
+        if self._climb.found:
+            found["steady_climb"] = 0.6
         leapt = loss.above_start and loss.z > 4.5 and loss.rise > math.log(3.0)
         warned = loss.z > 6 and loss.rise > math.log(1.15) and loss.above_tail
         self._loss_warned.append(int(warned or leapt))
@@ -119,7 +126,7 @@ class CrashPredictor:
     def _conclude(self, record: StepRecord, found: dict[str, float]) -> CrashRisk:
         if not found:
             self._onset = -1
-            return CrashRisk(step=record.step, probability=0.0)
+            return CrashRisk(step=record.step, probability=0.0, calibrated=KNOTS[0][1])
         main = max(found, key=lambda name: found[name])
         probability = found[main]
         if probability >= ALARM:
@@ -127,6 +134,8 @@ class CrashPredictor:
             self._grad.distrust()
         if self._onset < 0 or self._onset > record.step:
             self._onset = record.step
+        if main == "steady_climb":
+            self._onset = min(self._onset, max(0, record.step - WINDOW))
         return CrashRisk(
             step=record.step,
             probability=probability,
@@ -136,6 +145,7 @@ class CrashPredictor:
             warning=probability >= WARN,
             alarm=probability >= ALARM,
             onset_step=self._onset,
+            calibrated=calibrate(probability),
         )
 
     def _reason(self, main: str, record: StepRecord) -> str:
@@ -149,6 +159,8 @@ class CrashPredictor:
                 f"gradient norm {record.grad_norm:.6g} is "
                 f"{math.exp(min(self._grad.rise, 50.0)):.3g} x its recent median"
             )
+        if main == "steady_climb":
+            return f"the loss has climbed for {WINDOW} steps, to {record.loss:.6g}"
         if main == "nonfinite":
             return f"loss {record.loss:g}, gradient norm {record.grad_norm:g}"
         return f"{main.replace('_', ' ')} is beyond its line"
@@ -158,6 +170,7 @@ class CrashPredictor:
         return {
             "loss": self._loss.state_dict(),
             "grad": self._grad.state_dict(),
+            "climb": self._climb.state_dict(),
             "loss_warned": list(self._loss_warned),
             "loss_strong": list(self._loss_strong),
             "grad_warned": list(self._grad_warned),
@@ -170,6 +183,7 @@ class CrashPredictor:
         self.reset()
         self._loss.load_state_dict(state["loss"])
         self._grad.load_state_dict(state["grad"])
+        self._climb.load_state_dict(state["climb"])
         self._loss_warned.extend(state["loss_warned"])
         self._loss_strong.extend(state["loss_strong"])
         self._grad_warned.extend(state["grad_warned"])

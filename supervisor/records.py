@@ -135,10 +135,11 @@ class Alert:
 
 @dataclass(slots=True, kw_only=True)
 class CrashRisk:
-    """Probability of a crash within `horizon_steps`, explained. Nobody changes one.
+    """How near a crash within `horizon_steps` is, explained. Nobody changes one.
 
     Attributes:
-        probability: 0...1.
+        probability: 0...1, the risk on whose scale policies have their lines.
+        calibrated: share of such steps of the corpus that a crash followed within the horizon.
         contributions: signal name → its own probability; the largest is the main reason.
         cause: which kind of trouble the largest contribution is evidence for.
         reason: one short sentence.
@@ -156,6 +157,7 @@ class CrashRisk:
     alarm: bool = False
     onset_step: int = -1
     horizon_steps: int = 20
+    calibrated: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
