@@ -23,7 +23,7 @@ types: $(BIN)/supervisor
 	$(BIN)/mypy
 
 unit: $(BIN)/supervisor
-	$(BIN)/python -m pytest -n 2 --durations=15
+	$(BIN)/python -m pytest -n 2 --dist worksteal --durations=15
 
 scenarios: $(BIN)/supervisor
 	$(BIN)/python -m pytest -n 2 tests/scenarios

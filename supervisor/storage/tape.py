@@ -17,9 +17,15 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from supervisor.errors import ReplayError
 from supervisor.storage.private_files import open_private
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Bytes: TypeAlias = "bytes | np.ndarray[Any, np.dtype[np.uint8]]"
 
 _HEAD = struct.Struct("<BI")
 _STEP = struct.Struct("<qdIIQ")
@@ -73,7 +79,7 @@ class TapeWriter:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._file = open_private(path, "ab")
         os.ftruncate(self._file.fileno(), keep)
-        self._parts: list[bytes] = []
+        self._parts: list[Any] = []  # Bytes; only Python 3.12 has a name for what `join` takes
         self._waiting = 0
         self._written = keep
         self._budget = budget
@@ -85,8 +91,10 @@ class TapeWriter:
         """Length of the tape with everything that was appended so far."""
         return self._written + self._waiting
 
-    def append(self, kind: int, data: bytes, mark: bytes = b"") -> None:
+    def append(self, kind: int, data: Bytes, mark: bytes = b"") -> None:
         """Adds one entry, `mark` and `data`. Called many times a step: a few hundred nanoseconds.
+
+        An array is not copied before it is written: nobody may change it.
 
         Never raises: what a full disk does not take is kept and tried again later; past 64 MiB
         of it the tape counts as full.

@@ -87,7 +87,7 @@ class RandomTrail:
 
     def note(self) -> None:
         """Called right behind a forward that is known to draw: writes torch's state."""
-        self._tape.append(_RANDOM_STATE, _to_array(self._get_state()).tobytes(), b"t")
+        self._tape.append(_RANDOM_STATE, _to_array(self._get_state()), b"t")
 
     def before_backward(self) -> tuple[Any, ...]:
         """Returns what `after_backward` needs; not called any more once they are quiet."""
@@ -113,7 +113,7 @@ class RandomTrail:
         now = self._get_state()
         if _equal(now, earlier[0]):
             return False
-        self._tape.append(_RANDOM_STATE, _to_array(now).tobytes(), b"t")
+        self._tape.append(_RANDOM_STATE, _to_array(now), b"t")
         return True
 
     def _note_others(self, earlier: tuple[Any, ...]) -> bool:
