@@ -1,6 +1,6 @@
 """What treatment saves: misfortunes in small trainings, without us, with rules of others, with us.
 
-    python -m benchmarks.survival [--quick] [--jobs 2] [--json FILE]
+    python -m benchmarks.survival [--quick] [--jobs 2] [--json FILE] [--tell]
 
 Each case is one training (benchmarks/unlucky_tasks.py), one misfortune and one seed. It is run
 alone; in a plain loop that starts it again from the script's own checkpoint when it fails; with
@@ -13,8 +13,8 @@ have been.
 The other side: healthy trainings, ordinary and hard ones (warm restarts, batches of four), alone
 and supervised: how often was one treated, and was it worse for it?
 
-With FILE the runs that are in it already are not made again. On two quiet cores the whole table
-takes about 25 minutes, `--quick` 3.
+With FILE the runs that are in it already are not made again; `--tell` prints what it holds. The
+whole table needs about 50 minutes of processor time, `--quick` about 3.
 """
 
 from __future__ import annotations
@@ -91,8 +91,7 @@ def _at(task: str, fault: str, seed: int) -> int:
 
 def run_case(case: Row, arms: Iterable[str], folder: Path) -> list[Row]:
     """Runs a case in each arm, and its reference first."""
-    right = {**case, "fault": "none", "task": "mlp" if case["task"] == "half" else case["task"]}
-    reference = _run(right, "alone", folder)["final_loss"]
+    reference = _run(_right(case), "alone", folder)["final_loss"]
     made = []
     for arm in arms:
         row = {**_run(case, arm, folder), "reference_loss": reference}
@@ -101,6 +100,15 @@ def run_case(case: Row, arms: Iterable[str], folder: Path) -> list[Row]:
         row["survived"] = bool(row["completed"] and row["ratio"] <= TOLERANCE)
         made.append(row)
     return made
+
+
+def _right(case: Row) -> Row:
+    """The same training as it should have been."""
+    return {**case, "fault": "none", "task": "mlp" if case["task"] == "half" else case["task"]}
+
+
+def _is_known(case: Row, arm: str) -> bool:
+    return json.dumps([case, arm]) in _rows
 
 
 def _run(case: Row, arm: str, folder: Path) -> Row:
@@ -227,6 +235,7 @@ def main() -> int:
     parser.add_argument("--arms", nargs="*", choices=ARMS, default=ARMS, help="these alone")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--tell", action="store_true", help="what FILE holds; run nothing")
     options = parser.parse_args()
     seeds, healthy_seeds = (1, 1) if options.quick else (options.seeds, options.healthy_seeds)
     if options.json and options.json.exists():
@@ -238,6 +247,9 @@ def main() -> int:
     healthy = healthy_cases(healthy_seeds, quick=options.quick)
     jobs = [(case, [arm for arm in _arms(case) if arm in options.arms]) for case in sick]
     jobs += [(case, ["alone", "default"]) for case in healthy]
+    if options.tell:
+        jobs = [(case, [arm for arm in arms if _is_known(case, arm)]) for case, arms in jobs]
+        jobs = [(case, arms) for case, arms in jobs if arms and _is_known(_right(case), "alone")]
     jobs.sort(key=lambda job: job[0]["seed"])  # what is done first is a whole table already
     found: list[list[Row]] = []
     with (
@@ -246,6 +258,8 @@ def main() -> int:
     ):
         for made in pool.map(lambda job: run_case(*job, Path(name)), jobs):
             found.append(made)
+            if options.tell:
+                continue
             _progress(made, len(found), len(jobs))
             if options.json:
                 options.json.write_text(json.dumps({"runs": _rows}))
@@ -257,7 +271,7 @@ def main() -> int:
             print(f"  LOST: {_name(row)}: loss ratio {row['ratio']:.3f}, {row['how']}")
     if calm:
         print(tell_healthy(calm))
-    if options.json:
+    if options.json and not options.tell:
         document = {"runs": _rows, "cases": rows, "healthy": calm}
         options.json.write_text(json.dumps(document, indent=1))
     return 0
