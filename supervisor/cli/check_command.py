@@ -43,5 +43,6 @@ def execute(args: argparse.Namespace) -> int:
     else:
         for finding in result.findings:
             print(f"{finding}\n    {finding.fix}")
-        print(f"{len(result.findings)} findings in {result.files} files")
+        found, files = len(result.findings), result.files
+        print(f"{found} finding{'s' * (found != 1)} in {files} file{'s' * (files != 1)}")
     return 1 if result.findings else 0

@@ -27,6 +27,20 @@ def call_model(model: nn.Module, sample: Any) -> Any:
     return model(sample)
 
 
+def how_to_call(model: nn.Module, sample: Any) -> str:
+    """Returns what to do about a sample that the model does not take."""
+    try:
+        wanted = str(inspect.signature(model.forward))
+    except (TypeError, ValueError):  # compiled functions need not have one
+        wanted = "(...)"
+    if isinstance(sample, Mapping) and not _takes(model.forward, (), sample):
+        keys = ", ".join(map(str, sample))
+        return f"its keys ({keys}) do not fit forward{wanted}: rename them"
+    if isinstance(sample, (list, tuple)) and not _takes(model.forward, sample, {}):
+        return f"its {len(sample)} elements do not fit forward{wanted}: give one for each argument"
+    return "give one input as the model's forward takes it"
+
+
 def one_line(error: BaseException) -> str:
     """Returns ``RuntimeError: mat1 and mat2 ...`` on one line of bounded length."""
     message = " ".join(str(error).split())

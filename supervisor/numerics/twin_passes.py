@@ -13,7 +13,7 @@ from torch import nn
 from supervisor.errors import UsageError
 from supervisor.numerics.float_noise import FloatNoise
 from supervisor.numerics.forward_record import ForwardRecord, LayerCall
-from supervisor.numerics.model_call import call_model, one_line
+from supervisor.numerics.model_call import call_model, how_to_call, one_line
 from supervisor.numerics.number_format import NumberFormat
 from supervisor.numerics.tensor_tree import cast_floats, is_float, map_tensors, tensors_in
 
@@ -85,7 +85,7 @@ class TwinPasses:
         except Exception as error:  # anything that a user's forward raises
             raise UsageError(
                 f"sample: the forward pass in FP32 failed in {record.innermost} "
-                f"({one_line(error)}): give one input as the model's forward takes it"
+                f"({one_line(error)}): {how_to_call(self._reference, sample)}"
             ) from error
         self.reference_calls = record.calls
 

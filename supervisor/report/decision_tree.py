@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from supervisor.report.crash_report import Branch, DecisionPath, Incident
-from supervisor.report.evidence import LARGE, WINDOW, last_checkpoint
+from supervisor.report.evidence import LARGE, WINDOW, last_checkpoint, rate_jump
 from supervisor.report.figures import show
 from supervisor.report.material import Material
 
 EARLY_STEPS = 1000
 YES_NO = ("yes", "no")
+IN_SCRIPT = "in your script:"
+"""How a setting begins that is none of ours."""
 _PROCESS_REMEDY = {
     "killed": "Find out who sent the signal (scheduler, memory killer, a colleague), then resume.",
     "host_out_of_memory": "Lower the number of loader workers or what they hold, then resume.",
@@ -36,10 +38,19 @@ def walk(material: Material, incident: Incident) -> DecisionPath:
     if not incident.numerical:
         remedy = _PROCESS_REMEDY.get(incident.key, "Read the end of the log, then resume.")
         return DecisionPath(branches=(process, checkpoint), remedy=remedy)
+    jump = rate_jump(material, before=incident.step or 0, attempt=incident.attempt)
+    rate = _rate(jump)
+    if jump is not None:
+        return DecisionPath(
+            branches=(process, rate, checkpoint),
+            remedy=f"Mend the schedule of the learning rate: it went from {show(jump[1])} to "
+            f"{show(jump[2])} at step {jump[0]}.",
+            setting=f"{IN_SCRIPT} the learning rate from step {jump[0]} on",
+        )
     early = _early(incident)
     mixed = _mixed_precision(material)
     large = _large_gradients(material, incident)
-    branches = (process, early, mixed, large, checkpoint)
+    branches = (process, rate, early, mixed, large, checkpoint)
     remedy, setting = _remedy(early.answer, mixed.answer, large.answer)
     if incident.survived:
         passed = Branch(
@@ -50,7 +61,7 @@ def walk(material: Material, incident: Incident) -> DecisionPath:
         )
         if large.answer != "yes":
             remedy = "Look at the batch of that step: one batch broke what was healthy around it."
-        return DecisionPath(branches=(process, passed, early, mixed, large), remedy=remedy)
+        return DecisionPath(branches=(process, passed, rate, early, mixed, large), remedy=remedy)
     if checkpoint.answer == "yes":
         remedy += " Go back to the stable checkpoint first."
     else:
@@ -77,12 +88,24 @@ def _remedy(early: str, mixed: str, large: str) -> tuple[str, str]:
         )
     if early == "yes":
         return (
-            "Look at the initialisation and at the first batches: nothing grew before it.",
+            "Look at the batch of that step, then at the initialisation: nothing grew before it.",
             "restart.careful_lr_factor=0.5",
         )
     return (
         "Look at the batch of that step: one batch broke what was healthy before.",
         "capture.enabled=true",
+    )
+
+
+def _rate(jump: tuple[int, float, float] | None) -> Branch:
+    fact = "The learning rate went on as before."
+    if jump is not None:
+        fact = f"At step {jump[0]} it went from {show(jump[1])} to {show(jump[2])}."
+    return Branch(
+        question="Did the learning rate jump before it?",
+        answers=YES_NO,
+        answer="no" if jump is None else "yes",
+        fact=fact,
     )
 
 

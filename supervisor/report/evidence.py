@@ -13,6 +13,8 @@ WINDOW = 50
 BEFORE_LR = 20
 LARGE = 10.0  # times the median: a gradient norm that built up
 LR_CHANGE = 0.3
+LR_JUMP = 3.0
+"""From one step to the next: no warm-up does that but in its first step, from zero."""
 MEMORY_GROWTH = 0.1
 CALM_RISK = 0.3
 
@@ -271,10 +273,29 @@ def _finite(values: Floats) -> Floats:
     return values[np.isfinite(values)]
 
 
-def last_checkpoint(material: Material, *, stable: bool) -> int | None:
-    """Returns the step of the newest checkpoint that the journal or a manifest knows of."""
+def rate_jump(
+    material: Material, *, before: int, attempt: int | None
+) -> tuple[int, float, float] | None:
+    """Returns (step, rate before it, rate) of the last jump of the learning rate before a step."""
+    rows = material.steps.of_attempt(attempt)
+    rows = rows.take(rows.step < before)
+    steps, rates = rows.step[-BEFORE_LR:], rows.lr[-BEFORE_LR:]
+    for at in range(len(rates) - 1, 0, -1):
+        if rates[at - 1] > 0 and rates[at] > LR_JUMP * rates[at - 1]:
+            return int(steps[at]), float(rates[at - 1]), float(rates[at])
+    return None
+
+
+def last_checkpoint(material: Material, *, stable: bool, before: int | None = None) -> int | None:
+    """Returns the step of the newest checkpoint that the journal or a manifest knows of.
+
+    Args:
+        stable: only those that stayed healthy for long enough.
+        before: only those of this step or an earlier one.
+    """
     found = {integer(m.get("step")) for m in material.checkpoints if m.get("stable") or not stable}
     if stable or not material.checkpoints:
         kinds = ("checkpoint_stable",) if stable else ("checkpoint_saved", "checkpoint_stable")
         found |= {integer(event.get("step")) for event in material.of_kind(*kinds)}
-    return max((step for step in found if step is not None), default=None)
+    known = (step for step in found if step is not None)
+    return max((step for step in known if before is None or step <= before), default=None)

@@ -172,8 +172,8 @@ def _numerical_incident(material: Material, cluster: list[_Sign]) -> Incident:
     said = first.text or next((sign.text for sign in cluster if sign.text), "")
     if said.startswith("the ") and " became " in said:
         words, said = said, ""
-    said = said[:1].lower() + said[1:]
-    sentence = f"At step {first.step} {words}{f' ({said})' if said else ''}."
+    said = said[:1].lower() + said[1:].partition("; ")[0]  # what to do stands elsewhere
+    sentence = f"At step {first.step} {words}{f': {said}' if said else ''}."
     evidence_for, evidence_against = numerical_evidence(
         material, step=first.step, end=cluster[-1].step, attempt=first.attempt
     )

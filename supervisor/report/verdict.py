@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 
 from supervisor.report.crash_report import Attempt, Cost, DecisionPath, Incident, Intervention
+from supervisor.report.decision_tree import IN_SCRIPT
 from supervisor.report.evidence import last_checkpoint
 from supervisor.report.figures import count, duration, show
 from supervisor.report.interventions import is_treatment
@@ -20,6 +21,11 @@ TITLES = {
     "unknown": "Nothing recorded",
 }
 TOLD = 3
+EXPLAINED = frozenset(
+    {"nonfinite_loss", "nonfinite_gradient", "loss_spike", "divergence", "numerical",
+     "loss_scale_collapse", "learning_rate", "exception", "nonfinite"}
+)  # fmt: skip
+"""What `supervisor explain` can say more about than the report."""
 _SETTINGS = {
     "out_of_memory": "in your script: half the micro-batch, twice the accumulation",
     "host_out_of_memory": "in your script: fewer loader workers (num_workers)",
@@ -129,7 +135,16 @@ def build_next_steps(
     if end == "unknown":
         return ("Start the training with: supervisor run SCRIPT",)
     steps = [decision.remedy] if decision else []
-    if step is not None:
+    if root is not None and root.key in EXPLAINED and material.explain is None:
+        run = shlex.quote(str(material.root))
+        steps.append(f"Let the cause be found by controlled replays: supervisor explain {run}")
+    saved = last_checkpoint(material, stable=False, before=root.step if root else None)
+    if step is None and saved is not None:
+        steps.append(
+            "No checkpoint had stayed healthy for long enough to count as stable: the command "
+            f"starts from the beginning; with --from {saved} it continues from before the trouble."
+        )
+    elif step is not None:
         steps.append(f"The command continues from the checkpoint of step {step}.")
     else:
         steps.append("No checkpoint is known: the command starts the training from its beginning.")
@@ -146,6 +161,8 @@ def build_setting(end: str, root: Incident | None, decision: DecisionPath | None
     """Returns the one setting to change; empty when none would help."""
     if root is None or end in ("completed", "running") or root.key in ("interrupted", "preempted"):
         return ""
+    if decision and decision.setting.startswith(IN_SCRIPT):
+        return decision.setting
     if root.key in _SETTINGS:
         return _SETTINGS[root.key]
     if decision and decision.setting:

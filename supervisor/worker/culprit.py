@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
 from supervisor.worker.anomaly_scene import named_tensors
+
+_Test: TypeAlias = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], bool]
 
 OUTLIER = 20.0
 """A sample's largest element, that many times the median sample's: of another kind."""
@@ -39,8 +41,9 @@ def culprit_sample(
     """Returns the guilty sample of the batch.
 
     First what the loader and the script hand over is looked at, row by row; then the batch is
-    halved and passed forward, without gradients, until one sample is left. State and generators
-    are afterwards as before.
+    halved and passed forward until one sample is left whose output is not finite; if all outputs
+    are finite, the same with the gradients of their sum. State and generators are afterwards as
+    before.
     """
     handed = [*named_tensors(batch).values(), *named_tensors([args, dict(kwargs)]).values()]
     rows = _usual_rows(handed)
@@ -52,11 +55,12 @@ def culprit_sample(
         if row is not None:
             return Culprit(row=row, reason="its own values are not finite", is_odd=True)
     outliers = [row for row in map(_outlying_row, handed) if row is not None]
-    with contextlib.suppress(Exception):  # a model that takes no other batch size
-        row = _bisect(model, args, kwargs, rows)
-        if row is not None:
-            reason = "alone it makes the output non-finite"
-            return Culprit(row=row, reason=reason, is_odd=row in outliers)
+    for sick, what in ((_bad_output, "output"), (_bad_gradient, "gradient")):
+        with contextlib.suppress(Exception):  # a model that takes no other batch size
+            row = _bisect(model, args, kwargs, rows, sick)
+            if row is not None:
+                reason = f"alone it makes the {what} non-finite"
+                return Culprit(row=row, reason=reason, is_odd=row in outliers)
     if outliers:
         reason = "its values are far from those of all others"
         return Culprit(row=outliers[0], reason=reason, is_odd=True)
@@ -82,48 +86,60 @@ def _outlying_row(tensor: torch.Tensor) -> int | None:
 
 
 def _bisect(
-    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], rows: int
+    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], rows: int, sick: _Test
 ) -> int | None:
+    def is_sick(first: int, last: int) -> bool:
+        def cut(value: Any) -> Any:
+            if isinstance(value, torch.Tensor) and value.dim() and value.shape[0] == rows:
+                return value[first:last]
+            return value
+
+        return sick(model, pytree.tree_map(cut, args), pytree.tree_map(cut, dict(kwargs)))
+
     first, last = 0, rows
     with _kept(model):
-        if not _is_sick(model, args, kwargs, rows, first, last):
+        if not is_sick(first, last):
             return None
         while last - first > 1:
             middle = (first + last) // 2
-            if _is_sick(model, args, kwargs, rows, first, middle):
+            if is_sick(first, middle):
                 last = middle
-            elif _is_sick(model, args, kwargs, rows, middle, last):
+            elif is_sick(middle, last):
                 first = middle
             else:
                 return None  # only together
-        whole = _is_sick(model, args, kwargs, rows, *((1, rows) if first == 0 else (0, first)))
+        whole = is_sick(*((1, rows) if first == 0 else (0, first)))
     return None if whole else first  # all are sick: it is not the sample
 
 
-def _is_sick(
-    model: nn.Module,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    rows: int,
-    first: int,
-    last: int,
-) -> bool:
-    def cut(value: Any) -> Any:
-        if isinstance(value, torch.Tensor) and value.dim() and value.shape[0] == rows:
-            return value[first:last]
-        return value
+def _bad_output(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    with torch.no_grad():
+        return not _all_finite(named_tensors(model(*args, **kwargs)).values())
 
-    output = model(*pytree.tree_map(cut, args), **pytree.tree_map(cut, dict(kwargs)))
-    return any(not bool(torch.isfinite(t).all()) for t in named_tensors(output).values())
+
+def _bad_gradient(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    with torch.enable_grad():
+        outputs = named_tensors(model(*args, **kwargs)).values()
+        roots = [t.float().sum() for t in outputs if t.requires_grad]
+        weights = [p for p in model.parameters() if p.requires_grad]
+        if not roots or not weights:
+            return False
+        gradients = torch.autograd.grad(roots, weights, allow_unused=True)
+    return not _all_finite(g for g in gradients if g is not None)
+
+
+def _all_finite(tensors: Iterable[torch.Tensor]) -> bool:
+    return all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
 
 
 @contextlib.contextmanager
 def _kept(model: nn.Module) -> Iterator[None]:
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
-    with torch.random.fork_rng(list(devices)), torch.no_grad():
+    with torch.random.fork_rng(list(devices)):
         try:
             yield
         finally:
             for buffer, value in buffers:
-                buffer.copy_(value)
+                with torch.no_grad():
+                    buffer.copy_(value)

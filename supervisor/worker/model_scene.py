@@ -90,11 +90,13 @@ class ModelScene:
         unhealthy: list[dict[str, Any]] = []
         for name, model in models.items():
             prefix = f"{name}." if len(models) > 1 else ""
-            with contextlib.suppress(UsageError):  # gradients were zeroed already
-                flow = gradient_flow(model).layers
-                layers += [layer.to_dict() | {"name": prefix + layer.name} for layer in flow]
             findings = model_health(model).findings
             unhealthy += [found.to_dict() | {"name": prefix + found.name} for found in findings]
+            with contextlib.suppress(UsageError):  # the gradients are gone already
+                flow = gradient_flow(model).layers
+                if all(layer.zero_share == 1.0 for layer in flow):
+                    continue  # they were zeroed, or belong to steps that were only replayed
+                layers += [layer.to_dict() | {"name": prefix + layer.name} for layer in flow]
         return {
             "step": step,
             "moment": moment,

@@ -149,7 +149,7 @@ def test_a_restart_after_the_same_step_failed_again_points_away_from_chance(
     assert any("failed again in attempt 2, 3" in sentence for sentence in report.evidence)
     assert report.decision is not None
     assert [branch.answer for branch in report.decision.branches] == [
-        "numbers", "yes", "no", "yes", "yes",
+        "numbers", "no", "yes", "no", "yes", "yes",
     ]  # fmt: skip
     assert report.setting == "--set restart.careful_lr_factor=0.25"
 

@@ -71,6 +71,15 @@ def test_a_process_that_ends_by_itself_leaves_its_last_gradients(tmp_path: Path)
     assert (seen["step"], seen["moment"]) == (41, "end")
 
 
+def test_gradients_that_were_zeroed_are_none(tmp_path: Path) -> None:
+    model = sick_model()
+    model.zero_grad(set_to_none=False)
+
+    ModelScene(RunDirectory(tmp_path), 0, lambda: {"model_0": model}, print).at_end(41)
+
+    assert not (tmp_path / "report").exists()
+
+
 def test_replicas_write_nothing(tmp_path: Path) -> None:
     scene_of(tmp_path, [], rank=1).at_anomaly(60, worse=True, folder=None)
 
