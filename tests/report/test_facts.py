@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import socket
 from pathlib import Path
@@ -139,6 +140,22 @@ def test_a_living_parent_means_that_the_run_still_goes_on(tmp_path: Path) -> Non
 
     assert report.end == "running"
     assert report.next_steps[0].startswith("Watch it: supervisor watch ")
+
+
+def test_a_jump_of_the_learning_rate_is_what_to_mend(tmp_path: Path) -> None:
+    run = synthetic_run.SyntheticRun(tmp_path / "run")
+    run.begin(1)
+    run.checkpoint(50, stable=False)
+    raised = dict.fromkeys(range(60, 66), 0.3)
+    run.steps(0, 65, lrs=raised, losses=dict.fromkeys(range(61, 66), math.inf))
+    run.exit("nonfinite", 65)
+
+    report = gather(run.finish("gave_up"))
+
+    assert report.next_steps[0].startswith("Mend the schedule of the learning rate: it went from")
+    assert report.next_steps[0].endswith("to 0.3 at step 60.")
+    assert any("--from 50" in step for step in report.next_steps)
+    assert report.setting == "in your script: the learning rate from step 60 on"
 
 
 def test_a_restart_after_the_same_step_failed_again_points_away_from_chance(
