@@ -50,18 +50,21 @@ def _healthy(architecture: str) -> Iterator[Recipe]:
     half = HALF.get(architecture, "bf16")
     for seed, optimizer in enumerate(RATES[architecture]):
         yield _recipe(architecture, "plain", optimizer, seed, steps=600)
-        yield _recipe(architecture, "high_lr", optimizer, seed + 10, factor=3.0)
-        yield _recipe(architecture, "small_batch", optimizer, seed + 20, severity=2.0, factor=0.5)
-    for seed, optimizer in enumerate(("momentum", "adam", "adamw")):
+        if seed % 2 == 0:
+            yield _recipe(architecture, "high_lr", optimizer, seed + 10, factor=3.0)
+        else:
+            more = {"severity": 2.0, "factor": 0.5}
+            yield _recipe(architecture, "small_batch", optimizer, seed + 20, **more)
+    for seed, optimizer in enumerate(("momentum", "adam")):
         yield _recipe(architecture, "noisy_labels", optimizer, seed + 30, severity=0.3)
         yield _recipe(architecture, "warm_restarts", optimizer, seed + 40, factor=2.0)
         yield _recipe(architecture, "curriculum", optimizer, seed + 50)
         yield _recipe(architecture, "few_samples", optimizer, seed + 60, severity=16.0)
         yield _recipe(architecture, "lr_drop", optimizer, seed + 70, factor=2.0)
-        yield _recipe(architecture, "plain", optimizer, seed + 80, precision="bf16")
+    yield _recipe(architecture, "plain", "momentum", 80, precision="bf16")
+    yield _recipe(architecture, "high_lr", "sgd", 95, precision="bf16", factor=2.0)
     for seed in range(2):
         yield _recipe(architecture, "plain", "adamw", seed + 90, precision=half)
-        yield _recipe(architecture, "high_lr", "sgd", seed + 95, precision="bf16", factor=2.0)
     if architecture in ("mlp", "cnn"):
         for seed, optimizer in enumerate(("sgd", "momentum", "adamw")):
             yield _recipe(architecture, "mixup", optimizer, seed + 100)
@@ -71,25 +74,24 @@ def _sick(architecture: str) -> Iterator[Recipe]:
     def sick(condition: str, optimizer: str, seed: int, **more: object) -> Recipe:
         return _recipe(architecture, condition, optimizer, seed + 200, sick=True, **more)
 
-    for seed, (optimizer, factor) in enumerate(
-        (("sgd", 20.0), ("momentum", 20.0), ("adam", 30.0), ("adamw", 30.0))
-    ):
+    for seed, (optimizer, factor) in enumerate((("sgd", 20.0), ("momentum", 20.0), ("adam", 30.0))):
         yield sick("lr_too_high", optimizer, seed, factor=factor)
     for seed, optimizer in enumerate(("sgd", "momentum", "adam", "adamw", "lion")):
         yield sick("lr_grows", optimizer, seed, severity=(1.03, 1.06)[seed % 2], steps=500)
-        yield sick("lr_jump", optimizer, seed, severity=30.0)
-    for seed, optimizer in enumerate(("momentum", "adam", "adamw")):
+        if optimizer in ("momentum", "adam", "lion"):
+            yield sick("lr_jump", optimizer, seed, severity=30.0)
+    for seed, optimizer in enumerate(("momentum", "adam")):
         yield sick("label_corruption", optimizer, seed, severity=1.0)
         yield sick("data_corruption", optimizer, seed, severity=30.0)
         yield sick("weight_corruption", optimizer, seed, severity=(2.0**10, 2.0**64)[seed % 2])
         yield sick("accumulation_bug", optimizer, seed)
-        yield sick("bad_initialisation", optimizer, seed, severity=4.0)
     for seed in range(2):
-        yield sick("no_warmup", ADAPTIVE[seed], seed, factor=15.0)
         yield sick("label_drift", ADAPTIVE[seed], seed, severity=1.0, steps=500)
-        yield sick("stale_second_moment", ADAPTIVE[seed], seed, severity=10.0)
         yield sick("momentum_too_high", "momentum", seed, factor=2.0)
         yield sick("bad_batch", ("momentum", "adamw")[seed], seed, severity=100.0)
+    yield sick("bad_initialisation", "momentum", 0, severity=4.0)
+    yield sick("no_warmup", "adam", 0, factor=15.0)
+    yield sick("stale_second_moment", "adam", 0, severity=10.0)
     if HALF.get(architecture) == "fp16":
         for seed, optimizer in enumerate(("sgd", "adamw")):
             yield sick("fp16_overflow", optimizer, seed, precision="fp16", severity=1.12)

@@ -31,8 +31,9 @@ class Outcome:
             too few steps to know).
         onset: first step at which the crash is visible in hindsight; -1 without one.
         crash: the step from which it is one.
-        peak: the step at which it is complete: the first value that is not finite, or 90 % of the
-            height that the loss reaches within the recovery window.
+        peak: the step at which it is complete: the first value that is not finite, or the middle of
+            the first five steps whose median has 90 % of the height that such a median reaches
+            within the recovery window.
         excursions: (first, last) step of each departure that came back by itself.
     """
 
@@ -165,10 +166,9 @@ def _dates(
     crash = max(0, step - lag)
     calm = np.flatnonzero(smooth[:step] <= (best + 0.3 * width)[:step])
     onset = min(crash, max(0, (int(calm[-1]) if len(calm) else 0) + 1 - lag))
-    after = values[crash : crash + RECOVERY_STEPS]
-    top = float(_medians(after, SHORT)[SHORT - 1 :].max())
-    line = best[step] + 0.9 * (top - best[step])
-    return onset, crash, crash + int(np.argmax(after >= line))
+    course = _medians(values[crash : crash + RECOVERY_STEPS], SHORT)[SHORT - 1 :]
+    line = best[step] + 0.9 * (float(course.max()) - best[step])
+    return onset, crash, crash + SHORT // 2 + int(np.argmax(course >= line))
 
 
 def _visible(values: np.ndarray) -> int:

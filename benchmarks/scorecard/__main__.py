@@ -17,9 +17,9 @@ from typing import Any
 
 from benchmarks.scorecard.ablation import ablate
 from benchmarks.scorecard.calibration import reliability
-from benchmarks.scorecard.card import by_condition, card
+from benchmarks.scorecard.card import card, grouped
 from benchmarks.scorecard.labelled_run import load_runs
-from benchmarks.scorecard.measurement import OURS, Measurement, measure
+from benchmarks.scorecard.measurement import LIVE, OURS, Measurement, measure
 from benchmarks.scorecard.print_card import print_card
 from benchmarks.scorecard.roc import partial_areas, sweep
 
@@ -39,7 +39,11 @@ def score(measured: Sequence[Measurement]) -> dict[str, Any]:
             for name in names
         },
         "warnings": card(measured, lambda m: m.risk >= 0.3),
-        "by_condition": by_condition(measured, lambda m: m.strengths[OURS] >= 1.0),
+        "warnings_with_adam_rms": card(measured, lambda m: m.strengths[LIVE] >= 0.6),
+        "by": {
+            key: grouped(measured, lambda m: m.strengths[OURS] >= 1.0, key)
+            for key in ("condition", "architecture")
+        },
         "calibrated": reliability(measured, "calibrated"),
         "raw_risk": reliability(measured, "risk"),
         "ablation": ablate(measured),

@@ -16,7 +16,11 @@ Judge = Callable[[Measurement], np.ndarray]
 
 
 def card(measured: Sequence[Measurement], judge: Judge) -> dict[str, Any]:
-    """Recall, false alarms, leads; leads are steps from the first alarm to the peak."""
+    """Recall, false alarms, leads; leads are steps from the first alarm to the peak.
+
+    False alarms in runs to which nothing was done are given once more by themselves: where a
+    disturbance healed before it became a crash, an alarm was false by its outcome alone.
+    """
     tallies = [tally(m.run, judge(m)) for m in measured]
     crashes = [(m, t) for m, t in zip(measured, tallies, strict=True) if m.run.outcome.crashed]
     building = [(m, t) for m, t in crashes if m.run.builds_up]
@@ -33,6 +37,7 @@ def card(measured: Sequence[Measurement], judge: Judge) -> dict[str, Any]:
         "healthy_steps": healthy,
         "false_alarms": sum(t.false for t in tallies),
         "false_per_10k": round(1e4 * sum(t.false for t in tallies) / max(1, healthy), 2),
+        "undisturbed_per_10k": _undisturbed(measured, tallies),
         "alarms_on_healed_excursions": sum(t.healed for t in tallies),
         "crashes": len(crashes),
         "found_before_peak": sum(t.first >= 0 for _, t in crashes),
@@ -46,17 +51,26 @@ def card(measured: Sequence[Measurement], judge: Judge) -> dict[str, Any]:
     }
 
 
-def by_condition(measured: Sequence[Measurement], judge: Judge) -> dict[str, list[int]]:
-    """Condition → [crashes found before the peak, at most 5 steps later, crashes, false alarms]."""
+def grouped(measured: Sequence[Measurement], judge: Judge, key: str) -> dict[str, list[int]]:
+    """Value of the recipe's field `key` → [crashes found before the peak, at most 5 steps later,
+    crashes, false alarms]."""
     rows: dict[str, list[int]] = {}
     for m in measured:
         found = tally(m.run, judge(m))
-        row = rows.setdefault(m.run.trace.recipe.condition, [0, 0, 0, 0])
+        row = rows.setdefault(str(getattr(m.run.trace.recipe, key)), [0, 0, 0, 0])
         row[0] += found.first >= 0
         row[1] += found.first >= 0 or found.late
         row[2] += m.run.outcome.crashed
         row[3] += found.false
     return dict(sorted(rows.items()))
+
+
+def _undisturbed(measured: Sequence[Measurement], tallies: Sequence[Tally]) -> float:
+    left_alone = [
+        (m, t) for m, t in zip(measured, tallies, strict=True) if not m.run.trace.recipe.sick
+    ]
+    steps = sum(int(m.run.healthy.sum()) for m, _ in left_alone)
+    return round(1e4 * sum(t.false for _, t in left_alone) / max(1, steps), 2)
 
 
 def _lead(measured: Measurement, found: Tally) -> int:

@@ -10,17 +10,19 @@ def print_card(split: str, figures: dict[str, Any]) -> None:
     ours = next(iter(figures["judges"].values()))
     print(f"\n## {split}: {figures['runs']} runs ({labels}), {ours['healthy_steps']} healthy steps")
     _print_judges(figures["judges"])
-    warned = figures["warnings"]
-    print(
-        f"\nwarnings: {warned['false_per_10k']} false per 10,000, before "
-        f"{warned['found_before_peak']} of {warned['crashes']} crashes"
-    )
+    for name in ("warnings", "warnings_with_adam_rms"):
+        warned = figures[name]
+        print(
+            f"\n{name}: {warned['false_per_10k']} false per 10,000, before "
+            f"{warned['found_before_peak']} of {warned['crashes']} crashes, lead {_median(warned)}"
+        )
     _print_calibration(figures)
-    print("\n| condition | crashes found before the peak | at most 5 later | false alarms |")
-    print("| --- | --- | --- | --- |")
-    for name, (found, late, crashes, false) in figures["by_condition"].items():
-        if crashes or false:
-            print(f"| {name} | {found} of {crashes} | {late} | {false} |")
+    for key, rows in figures["by"].items():
+        print(f"\n| {key} | crashes found before the peak | at most 5 later | false alarms |")
+        print("| --- | --- | --- | --- |")
+        for name, (found, late, crashes, false) in rows.items():
+            if crashes or false:
+                print(f"| {name} | {found} of {crashes} | {late} | {false} |")
     print("\n| signal | without it: found, false | alone: found, false, median lead |")
     print("| --- | --- | --- |")
     for name, pair in figures["ablation"].items():
@@ -33,16 +35,17 @@ def print_card(split: str, figures: dict[str, Any]) -> None:
 
 def _print_judges(judges: dict[str, Any]) -> None:
     print(
-        "\n| judge | false per 10k | found | +5 steps | of those that build up | lead | "
-        "lead if > 20 steps | left | partial area | ours ahead |"
+        "\n| judge | false per 10k | undisturbed runs | found | +5 steps | "
+        "of those that build up | lead | lead if > 20 steps | left | partial area | ours ahead |"
     )
-    print("| --- " * 10 + "|")
+    print("| --- " * 11 + "|")
     for name, row in judges.items():
         left = "-" if row["median_share_left"] is None else f"{row['median_share_left']:.0%}"
         low, high = row["interval"]
         behind = row["ahead_interval"]
         print(
-            f"| {name} | {row['false_per_10k']} | {row['found_before_peak']}/{row['crashes']} | "
+            f"| {name} | {row['false_per_10k']} | {row['undisturbed_per_10k']} | "
+            f"{row['found_before_peak']}/{row['crashes']} | "
             f"{row['found_at_most_5_later']} | {row['found_of_these']}/"
             f"{row['crashes_that_build_up']} | {_median(row)} | {row['median_lead_of_these']} | "
             f"{left} | {row['partial_area']} ({low}-{high}) | "
