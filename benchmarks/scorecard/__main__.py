@@ -1,6 +1,6 @@
 """The scorecard of the crash predictor on the corpus, beside published rules.
 
-    python -m benchmarks.scorecard CORPUS [--split test] [--json FILE]
+    python -m benchmarks.scorecard CORPUS [--split test] [--without gan] [--json FILE]
 
 CORPUS is a folder made by `python -m benchmarks.corpus`. Every judge sees the same records; ours is
 the pipeline of a live run. An alarm is false at a healthy step, and finds a crash from 20 steps
@@ -54,10 +54,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("corpus", type=Path)
     parser.add_argument("--split", choices=[*SPLITS, "all"], default="all")
+    parser.add_argument("--without", default="", help="architecture to leave out")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     splits = SPLITS if arguments.split == "all" else (arguments.split,)
-    measured = [measure(run) for run in load_runs(arguments.corpus) if run.split in splits]
+    measured = [
+        measure(run)
+        for run in load_runs(arguments.corpus)
+        if run.split in splits and run.trace.recipe.architecture != arguments.without
+    ]
     document = {}
     for split in splits:
         document[split] = score([m for m in measured if m.run.split == split])
