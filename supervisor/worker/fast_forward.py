@@ -64,10 +64,12 @@ class FastForward(Moments):
         self._unhide: Callable[[], None] | None = None
         self._zero_grads: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
 
-    @property
-    def batch_signature(self) -> int:
-        """What was seen of the step under way: its first batch comes before the boundary."""
-        return self._probe.signature
+    def hand_over(self, probe: StepProbe) -> None:
+        """Gives the live probe what was seen of the step under way before its boundary: the first
+        batch, and what a second optimizer did behind the lead's update."""
+        probe.signature = self._probe.signature
+        probe.backward_calls = self._probe.backward_calls
+        probe.forward_calls = self._probe.forward_calls
 
     # --- regions -----------------------------------------------------------------------------
 

@@ -142,9 +142,10 @@ class Resumption:
         session.ring.discard_after(step)
         self.be_careful()
         session.monitor.continue_at(step, self._replay.clock)
-        session.monitor.probe.signature = self._replay.batch_signature
+        probe = session.monitor.probe
+        self._replay.hand_over(probe)
         session.boundary.continue_at(step, set(start.state.get("held", {})))
-        if not reasons and not session.order.fp32:
+        if not (reasons or session.order.fp32 or probe.backward_calls):  # its loss has begun
             self._expect_the_same_loss(start.checkpoint)
         session.journal.write(
             "resumed",

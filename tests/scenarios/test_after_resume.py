@@ -80,3 +80,18 @@ def test_a_state_that_is_not_the_one_copied_is_refused(tmp_path: Path) -> None:
     state["models"] = {"model_0": {"bias": 1.25}}
     with pytest.raises(CheckpointDamaged, match="not the one that was copied"):
         check_digest(Start(checkpoint=checkpoint, state=state))
+
+
+def test_a_second_optimizer_is_remembered_over_two_resumes(tmp_path: Path) -> None:
+    ended = supervised(
+        tmp_path,
+        script("two optimizers against each other"),
+        settings=SETTINGS,
+        faults="[{kind: sigkill, step: 5}, {kind: sigkill, step: 9}]",
+    )
+
+    assert [(e["from_step"], e["exactness"]) for e in ended.events("resumed")] == [
+        (4, "exact"),
+        (8, "exact"),
+    ], ended.events("resumed")
+    assert ended.events("warning") == []
