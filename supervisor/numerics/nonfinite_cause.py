@@ -96,12 +96,24 @@ def _projection(operation: Operation, values: dict[str, float]) -> Found:
             )
     if operation.output.dtype in HALVES:
         largest = torch.finfo(operation.output.dtype).max
+        reached = _product_in_fp32(operation, tensors)
+        if reached is not None:
+            values["fp32_max"] = reached
+        exceeds = "exceeds" if reached is None else f"would reach {reached:.4g} and so exceeds"
         return (
             "projection_overflow",
-            f"a projection in {operation.type} exceeds {largest:.4g}, its largest number",
+            f"a projection in {operation.type} {exceeds} {largest:.4g}, its largest number",
             "run this layer in FP32 or BF16, or scale its input or weights down",
         )
     return None
+
+
+def _product_in_fp32(operation: Operation, tensors: list[torch.Tensor]) -> float | None:
+    """The largest magnitude that the product has in FP32; None where it is no plain product."""
+    if operation.name not in ("mm", "bmm", "addmm", "baddbmm") or len(tensors) < 2:
+        return None
+    reached = float((tensors[-2].float() @ tensors[-1].float()).abs().max())
+    return reached if reached < float("inf") else None
 
 
 def _overflow(operation: Operation, values: dict[str, float]) -> tuple[str, str, str]:

@@ -56,6 +56,10 @@ def special_cause(operation: Operation, values: dict[str, float]) -> Found:
     return None
 
 
+def _elements(number: float) -> str:
+    return f"{int(number)} element{'s' * (number != 1)}"
+
+
 def _softmax(operation: Operation, values: dict[str, float]) -> Found:
     scores = operation.args[0]
     dim = operation.args[1] if len(operation.args) > 1 else -1
@@ -82,12 +86,12 @@ def _logarithm(operation: Operation, values: dict[str, float]) -> Found:
     if values["negatives"]:
         return (
             "log_of_negative",
-            f"{operation.name} of {int(values['negatives'])} negative elements is NaN",
+            f"{operation.name} of negative numbers ({_elements(values['negatives'])}) is NaN",
             "look at what should have kept them positive; clamp before the logarithm",
         )
     return (
         "log_of_zero",
-        f"{operation.name} of {int(values['zeros'])} elements that are exactly zero is -infinite",
+        f"{operation.name} of exactly zero ({_elements(values['zeros'])}) is -infinite",
         "clamp before the logarithm (x.clamp_min(1e-12)), or use log_softmax or a loss on logits",
     )
 
@@ -104,7 +108,7 @@ def _division(operation: Operation, values: dict[str, float]) -> Found:
         return _zero_variance(int(values["zero_divisors"]))
     return (
         "division_by_zero",
-        f"a division by {int(values['zero_divisors'])} elements that are exactly zero",
+        f"a division by exactly zero ({_elements(values['zero_divisors'])})",
         "add a small eps to the divisor, or leave those elements out before dividing",
     )
 
@@ -118,7 +122,7 @@ def _root(operation: Operation, values: dict[str, float]) -> Found:
     if values["negatives"]:
         return (
             "root_of_negative",
-            f"{operation.name} of {int(values['negatives'])} negative elements is NaN",
+            f"{operation.name} of negative numbers ({_elements(values['negatives'])}) is NaN",
             "rounding can push a variance below zero: clamp it at 0 and add eps",
         )
     if operation.name == "rsqrt" and values["zeros"]:
@@ -135,7 +139,7 @@ def _power(operation: Operation, values: dict[str, float]) -> Found:
         return None
     return (
         "division_by_zero",
-        f"a negative power of {zeros} elements that are exactly zero",
+        f"a negative power of exactly zero ({_elements(zeros)})",
         "add a small eps to the base",
     )
 
@@ -157,7 +161,8 @@ def _normalisation(operation: Operation, values: dict[str, float]) -> Found:
 def _zero_variance(groups: int) -> tuple[str, str, str]:
     return (
         "zero_variance",
-        f"normalisation: {groups} groups have zero variance (or norm), dividing by it is 0/0",
+        f"normalisation: zero variance (or norm) in {groups} group{'s' * (groups != 1)}, dividing "
+        "by it is 0/0",
         "add eps inside the square root; look for constant inputs (dead units, padding)",
     )
 

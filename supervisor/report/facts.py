@@ -17,6 +17,7 @@ from supervisor.report.ending import find_end
 from supervisor.report.environment import command_of, environment_of, hide_secrets
 from supervisor.report.evidence import last_checkpoint, memory_notes
 from supervisor.report.explosion import find_explosion
+from supervisor.report.figures import number, show
 from supervisor.report.gradient_flow import read_gradient_flow
 from supervisor.report.incidents import find_incidents
 from supervisor.report.interventions import build_interventions
@@ -153,9 +154,12 @@ def _evidence(
             said.append(f"The highest predicted risk was {float(risks.max()):.2f}.")
         return tuple(said)
     said = list(root.evidence_for)
-    summary = (material.explain or {}).get("summary")
-    if summary:
-        said.append(f"Controlled replay: {summary}")
+    cause = (material.explain or {}).get("root_cause")
+    if cause:
+        sure = show(100 * number((material.explain or {}).get("confidence")), 2)
+        said.append(
+            f"Controlled replay says: {str(cause).replace('_', ' ')} (confidence {sure} %)."
+        )
     same = [
         attempt.number
         for attempt in attempts

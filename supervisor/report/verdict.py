@@ -6,7 +6,7 @@ import shlex
 
 from supervisor.report.crash_report import Attempt, Cost, DecisionPath, Incident, Intervention
 from supervisor.report.decision_tree import IN_SCRIPT
-from supervisor.report.evidence import last_checkpoint
+from supervisor.report.evidence import last_checkpoint, rate_jump
 from supervisor.report.figures import count, duration, show
 from supervisor.report.interventions import is_treatment
 from supervisor.report.material import Material
@@ -107,6 +107,10 @@ def _why(
         if step is None:
             return "No checkpoint is known: it would begin anew."
         return f"Its newest checkpoint is that of step {step}."
+    jump = rate_jump(material, before=root.step or 0, attempt=root.attempt)
+    if jump is not None and root.numerical:
+        rates = f"went from {show(jump[1])} to {show(jump[2])} at step {jump[0]}"
+        return f"The cause: the learning rate {rates}; {_lower(sentence)}"
     return f"The cause: {_lower(sentence)}"
 
 
@@ -123,18 +127,19 @@ def build_next_steps(
 ) -> tuple[str, ...]:
     """Returns what to do next, the most important first."""
     step = last_checkpoint(material, stable=bool(root and root.numerical))
+    remedy = _explained(material) or (decision.remedy if decision else "")
     if end == "completed":
         if root is None:
             return ("Nothing: the run needs no help.",)
         return (
             "Nothing has to be done for this run.",
-            *((f"Before the next one: {_lower(decision.remedy)}",) if decision else ()),
+            *((f"Before the next one: {_lower(remedy)}",) if remedy else ()),
         )
     if end == "running":
         return (f"Watch it: supervisor watch {shlex.quote(str(material.root))}",)
     if end == "unknown":
         return ("Start the training with: supervisor run SCRIPT",)
-    steps = [decision.remedy] if decision else []
+    steps = [remedy] if remedy else []
     if root is not None and root.key in EXPLAINED and material.explain is None:
         run = shlex.quote(str(material.root))
         steps.append(f"Let the cause be found by controlled replays: supervisor explain {run}")
@@ -155,6 +160,16 @@ def build_next_steps(
             " save more often, with --set checkpoint.every_s=60."
         )
     return tuple(steps)
+
+
+def _explained(material: Material) -> str:
+    """What controlled replay found; empty if it was not made or found nothing."""
+    found = material.explain or {}
+    if not found.get("summary") or found.get("root_cause") in (None, "unknown"):
+        return ""
+    cause = str(found["root_cause"]).replace("_", " ")
+    because, _, advice = str(found["summary"]).partition(". ")
+    return f"Controlled replay names the {cause}: {_lower(advice or because)}"
 
 
 def build_setting(end: str, root: Incident | None, decision: DecisionPath | None) -> str:

@@ -129,7 +129,10 @@ def test_a_diagnosis_by_replay_is_shown_as_a_table(tmp_path: Path) -> None:
 
     report = gather(root)
 
-    assert "Controlled replay: A lower learning rate cures it." in report.evidence
+    assert "Controlled replay says: learning rate (confidence 90 %)." in report.evidence
+    assert report.next_steps[0] == (
+        "Controlled replay names the learning rate: a lower learning rate cures it."
+    )
     assert "<td>learning rate × 0.5</td><td>no</td>" in render_html(report)
     assert "| none | yes | 158 |" in render_markdown(report)
 
