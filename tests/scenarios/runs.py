@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-TIMEOUT_S = 100.0
+TIMEOUT_S = 300.0
 QUICK = ("restart.backoff_s=0.05", "report.enabled=false")
 
 

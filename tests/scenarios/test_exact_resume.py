@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.scenarios.loop_styles import LOOP_STYLES, script
-from tests.scenarios.runs import differences, plain, supervised
+from tests.scenarios.runs import Ended, differences, plain, supervised
 
 STYLES = list(LOOP_STYLES)
 CHECKPOINTS = ("checkpoint.every_steps=4",)
@@ -34,44 +34,43 @@ def _places(style: str, every: bool) -> list[str]:
 
 
 @pytest.mark.parametrize("style", STYLES)
-@pytest.mark.timeout(900)
-def test_killed_runs_end_with_the_weights_of_plain_python(
+@pytest.mark.timeout(1800)
+def test_every_run_ends_with_the_weights_of_plain_python(
     style: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    every = request.config.getoption("--all-kills")
     expected = plain(tmp_path / "plain", script(style))
     assert expected.returncode == 0, expected.stderr
 
-    for number, place in enumerate(_places(style, every)):
-        faults = f"[{{kind: sigkill, {PLACES[place].removeprefix('{')}]"
-        killed = supervised(
-            tmp_path / f"killed_{number}", script(style), settings=KILLED, faults=faults
-        )
-
-        assert killed.returncode == 0, (place, killed.stderr)
-        assert len(killed.events("restart")) == (2 if place == "twice" else 1), place
-        resumed = killed.events("resumed")
-        told = (place, resumed, killed.events("warning"))
-        assert [e["exactness"] for e in resumed] == ["exact"] * len(resumed), told
-        if place in RESUMED_FROM:
-            assert [e["from_step"] for e in resumed] == RESUMED_FROM[place], told
-        assert differences(expected.result(), killed.result()) == [], place
-        if "own checkpoints" in style:
-            logs = [(e.folder / "log.txt").read_text() for e in (expected, killed)]
-            assert logs[0] == logs[1]
+    _check_healthy(style, tmp_path / "watched", expected)
+    for number, place in enumerate(_places(style, request.config.getoption("--all-kills"))):
+        _check_killed(style, place, tmp_path / f"killed_{number}", expected)
 
 
-@pytest.mark.parametrize("style", STYLES)
-def test_healthy_runs_are_those_of_plain_python(style: str, tmp_path: Path) -> None:
-    expected = plain(tmp_path / "plain", script(style))
-
-    watched = supervised(tmp_path / "watched", script(style), settings=CHECKPOINTS)
+def _check_healthy(style: str, folder: Path, expected: Ended) -> None:
+    watched = supervised(folder, script(style), settings=CHECKPOINTS)
 
     assert watched.returncode == 0, watched.stderr
     assert differences(expected.result(), watched.result()) == []
     assert watched.stdout == expected.stdout
     assert watched.events("warning") == []
     assert [name for name in watched.actions() if name != "checkpoint"] == []
+
+
+def _check_killed(style: str, place: str, folder: Path, expected: Ended) -> None:
+    faults = f"[{{kind: sigkill, {PLACES[place].removeprefix('{')}]"
+    killed = supervised(folder, script(style), settings=KILLED, faults=faults)
+
+    assert killed.returncode == 0, (place, killed.stderr)
+    assert len(killed.events("restart")) == (2 if place == "twice" else 1), place
+    resumed = killed.events("resumed")
+    told = (place, resumed, killed.events("warning"))
+    assert [e["exactness"] for e in resumed] == ["exact"] * len(resumed), told
+    if place in RESUMED_FROM:
+        assert [e["from_step"] for e in resumed] == RESUMED_FROM[place], told
+    assert differences(expected.result(), killed.result()) == [], place
+    if "own checkpoints" in style:
+        logs = [(e.folder / "log.txt").read_text() for e in (expected, killed)]
+        assert logs[0] == logs[1]
 
 
 def test_a_run_that_begins_again_leaves_no_line_of_its_log_twice(tmp_path: Path) -> None:
