@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -157,3 +158,19 @@ def test_prepared_memory_is_what_the_first_snapshots_use() -> None:
     assert ring.steps() == [0, 1, 2, 3]
     ring.clear()
     assert ring.newest() is None
+
+
+@pytest.mark.parametrize("interval", [10, 11, 15, 20, 37, 50])
+def test_from_the_margin_of_a_rollback_on_there_is_always_a_young_snapshot(interval: int) -> None:
+    depths, margin = [10, 50, 300], 10
+    kept: list[int] = []
+    for step in range(1, 2000):
+        if step % interval == 0:
+            if len(kept) > len(depths):
+                kept.pop(least_useful([step - s for s in kept], depths))
+            kept.append(step)
+
+        usable = [s for s in kept if step - s >= margin]
+
+        if step > interval + margin:
+            assert step - usable[-1] < 60
