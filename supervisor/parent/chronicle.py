@@ -71,8 +71,15 @@ class Chronicle:
         )
 
     def merge(self) -> list[dict[str, Any]]:
-        """Takes over what the worker has written since, and returns it."""
-        return self._journal.merge()
+        """Takes over what the worker has written since, and returns it.
+
+        Warnings that the worker marked ``aloud`` are told at the terminal too.
+        """
+        events = self._journal.merge()
+        for event in events:
+            if event.get("kind") == "warning" and event.get("aloud"):
+                self._teller.say(f"warning: {event.get('message')}")
+        return events
 
     def signal_received(self, signum: int, step: int | None, grace_s: float) -> None:
         name = signal_name(signum)

@@ -338,6 +338,7 @@ class Session:
         self.switch.turn_off()
         self.resumption.silence.end()
         monitor = self.monitor
+        self._warn_of_unseen_updates()
         try:
             if self.boundary.experiment is not None:
                 self.boundary.experiment.end()
@@ -351,3 +352,13 @@ class Session:
         except Exception as error:  # the script's own result stands
             self.journal.write("warning", message=f"at the end: {error}")
         self.journal.close()
+
+    def _warn_of_unseen_updates(self) -> None:
+        """A loop that changes its weights by hand (``p.data.add_``) shows us no step."""
+        backwards = self.monitor.probe.backward_calls
+        if self.monitor.steps_done == 0 and backwards > 1:
+            message = (
+                f"{backwards} backward passes but no step of a torch.optim.Optimizer: nothing was "
+                "supervised. Weights that are changed by hand are not seen: use an optimizer"
+            )
+            self.journal.write("warning", message=message, aloud=True)

@@ -265,3 +265,19 @@ def _in_terminal(line: list[str], folder: Path) -> str:
     done.wait(60)
     os.close(main)
     return b"".join(parts).decode()
+
+
+def test_a_loop_without_an_optimizer_is_told_that_nothing_was_supervised(tmp_path: Path) -> None:
+    text = """
+import torch
+weight = torch.nn.Linear(2, 1)
+for _ in range(5):
+    weight(torch.ones(3, 2)).sum().backward()
+    for p in weight.parameters():
+        p.data.add_(p.grad, alpha=-0.1)
+        p.grad = None
+"""
+    ended = supervised(tmp_path, text)
+
+    assert ended.returncode == 0, ended.stderr
+    assert "5 backward passes but no step" in ended.stderr
