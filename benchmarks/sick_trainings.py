@@ -121,7 +121,7 @@ _SECOND_MOMENT = (
 _TABLE = _middle("return x + self.table[int(self.count) - 1]", "self.table = torch.zeros(60, 16)")
 _ANNEALED = _middle("return x / (1 - (self.count - 1) / 60)")
 _GROWING_UP = _middle(
-    "return self.down(F.layer_norm(self.up(x * 1.18 ** self.count / 20), (32,)))",
+    "return self.down(F.layer_norm(self.up(x * (1.18 ** self.count / 20)), (32,)))",
     "self.up, self.down = nn.Linear(16, 32), nn.Linear(32, 16); self.up.weight.data.mul_(20)",
 )
 _GROWING_SCORES = _middle(

@@ -23,7 +23,7 @@ from supervisor.analysis.explain_finding import (
     finding_of,
     refined,
 )
-from supervisor.analysis.explain_onset import Trouble, find_trouble, healthy, nonfinite
+from supervisor.analysis.explain_onset import Trouble, find_trouble, healthy, nonfinite, rate_jump
 from supervisor.analysis.explain_replay import (
     Change,
     Replay,
@@ -36,6 +36,7 @@ from supervisor.analysis.explain_rules import (
     CLIPPED,
     FP32,
     FRESH_OPTIMIZER,
+    LR_BEFORE,
     LR_HALF,
     LR_TENTH,
     OLD_WEIGHTS,
@@ -241,6 +242,9 @@ class _Case:
             RESHUFFLED: {"seed": OTHER + 1, "reshuffle": 1},
             OLD_WEIGHTS: {"old_weights_at": before},
         }
+        jump = rate_jump(self._recorded, max(onset, crash))
+        if jump is not None:
+            experiments[LR_BEFORE] = {"lr_from": jump[0], "lr_factor": jump[1]}
         norms = healthy(self._recorded, "grad_norm", onset)
         if len(norms):
             experiments[CLIPPED] = {"clip_norm": float(np.median(norms))}

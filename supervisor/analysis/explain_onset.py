@@ -18,6 +18,11 @@ from supervisor.storage.step_rows import GRAD_SEEN, LOSS_SEEN, SCALER_SKIPPED
 ALARM_REACH = 100
 """An alarm so many steps before a crash belongs to it."""
 
+RATE_JUMP = 3.0
+"""From one step to the next: no warm-up does that but in its first step, from zero."""
+JUMP_REACH = 20
+"""Steps: a rate that the training bore for longer did not break it."""
+
 _NO_FAILURE = ("completed", "interrupted", "preempted", "user_error")
 
 
@@ -110,6 +115,19 @@ def healthy(rows: np.ndarray, name: str, before_step: int, count: int = 100) -> 
     values = values[np.isfinite(values)]
     result: np.ndarray = values[-count:]
     return result
+
+
+def rate_jump(rows: np.ndarray, before_step: int) -> tuple[int, float] | None:
+    """Returns the step of the last jump of the learning rate before a step, and old over new rate.
+
+    Only jumps within `JUMP_REACH` steps count.
+    """
+    near = rows[(rows["step"] < before_step) & (rows["step"] >= before_step - JUMP_REACH)]
+    for at in range(len(near) - 1, 0, -1):
+        old, new = float(near["lr"][at - 1]), float(near["lr"][at])
+        if 0 < RATE_JUMP * old < new < math.inf:
+            return int(near["step"][at]), old / new
+    return None
 
 
 def _onset(event: Mapping[str, Any]) -> int:

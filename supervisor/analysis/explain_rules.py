@@ -11,6 +11,7 @@ WITHOUT_BATCH = "without the suspect batch"
 FP32 = "fp32"
 LR_HALF = "lr/2"
 LR_TENTH = "lr/10"
+LR_BEFORE = "lr of before its jump"
 FRESH_OPTIMIZER = "fresh optimizer state"
 CLIPPED = "gradient clipping"
 OTHER_SEED = "another seed"
@@ -20,6 +21,7 @@ OLD_WEIGHTS = "weights of the checkpoint"
 CHANGES = (
     UNCHANGED,
     WITHOUT_BATCH,
+    LR_BEFORE,
     LR_TENTH,
     RESHUFFLED,
     FRESH_OPTIMIZER,
@@ -116,7 +118,7 @@ def is_settled(effects: Mapping[str, Effect]) -> bool:
 def _data(effects: Mapping[str, Effect], cured: set[str]) -> Diagnosis | None:
     order = effects.get(RESHUFFLED)
     moves = order in (Effect.CURED, Effect.MOVED)
-    if cured & {LR_HALF, LR_TENTH, FP32, FRESH_OPTIMIZER}:
+    if cured & {LR_BEFORE, LR_HALF, LR_TENTH, FP32, FRESH_OPTIMIZER}:
         return None
     if effects.get(WITHOUT_BATCH) in (Effect.CURED, Effect.MOVED):
         if moves:
@@ -142,7 +144,7 @@ def _precision(effects: Mapping[str, Effect], cured: set[str]) -> Diagnosis | No
 
 
 def _optimizer(effects: Mapping[str, Effect], cured: set[str]) -> Diagnosis | None:
-    if FRESH_OPTIMIZER not in cured or LR_HALF in cured:
+    if FRESH_OPTIMIZER not in cured or cured & {LR_BEFORE, LR_HALF}:
         return None
     others = cured & {LR_TENTH, WITHOUT_BATCH}
     return Diagnosis(
@@ -153,6 +155,9 @@ def _optimizer(effects: Mapping[str, Effect], cured: set[str]) -> Diagnosis | No
 
 
 def _learning_rate(effects: Mapping[str, Effect], cured: set[str]) -> Diagnosis | None:
+    if LR_BEFORE in cured:
+        text = "it is gone with the learning rate from before its jump"
+        return Diagnosis(root_cause="learning_rate", confidence=0.9, because=text)
     rates = cured & {LR_HALF, LR_TENTH}
     if not rates and CLIPPED not in cured:
         return None

@@ -24,8 +24,9 @@ class Experiment:
 
     ``lr_factor``, ``clip_norm``, ``fp32``, ``reshuffle`` (a seed for the order of batches) and
     ``seed`` (of all generators) hold from the first boundary on; ``seed_at`` puts the seeding off
-    to the boundary of a step. ``fresh_optimizer_at`` and ``old_weights_at`` list boundaries at
-    which the optimizers forget everything, or the weights of the first boundary come back.
+    to the boundary of a step, ``lr_from`` the factor. ``fresh_optimizer_at`` and
+    ``old_weights_at`` list boundaries at which the optimizers forget everything, or the weights of
+    the first boundary come back.
     ``inspect`` lists steps that are looked at closely; ``captures`` maps such a step, as text, to
     the folder of its captured batch.
 
@@ -67,6 +68,8 @@ class Experiment:
         if step in wishes.get("fresh_optimizer_at", ()):
             for optimizer in self._registry.optimizers.values():
                 optimizer.state.clear()
+        if "lr_factor" in wishes and step == wishes.get("lr_from"):
+            self._lower_rate()
         if "seed" in wishes and step == wishes.get("seed_at"):
             _seed(int(wishes["seed"]))
         if step in wishes.get("inspect", ()):
@@ -76,11 +79,14 @@ class Experiment:
         """Called when the process ends, so that a step that broke off is written down."""
         self._inspection.end()
 
+    def _lower_rate(self) -> None:
+        self._controls.lr_factor *= float(self._wishes["lr_factor"])
+        self._controls.ramp = None
+
     def _begin(self, step: int) -> None:
         wishes, controls = self._wishes, self._controls
-        if "lr_factor" in wishes:
-            controls.lr_factor *= float(wishes["lr_factor"])
-            controls.ramp = None
+        if "lr_factor" in wishes and "lr_from" not in wishes:
+            self._lower_rate()
         if "clip_norm" in wishes:
             controls.clip_norm = float(wishes["clip_norm"])
         if wishes.get("fp32"):

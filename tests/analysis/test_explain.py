@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 from supervisor.analysis.explain import Explanation, explain
-from supervisor.analysis.explain_onset import Trouble, first_trouble
+from supervisor.analysis.explain_onset import Trouble, first_trouble, rate_jump
 from supervisor.analysis.explain_replay import NEVER, faults_to_repeat
 from supervisor.analysis.explain_rules import (
     CHANGES,
     CLIPPED,
     FP32,
     FRESH_OPTIMIZER,
+    LR_BEFORE,
     LR_HALF,
     LR_TENTH,
     OLD_WEIGHTS,
@@ -136,6 +137,7 @@ def test_what_cures_it_is_the_cause(cause: str) -> None:
         (SAME, 1, "weights"),
         ({WITHOUT_BATCH: Effect.CURED}, 30, "data"),
         ({CLIPPED: Effect.CURED, LR_HALF: Effect.SAME}, 30, "learning_rate"),
+        (SAME | {LR_BEFORE: Effect.CURED}, 30, "learning_rate"),
         (dict.fromkeys(SAME, Effect.CURED), 30, "learning_rate"),
         ({}, 30, "unknown"),
     ],
@@ -199,6 +201,15 @@ def test_the_onset_is_that_of_the_alarm_before_the_first_bad_step() -> None:
     trouble = first_trouble(rows, [alarm])
 
     assert trouble == Trouble(onset_step=5, crash_step=8, what="not finite")
+
+
+def test_a_jump_of_the_learning_rate_counts_while_it_is_near() -> None:
+    rows = np.zeros(60, STEP_DTYPE)
+    rows["step"], rows["lr"] = np.arange(60), np.where(np.arange(60) < 30, 0.01, 10.0)
+
+    assert rate_jump(rows, 31) == (30, 0.001)
+    assert rate_jump(rows, 30) is None
+    assert rate_jump(rows, 59) is None
 
 
 def test_a_process_that_failed_is_a_trouble_without_numbers() -> None:
