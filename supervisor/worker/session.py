@@ -17,7 +17,7 @@ from supervisor.actions.controls import Controls
 from supervisor.config import load_resolved_config, load_resolved_policy
 from supervisor.fault_injection.injector import FaultInjector
 from supervisor.pipeline import Pipeline
-from supervisor.records import Decision, WorkerOrder
+from supervisor.records import Cause, Decision, WorkerOrder
 from supervisor.storage.case_advisor import CaseAdvisor
 from supervisor.storage.case_memory import load_memory
 from supervisor.storage.checkpoints import Checkpoint, CheckpointRing
@@ -32,7 +32,7 @@ from supervisor.training_state.state import TrainingState
 from supervisor.worker.anomaly_scene import AnomalyScene
 from supervisor.worker.boundary import Boundary
 from supervisor.worker.checkpointer import Checkpointer
-from supervisor.worker.clinic import Clinic
+from supervisor.worker.clinic import Clinic, Pending
 from supervisor.worker.file_sizes import FileSizes
 from supervisor.worker.held import HeldValues
 from supervisor.worker.leaving import WorkerLeaves
@@ -93,6 +93,7 @@ class Session:
             self.moments = self.resumption.begin()
         else:
             self.resumption.be_careful()
+            self._convert_at_start()
 
     # --- building ----------------------------------------------------------------------------
 
@@ -226,6 +227,19 @@ class Session:
 
     def _leave(self, note: str, reason: str) -> None:
         self.boundary.leave = (note, reason)
+
+    def _convert_at_start(self) -> None:
+        """An attempt from nothing in FP32: a model that is itself half precision is met only at its
+        first forward."""
+        if self.order.fp32:
+            fallback = self.clinic.actions["fp32_fallback"]
+            decision = Decision(
+                step=0,
+                actions=(fallback.name,),
+                cause=Cause.NONFINITE,
+                reason="ordered after repeated numerical failures",
+            )
+            self.clinic.pending.append(Pending(fallback, decision))
 
     def use_fp32(self, step: int) -> None:
         """Switches the FP32 fallback on, at a boundary."""
