@@ -126,7 +126,7 @@ def _data(effects: Mapping[str, Effect], cured: set[str]) -> Diagnosis | None:
             return Diagnosis(root_cause="data", confidence=0.95, because=text)
         text = "it is gone without the batch of that step, and nothing else cures it"
         return Diagnosis(root_cause="data", confidence=0.7 if order is None else 0.6, because=text)
-    if moves and OLD_WEIGHTS not in cured:
+    if moves and OLD_WEIGHTS not in cured and not _put_off(effects):
         text = "it comes at another step when the batches come in another order"
         return Diagnosis(root_cause="data", confidence=0.6, because=text)
     return None
@@ -160,7 +160,10 @@ def _learning_rate(effects: Mapping[str, Effect], cured: set[str]) -> Diagnosis 
         return Diagnosis(root_cause="learning_rate", confidence=0.9, because=text)
     rates = cured & {LR_HALF, LR_TENTH}
     if not rates and CLIPPED not in cured:
-        return None
+        if OLD_WEIGHTS in cured or not _put_off(effects):
+            return None
+        text = "a tenth of the learning rate puts it off: the updates are too long"
+        return Diagnosis(root_cause="learning_rate", confidence=0.6, because=text)
     if not rates:
         text = "clipped gradients cure it, and so does no other change: single updates are too long"
         return Diagnosis(root_cause="learning_rate", confidence=0.5, because=text)
@@ -170,6 +173,11 @@ def _learning_rate(effects: Mapping[str, Effect], cured: set[str]) -> Diagnosis 
         confidence=0.6 if cured & {WITHOUT_BATCH, OTHER_SEED} else 0.9,
         because=f"it is gone at {mildest}",
     )
+
+
+def _put_off(effects: Mapping[str, Effect]) -> bool:
+    """A tenth of the rate moves what bad data, code or rounding brings at its own step."""
+    return effects.get(LR_TENTH) is Effect.MOVED
 
 
 def _weights(effects: Mapping[str, Effect], cured: set[str]) -> Diagnosis | None:

@@ -138,6 +138,8 @@ def test_what_cures_it_is_the_cause(cause: str) -> None:
         ({WITHOUT_BATCH: Effect.CURED}, 30, "data"),
         ({CLIPPED: Effect.CURED, LR_HALF: Effect.SAME}, 30, "learning_rate"),
         (SAME | {LR_BEFORE: Effect.CURED}, 30, "learning_rate"),
+        (SAME | {LR_TENTH: Effect.MOVED, CLIPPED: Effect.MOVED}, 30, "learning_rate"),
+        (SAME | {RESHUFFLED: Effect.MOVED}, 30, "data"),
         (dict.fromkeys(SAME, Effect.CURED), 30, "learning_rate"),
         ({}, 30, "unknown"),
     ],
