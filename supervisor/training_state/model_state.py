@@ -106,6 +106,24 @@ def restore_model(model: nn.Module, saved: Mapping[str, torch.Tensor]) -> None:
                 model.get_submodule(path)._buffers[leaf] = tensor.detach().to(device, copy=True)
 
 
+def heal_buffers(model: nn.Module, saved: Mapping[str, torch.Tensor]) -> list[str]:
+    """Puts back the buffers that are not finite now but are in `saved`; returns their names.
+
+    For after an update that was left out: its forward has already written NaN into the running
+    figures of a normalisation. Buffers that hold infinities on purpose (masks) stay.
+    """
+    healed = []
+    with outside_autograd():
+        for name, buffer in named_tensors(model)[1].items():
+            then = saved.get(name)
+            if then is None or not buffer.is_floating_point() or buffer.shape != then.shape:
+                continue
+            if not bool(local(buffer).isfinite().all()) and bool(then.isfinite().all()):
+                write_into(buffer, then)
+                healed.append(name)
+    return healed
+
+
 def modes(model: nn.Module) -> dict[str, bool]:
     """Returns the ``training`` flag of every submodule by its name."""
     return {name: part.training for name, part in model.named_modules()}

@@ -26,6 +26,7 @@ from supervisor.storage.journal import AlertLog, Journal
 from supervisor.storage.orders import load_order
 from supervisor.storage.rundir import RunDirectory
 from supervisor.storage.tape import EntryKind, TapeWriter
+from supervisor.training_state.model_state import heal_buffers
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.snapshot import SnapshotRing
 from supervisor.training_state.state import TrainingState
@@ -215,6 +216,16 @@ class Session:
 
     def _update_skipped(self, step: int, why: str) -> None:
         self.journal.write("update_skipped", step=step, reason=why)
+        snapshot = self.snapshots.newest()
+        if snapshot is None:
+            return
+        for name, model in self.registry.models.items():
+            healed = heal_buffers(model, snapshot.state["models"].get(name, {}))
+            if healed:
+                self.warn(
+                    f"buffers that were not finite are those of step {snapshot.step} again: "
+                    f"{', '.join(healed[:8])}"
+                )
 
     def _tape_offset(self) -> int:
         """Length of the tape; -1 when it does not tell how the script came here."""
