@@ -211,7 +211,7 @@ class FastForward(Moments):
             self._unhide = None
         self._switch.depth = max(0, self._switch.depth - 1)
         self._replay_random()
-        if self.clock.is_lead(optimizer):
+        if optimizer is self.clock.lead():
             self._finish_step(optimizer)
         self.clock.updated(optimizer)
 

@@ -83,10 +83,11 @@ class Monitor(Moments):
         self._update_shield = shield("update")
         self._at_boundary = at_boundary
         self._sign_of_life = sign_of_life
-        self._last_module: Module | None = None
-        self._first_parameter: torch.Tensor | None = None
+        self._last_module: Callable[[], Module | None] = lambda: None
+        self._first_parameter: Callable[[], torch.Tensor | None] = lambda: None
         self._lead_size = 0
         self._alive_at = -1
+        self._boundary_at = -1  # a replay arrives at a step's first boundary: there is no second
         self._met: dict[int, weakref.ref[Any]] = {}
         self._clock = BoundaryClock()
         self._scaled: tuple[Any, Any, float] | None = None
@@ -104,12 +105,14 @@ class Monitor(Moments):
         switch.depth += 1
         try:
             try:
-                if module is not self._last_module:
+                if module is not self._last_module():
                     self._meet(module, self._registry.add_model)
-                    self._last_module = module
+                    self._last_module = weakref.ref(module)
                 if self._clock.is_due:
                     self._clock.is_due = False
-                    self._at_boundary(self.steps_done)
+                    if self._boundary_at != self.steps_done:
+                        self._boundary_at = self.steps_done
+                        self._at_boundary(self.steps_done)
                 self.probe.saw_forward(args, kwargs)
                 self._live()
             except Exception as error:
@@ -136,8 +139,9 @@ class Monitor(Moments):
                 if self._armed:
                     roots = self._injector.on_loss(self.steps_done, roots)
                 probe = self.probe
-                if not probe.backward_calls and self._first_parameter is not None:
-                    self.grads_matter = has_gradient(self._first_parameter)
+                if not probe.backward_calls:
+                    first = self._first_parameter()
+                    self.grads_matter = first is not None and has_gradient(first)
                 probe.backward_calls += 1
                 self._see_loss(roots)
             except Exception as error:
@@ -235,7 +239,7 @@ class Monitor(Moments):
         self._switch.depth += 1
         try:
             self._judged = True
-            if optimizer is self._clock.lead and not (args or kwargs or self._armed):
+            if optimizer is self._clock.lead() and not (args or kwargs or self._armed):
                 self._judge(optimizer)
                 self._updates.begin(optimizer, self.steps_done)
                 return None
@@ -267,7 +271,7 @@ class Monitor(Moments):
     def after_update(self, optimizer: Optimizer) -> None:
         try:
             clock = self._clock
-            is_lead = optimizer is clock.lead
+            is_lead = optimizer is clock.lead()
             if is_lead and self._row < 0:
                 self._judge(optimizer)  # a closure: what it saw is known only now
             self._updates.end()
@@ -285,7 +289,7 @@ class Monitor(Moments):
         """A step that was recorded counts as made: no two may have its number."""
         try:
             self._updates.end()
-            if self._row >= 0 and optimizer is self._clock.lead:
+            if self._row >= 0 and optimizer is self._clock.lead():
                 self._finish_step(optimizer)
                 self._clock.updated(optimizer)
         except Exception as error:
@@ -301,7 +305,8 @@ class Monitor(Moments):
             probe.grad_norm = float("inf")
         if self._scaler is not None and self._scaler.is_enabled():
             probe.loss_scale = float(self._scaler.get_scale())
-        self._first_parameter = parameters[0] if parameters else None
+        if parameters and self._first_parameter() is not parameters[0]:
+            self._first_parameter = weakref.ref(parameters[0])
         now = time.time()
         record = probe.record(self.steps_done, now, optimizer, scaler_skipped=scaler_skipped)
         self._row = self._recorder.append(
@@ -346,11 +351,16 @@ class Monitor(Moments):
         finally:
             self._switch.depth -= 1
 
+    @property
+    def updates_by_others(self) -> int:
+        """Updates of other optimizers since the last step."""
+        return self._clock.by_others
+
     # --- helpers -----------------------------------------------------------------------------
 
     def continue_at(self, steps_done: int, clock: BoundaryClock) -> None:
         """Takes over from a fast-forward that stands at the boundary of `steps_done`."""
-        self.steps_done = steps_done
+        self.steps_done = self._boundary_at = steps_done
         self._clock = clock
         clock.passed()
 

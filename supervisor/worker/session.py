@@ -50,6 +50,9 @@ from supervisor.worker.trail import Trail
 from supervisor.worker.update_controls import UpdateControls
 from supervisor.worker.user_frames import user_frames
 
+_ANOTHER_TRAINING = 20
+"""Halves of a GAN, or an actor and its critic, step fewer times in a row."""
+
 
 class Session:
     """Builds the worker's parts and holds them; `moments` is whoever answers now.
@@ -353,7 +356,9 @@ class Session:
 
         A second one leaves now in any case.
         """
-        now = self.monitor.steps_done == 0 or self.resumption.is_pending
+        monitor = self.monitor
+        unseen = monitor.steps_done == 0 or monitor.updates_by_others >= _ANOTHER_TRAINING
+        now = unseen or self.resumption.is_pending
         if now or self.boundary.leave is not None:
             raise WorkerLeaves("interrupted", "SIGTERM")
         self._leave("interrupted", "SIGTERM")
@@ -379,8 +384,15 @@ class Session:
         self.journal.close()
 
     def _warn_of_unseen_updates(self) -> None:
-        """A loop that changes its weights by hand (``p.data.add_``) shows us no step."""
-        backwards = self.monitor.probe.backward_calls
+        """A loop that changes its weights by hand (``p.data.add_``) shows us no step, and the
+        optimizer of a second training is taken for the second one of the first."""
+        backwards, others = self.monitor.probe.backward_calls, self.monitor.updates_by_others
+        if self.monitor.steps_done and others >= _ANOTHER_TRAINING:
+            message = (
+                f"{others} updates of another optimizer came behind the last one of the first: "
+                "that training was not supervised. Run one training in a process"
+            )
+            self.journal.write("warning", message=message, aloud=True)
         if self.monitor.steps_done == 0 and backwards > 1:
             message = (
                 f"{backwards} backward passes but no step of a torch.optim.Optimizer: nothing was "

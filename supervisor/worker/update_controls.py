@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch.optim import Optimizer
@@ -12,6 +13,8 @@ from torch.optim import Optimizer
 from supervisor.actions.controls import Controls
 from supervisor.actions.guard import hide_gradients
 from supervisor.worker.step_probe import gradient_norm
+
+_Known: TypeAlias = "tuple[weakref.ref[Optimizer], int, list[torch.Tensor]]"
 
 
 class UpdateControls:
@@ -25,7 +28,7 @@ class UpdateControls:
         self.controls = controls
         self.skip_steps: frozenset[int] = frozenset()
         self._on_skip = on_skip
-        self._parameters: dict[int, tuple[int, list[torch.Tensor]]] = {}
+        self._parameters: dict[int, _Known] = {}
         self._restore_lr: list[tuple[dict[str, Any], Any]] = []
         self._unhide: Callable[[], None] | None = None
         self.script_clips = False
@@ -40,12 +43,14 @@ class UpdateControls:
 
     def parameters(self, optimizer: Optimizer) -> list[torch.Tensor]:
         """All parameters, in the order of the groups; a group added later is noticed."""
-        known = self._parameters.get(id(optimizer))
-        groups = len(optimizer.param_groups)
-        if known is None or known[0] != groups:
+        key, groups = id(optimizer), len(optimizer.param_groups)
+        known = self._parameters.get(key)
+        if known is None or known[0]() is not optimizer or known[1] != groups:
             found = [p for group in optimizer.param_groups for p in group["params"]]
-            known = self._parameters[id(optimizer)] = (groups, found)
-        return known[1]
+            # What an optimizer that the script has dropped trained must not stay in memory.
+            there = weakref.ref(optimizer, lambda _: self._parameters.pop(key, None))
+            known = self._parameters[key] = (there, groups, found)
+        return known[2]
 
     def clip_norm_for_script(self, max_norm: float) -> float:
         """The bound that the script's own `clip_grad_norm_` is to use."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.scenarios.loop_styles import LOOP_STYLES, script
+from tests.scenarios.loop_styles import ENDING, LOOP_STYLES, PRELUDE, script
 from tests.scenarios.runs import Ended, differences, plain, supervised
 
 STYLES = list(LOOP_STYLES)
@@ -71,6 +71,34 @@ def _check_killed(style: str, place: str, folder: Path, expected: Ended) -> None
     if "own checkpoints" in style:
         logs = [(e.folder / "log.txt").read_text() for e in (expected, killed)]
         assert logs[0] == logs[1]
+
+
+TWO_TRAININGS = """
+def train(steps):
+    model = make_model(); optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for step in range(steps):
+        i = torch.randint(0, 96, (8,))
+        loss = F.mse_loss(model(X[i]), Y[i])
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+    return model.state_dict()
+first = train(12)
+second = train(40)
+result = {"first": first, "second": second}
+"""
+
+
+def test_a_training_behind_another_is_told_to_be_unseen_and_resumes_exactly(tmp_path: Path) -> None:
+    text = PRELUDE + TWO_TRAININGS + ENDING
+    expected = plain(tmp_path / "plain", text)
+
+    killed = supervised(
+        tmp_path / "killed", text, settings=KILLED, faults="[{kind: sigkill, step: 9}]"
+    )
+
+    assert killed.returncode == 0, killed.stderr
+    assert [e["exactness"] for e in killed.events("resumed")] == ["exact"], killed.events()
+    assert differences(expected.result(), killed.result()) == []
+    assert "40 updates of another optimizer" in killed.stderr
 
 
 def test_a_run_that_begins_again_leaves_no_line_of_its_log_twice(tmp_path: Path) -> None:

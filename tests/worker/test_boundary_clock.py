@@ -1,0 +1,52 @@
+"""When a step is over, for one optimizer and for two that take turns."""
+
+from __future__ import annotations
+
+import weakref
+
+import torch
+from torch.optim import SGD
+
+from supervisor.worker.boundary_clock import BoundaryClock
+
+
+def _optimizer() -> SGD:
+    return SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+
+
+def _update(clock: BoundaryClock, optimizer: SGD) -> bool:
+    clock.is_lead(optimizer)
+    clock.updated(optimizer)
+    return clock.is_due
+
+
+def test_the_first_to_step_leads_and_a_step_is_over_behind_its_second_update() -> None:
+    clock, optimizer = BoundaryClock(), _optimizer()
+    clock.passed()
+
+    assert [_update(clock, optimizer) for _ in range(3)] == [False, True, True]
+
+
+def test_a_step_of_two_optimizers_is_over_when_both_have_stepped() -> None:
+    clock, first, second = BoundaryClock(), _optimizer(), _optimizer()
+    turns = [first, second, first, second, first, second]
+
+    due = [_update(clock, optimizer) for optimizer in turns]
+
+    assert due[2:] == [False, True, False, True]
+
+
+def test_a_lead_that_the_script_drops_is_freed_and_no_other_leads() -> None:
+    clock, first, second = BoundaryClock(), _optimizer(), _optimizer()
+    for _ in range(3):
+        _update(clock, first)
+    gone = weakref.ref(first)
+
+    del first
+    for _ in range(30):
+        _update(clock, second)
+
+    assert gone() is None
+    assert clock.lead() is None
+    assert not clock.is_lead(second)
+    assert clock.by_others == 30
