@@ -13,12 +13,12 @@ from typing import Any
 from supervisor.detectors.registry import build_detectors
 from supervisor.ladder import default_policy
 from supervisor.pipeline import Pipeline
-from supervisor.records import StepRecord
 from supervisor.settings import RunSettings
 from supervisor.testing import synthetic_run
+from supervisor.worker.calm_line import MAX_WAITING
 
 
-def measure_us(update: Callable[[StepRecord], Any], records: list[StepRecord]) -> float:
+def measure_us(update: Callable[[Any], Any], records: list[Any]) -> float:
     """Median of five parts, so that one disturbance does not count."""
     part = len(records) // 5
     costs = []
@@ -36,6 +36,15 @@ def measure_pipeline_us(steps: int = 5000) -> float:
     return measure_us(pipeline.update, list(synthetic_run("heavy_tailed", steps)))
 
 
+def measure_together_us(steps: int = 5000) -> float:
+    """The same a step on a calm run, judged 16 steps at a time as a live run does."""
+    pipeline = Pipeline(RunSettings(), default_policy())
+    records = list(synthetic_run("healthy", steps))
+    groups = [records[at : at + MAX_WAITING] for at in range(0, len(records), MAX_WAITING)]
+    taken = measure_us(lambda group: list(pipeline.update_all(group)), groups)
+    return taken / MAX_WAITING
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=5000)
@@ -50,6 +59,7 @@ def main() -> None:
     print(f"{'ladder':20s} {measure_us(lambda r: ladder.decide(r, (), risk), records):6.2f} us")
     pipeline = Pipeline(RunSettings(), default_policy())
     print(f"{'whole pipeline':20s} {measure_us(pipeline.update, records):6.2f} us")
+    print(f"{'16 together, calm':20s} {measure_together_us():6.2f} us a step")
 
 
 if __name__ == "__main__":
