@@ -186,7 +186,11 @@ class FastForward(Moments):
         closure = args[0] if args else kwargs.get("closure")
         if closure is not None and self._is_arrival():
             # The forward of this boundary lies within the closure, within the optimizer's step.
-            live = self._arrive(self.steps_done, self.disproof)
+            self._switch.depth += 1  # what we read while we put the state back is not the script's
+            try:
+                live = self._arrive(self.steps_done, self.disproof)
+            finally:
+                self._switch.depth -= 1
             return live.before_update(optimizer, args, kwargs)
         self._switch.depth += 1
         self._unhide = hide_gradients(optimizer)

@@ -30,7 +30,10 @@ RESUMED_FROM = {"first step": [], "in a backward, gradients half summed": [8], "
 def _places(style: str, every: bool) -> list[str]:
     """One place a style, another for each, so that all are struck; or all of them."""
     names = [name for name in PLACES if name != "in an evaluation" or "no_grad" in script(style)]
-    return names if every else [names[STYLES.index(style) % len(names)]]
+    if not every:
+        return [names[STYLES.index(style) % len(names)]]
+    # The injector has no moment between the gradients of a closure and its update.
+    return [name for name in names if "closure" not in style or name != "before an update"]
 
 
 @pytest.mark.parametrize("style", STYLES)
