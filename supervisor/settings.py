@@ -42,7 +42,7 @@ class SnapshotSettings:
     depths: list[int] = field(default_factory=lambda: [10, 50, 300])
     """About how many steps back the kept copies lie (PREDICTION.md, finding 1)."""
     every_steps: Optional[int] = None  # noqa: UP045
-    """Copy every so many steps. None: 10 to 50 steps, as `checkpoint.max_overhead` allows."""
+    """Copy every so many steps. None: 10 to 50, as half of `checkpoint.max_overhead` allows."""
     max_gib: float = 8.0
     """Memory that the copies may take together; fewer copies are kept when they are larger."""
 

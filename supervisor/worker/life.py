@@ -22,7 +22,16 @@ class SignOfLife:
         finally:
             os.close(descriptor)
         self._count = 0
+        self._last_step = -1
 
-    def beat(self) -> None:
+    def beat(self, step: int) -> None:
+        """Called by batches and forwards; the first of each step is silent.
+
+        A step's row in the flight recorder is a sign by itself; evaluation and slow loaders have
+        no other than this.
+        """
+        if step != self._last_step:
+            self._last_step = step
+            return
         self._count += 1
         _COUNT.pack_into(self._map, 0, self._count)

@@ -22,11 +22,7 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from supervisor.fault_injection.injector import FaultInjector
-from supervisor.storage.flight_recorder import (
-    SCALER_SKIPPED,
-    UPDATE_SKIPPED,
-    FlightRecorder,
-)
+from supervisor.storage.flight_recorder import SCALER_SKIPPED, UPDATE_SKIPPED, FlightRecorder
 from supervisor.storage.tape import EntryKind, pack_step_mark
 from supervisor.training_state.registry import Registry
 from supervisor.worker.boundary_clock import BoundaryClock
@@ -62,7 +58,7 @@ class Monitor(Moments):
         injector: FaultInjector,
         shield: Shield,
         at_boundary: Callable[[int], None],
-        sign_of_life: Callable[[], None],
+        sign_of_life: Callable[[int], None],
     ) -> None:
         self.steps_done = 0
         self.probe = StepProbe()
@@ -86,7 +82,6 @@ class Monitor(Moments):
         self._last_module: Callable[[], Module | None] = lambda: None
         self._first_parameter: Callable[[], torch.Tensor | None] = lambda: None
         self._lead_size = 0
-        self._alive_at = -1
         self._boundary_at = -1  # a replay arrives at a step's first boundary: there is no second
         self._met: dict[int, weakref.ref[Any]] = {}
         self._clock = BoundaryClock()
@@ -114,7 +109,7 @@ class Monitor(Moments):
                         self._boundary_at = self.steps_done
                         self._at_boundary(self.steps_done)
                 self.probe.saw_forward(args, kwargs)
-                self._live()
+                self._sign_of_life(self.steps_done)
             except Exception as error:
                 self._forward_shield.caught(error)
             if self._armed:
@@ -224,7 +219,7 @@ class Monitor(Moments):
         try:
             self.probe.saw_batch(batch)
             self._clinic.last_batch = batch
-            self._live()
+            self._sign_of_life(self.steps_done)
         except Exception as error:
             self._batch_shield.caught(error)
         finally:
@@ -390,12 +385,6 @@ class Monitor(Moments):
                 switch.depth = depth
 
         return (evaluate,)
-
-    def _live(self) -> None:
-        """Tells the parent of life that no new row tells it of: evaluation, a slow loader."""
-        if self._alive_at == self.steps_done:
-            self._sign_of_life()
-        self._alive_at = self.steps_done
 
     def _see_loss(self, roots: Any) -> None:
         probe = self.probe

@@ -47,11 +47,9 @@ from supervisor.worker.resumption import Resumption
 from supervisor.worker.shield import Shield
 from supervisor.worker.switch import Switch
 from supervisor.worker.trail import Trail
+from supervisor.worker.unseen_updates import ANOTHER_TRAINING, tell_unseen_updates
 from supervisor.worker.update_controls import UpdateControls
 from supervisor.worker.user_frames import user_frames
-
-_ANOTHER_TRAINING = 20
-"""Halves of a GAN, or an actor and its critic, step fewer times in a row."""
 
 
 class Session:
@@ -357,7 +355,7 @@ class Session:
         A second one leaves now in any case.
         """
         monitor = self.monitor
-        unseen = monitor.steps_done == 0 or monitor.updates_by_others >= _ANOTHER_TRAINING
+        unseen = monitor.steps_done == 0 or monitor.updates_by_others >= ANOTHER_TRAINING
         now = unseen or self.resumption.is_pending
         if now or self.boundary.leave is not None:
             raise WorkerLeaves("interrupted", "SIGTERM")
@@ -368,8 +366,14 @@ class Session:
         self.switch.turn_off()
         self.resumption.silence.end()
         monitor = self.monitor
-        self._warn_of_unseen_updates()
         try:
+            unseen = tell_unseen_updates(
+                steps=monitor.steps_done,
+                backward_calls=monitor.probe.backward_calls,
+                updates_by_others=monitor.updates_by_others,
+            )
+            if unseen is not None:
+                self.journal.write("warning", message=unseen, aloud=True)
             if self.boundary.experiment is not None:
                 self.boundary.experiment.end()
             self.clinic.judge_waiting()
@@ -382,20 +386,3 @@ class Session:
         except Exception as error:  # the script's own result stands
             self.journal.write("warning", message=f"at the end: {error}")
         self.journal.close()
-
-    def _warn_of_unseen_updates(self) -> None:
-        """A loop that changes its weights by hand (``p.data.add_``) shows us no step, and the
-        optimizer of a second training is taken for the second one of the first."""
-        backwards, others = self.monitor.probe.backward_calls, self.monitor.updates_by_others
-        if self.monitor.steps_done and others >= _ANOTHER_TRAINING:
-            message = (
-                f"{others} updates of another optimizer came behind the last one of the first: "
-                "that training was not supervised. Run one training in a process"
-            )
-            self.journal.write("warning", message=message, aloud=True)
-        if self.monitor.steps_done == 0 and backwards > 1:
-            message = (
-                f"{backwards} backward passes but no step of a torch.optim.Optimizer: nothing was "
-                "supervised. Weights that are changed by hand are not seen: use an optimizer"
-            )
-            self.journal.write("warning", message=message, aloud=True)
