@@ -6,9 +6,6 @@ import contextlib
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -18,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from supervisor.analysis.replay_process import ReplayProcesses
 from supervisor.config import load_resolved_config, load_resolved_policy, save_resolved
 from supervisor.errors import RunDirectoryError, SupervisorError
 from supervisor.records import WorkerOrder
@@ -97,6 +95,7 @@ class ReplayStudio:
         self._count = 0
         self.state: RunState = load_run_state(rundir)
         self.settings: RunSettings = load_resolved_config(rundir.config_yaml)
+        self._processes = ReplayProcesses(self.state.cwd)
 
     def replay(
         self,
@@ -172,30 +171,16 @@ class ReplayStudio:
         self, copy: RunDirectory, attempt: int, rank: int, timeout_s: float
     ) -> tuple[int, bool]:
         state = self.state
-        line = [sys.executable, "-m", "supervisor.worker", "--run-dir", str(copy.root)]
-        line += ["--attempt", str(attempt), "--rank", str(rank)]
+        line = ["--run-dir", str(copy.root), "--attempt", str(attempt), "--rank", str(rank)]
         line += ["--kind", state.kind, "--target", state.script]
         if state.function:
             line += ["--function", state.function]
         line += ["--", *state.arguments, *(state.resume_arguments if attempt > 1 else ())]
-        with open(copy.root / "output.txt", "wb") as output:
-            process = subprocess.Popen(
-                line,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                cwd=state.cwd,
-                env={**os.environ, "SUPERVISOR_PARENT_PID": str(os.getpid())},
-                start_new_session=True,
-            )
-            try:
-                return process.wait(max(timeout_s, 1.0)), False
-            except subprocess.TimeoutExpired:
-                return -signal.SIGKILL, True
-            finally:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)  # loader workers, too
-                process.wait()
+        return self._processes.run(line, copy.root / "output.txt", timeout_s)
+
+    def close(self) -> None:
+        """Ends what was started for the replays."""
+        self._processes.close()
 
 
 @contextlib.contextmanager
@@ -215,8 +200,11 @@ def replay_studio(rundir: RunDirectory) -> Iterator[ReplayStudio]:
         raise SupervisorError(
             f"{rundir.root}: the script {state.script} is no longer in {state.cwd}: put it back"
         )
-    with _folder_beside(rundir) as folder:
-        yield ReplayStudio(rundir, folder)
+    with (
+        _folder_beside(rundir) as folder,
+        contextlib.closing(ReplayStudio(rundir, folder)) as studio,
+    ):
+        yield studio
 
 
 def faults_to_repeat(

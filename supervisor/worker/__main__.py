@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> int:
     """Runs the program under supervision; returns the process's exit code."""
     options = _parse(arguments)
     rundir = RunDirectory(options.run_dir)
-    _die_with_parent()
+    die_with_parent()
     _dump_stacks_on_request(rundir, options.attempt, options.rank)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     worker = Worker(rundir, options.attempt, options.rank)
@@ -173,7 +173,7 @@ def _memory_facts() -> dict[str, Any]:
     return facts
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """The kernel kills this process when the parent dies, so that none is left behind."""
     parent = int(os.environ.get("SUPERVISOR_PARENT_PID", "0"))
     try:

@@ -5,16 +5,22 @@ from __future__ import annotations
 
 import importlib.abc
 import importlib.machinery
+import importlib.util
 import sys
 import types
 from collections.abc import Callable, Sequence
 
 
 class TorchArrival(importlib.abc.MetaPathFinder):
-    """Calls `arrived` once, right after the first import of torch is complete."""
+    """Calls `arrived` once, right after the first import of torch is complete.
+
+    A mere question whether torch is there (``importlib.util.find_spec``, as many libraries ask at
+    their own import) does not count.
+    """
 
     def __init__(self, arrived: Callable[[], None]) -> None:
         self._arrived = arrived
+        self._is_asking = False
 
     def install(self) -> None:
         if "torch" in sys.modules:
@@ -28,16 +34,20 @@ class TorchArrival(importlib.abc.MetaPathFinder):
         path: Sequence[str] | None,
         target: types.ModuleType | None = None,
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != "torch":
+        if fullname != "torch" or self._is_asking:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        self._is_asking = True
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._is_asking = False
         if spec is None or spec.loader is None:
             return spec
         loader = spec.loader
         execute = loader.exec_module
 
         def exec_module(module: types.ModuleType) -> None:
+            sys.meta_path.remove(self)
             execute(module)
             self._arrived()
 
