@@ -18,7 +18,7 @@ from supervisor.storage.case_advisor import CaseAdvisor
 
 @dataclass(slots=True, kw_only=True)
 class Judgement:
-    """What the pipeline thinks of one step. Nobody changes one.
+    """What the pipeline thinks of one step; the ladder fills in its part last.
 
     Attributes:
         record: the step.
@@ -33,7 +33,7 @@ class Judgement:
     record: StepRecord
     alerts: tuple[Alert, ...]
     risk: CrashRisk
-    decision: Decision | None
+    decision: Decision | None = None
     outcomes: tuple[tuple[str, int, str], ...] = ()
     errors: tuple[str, ...] = ()
 
@@ -64,7 +64,7 @@ class Pipeline:
         self.predictor = CrashPredictor()
         self.ladder = EscalationLadder(policy)
         self._advisor = advisor
-        self._history: deque[tuple[int, dict[str, Any]]] = deque(maxlen=HISTORY_LENGTH)
+        self._copies: deque[_Copy] = deque(maxlen=COPIES)
 
     def update(self, record: StepRecord) -> Judgement:
         """Judges one step, before its update is applied. Never raises for a detector's fault."""
@@ -76,15 +76,36 @@ class Pipeline:
         The judgements are those of `update` one by one, at half the price: one detector after
         another runs through all steps, so that its code and data are in the processor's caches.
         """
+        for judgement in self.look_at(records):
+            yield self.decide_on(judgement)
+
+    def look_at(self, records: Sequence[StepRecord]) -> list[Judgement]:
+        """What detectors and predictor think of some steps: nine tenths of the work.
+
+        Nothing of the training and nothing of the ladder is touched, so another thread may do this
+        while the training goes on, as long as nobody else asks this pipeline for anything. Each
+        result must go through `decide_on`, in the same order.
+        """
+        found: list[Judgement] = []
         first = 0
         for index in range(1, len(records) + 1):
-            if index == len(records) or records[index].step % HISTORY_EVERY == 0:
-                yield from self._update_part(records[first:index])
+            if index == len(records) or self._is_copy_due(records[index].step):
+                found += self._look_at_part(records[first:index])
                 first = index
+        return found
 
-    def _update_part(self, records: Sequence[StepRecord]) -> Iterator[Judgement]:
-        if records[0].step % HISTORY_EVERY == 0:
-            self._history.append((records[0].step, self._view()))
+    def decide_on(self, judgement: Judgement) -> Judgement:
+        """Fills in what the ladder decides about a step that was looked at."""
+        record, alerts, risk = judgement.record, judgement.alerts, judgement.risk
+        advice = self._advisor.update(record, alerts, risk) if self._advisor else ()
+        judgement.decision = self.ladder.decide(record, alerts, risk, advice)
+        judgement.outcomes = self.ladder.outcomes
+        return judgement
+
+    def _look_at_part(self, records: Sequence[StepRecord]) -> list[Judgement]:
+        if self._is_copy_due(records[0].step):
+            self._copies.append(_Copy(records[0].step, self._view(), []))
+        self._copies[-1].since.extend(records)
         alerts: list[list[Alert]] = [[] for _ in records]
         errors: list[list[str]] = [[] for _ in records]
         scores: list[dict[str, float]] = [{} for _ in records]
@@ -102,40 +123,42 @@ class Pipeline:
                 why = f"{detector.name}: {type(error).__name__}: {error}: switched off"
                 errors[index].append(why)
         risks = [self.predictor.update(*seen) for seen in zip(records, scores, alerts, strict=True)]
-        for record, said, risk, failed in zip(records, alerts, risks, errors, strict=True):
-            advice = self._advisor.update(record, said, risk) if self._advisor else ()
-            decision = self.ladder.decide(record, said, risk, advice)
-            yield Judgement(
-                record=record,
-                alerts=tuple(said),
-                risk=risk,
-                decision=decision,
-                outcomes=self.ladder.outcomes,
-                errors=tuple(failed),
-            )
+        return [
+            Judgement(record=record, alerts=tuple(said), risk=risk, errors=tuple(failed))
+            for record, said, risk, failed in zip(records, alerts, risks, errors, strict=True)
+        ]
+
+    def _is_copy_due(self, step: int) -> bool:
+        copies = self._copies
+        return not copies or step >= copies[-1].step + COPY_EVERY
 
     def settle(self, result: ActionResult, step: int) -> None:
         """Takes in what an action of the decision at `step` did."""
         self.ladder.settle(result, step)
 
-    def rolled_back(self, to_step: int, state: Mapping[str, Any] | None = None) -> None:
+    def rolled_back(self, to_step: int) -> None:
         """The training's state is that of `to_step` again: so are the windows.
+
+        The pipeline goes back to its own newest copy at or before `to_step` and looks at the steps
+        between once more, or begins anew. Treatments, skips and budgets are not taken back.
 
         Args:
             to_step: the step whose state was restored.
-            state: `state_dict` held with the snapshot; without it the pipeline goes back to its
-                own newest copy at or before `to_step`, or begins anew. Treatments, skips and
-                budgets are not taken back.
         """
-        view = state
-        if view is None:
-            view = next((kept for step, kept in reversed(self._history) if step <= to_step), None)
-        if view is None:
+        copies = self._copies
+        while copies and copies[-1].step > to_step:
+            copies.pop()
+        if not copies:
             for detector in self.detectors:
                 detector.reset()
             self.predictor.reset()
             return
-        self._load_view(view)
+        copy = copies[-1]
+        between = [record for record in copy.since if record.step < to_step]
+        copy.since.clear()
+        self._load_view(copy.view)
+        if between:
+            self._look_at_part(between)
 
     def state_dict(self) -> dict[str, Any]:
         """JSON-able; an equal pipeline goes on from it bit for bit."""
@@ -165,7 +188,17 @@ class Pipeline:
         self.predictor.load_state_dict(state["predictor"])
 
 
-HISTORY_EVERY = 100
-HISTORY_LENGTH = 7
-"""Copies of the windows are kept for 600 steps, beyond the oldest snapshot (300 steps). One costs
-0.65 ms: at every 25th step that was two fifths of the whole pipeline's time."""
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """The windows as they were before `step`, and what was looked at since."""
+
+    step: int
+    view: dict[str, Any]
+    since: list[StepRecord]
+
+
+COPY_EVERY = 300
+COPIES = 3
+"""One copy of all windows costs 0.65 ms: at every 25th step that was two fifths of the pipeline's
+time. Looking again at the steps since the copy brings the windows back to the very step, 600 steps
+back at least; the oldest snapshot is 300 steps old."""

@@ -124,6 +124,23 @@ def test_a_rollback_brings_the_windows_back_but_not_the_budget() -> None:
     assert judge.ladder.state_dict() == before
 
 
+@pytest.mark.parametrize("kept", [137, 299, 300, 301, 450])
+def test_after_two_rollbacks_the_windows_are_those_of_what_counts(kept: int) -> None:
+    records = list(synthetic_run("heavy_tailed", 700))
+    judge, twin = pipeline(), pipeline()
+    for record in records[:500]:
+        judge.update(record)
+
+    judge.rolled_back(470)  # the loop goes on at 500: steps are not counted back
+    for record in records[500:650]:
+        judge.update(record)
+    judge.rolled_back(kept)
+    twin.look_at(records[:kept])
+
+    assert judge.predictor.state_dict() == twin.predictor.state_dict()
+    assert [d.state_dict() for d in judge.detectors] == [d.state_dict() for d in twin.detectors]
+
+
 def test_a_rollback_beyond_all_memory_begins_anew() -> None:
     judge = pipeline()
     for record in list(synthetic_run("healthy", 50))[30:]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,10 +12,13 @@ from supervisor.actions.base import Action, ActionContext, carry_out
 from supervisor.pipeline import Judgement, Pipeline
 from supervisor.records import ActionResult, Alert, Decision, StepRecord, plain
 from supervisor.storage.journal import AlertLog, Journal
+from supervisor.worker.background_look import BackgroundLook
 from supervisor.worker.calm_line import MAX_WAITING, CalmLine
 
 QUIET_STEPS = 20
 """The same alert of the same detector is told at most once in so many steps."""
+
+GOING_BACK = frozenset({"rollback", "back_to_start", "restart"})
 
 TROUBLE_STEPS = 20
 """After an alarm the state counts as doubtful for the predictor's horizon."""
@@ -37,6 +40,7 @@ class Clinic:
         make_context: gives the `ActionContext` for a decision, fresh each time.
         on_anomaly: called with (record, alerts) when an alert of the loss or gradient came.
         note_risk: called with (row, risk) when a step was judged.
+        before_first_update: called when step 0 is about to be judged.
         handlers: the user's alert handlers; one that raises is dropped.
 
     Attributes:
@@ -53,13 +57,17 @@ class Clinic:
         make_context: Callable[[Decision], ActionContext],
         on_anomaly: Callable[[StepRecord, tuple[Alert, ...]], None],
         note_risk: Callable[[int, float], None],
+        before_first_update: Callable[[], None],
         warn: Callable[[str], None],
     ) -> None:
         self.pipeline = pipeline
         self._note_risk = note_risk
+        self._before_first_update = before_first_update
         self._calm = CalmLine()
         self._boundary_step = 0
         self._waiting: list[tuple[StepRecord, int]] = []
+        self._background = BackgroundLook(pipeline.look_at)
+        self._rows_out: list[int] = []
         self.handlers: list[Callable[[Alert], None]] = []
         self.pending: list[Pending] = []
         self.risk = 0.0
@@ -94,8 +102,20 @@ class Clinic:
         """
         waiting = self._waiting
         waiting.append((record, row))
-        if len(waiting) >= MAX_WAITING or not self._calm.is_calm(record):
+        background = self._background
+        if background.is_out and background.is_done:
+            self._take_back()
+        if not self._calm.is_calm(record) or len(waiting) >= 2 * MAX_WAITING:
             self.judge_waiting(last_is_now=True)
+
+    def torch_takes_over(self) -> None:
+        """Gives waiting steps to the other thread; called right before a backward."""
+        if len(self._waiting) >= MAX_WAITING and not self._background.is_out:
+            waiting, self._waiting = self._waiting, []
+        if waiting and waiting[0][0].step == 0:
+            self._before_first_update()
+            self._rows_out = [row for _, row in waiting]
+            self._background.give([record for record, _ in waiting])
 
     def judge_waiting(self, *, last_is_now: bool = False) -> None:
         """Judges the steps that waited, in their order, so that nothing is left open.
@@ -103,11 +123,24 @@ class Clinic:
         Args:
             last_is_now: the last of them is the step under way, whose update can still be left out.
         """
+        if self._background.is_out:
+            self._take_back()
         waiting, self._waiting = self._waiting, []
-        judgements = self.pipeline.update_all([record for record, _ in waiting])
-        for index, judgement in enumerate(judgements):
-            self._take_in(judgement, is_now=last_is_now and index == len(waiting) - 1)
-            self._note_risk(waiting[index][1], judgement.risk.probability)
+        if waiting and waiting[0][0].step == 0:
+            self._before_first_update()
+        found = self.pipeline.look_at([record for record, _ in waiting])
+        self._take_in_all(found, [row for _, row in waiting], last_is_now=last_is_now)
+
+    def _take_back(self) -> None:
+        self._take_in_all(self._background.take(), self._rows_out, last_is_now=False)
+
+    def _take_in_all(
+        self, found: Sequence[Judgement], rows: Sequence[int], *, last_is_now: bool
+    ) -> None:
+        for index, (looked_at, row) in enumerate(zip(found, rows, strict=False)):
+            judgement = self.pipeline.decide_on(looked_at)
+            self._take_in(judgement, is_now=last_is_now and index == len(rows) - 1)
+            self._note_risk(row, judgement.risk.probability)
 
     def _take_in(self, judgement: Judgement, *, is_now: bool) -> None:
         record, risk = judgement.record, judgement.risk
@@ -132,6 +165,8 @@ class Clinic:
                 phase="verified",
             )
         decision = judgement.decision
+        if decision is not None and not GOING_BACK.isdisjoint(decision.actions):
+            self.last_trouble_step = record.step  # what was saved since the onset may be sick
         if decision is not None and not is_now:
             kept = tuple(name for name in decision.actions if name != "skip_update")
             decision = replace(decision, actions=kept)
@@ -145,6 +180,7 @@ class Clinic:
     def at_boundary(self, step: int) -> None:
         """Applies what waited for a whole state. Called at the boundary after `step` steps."""
         self._boundary_step = step
+        self.judge_waiting()
         while self.pending:
             waiting = self.pending.pop(0)
             self._run(waiting.action, waiting.decision, undo=waiting.undo)
@@ -245,7 +281,7 @@ class Clinic:
             return
         self.pipeline.settle(result, decision.step)
         self._journal.write("action", step=decision.step, **_action_fields(result, decision))
-        if action.name == "rollback" and result.applied:
+        if result.applied and result.to_step >= 0:
             self._journal.write(
                 "rollback",
                 step=decision.step,

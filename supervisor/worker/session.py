@@ -305,6 +305,7 @@ class Session:
                 self.switch.depth -= 1
 
     def add_detector(self, detector: Any) -> None:
+        self.clinic.judge_waiting()
         self.pipeline.detectors.append(detector)
 
     def leave_out_batch(self) -> bool:

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from supervisor.ladder import default_policy
+from supervisor.pipeline import Judgement, Pipeline
+from supervisor.records import StepRecord
+from supervisor.settings import RunSettings
+from supervisor.testing import synthetic_run
+from supervisor.worker.background_look import BackgroundLook
+
+
+def test_what_another_thread_finds_is_what_this_one_would_have_found() -> None:
+    records = list(synthetic_run("spike", 320))
+    here, there = (Pipeline(RunSettings(), default_policy()) for _ in range(2))
+    background = BackgroundLook(there.look_at)
+
+    for at in range(0, len(records), 16):
+        background.give(records[at : at + 16])
+        assert background.is_out
+        found = [there.decide_on(judgement) for judgement in background.take()]
+
+        assert repr(found) == repr(list(here.update_all(records[at : at + 16])))
+
+
+def test_it_looks_on_a_thread_of_its_own_and_says_when_it_is_done() -> None:
+    seen: list[str] = []
+    may_end = threading.Event()
+
+    def look(records: list[StepRecord]) -> list[Judgement]:
+        may_end.wait(60)
+        seen.append(threading.current_thread().name)
+        return []
+
+    background = BackgroundLook(look)
+    background.give([StepRecord(step=1)])
+    assert background.is_out
+    assert not background.is_done
+    may_end.set()
+
+    assert background.take() == []
+    assert seen == ["supervisor-look"]
+    assert not background.is_out
+
+
+def test_what_fails_there_is_raised_here_once() -> None:
+    def look(records: list[StepRecord]) -> list[Judgement]:
+        raise ValueError("no such thing")
+
+    background = BackgroundLook(look)
+    background.give([StepRecord(step=1)])
+
+    with pytest.raises(ValueError, match="no such thing"):
+        background.take()
+    background.give([])
+    with pytest.raises(ValueError, match="no such thing"):
+        background.take()
