@@ -28,6 +28,7 @@ class Judgement:
         outcomes: treatments whose verification ended at this step: (name, step at which it was
             applied, ``helped`` or ``failed``).
         errors: detectors that raised and were switched off at this step, with the reason.
+        is_decided: the ladder was asked.
     """
 
     record: StepRecord
@@ -36,6 +37,12 @@ class Judgement:
     decision: Decision | None = None
     outcomes: tuple[tuple[str, int, str], ...] = ()
     errors: tuple[str, ...] = ()
+    is_decided: bool = False
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing was thought of this step."""
+        return not (self.risk.probability or self.alerts or self.errors)
 
 
 class Pipeline:
@@ -82,9 +89,7 @@ class Pipeline:
     def look_at(self, records: Sequence[StepRecord]) -> list[Judgement]:
         """What detectors and predictor think of some steps: nine tenths of the work.
 
-        Nothing of the training and nothing of the ladder is touched, so another thread may do this
-        while the training goes on, as long as nobody else asks this pipeline for anything. Each
-        result must go through `decide_on`, in the same order.
+        Each result must go through `decide_on`, in the same order.
         """
         found: list[Judgement] = []
         first = 0
@@ -94,8 +99,22 @@ class Pipeline:
                 first = index
         return found
 
+    def judge_ahead(self, records: Sequence[StepRecord]) -> list[Judgement]:
+        """Judges some steps as far as nothing is decided that would have to be done first.
+
+        Nothing of the training is touched and no case library is asked, so another thread may do
+        this while the training goes on, as long as nobody else asks this pipeline for anything.
+        Those results that are not decided must go through `decide_on`, in the same order.
+        """
+        found = self.look_at(records)
+        for judgement in found:
+            if not judgement.is_quiet or self.decide_on(judgement).decision is not None:
+                break
+        return found
+
     def decide_on(self, judgement: Judgement) -> Judgement:
         """Fills in what the ladder decides about a step that was looked at."""
+        judgement.is_decided = True
         record, alerts, risk = judgement.record, judgement.alerts, judgement.risk
         advice = self._advisor.update(record, alerts, risk) if self._advisor else ()
         judgement.decision = self.ladder.decide(record, alerts, risk, advice)

@@ -17,20 +17,16 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
 
 from supervisor.errors import ReplayError
 from supervisor.storage.private_files import open_private
-
-if TYPE_CHECKING:
-    import numpy as np
-
-Bytes: TypeAlias = "bytes | np.ndarray[Any, np.dtype[np.uint8]]"
 
 _HEAD = struct.Struct("<BI")
 _STEP = struct.Struct("<qdIIQ")
 _KEPT_BYTES = 1 << 26
 _FLUSH_BYTES = 1 << 16
+_MOST_PARTS = 1024
+"""More than that POSIX promises no `writev` to take."""
 
 
 class EntryKind(enum.IntEnum):
@@ -79,7 +75,7 @@ class TapeWriter:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._file = open_private(path, "ab")
         os.ftruncate(self._file.fileno(), keep)
-        self._parts: list[Any] = []  # Bytes; only Python 3.12 has a name for what `join` takes
+        self._parts: list[bytes] = []
         self._waiting = 0
         self._written = keep
         self._budget = budget
@@ -91,10 +87,8 @@ class TapeWriter:
         """Length of the tape with everything that was appended so far."""
         return self._written + self._waiting
 
-    def append(self, kind: int, data: Bytes, mark: bytes = b"") -> None:
+    def append(self, kind: int, data: bytes, mark: bytes = b"") -> None:
         """Adds one entry, `mark` and `data`. Called many times a step: a few hundred nanoseconds.
-
-        An array is not copied before it is written: nobody may change it.
 
         Never raises: what a full disk does not take is kept and tried again later; past 64 MiB
         of it the tape counts as full.
@@ -127,11 +121,13 @@ class TapeWriter:
         if self._written + self._waiting > self._budget:
             self.is_full = True
         if not self.is_full and self._parts:
-            data = b"".join(self._parts)
-            descriptor, done = self._file.fileno(), 0
+            descriptor = self._file.fileno()
             try:
-                while done < len(data):
-                    done += os.write(descriptor, data[done:] if done else data)
+                done = os.writev(descriptor, self._parts[:_MOST_PARTS])
+                rest = b"" if done == self._waiting else b"".join(self._parts)[done:]
+                while rest:
+                    written = os.write(descriptor, rest)
+                    done, rest = done + written, rest[written:]
             except OSError:
                 os.ftruncate(descriptor, self._written)  # all of it comes again
                 raise

@@ -32,7 +32,7 @@ def threshold_info(
         OSError, RunDirectoryError: the flight recorder cannot be read.
     """
     with FlightReader(rundir.steps(rank)) as reader:
-        rows = reader.read(reader.rows() - WINDOW - MAX_WAITING - 1)
+        rows = reader.read(reader.rows() - WINDOW - 2 * MAX_WAITING - 1)
     rows = rows[rows["step"] < record.step]
     info: dict[str, Any] = {
         "loss": signal_figures(rows["loss"], record.loss),

@@ -13,7 +13,7 @@ from supervisor.pipeline import Judgement, Pipeline
 from supervisor.records import ActionResult, Alert, Decision, StepRecord, plain
 from supervisor.storage.journal import AlertLog, Journal
 from supervisor.worker.background_look import BackgroundLook
-from supervisor.worker.calm_line import MAX_WAITING, CalmLine
+from supervisor.worker.calm_line import GIVE_AT, MAX_WAITING, CalmLine
 
 QUIET_STEPS = 20
 """The same alert of the same detector is told at most once in so many steps."""
@@ -66,7 +66,7 @@ class Clinic:
         self._calm = CalmLine()
         self._boundary_step = 0
         self._waiting: list[tuple[StepRecord, int]] = []
-        self._background = BackgroundLook(pipeline.look_at)
+        self._background = BackgroundLook(pipeline.judge_ahead)
         self._rows_out: list[int] = []
         self.handlers: list[Callable[[Alert], None]] = []
         self.pending: list[Pending] = []
@@ -105,15 +105,13 @@ class Clinic:
         background = self._background
         if background.is_out and background.is_done:
             self._take_back()
-        if not self._calm.is_calm(record) or len(waiting) >= 2 * MAX_WAITING:
+        if not self._calm.is_calm(record) or len(waiting) >= MAX_WAITING:
             self.judge_waiting(last_is_now=True)
 
     def torch_takes_over(self) -> None:
         """Gives waiting steps to the other thread; called right before a backward."""
-        if len(self._waiting) >= MAX_WAITING and not self._background.is_out:
+        if len(self._waiting) >= GIVE_AT and not self._background.is_out:
             waiting, self._waiting = self._waiting, []
-        if waiting and waiting[0][0].step == 0:
-            self._before_first_update()
             self._rows_out = [row for _, row in waiting]
             self._background.give([record for record, _ in waiting])
 
@@ -137,8 +135,9 @@ class Clinic:
     def _take_in_all(
         self, found: Sequence[Judgement], rows: Sequence[int], *, last_is_now: bool
     ) -> None:
-        for index, (looked_at, row) in enumerate(zip(found, rows, strict=False)):
-            judgement = self.pipeline.decide_on(looked_at)
+        for index, (judgement, row) in enumerate(zip(found, rows, strict=False)):
+            if not judgement.is_decided:
+                self.pipeline.decide_on(judgement)
             self._take_in(judgement, is_now=last_is_now and index == len(rows) - 1)
             self._note_risk(row, judgement.risk.probability)
 
@@ -147,6 +146,9 @@ class Clinic:
         self._calm.judged(record, quiet=not (judgement.alerts or risk.warning or risk.alarm))
         if math.isfinite(record.grad_norm):
             self.recent_grad_norms.append(record.grad_norm)
+        is_news = judgement.decision or judgement.outcomes or self.risk or self._was_warning
+        if judgement.is_quiet and not is_news:
+            return
         for error in judgement.errors:
             self._warn(f"detector {error}")
         if judgement.alerts:

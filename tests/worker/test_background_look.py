@@ -15,14 +15,28 @@ from supervisor.worker.background_look import BackgroundLook
 def test_what_another_thread_finds_is_what_this_one_would_have_found() -> None:
     records = list(synthetic_run("spike", 320))
     here, there = (Pipeline(RunSettings(), default_policy()) for _ in range(2))
-    background = BackgroundLook(there.look_at)
+    background = BackgroundLook(there.judge_ahead)
 
     for at in range(0, len(records), 16):
         background.give(records[at : at + 16])
         assert background.is_out
-        found = [there.decide_on(judgement) for judgement in background.take()]
+        found = background.take()
+        for judgement in found:
+            if not judgement.is_decided:
+                there.decide_on(judgement)
 
         assert repr(found) == repr(list(here.update_all(records[at : at + 16])))
+
+
+def test_nothing_is_decided_ahead_of_a_decision_that_was_not_carried_out() -> None:
+    records = list(synthetic_run("spike", 300))
+    pipeline = Pipeline(RunSettings(), default_policy())
+
+    found = pipeline.judge_ahead(records)
+
+    first = next(index for index, judgement in enumerate(found) if not judgement.is_quiet)
+    assert all(judgement.is_decided for judgement in found[:first])
+    assert not any(judgement.is_decided for judgement in found[first:])
 
 
 def test_it_looks_on_a_thread_of_its_own_and_says_when_it_is_done() -> None:
