@@ -123,6 +123,11 @@ class Boundary:
         if self.leave is not None:
             self._leave_if_asked(step)
 
+    def before_first_update(self) -> None:
+        """Keeps the untrained state: the optimizer is known, nothing was updated yet."""
+        if self._settings.snapshot.enabled:
+            self._take_snapshot(0)
+
     def continue_at(self, step: int, held: set[str]) -> None:
         """The state of `step` was put back: the rest of this boundary is done.
 

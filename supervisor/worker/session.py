@@ -128,6 +128,7 @@ class Session:
                 record, alerts, self.clinic.last_batch, self.journal
             ),
             note_risk=lambda row, risk: self.recorder.mark(row, risk=risk),
+            before_first_update=lambda: self.boundary.before_first_update(),
             warn=self.warn,
         )
         self.boundary = Boundary(
