@@ -83,6 +83,16 @@ class CaptureSettings:
 
 
 @dataclass
+class ProbeSettings:
+    enabled: bool = True
+    """Look inside the model (activations, attention, Adam's update, layers) at some steps."""
+    max_overhead: float = 0.005
+    """Share of the run's time that the looks may take; their number follows from it."""
+    every_steps: Optional[int] = None  # noqa: UP045
+    """Look at every so many steps instead, whatever it costs."""
+
+
+@dataclass
 class FastForwardSettings:
     enabled: bool = True
     """Resume unmodified scripts exactly, by running their loop without the training."""
@@ -111,6 +121,7 @@ class RunSettings:
     watchdog: WatchdogSettings = field(default_factory=WatchdogSettings)
     restart: RestartSettings = field(default_factory=RestartSettings)
     capture: CaptureSettings = field(default_factory=CaptureSettings)
+    probes: ProbeSettings = field(default_factory=ProbeSettings)
     fast_forward: FastForwardSettings = field(default_factory=FastForwardSettings)
     report: ReportSettings = field(default_factory=ReportSettings)
     detectors: dict[str, Any] = field(default_factory=dict)

@@ -208,6 +208,23 @@ OBSERVED = (
     "adam_rms",
     "dead_layers_share",
     "entropy",
+    "update_ratio",
+    "activation_max",
+    "activation_range",
+    "dead_units_share",
+    "representation_spread",
+    "attention_logit_max",
+    "attention_entropy",
+    "reward",
+    "reward_score",
+    "reward_spread",
+    "reward_accuracy",
+    "reward_confidence",
+    "kl_to_reference",
+    "approx_kl",
+    "zero_advantage_share",
+    "advantage_std",
+    "value_loss",
 )
 """Observed values that built-in detectors look at."""
 

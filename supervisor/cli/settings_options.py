@@ -53,11 +53,14 @@ def load_settings(arguments: argparse.Namespace) -> tuple[RunSettings, PolicySet
 
 
 def check_detectors(settings: RunSettings, where: str) -> None:
-    """Raises ConfigError for detectors that cannot be built, before anything is started."""
+    """Raises ConfigError for detectors that cannot be built and alert handlers that cannot be
+    imported, before anything is started."""
+    from supervisor.detectors.alert_handlers import load_alert_handlers
     from supervisor.detectors.registry import build_detectors
     from supervisor.errors import ConfigError
 
     try:
         build_detectors(settings.detectors)
+        load_alert_handlers(settings.alert_handlers)
     except ConfigError as error:
         raise ConfigError(f"config {where}: {error}") from error

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from dataclasses import replace
 from typing import ClassVar
 
 from supervisor.detectors.base import Detector
 from supervisor.records import Alert, StepRecord
 
+HOLD_STEPS = 10
+"""Steps without the value after which its score is forgotten: what was seen of Adam's update leads
+the loss by 1 to 8 steps (arXiv 2304.13013), and says nothing of later ones."""
+
 
 class ObservedLineDetector(Detector):
     """Alerts when an observed value is beyond a line for `patience` observations in a row.
 
-    The same excursion is reported once. A subclass names the value and says what it means.
+    The same excursion is reported once. A subclass names the value and says what it means. The
+    alert's metadata names the value (``figure``).
     """
 
     key: ClassVar[str]
-    _state = ("_count",)
+    _state = ("_count", "_absent")
 
     def __init__(self, *, line: float, patience: int) -> None:
         self.line = line
@@ -26,15 +32,24 @@ class ObservedLineDetector(Detector):
 
     def _begin(self) -> None:
         self._count = 0
+        self._absent = 0
 
     def update(self, record: StepRecord) -> Alert | None:
         value = record.observed.get(self.key) if record.observed else None
         if value is None or not math.isfinite(value):
+            if self.score:
+                self._absent += 1
+                if self._absent >= HOLD_STEPS:
+                    self.score = 0.0
             return None
+        self._absent = 0
         closeness = max(0.0, min(10.0, self.closeness(value)))
         self._count = self._count + 1 if closeness >= 1.0 else 0
         self.score = closeness if self._count >= self.patience else min(closeness, 0.9)
-        return self.describe(record, value) if self._count == self.patience else None
+        if self._count != self.patience:
+            return None
+        alert = self.describe(record, value)
+        return replace(alert, metadata={**alert.metadata, "figure": self.key})
 
     @abstractmethod
     def closeness(self, value: float) -> float:

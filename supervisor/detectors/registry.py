@@ -24,6 +24,22 @@ BUILTIN: dict[str, str] = {
     "posterior_collapse": "supervisor.detectors.posterior_collapse.PosteriorCollapseDetector",
     "adam_rms": "supervisor.detectors.adam_rms.AdamRmsDetector",
     "dead_layers": "supervisor.detectors.dead_layers.DeadLayersDetector",
+    "update_ratio": "supervisor.detectors.update_ratio.UpdateRatioDetector",
+    "activation_range": "supervisor.detectors.activation_range.ActivationRangeDetector",
+    "activation_growth": "supervisor.detectors.activation_growth.ActivationGrowthDetector",
+    "dead_units": "supervisor.detectors.dead_units.DeadUnitsDetector",
+    "representation_collapse": (
+        "supervisor.detectors.representation_collapse.RepresentationCollapseDetector"
+    ),
+    "attention_logits": "supervisor.detectors.attention_logits.AttentionLogitsDetector",
+    "attention_entropy": "supervisor.detectors.attention_entropy.AttentionEntropyDetector",
+    "reward_drift": "supervisor.detectors.reward_drift.RewardDriftDetector",
+    "reward_hacking": "supervisor.detectors.reward_hacking.RewardHackingDetector",
+    "reward_calibration": "supervisor.detectors.reward_calibration.RewardCalibrationDetector",
+    "policy_step": "supervisor.detectors.policy_step.PolicyStepDetector",
+    "no_advantage": "supervisor.detectors.no_advantage.NoAdvantageDetector",
+    "advantage_scale": "supervisor.detectors.advantage_scale.AdvantageScaleDetector",
+    "value_loss": "supervisor.detectors.value_loss.ValueLossDetector",
     "entropy_collapse": "supervisor.detectors.entropy_collapse.EntropyCollapseDetector",
     "resources": "supervisor.detectors.resources.ResourcesDetector",
 }

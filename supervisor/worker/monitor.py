@@ -29,6 +29,7 @@ from supervisor.worker.boundary_clock import BoundaryClock
 from supervisor.worker.clinic import Clinic
 from supervisor.worker.loader_skipping import FetchMark, pack_epoch
 from supervisor.worker.moments import Call, Moments
+from supervisor.worker.probes.probes import Probes
 from supervisor.worker.recording import Recording
 from supervisor.worker.shield import Shield
 from supervisor.worker.step_probe import StepProbe, gradient_norm, has_gradient, read_number
@@ -57,6 +58,7 @@ class Monitor(Moments):
         updates: UpdateControls,
         injector: FaultInjector,
         shield: Shield,
+        probes: Probes,
         at_boundary: Callable[[int], None],
         sign_of_life: Callable[[int], None],
     ) -> None:
@@ -70,6 +72,7 @@ class Monitor(Moments):
         self._clinic = clinic
         self._updates = updates
         self._injector = injector
+        self._probes = probes
         self._armed = injector.is_armed
         self._forward_shield = shield("forward")
         self._loss_shield = shield("loss")
@@ -275,6 +278,8 @@ class Monitor(Moments):
                 self._injector.on_updated(self.steps_done, optimizer, self._registry)
             if is_lead:
                 self._finish_step(optimizer)
+            elif self.probe.backward_calls:
+                self.probe.others_trained = True
             clock.updated(optimizer)
         except Exception as error:
             self._update_shield.caught(error)
@@ -303,6 +308,9 @@ class Monitor(Moments):
             probe.loss_scale = float(self._scaler.get_scale())
         if parameters and self._first_parameter() is not parameters[0]:
             self._first_parameter = weakref.ref(parameters[0])
+        if self._probes.is_on:
+            looked = self._probes.before_update(self.steps_done, optimizer, parameters)
+            probe.observed = {**looked, **probe.observed}
         now = time.time()
         record = probe.record(self.steps_done, now, optimizer, scaler_skipped=scaler_skipped)
         self._row = self._recorder.append(
@@ -331,9 +339,13 @@ class Monitor(Moments):
         if controls.ramp is not None or controls.adaptive is not None:
             controls.advance(math.nan if probe.grad_norm is None else probe.grad_norm)
         probe.forget()
+        if self._probes.is_on:
+            probe.observed.update(self._probes.after_update(self.steps_done))
         self._scaled = None
         self._row = -1
         self.steps_done += 1
+        if self.steps_done >= self._probes.next_step:
+            self._probes.begin(self.steps_done)
         if self._armed:
             self._injector.on_step_done(self.steps_done)
 

@@ -15,6 +15,7 @@ from supervisor.actions.base import ActionContext, carry_out
 from supervisor.actions.catalogue import build_actions
 from supervisor.actions.controls import Controls
 from supervisor.config import load_resolved_config, load_resolved_policy
+from supervisor.detectors.alert_handlers import load_alert_handlers
 from supervisor.fault_injection.injector import FaultInjector
 from supervisor.pipeline import Pipeline
 from supervisor.records import Cause, Decision, WorkerOrder
@@ -42,6 +43,7 @@ from supervisor.worker.model_scene import ModelScene
 from supervisor.worker.moments import Moments
 from supervisor.worker.monitor import Monitor
 from supervisor.worker.observed import observed_numbers
+from supervisor.worker.probes.probes import Probes
 from supervisor.worker.recording import Recording
 from supervisor.worker.resumption import Resumption
 from supervisor.worker.shield import Shield
@@ -147,6 +149,17 @@ class Session:
         self.updates.skip_steps = frozenset(self.order.skip_steps)
         self.recorder = FlightRecorder(self.rundir.steps(self.rank), self.attempt)
         self.life = SignOfLife(self.rundir.root / "alive" / f"rank_{self.rank}")
+        self.probes = Probes(
+            self.settings.probes,
+            registry=self.registry,
+            switch=self.switch,
+            journal=self.journal,
+            warn=self.warn,
+        )
+        self.clinic.handlers += [
+            *load_alert_handlers(self.settings.alert_handlers),
+            self.probes.explain,
+        ]
         self.monitor = Monitor(
             switch=self.switch,
             registry=self.registry,
@@ -156,6 +169,7 @@ class Session:
             updates=self.updates,
             injector=FaultInjector(self.settings.faults, self.rundir.root / "faults.json"),
             shield=self.shield,
+            probes=self.probes,
             at_boundary=self.boundary,
             sign_of_life=self.life.beat,
         )
@@ -379,6 +393,7 @@ class Session:
             if self.boundary.experiment is not None:
                 self.boundary.experiment.end()
             self.clinic.judge_waiting()
+            self.probes.end()
             self.model_scene.at_end(monitor.steps_done - 1)
             if completed and not self.clinic.in_trouble(monitor.steps_done):
                 self.checkpointer.close(ripen=(monitor.steps_done, self.clinic.last_trouble_step))

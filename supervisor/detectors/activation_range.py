@@ -1,0 +1,38 @@
+"""Activations that come near the largest number of FP16."""
+
+from __future__ import annotations
+
+from supervisor.detectors.observed_line import ObservedLineDetector
+from supervisor.records import Alert, Cause, Severity, StepRecord
+
+
+class ActivationRangeDetector(ObservedLineDetector):
+    """Largest FP16 activation as a share of 65,504, from the looks (``activation_range``).
+
+    Args:
+        line: share; 0.9 is about 60,000. The next doubling is infinite.
+        patience: looks in a row.
+    """
+
+    name = "activation_range"
+    key = "activation_range"
+
+    def __init__(self, *, line: float = 0.9, patience: int = 1) -> None:
+        super().__init__(line=line, patience=patience)
+
+    def closeness(self, value: float) -> float:
+        return value / self.line
+
+    def describe(self, record: StepRecord, value: float) -> Alert:
+        return self.alert(
+            record,
+            severity=Severity.HIGH,
+            category="precision",
+            kind="activation_near_overflow",
+            cause=Cause.NONFINITE,
+            message=f"an FP16 activation has reached {value:.0%} of the format's largest number; "
+            "run that layer "
+            "in FP32 or BF16, or normalise its input",
+            value=value,
+            threshold=self.line,
+        )

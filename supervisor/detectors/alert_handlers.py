@@ -1,0 +1,31 @@
+"""From the list ``alert_handlers`` of a config to functions."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from supervisor.errors import ConfigError
+from supervisor.records import Alert
+
+
+def load_alert_handlers(paths: Sequence[str]) -> list[Callable[[Alert], Any]]:
+    """Imports what ``module.function`` names; each is called with every `Alert` of the worker.
+
+    Raises:
+        ConfigError: a path that cannot be imported, or that is nothing to call.
+    """
+    return [_load(index, path) for index, path in enumerate(paths)]
+
+
+def _load(index: int, path: str) -> Callable[[Alert], Any]:
+    where = f"alert_handlers[{index}]: {path}"
+    module, _, name = path.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"{where}: {error}: give an importable dotted path") from error
+    if not callable(found):
+        raise ConfigError(f"{where}: not a function: name one that takes an Alert")
+    return found  # type: ignore[no-any-return]

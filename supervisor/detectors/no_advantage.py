@@ -1,0 +1,40 @@
+"""Batches of a policy that teach nothing."""
+
+from __future__ import annotations
+
+from supervisor.detectors.observed_line import ObservedLineDetector
+from supervisor.records import Alert, Cause, Severity, StepRecord
+
+
+class NoAdvantageDetector(ObservedLineDetector):
+    """Share of advantages that are zero (``zero_advantage_share``, of observed ``advantages``).
+
+    With rewards compared within groups, a group whose answers are all right or all wrong has none.
+
+    Args:
+        line: share.
+        patience: observations in a row.
+    """
+
+    name = "no_advantage"
+    key = "zero_advantage_share"
+
+    def __init__(self, *, line: float = 0.9, patience: int = 20) -> None:
+        super().__init__(line=line, patience=patience)
+
+    def closeness(self, value: float) -> float:
+        return value / self.line
+
+    def describe(self, record: StepRecord, value: float) -> Alert:
+        return self.alert(
+            record,
+            severity=Severity.MEDIUM,
+            category="reward",
+            kind="no_advantage",
+            cause=Cause.PLATEAU,
+            message=f"{value:.0%} of the advantages are zero for {self.patience} observations: the "
+            "batches teach "
+            "nothing; take tasks of another difficulty, or look at the reward",
+            value=value,
+            threshold=self.line,
+        )

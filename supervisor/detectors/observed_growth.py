@@ -1,0 +1,69 @@
+"""An observed value that has grown far beyond what it used to be."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import replace
+from typing import ClassVar
+
+from supervisor.detectors.base import Detector
+from supervisor.detectors.statistics.robust_window import RobustWindow
+from supervisor.records import Alert, StepRecord
+
+
+class ObservedGrowthDetector(Detector):
+    """Alerts when a positive value is `factor` times its median for `patience` observations.
+
+    The median is of the last `window` observations that were not themselves beyond the line, so a
+    growth cannot become its own yardstick; after `window` observations beyond it the new level is
+    adopted, and may grow again. A subclass names the value and says what it means.
+    """
+
+    key: ClassVar[str]
+    _state = ("_usual", "_count", "_beyond")
+
+    def __init__(self, *, factor: float, patience: int, window: int) -> None:
+        if factor <= 1.0:
+            raise ValueError(f"factor: expected more than 1, got {factor}")
+        self.factor = factor
+        self.patience = patience
+        self.window = window
+        self._begin()
+
+    def _begin(self) -> None:
+        self._usual = RobustWindow(self.window)
+        self._count = 0
+        self._beyond: list[float] = []
+
+    def update(self, record: StepRecord) -> Alert | None:
+        value = record.observed.get(self.key) if record.observed else None
+        if value is None or not 0.0 < value < math.inf:
+            return None
+        usual = self._usual
+        if len(usual) < min(10, self.window):
+            usual.add(value)
+            return None
+        grown = value / max(usual.median, 1e-300)
+        self.score = min(10.0, math.log(grown) / math.log(self.factor)) if grown > 1.0 else 0.0
+        if grown < self.factor:
+            self._count, self._beyond = 0, []
+            usual.add(value)
+            return None
+        self._count += 1
+        self._beyond.append(value)
+        median = usual.median
+        if len(self._beyond) >= self.window:
+            for late in self._beyond:
+                usual.add(late)
+            self._beyond = []
+        if self._count < self.patience:
+            self.score = min(self.score, 0.9)
+        if self._count != self.patience:
+            return None
+        alert = self.describe(record, value, median)
+        return replace(alert, metadata={**alert.metadata, "figure": self.key, "usual": median})
+
+    @abstractmethod
+    def describe(self, record: StepRecord, value: float, usual: float) -> Alert:
+        """The alert about `value`, whose median was `usual`."""

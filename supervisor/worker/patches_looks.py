@@ -1,0 +1,99 @@
+"""Torch as it is at a step that is looked at: every module and attention tells what it put out.
+
+The patches are on for the forward and backward of such a step and come off before its update. They
+are no hooks: compiled code has no guard on them, and layers that take another path when they carry
+hooks take the usual one.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch.nn import Module, functional
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+from supervisor.worker.switch import Switch
+
+
+class Looker(Protocol):
+    """Whoever looks; called in the training's own thread, inside of a region, without gradients."""
+
+    def saw_module(self, module: Module, output: Any, *, is_root: bool) -> None: ...
+    def saw_scores(self, module: Module, scores: Any) -> None: ...
+    def saw_product(self, module: Module, query: Any, key: Any, given: dict[str, Any]) -> None: ...
+
+
+def look_at_modules(looker: Looker, switch: Switch) -> Callable[[], None]:
+    """Puts the patches on.
+
+    Returns:
+        What takes them off again.
+    """
+    inside: list[Module] = []
+    thread = threading.get_ident()
+    module_call = Module.__call__
+
+    def may_look() -> bool:
+        return (
+            switch.depth > 0
+            and torch.is_grad_enabled()
+            and not torch._C._len_torch_function_stack()
+            and _get_current_dispatch_mode() is None
+            and threading.get_ident() == thread
+        )
+
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return module_call(self, *args, **kwargs)
+        is_root = not switch.depth
+        inside.append(self)
+        try:
+            output = module_call(self, *args, **kwargs)
+        finally:
+            inside.pop()
+        if is_root or may_look():
+            with torch.no_grad():
+                looker.saw_module(self, output, is_root=is_root)
+        return output
+
+    def on_product(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def attention(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+            if inside and not torch.compiler.is_compiling() and may_look():
+                names = ("attn_mask", "dropout_p", "is_causal")
+                given = {**dict(zip(names, args, strict=False)), **kwargs}
+                with torch.no_grad():
+                    looker.saw_product(inside[-1], query, key, given)
+            return original(query, key, value, *args, **kwargs)
+
+        return attention
+
+    def on_softmax(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def softmax(scores: Any, *args: Any, **kwargs: Any) -> Any:
+            if inside and not torch.compiler.is_compiling() and may_look():
+                dim = kwargs.get("dim", args[0] if args else None)
+                if isinstance(scores, torch.Tensor) and dim in (-1, scores.dim() - 1):
+                    with torch.no_grad():
+                        looker.saw_scores(inside[-1], scores)
+            return original(scores, *args, **kwargs)
+
+        return softmax
+
+    product, function = functional.scaled_dot_product_attention, torch.softmax
+    functional.scaled_dot_product_attention = on_product(product)
+    torch.softmax = on_softmax(function)
+    torch.Tensor.softmax = on_softmax(torch._C.TensorBase.softmax)  # type: ignore[method-assign]
+    Module.__call__ = __call__  # type: ignore[method-assign]
+
+    def take_off() -> None:
+        Module.__call__ = module_call  # type: ignore[method-assign]
+        functional.scaled_dot_product_attention = product
+        torch.softmax = function
+        del torch.Tensor.softmax  # torch has it on the base class
+
+    return take_off

@@ -1,0 +1,141 @@
+"""What the layers put out in one forward: range, dead units, and whether samples differ."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from supervisor.worker.observed import derived_numbers
+from supervisor.worker.probes.attention_look import AttentionLook
+from supervisor.worker.probes.exposed import PLAIN, LatentHeads, exposed_values
+from supervisor.worker.probes.readings import Readings
+from supervisor.worker.probes.strided import rows_of
+
+MAX_MODULES = 64
+"""Evenly over the model, the last among them; one costs 20 to 60 us on a CPU."""
+
+MAX_ELEMENTS = 1 << 17
+"""Of an output: a GPU is done with so many before the next kernel is launched, so the time that the
+launches take is the price."""
+
+MIN_ROWS = 8
+"""Samples without which it cannot be said that they are all alike."""
+
+MAX_ROWS, MAX_COLUMNS = 64, 256
+
+SKIPPED = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.Dropout, nn.Identity, nn.Flatten)
+RECTIFIERS = (nn.ReLU, nn.ReLU6)
+
+
+class ForwardLook:
+    """Takes in the outputs of modules at one step; each module's first one counts.
+
+    It launches a few small reductions for each, reads none of them before `take`, and draws no
+    random numbers.
+    """
+
+    def __init__(self) -> None:
+        self.attention = AttentionLook()
+        self.readings = Readings()
+        self._wanted: dict[int, str] = {}
+        self._known: list[weakref.ref[nn.Module]] = []
+        self._heads = LatentHeads()
+        self._left: set[int] = set()
+        self._exposed: dict[str, Any] = {}
+        self._saw_root = False
+
+    def begin(self, models: Mapping[str, nn.Module]) -> None:
+        """Called before the step's first forward, with the models that the training has used."""
+        roots = list(models.values())
+        if [known() for known in self._known] != roots:
+            self._known = [weakref.ref(root) for root in roots]
+            self._choose(models)
+        self._left = set(self._wanted)
+        self._exposed = {}
+        self._saw_root = False
+        self.readings.clear()
+
+    def _choose(self, models: Mapping[str, nn.Module]) -> None:
+        self._heads = LatentHeads()
+        named: list[tuple[int, str]] = []
+        for model, root in models.items():
+            self._heads.find(root)
+            for path, module in root.named_modules():
+                if path and not isinstance(module, SKIPPED):
+                    named.append((id(module), f"{model}.{path}" if len(models) > 1 else path))
+        apart = max(1, -(-len(named) // MAX_MODULES))
+        self._wanted = dict([*named[::apart], *named[-1:]])
+
+    def saw(self, module: nn.Module, output: Any, *, is_root: bool) -> None:
+        """Called behind each module's forward, in the training's own thread, without gradients."""
+        key = id(module)
+        if key in self._left:
+            self._left.discard(key)
+            tensor = output[0] if isinstance(output, (tuple, list)) and output else output
+            if _is_usable(tensor):
+                self._look(module, self._wanted[key], tensor)
+        if key in self._heads:
+            self._heads.saw(key, output)
+        if is_root and not self._saw_root:
+            self._saw_root = True
+            self._exposed = exposed_values(module, output)
+
+    def name_of(self, module: nn.Module) -> str:
+        return self._wanted.get(id(module), type(module).__name__)
+
+    def take(self) -> dict[str, float]:
+        """Returns the figures of the step; called between backward and update."""
+        found = self.readings.take()
+        exposed = self._heads.take() | self._exposed
+        self._exposed = {}
+        plain = {name: exposed[name].float().mean() for name in PLAIN if name in exposed}
+        return found | derived_numbers(exposed) | {n: float(v) for n, v in plain.items()}
+
+    def _look(self, module: nn.Module, name: str, tensor: torch.Tensor) -> None:
+        part = rows_of(tensor, MAX_ELEMENTS)
+        low, high = torch.aminmax(part)
+        largest = torch.maximum(-low, high).float()
+        self.readings.largest("activation_max", name, largest)
+        if tensor.dtype == torch.float16:
+            limit = torch.finfo(torch.float16).max
+            self.readings.largest("activation_range", name, largest / limit)
+        if tensor.dim() < 2:
+            return
+        features = _features(part)
+        if len(features) < MIN_ROWS:
+            return
+        if isinstance(module, RECTIFIERS):
+            dead = (features.amax(0) <= 0).float().mean()
+            self.readings.largest("dead_units_share", name, dead)
+        elif features.shape[1] > 1 and isinstance(module, nn.Linear):
+            self.readings.smallest("representation_spread", name, _spread(features))
+
+
+def _is_usable(value: Any) -> bool:
+    return (
+        type(value) is torch.Tensor
+        and value.layout is torch.strided
+        and value.is_floating_point()
+        and value.numel() > 0
+    )
+
+
+def _features(part: torch.Tensor) -> torch.Tensor:
+    """Samples (or tokens, or places of an image) x units."""
+    if part.dim() == 4:  # samples x channels x height x width
+        part = part.movedim(1, -1)
+    rows = part.reshape(-1, part.shape[-1])
+    rows = rows[:: max(1, -(-len(rows) // MAX_ROWS))] if len(rows) > MAX_ROWS else rows
+    return rows[:, :MAX_COLUMNS]
+
+
+def _spread(features: torch.Tensor) -> torch.Tensor:
+    """Share of the outputs' power that differs between samples: 0 when all are the same."""
+    values = features.float()
+    power = values.square().mean()
+    return values.var(0, unbiased=False).mean() / power.clamp_min(math.ulp(0.0) + 1e-30)

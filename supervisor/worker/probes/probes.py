@@ -1,0 +1,228 @@
+"""Chooses the steps at which the inside of the model is looked at, and takes the looks."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from supervisor.records import Alert
+from supervisor.settings import ProbeSettings
+from supervisor.storage.journal import Journal
+from supervisor.training_state.registry import Registry
+from supervisor.worker.patches_looks import look_at_modules
+from supervisor.worker.probes.forward_look import ForwardLook
+from supervisor.worker.probes.pace import Pace
+from supervisor.worker.probes.update_look import UpdateLook
+from supervisor.worker.switch import Switch
+
+FIGURES = (
+    "adam_rms",
+    "update_ratio",
+    "dead_layers_share",
+    "activation_max",
+    "activation_range",
+    "dead_units_share",
+    "representation_spread",
+    "attention_logit_max",
+    "attention_entropy",
+)
+"""What looks find; a record has room for 16 observed values, so there are no more than these."""
+
+
+class Probes:
+    """Activations, attention, Adam's update and each layer's gradient, at some of the steps.
+
+    Two kinds of looks share the budget evenly, each at its own pace: at an update, and at a
+    forward. Nothing is patched or computed at any other step, nothing of a step that is looked at
+    changes, and no look fails the training: the first error ends them all, with a warning.
+
+    Attributes:
+        next_step: the next step with a look; infinite when there is none any more.
+        is_on: the step under way is looked at.
+    """
+
+    def __init__(
+        self,
+        settings: ProbeSettings,
+        *,
+        registry: Registry,
+        switch: Switch,
+        journal: Journal,
+        warn: Callable[[str], None],
+    ) -> None:
+        share = 0.5 * settings.max_overhead if settings.enabled else 0.0
+        every = settings.every_steps if settings.enabled else None
+        self.is_on = False
+        self._registry = registry
+        self._switch = switch
+        self._journal = journal
+        self._warn = warn
+        self._update_pace, self._forward_pace = Pace(share, every), Pace(share, every)
+        self._update, self._forward = UpdateLook(), ForwardLook()
+        self._take_off: Callable[[], None] | None = None
+        self._cost_s = 0.0
+        self._started = time.perf_counter()
+        self._parameters: Sequence[torch.Tensor] = ()
+        self.next_step = 0.0
+        self._choose_next()
+
+    def begin(self, step: int) -> None:
+        """Called when `step` is about to begin and is not before `next_step`."""
+        started = time.perf_counter()
+        self.is_on = True
+        self._cost_s = 0.0
+        if step >= self._forward_pace.next_step:
+            if _has_compiled():
+                self._forward_pace.next_step = math.inf
+                return
+            try:
+                self._forward.begin(self._registry.models)
+                self._take_off = look_at_modules(self, self._switch)
+            except Exception as error:
+                self._failed(error)
+            self._cost_s += time.perf_counter() - started
+
+    def before_update(
+        self, step: int, optimizer: Optimizer, parameters: Sequence[torch.Tensor]
+    ) -> dict[str, float]:
+        """Called between backward and update of the lead optimizer; returns what was seen."""
+        found: dict[str, float] = {}
+        now = time.perf_counter()
+        try:
+            with torch.no_grad():
+                if self._take_off is not None:
+                    self._end_forward()
+                    found |= self._forward.take()
+                    later = time.perf_counter()
+                    self._forward_pace.took(step, self._cost_s + later - now, later)
+                    now = later
+                self._cost_s = 0.0
+                if step >= self._update_pace.next_step:
+                    self._parameters = parameters
+                    found |= self._update.before_update(optimizer, parameters)
+                    self._cost_s = time.perf_counter() - now
+        except Exception as error:
+            self._failed(error)
+        return found
+
+    def after_update(self, step: int) -> dict[str, float]:
+        """Called behind the update of `step`; returns what belongs to the next record."""
+        now = time.perf_counter()
+        self.is_on = False
+        found: dict[str, float] = {}
+        try:
+            self._end_forward()  # still on if the update was never judged
+            if step >= self._update_pace.next_step:
+                with torch.no_grad():
+                    found = self._update.after_update()
+                later = time.perf_counter()
+                self._update_pace.took(step, self._cost_s + later - now, later)
+        except Exception as error:
+            self._failed(error)
+        self._choose_next()
+        return found
+
+    def explain(self, alert: Alert) -> None:
+        """An alert handler: says in the journal which tensors or modules it is about."""
+        figure = alert.metadata.get("figure")
+        if figure not in FIGURES:
+            return
+        places = self._forward.readings.places.get(figure) or self._named(figure)
+        if places:
+            shown = ", ".join(f"{name} {value:.4g}" for name, value in places)
+            self._journal.write(
+                "alert_places",
+                step=alert.step,
+                detector=alert.detector,
+                figure=figure,
+                places=[{"name": name, "value": value} for name, value in places],
+                detail=f"{figure}, the most telling first: {shown}",
+            )
+
+    def end(self) -> None:
+        """Called once at the end of the process: writes what the looks have cost."""
+        self._end_forward()
+        elapsed = time.perf_counter() - self._started
+        spent = self._update_pace.spent_s + self._forward_pace.spent_s
+        looks = self._update_pace.looks + self._forward_pace.looks
+        if looks:
+            share = spent / elapsed if elapsed > 0 else 0.0
+            self._journal.write(
+                "looks",
+                updates=self._update_pace.looks,
+                forwards=self._forward_pace.looks,
+                cost_s=spent,
+                overhead=share,
+                detail=f"{looks} looks inside the model took {share:.2%} of the time",
+            )
+
+    # --- what the patched functions tell -----------------------------------------------------
+
+    def saw_module(self, module: nn.Module, output: Any, *, is_root: bool) -> None:
+        self._look(lambda: self._forward.saw(module, output, is_root=is_root))
+
+    def saw_scores(self, module: nn.Module, scores: Any) -> None:
+        forward = self._forward
+        where = forward.name_of(module)
+        self._look(lambda: forward.attention.saw_scores(scores, forward.readings, where))
+
+    def saw_product(self, module: nn.Module, query: Any, key: Any, given: dict[str, Any]) -> None:
+        forward = self._forward
+        where = forward.name_of(module)
+        self._look(
+            lambda: forward.attention.saw_product(query, key, forward.readings, where, given)
+        )
+
+    # --- helpers -----------------------------------------------------------------------------
+
+    def _look(self, look: Callable[[], None]) -> None:
+        if self.next_step == math.inf:
+            return
+        now = time.perf_counter()
+        try:
+            look()
+        except Exception as error:
+            self._failed(error)
+        self._cost_s += time.perf_counter() - now
+
+    def _end_forward(self) -> None:
+        take_off, self._take_off = self._take_off, None
+        if take_off is not None:
+            take_off()
+
+    def _choose_next(self) -> None:
+        if self.next_step < math.inf:
+            self.next_step = min(self._update_pace.next_step, self._forward_pace.next_step)
+
+    def _failed(self, error: Exception) -> None:
+        self.next_step = math.inf
+        self._warn(f"looks inside the model end here: {type(error).__name__}: {error}")
+
+    def _named(self, figure: str) -> list[tuple[str, float]]:
+        worst = self._update.largest.get(figure, [])
+        names = _parameter_names(self._registry.models)
+        return [
+            (names.get(id(self._parameters[index]), f"parameter {index}"), value)
+            for index, value in worst
+        ]
+
+
+def _has_compiled() -> bool:
+    """Whether torch.compile is in use: patches under its feet would make it compile again."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    return utils is not None and bool(utils.counters["frames"])
+
+
+def _parameter_names(models: Mapping[str, nn.Module]) -> dict[int, str]:
+    return {
+        id(parameter): f"{model}.{name}" if len(models) > 1 else name
+        for model, root in models.items()
+        for name, parameter in root.named_parameters()
+    }

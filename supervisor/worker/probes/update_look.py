@@ -1,0 +1,147 @@
+"""What an update is about to do, tensor by tensor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from supervisor.worker.probes.strided import strided
+from supervisor.worker.step_probe import read_number
+
+MAX_TENSORS = 128
+"""Evenly over the model, first and last among them: stale moments show in the first layers first
+(arXiv 2304.13013)."""
+
+MAX_ELEMENTS = 8192
+"""Of a tensor, evenly over it: the mean of so many ratios is within 2 % of the mean of all."""
+
+
+class UpdateLook:
+    """Gradient, second moment and weights of the lead optimizer's matrices at one step.
+
+    Vectors (biases, norms) are left out: a mean over few elements is noise.
+
+    Attributes:
+        largest: figure → (index in the optimizer's parameters, value), worst first, of the newest
+            look.
+    """
+
+    def __init__(self) -> None:
+        self.largest: dict[str, list[tuple[int, float]]] = {}
+        self._indices: list[int] = []
+        self._before: list[torch.Tensor] = []
+        self._after: list[torch.Tensor] = []
+
+    def before_update(
+        self, optimizer: Optimizer, parameters: Sequence[torch.Tensor]
+    ) -> dict[str, float]:
+        """Called between backward and update; returns ``adam_rms`` and ``dead_layers_share``."""
+        self.largest = {}
+        matrices = [
+            index
+            for index, parameter in enumerate(parameters)
+            if parameter.dim() > 1 and _is_plain(parameter.grad)
+        ]
+        if not matrices:
+            return {}
+        apart = -(-len(matrices) // MAX_TENSORS)
+        chosen = sorted({*matrices[::apart], matrices[-1]})
+        found = self._dead_layers(chosen, parameters)
+        if getattr(optimizer, "grad_scale", None) is None:  # fused, and still scaled
+            found |= self._adam_rms(optimizer, chosen, parameters)
+        self._indices = chosen
+        self._before = [strided(parameters[i], MAX_ELEMENTS).clone() for i in chosen]
+        self._after = [parameters[i] for i in chosen]
+        return found
+
+    def after_update(self) -> dict[str, float]:
+        """Called right after the update; returns ``update_ratio``.
+
+        The largest of ||change|| / ||weight|| over the matrices; those that are nearly zero, as
+        low-rank adapters are at the start, do not count.
+        """
+        before, after, self._before, self._after = self._before, self._after, [], []
+        if not before:
+            return {}
+        now = [strided(tensor, MAX_ELEMENTS) for tensor in after]
+        change = _numbers(torch._foreach_norm(torch._foreach_sub(now, before)))
+        size = _numbers(torch._foreach_norm(before))
+        ratios = {
+            index: moved / norm
+            for index, moved, norm, tensor in zip(self._indices, change, size, before, strict=True)
+            if norm > 1e-3 * math.sqrt(tensor.numel())
+        }
+        return self._worst("update_ratio", ratios)
+
+    def _dead_layers(
+        self, chosen: Sequence[int], parameters: Sequence[torch.Tensor]
+    ) -> dict[str, float]:
+        gradients = [parameters[i].grad for i in chosen]
+        norms = _numbers(torch._foreach_norm([g for g in gradients if g is not None]))
+        self._note("gradient_norm", dict(zip(chosen, norms, strict=True)))
+        alive = sum(norm != 0.0 for norm in norms)
+        return {"dead_layers_share": 1.0 - alive / len(norms)} if alive else {}
+
+    def _adam_rms(
+        self, optimizer: Optimizer, chosen: Sequence[int], parameters: Sequence[torch.Tensor]
+    ) -> dict[str, float]:
+        """Root of the mean of g^2 / max(v, eps^2), v as the update will use it."""
+        ratios: dict[int, float] = {}
+        first = 0
+        for group in optimizer.param_groups:
+            inside = range(first, first + len(group["params"]))
+            first = inside.stop
+            members = [i for i in chosen if i in inside and _moment(optimizer, parameters[i])]
+            if members and "betas" in group and "eps" in group:
+                values = _mean_ratios(optimizer, group, [parameters[i] for i in members])
+                ratios |= zip(members, values, strict=True)
+        return self._worst("adam_rms", ratios)
+
+    def _worst(self, name: str, values: Mapping[int, float]) -> dict[str, float]:
+        finite = {index: value for index, value in values.items() if math.isfinite(value)}
+        if not finite:
+            return {}
+        self._note(name, finite)
+        return {name: max(finite.values())}
+
+    def _note(self, name: str, values: Mapping[int, float]) -> None:
+        self.largest[name] = sorted(values.items(), key=lambda item: -item[1])[:5]
+
+
+def _moment(optimizer: Optimizer, parameter: torch.Tensor) -> bool:
+    return _is_plain(optimizer.state.get(parameter, {}).get("exp_avg_sq"))
+
+
+def _is_plain(tensor: Any) -> bool:
+    """Whether arithmetic on it is local and cheap: not sparse, not spread over processes."""
+    return type(tensor) is torch.Tensor and tensor.layout is torch.strided
+
+
+def _mean_ratios(
+    optimizer: Optimizer, group: Mapping[str, Any], parameters: Sequence[torch.Tensor]
+) -> list[float]:
+    beta = float(group["betas"][1])
+    states = [optimizer.state[parameter] for parameter in parameters]
+    steps = states[0].get("step", group.get("step", 0))
+    made = (read_number(steps) if isinstance(steps, torch.Tensor) else float(steps)) + 1.0
+    gradients = [strided(p.grad, MAX_ELEMENTS).float() for p in parameters if p.grad is not None]
+    squares = torch._foreach_mul(gradients, gradients)
+    moments = [strided(state["exp_avg_sq"], MAX_ELEMENTS).float() for state in states]
+    used = torch._foreach_lerp(moments, squares, 1.0 - beta)
+    torch._foreach_div_(used, 1.0 - beta**made)
+    torch._foreach_clamp_min_(used, max(float(group["eps"]) ** 2, 1e-38))
+    torch._foreach_div_(squares, used)
+    sums = _numbers(torch._foreach_norm(squares, 1))
+    return [math.sqrt(total / ratio.numel()) for total, ratio in zip(sums, squares, strict=True)]
+
+
+def _numbers(scalars: Sequence[torch.Tensor]) -> list[float]:
+    """Reads many scalars at once; on several devices one by one."""
+    if len({scalar.device for scalar in scalars}) > 1:
+        return [float(read_number(scalar)) for scalar in scalars]
+    values: list[float] = torch.Tensor.tolist(torch.stack([s.float() for s in scalars]))
+    return values
