@@ -1,48 +1,66 @@
-"""Fits the predictor's calibration on the train split of the corpus, checks it on validation.
+"""Fits the predictor's calibration on the train and validation splits of the corpus.
 
     python -m benchmarks.calibrate CORPUS
 
 Prints `KNOTS` for supervisor/prediction/calibration.py: isotonic regression (pool adjacent
-violators) of "a crash within 20 steps, or under way" on the risk, a knot for each of its tiers.
+violators) of "a crash within 20 steps, or under way" on the evidence, and how far off it is on each
+architecture when it is fitted without that one.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.scorecard.calibration import pairs, reliability
+from benchmarks.scorecard.calibration import pairs, reliability_of
 from benchmarks.scorecard.labelled_run import load_runs
-from benchmarks.scorecard.measurement import measure
+from benchmarks.scorecard.measurement import Measurement, measure
 
-TIERS = (0.0, 0.3, 0.5, 0.6, 0.7, 0.9, 1.01)
-"""The risk has few values; each tier is one knot, at its mean risk."""
+EDGES = (0.0, 0.01, 0.5, 0.7, 1.01)
+"""The evidence has few values; each range between two edges is one block, at its mean evidence."""
+
+SLOPE = 0.01
+"""The last knot lies so much higher at evidence 1, so that more evidence always says more."""
 
 
-def knots(risk: np.ndarray, doomed: np.ndarray) -> list[tuple[float, float]]:
-    """(mean risk, share doomed) of every tier, the shares made monotone."""
-    blocks: list[list[float]] = []
-    for low, high in itertools.pairwise(TIERS):
-        hit = (risk >= low) & (risk < high)
-        if hit.any():
-            blocks.append(
-                [float(hit.sum()), float(doomed[hit].mean()), 1.0, float(risk[hit].mean())]
-            )
-    pooled: list[list[float]] = []
-    for count, share, _, _ in blocks:
-        pooled.append([count, share, 1.0])
-        while len(pooled) > 1 and pooled[-2][1] > pooled[-1][1]:
-            later, earlier = pooled.pop(), pooled.pop()
-            total = earlier[0] + later[0]
-            share = (earlier[0] * earlier[1] + later[0] * later[1]) / total
-            pooled.append([total, share, earlier[2] + later[2]])
-    shares = [share for _, share, size in pooled for _ in range(int(size))]
-    return [
-        (round(block[3], 3), round(share, 3)) for block, share in zip(blocks, shares, strict=True)
-    ]
+def knots(evidence: np.ndarray, doomed: np.ndarray) -> list[tuple[float, float]]:
+    """(mean evidence, share doomed) of blocks whose shares rise."""
+    blocks: list[tuple[float, float, float]] = []
+    for low, high in itertools.pairwise(EDGES):
+        hit = (evidence >= low) & (evidence < high)
+        if not hit.any():
+            continue
+        blocks.append((float(hit.sum()), float(evidence[hit].mean()), float(doomed[hit].mean())))
+        while len(blocks) > 1 and blocks[-2][2] >= blocks[-1][2]:
+            blocks[-2:] = [_pool(*blocks[-2:])]
+    found = [(round(at, 3), round(share, 3)) for _, at, share in blocks]
+    return [*found, (1.0, round(found[-1][1] + SLOPE, 3))]
+
+
+def _pool(
+    one: tuple[float, float, float], two: tuple[float, float, float]
+) -> tuple[float, float, float]:
+    count = one[0] + two[0]
+    return (
+        count,
+        (one[0] * one[1] + two[0] * two[1]) / count,
+        (one[0] * one[2] + two[0] * two[2]) / count,
+    )
+
+
+def left_out(measured: Sequence[Measurement]) -> None:
+    """Prints the reliability on each architecture, fitted on the others."""
+    for name in sorted({m.run.trace.recipe.architecture for m in measured}):
+        rest = [m for m in measured if m.run.trace.recipe.architecture != name]
+        part = [m for m in measured if m.run.trace.recipe.architecture == name]
+        found = knots(*pairs(rest, "evidence"))
+        evidence, doomed = pairs(part, "evidence")
+        said = np.interp(evidence, [at for at, _ in found], [share for _, share in found])
+        print(f"{name}, fitted without it:", reliability_of(said, doomed))
 
 
 def main() -> None:
@@ -51,11 +69,8 @@ def main() -> None:
     arguments = parser.parse_args()
     runs = [run for run in load_runs(arguments.corpus) if run.split in ("train", "validation")]
     measured = [measure(run) for run in runs]
-    train = [m for m in measured if m.run.split == "train"]
-    print(f"KNOTS = {tuple(knots(*pairs(train, 'risk')))}")
-    for split in ("train", "validation"):
-        part = [m for m in measured if m.run.split == split]
-        print(split, "with the knots in force:", reliability(part, "calibrated"))
+    print(f"KNOTS = {tuple(knots(*pairs(measured, 'evidence')))}")
+    left_out(measured)
 
 
 if __name__ == "__main__":

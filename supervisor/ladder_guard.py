@@ -99,11 +99,10 @@ class Guard:
         return Verdict.SKIP, why
 
     def _is_sudden(self, record: StepRecord, risk: CrashRisk) -> bool:
-        """An alarm at the very step at which it became visible: the batch may be to blame, and
+        """Trouble at the very step at which it became visible: the batch may be to blame, and
         leaving out one update is cheaper than any treatment."""
         return (
             self.settings.skip_spike
-            and risk.alarm
             and risk.onset_step == record.step
             and not SUDDEN.isdisjoint(risk.contributions)
         )

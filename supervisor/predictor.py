@@ -7,8 +7,10 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from supervisor.prediction.calibration import KNOTS, calibrate
+from supervisor.prediction.calibration import KNOTS, calibrate, weigh
 from supervisor.prediction.climb import WINDOW, Climb
+from supervisor.prediction.departure import WINDOW as LEVEL_WINDOW
+from supervisor.prediction.departure import Departure
 from supervisor.prediction.trajectory import Trajectory
 from supervisor.records import Alert, Cause, CrashRisk, StepRecord
 
@@ -24,6 +26,8 @@ CAUSES: dict[str, Cause] = {
     "gradient_with_loss": Cause.DIVERGENCE,
     "gradient_persistence": Cause.DIVERGENCE,
     "steady_climb": Cause.DIVERGENCE,
+    "departure": Cause.DIVERGENCE,
+    "reward_fall": Cause.DIVERGENCE,
 }
 
 HAZARDS: dict[str, tuple[Cause, float]] = {
@@ -34,6 +38,12 @@ HAZARDS: dict[str, tuple[Cause, float]] = {
 }
 """Detector whose score 1.0 means this probability by itself; others only report."""
 
+SLOW = {"steady_climb": WINDOW, "departure": LEVEL_WINDOW, "reward_fall": LEVEL_WINDOW}
+"""Signal → steps before it at which its trouble began, at the latest."""
+
+REWARDS = ("reward", "mean_reward", "episode_reward", "return", "mean_return", "episode_return")
+"""Observed values that say how well a policy does; the first that is there is judged."""
+
 
 class CrashPredictor:
     """Combines the signals of a step into the probability of a crash within 20 steps.
@@ -41,6 +51,11 @@ class CrashPredictor:
     Two tiers: a *warning* (>= 0.3) asks for a snapshot, may be wrong 5 times in 10,000 steps; an
     *alarm* (>= 0.5) asks for treatment, and needs persistence, a second signal, or a leap beyond
     everything usual, because single steps of healthy heavy-tailed runs look like trouble.
+
+    Where a second optimizer learns from a backward of its own (`StepRecord.others_trained`: an
+    adversarial pair, an actor and its critic), the loss is the sum of what several players want and
+    has no trajectory: of it only leaps above all that the run has seen count, beside norms and
+    values that are not finite.
     """
 
     def __init__(self) -> None:
@@ -50,6 +65,9 @@ class CrashPredictor:
         self._loss = Trajectory()
         self._grad = Trajectory(floor=0.05)
         self._climb = Climb()
+        self._departure = Departure()
+        self._reward = Departure(linear=True)
+        self._is_game = False
         self._loss_warned: deque[int] = deque(maxlen=3)
         self._loss_strong: deque[int] = deque(maxlen=2)
         self._grad_warned: deque[int] = deque(maxlen=4)
@@ -65,6 +83,8 @@ class CrashPredictor:
         self._judge_nonfinite(found, scores)
         self._judge_loss(found, record)
         self._judge_gradient(found, record)
+        if record.observed:
+            self._judge_reward(found, record.observed)
         if scores and max(scores.values()) >= 1.0:
             self._judge_hazards(found, scores)
         return self._conclude(record, found)
@@ -80,7 +100,7 @@ class CrashPredictor:
     def _judge_hazards(self, found: dict[str, float], scores: Mapping[str, float]) -> None:
         for name, (_, probability) in HAZARDS.items():
             score = scores.get(name, 0.0)
-            if score >= 1.0:
+            if score >= 1.0 and not (self._is_game and name == "slow_divergence"):
                 found[name] = min(0.95, probability + 0.1 * min(score - 1.0, 3.0))
 
     def _judge_loss(self, found: dict[str, float], record: StepRecord) -> None:
@@ -89,11 +109,13 @@ class CrashPredictor:
             loss.calm()
             return
         loss.update(record.loss)
-        self._climb.update(record.loss)
-        if self._climb.found:
-            found["steady_climb"] = 0.6
+        self._is_game = self._is_game or record.others_trained
+        if not self._is_game:
+            self._judge_level(found, record.loss)
         leapt = loss.above_start and loss.z > 4.5 and loss.rise > math.log(3.0)
         warned = loss.z > 6 and loss.rise > math.log(1.15) and loss.above_tail
+        if self._is_game:
+            warned = False
         self._loss_warned.append(int(warned or leapt))
         self._loss_strong.append(
             int(leapt or (warned and loss.z > 10 and loss.rise > math.log(1.5)))
@@ -107,6 +129,24 @@ class CrashPredictor:
         if sum(self._loss_warned) >= 2:
             found["loss_persistence"] = 0.92 if sum(self._loss_strong) == 2 else 0.6
 
+    def _judge_level(self, found: dict[str, float], value: float) -> None:
+        climb, departure = self._climb, self._departure
+        climb.update(value)
+        if climb.found:
+            found["steady_climb"] = 0.6
+        departure.update(value)
+        if departure.distance >= 1.0:
+            found["departure"] = _slow_risk(departure.distance)
+
+    def _judge_reward(self, found: dict[str, float], observed: Mapping[str, float]) -> None:
+        for name in REWARDS:
+            value = observed.get(name)
+            if value is not None and math.isfinite(value):
+                self._reward.update(-value)
+                if self._reward.distance >= 1.0:
+                    found["reward_fall"] = _slow_risk(self._reward.distance)
+                return
+
     def _judge_gradient(self, found: dict[str, float], record: StepRecord) -> None:
         grad, loss = self._grad, self._loss
         if record.grad_norm_seen and math.isfinite(record.grad_norm):
@@ -118,8 +158,9 @@ class CrashPredictor:
         self._grad_huge.append(int(warned and grad.rise > math.log(10)))
         if warned:
             found["gradient_warning"] = 0.32
-        if any(self._grad_warned) and loss.z > 3 and loss.rise > math.log(1.1):
-            found["gradient_with_loss"] = 0.55
+        with_loss = loss.z > 3 and loss.rise > math.log(1.1) and not self._is_game
+        if with_loss and any(self._grad_warned):
+            found["gradient_with_loss"] = 0.45
         if sum(self._grad_huge) == 3:
             found["gradient_persistence"] = 0.6
 
@@ -134,8 +175,8 @@ class CrashPredictor:
             self._grad.distrust()
         if self._onset < 0 or self._onset > record.step:
             self._onset = record.step
-        if main == "steady_climb":
-            self._onset = min(self._onset, max(0, record.step - WINDOW))
+        if main in SLOW:
+            self._onset = min(self._onset, max(0, record.step - SLOW[main]))
         return CrashRisk(
             step=record.step,
             probability=probability,
@@ -145,7 +186,7 @@ class CrashPredictor:
             warning=probability >= WARN,
             alarm=probability >= ALARM,
             onset_step=self._onset,
-            calibrated=calibrate(probability),
+            calibrated=calibrate(weigh(found)),
         )
 
     def _reason(self, main: str, record: StepRecord) -> str:
@@ -161,6 +202,10 @@ class CrashPredictor:
             )
         if main == "steady_climb":
             return f"the loss has climbed for {WINDOW} steps, to {record.loss:.6g}"
+        if main == "departure":
+            return f"the mean loss of {LEVEL_WINDOW} steps has left the best level of the run"
+        if main == "reward_fall":
+            return f"the mean reward of {LEVEL_WINDOW} steps has fallen from the best of the run"
         if main == "nonfinite":
             return f"loss {record.loss:g}, gradient norm {record.grad_norm:g}"
         return f"{main.replace('_', ' ')} is beyond its line"
@@ -171,12 +216,15 @@ class CrashPredictor:
             "loss": self._loss.state_dict(),
             "grad": self._grad.state_dict(),
             "climb": self._climb.state_dict(),
+            "departure": self._departure.state_dict(),
+            "reward": self._reward.state_dict(),
             "loss_warned": list(self._loss_warned),
             "loss_strong": list(self._loss_strong),
             "grad_warned": list(self._grad_warned),
             "grad_huge": list(self._grad_huge),
             "nonfinite": list(self._nonfinite),
             "onset": self._onset,
+            "is_game": self._is_game,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -184,9 +232,17 @@ class CrashPredictor:
         self._loss.load_state_dict(state["loss"])
         self._grad.load_state_dict(state["grad"])
         self._climb.load_state_dict(state["climb"])
+        self._departure.load_state_dict(state["departure"])
+        self._reward.load_state_dict(state["reward"])
         self._loss_warned.extend(state["loss_warned"])
         self._loss_strong.extend(state["loss_strong"])
         self._grad_warned.extend(state["grad_warned"])
         self._grad_huge.extend(state["grad_huge"])
         self._nonfinite.extend(state["nonfinite"])
         self._onset = int(state["onset"])
+        self._is_game = bool(state["is_game"])
+
+
+def _slow_risk(distance: float) -> float:
+    """Of a level that left: an alarm, graded, below the rungs that roll back."""
+    return min(0.69, 0.55 + 0.05 * (distance - 1.0))

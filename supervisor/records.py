@@ -76,6 +76,8 @@ class StepRecord:
         memory_gib: peak of the CUDA allocator, or resident memory of the process on CPU.
         loss_seen, grad_norm_seen: whether the value was observed at all.
         scaler_skipped: the GradScaler left this update out because of an overflow.
+        others_trained: another optimizer stepped after a backward of its own since the last
+            record, as a GAN's generator does: `loss` is the sum of what several players want.
         observed: what the user gave with `supervisor.observe`, and what sampling probes saw.
     """
 
@@ -90,6 +92,7 @@ class StepRecord:
     loss_seen: bool = False
     grad_norm_seen: bool = False
     scaler_skipped: bool = False
+    others_trained: bool = False
     observed: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -172,6 +175,7 @@ class Decision:
         cause, reason, risk: why.
         onset_step: rollback must go to before this step.
         dry_run: policy `observe_only`: say it, do not do it.
+        lr_limit: for `limit_lr`: the highest learning rate that is allowed; NaN for none.
         source: who chose it: ``policy``, or ``case library`` when it helped in similar cases.
     """
 
@@ -184,6 +188,7 @@ class Decision:
     risk: float = 0.0
     onset_step: int = -1
     dry_run: bool = False
+    lr_limit: float = NAN
     source: str = "policy"
 
 

@@ -23,7 +23,8 @@ class Trace:
     Attributes:
         recipe: how it was made.
         columns: ``loss``, ``grad_norm``, ``lr``, ``loss_scale`` (NaN: no scaler), ``outcome`` (what
-            the label is judged by) and ``weights_finite`` (after the step's update).
+            the label is judged by), ``weights_finite`` (after the step's update) and
+            ``others_trained`` (as in `StepRecord`; older traces lack it: nowhere).
         observed: what a user of such a model would give to `supervisor.observe`.
         live: see `LIVE`.
         intended: steps at which the data changed on purpose.
@@ -46,6 +47,7 @@ class Trace:
         rows = zip(
             *(self.columns[n] for n in ("loss", "grad_norm", "lr", "loss_scale")), strict=True
         )
+        others = self.columns.get("others_trained", np.zeros(len(self)))
         for step, (loss, norm, lr, scale) in enumerate(rows):
             yield StepRecord(
                 step=step,
@@ -57,6 +59,7 @@ class Trace:
                 loss_seen=True,
                 grad_norm_seen=True,
                 scaler_skipped=bool(np.isfinite(scale) and not np.isfinite(norm)),
+                others_trained=bool(others[step]),
                 observed={k: float(v[step]) for k, v in extra.items() if not np.isnan(v[step])},
             )
 

@@ -41,6 +41,7 @@ def train(recipe: Recipe) -> Trace:
         row = _step(bench, scaler, step)
         row["loss"] += carried
         row["activation_max"] = loudest[0]
+        row["others_trained"] = float(task.has_rival and step > 0)
         carried = task.second_half()
         for name, value in row.items():
             rows[name].append(value)
@@ -97,7 +98,7 @@ def _listen(module: nn.Module) -> list[float]:
 
 
 def _trace(bench: Bench, rows: dict[str, np.ndarray]) -> Trace:
-    names = ("loss", "grad_norm", "lr", "loss_scale", "outcome", "weights_finite")
+    names = ("loss", "grad_norm", "lr", "loss_scale", "outcome", "weights_finite", "others_trained")
     observed = {n.removeprefix("observed_"): v for n, v in rows.items() if n.startswith("observed")}
     return Trace(
         recipe=bench.recipe,

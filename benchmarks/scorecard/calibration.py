@@ -14,7 +14,7 @@ SMALLEST_BIN = 100
 
 
 def pairs(measured: Sequence[Measurement], which: str) -> tuple[np.ndarray, np.ndarray]:
-    """(`risk` or `calibrated`, whether a crash came within 20 steps) of all steps with a label."""
+    """(`which` of a `Measurement`, whether a crash came within 20 steps) of steps with a label."""
     said, true = [], []
     for m in measured:
         if m.run.outcome.crashed or m.run.outcome.label == "healthy":
@@ -26,7 +26,11 @@ def pairs(measured: Sequence[Measurement], which: str) -> tuple[np.ndarray, np.n
 
 def reliability(measured: Sequence[Measurement], which: str) -> dict[str, Any]:
     """Brier score beside that of the base rate, and bins: [steps, said, true]."""
-    said, true = pairs(measured, which)
+    return reliability_of(*pairs(measured, which))
+
+
+def reliability_of(said: np.ndarray, true: np.ndarray) -> dict[str, Any]:
+    """The same for probabilities `said` and outcomes `true` (0 or 1), one of each a step."""
     base = float(true.mean())
     slots = np.clip(np.searchsorted(EDGES, said, side="right") - 1, 0, len(EDGES) - 2)
     bins = [

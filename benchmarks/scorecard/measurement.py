@@ -10,6 +10,7 @@ from benchmarks.rules import RULES
 from benchmarks.scorecard.labelled_run import LabelledRun
 from supervisor.ladder import default_policy
 from supervisor.pipeline import Pipeline
+from supervisor.prediction.calibration import weigh
 from supervisor.settings import RunSettings
 
 OURS = "training-supervisor"
@@ -23,15 +24,19 @@ class Measurement:
     Attributes:
         strengths: judge → evidence in units of its published alarm line.
         contributions: signal of our predictor → its own probability.
-        risk: our predictor's probability.
-        calibrated: the same as a calibrated probability.
+        risk: our predictor's scale for policies, on which its alarm line is.
+        evidence, calibrated: what the contributions weigh, and as a probability; both order the
+            steps alike.
+        rankings: our judges → calibrated, by which they are swept at other lines.
     """
 
     run: LabelledRun
     strengths: dict[str, np.ndarray]
     contributions: dict[str, np.ndarray]
     risk: np.ndarray
+    evidence: np.ndarray
     calibrated: np.ndarray
+    rankings: dict[str, np.ndarray]
 
 
 def measure(run: LabelledRun) -> Measurement:
@@ -43,15 +48,17 @@ def measure(run: LabelledRun) -> Measurement:
         strengths[name] = np.array([rule.measure(record) for record in records])
     policy = default_policy()
     found: dict[str, np.ndarray] = {}
-    risk, calibrated = np.zeros(len(records)), np.zeros(len(records))
+    risk, evidence, calibrated = np.zeros((3, len(records)))
     pipeline = Pipeline(RunSettings(), policy)
     for step, record in enumerate(records):
         judged = pipeline.update(record).risk
         risk[step], calibrated[step] = judged.probability, judged.calibrated
+        evidence[step] = weigh(judged.contributions)
         for signal, value in judged.contributions.items():
             found.setdefault(signal, np.zeros(len(records)))[step] = value
     strengths[OURS] = risk / policy.alarm_threshold
     live = Pipeline(RunSettings(), policy)
-    risks = [live.update(r).risk.probability for r in run.trace.records(live=("adam_rms",))]
-    strengths[LIVE] = np.array(risks) / policy.alarm_threshold
-    return Measurement(run, strengths, found, risk, calibrated)
+    seen = [live.update(r).risk for r in run.trace.records(live=("adam_rms",))]
+    strengths[LIVE] = np.array([r.probability for r in seen]) / policy.alarm_threshold
+    rankings = {OURS: calibrated, LIVE: np.array([r.calibrated for r in seen])}
+    return Measurement(run, strengths, found, risk, evidence, calibrated, rankings)

@@ -9,14 +9,15 @@ import numpy as np
 
 from benchmarks.scorecard.alarms import tally
 from benchmarks.scorecard.measurement import OURS, Measurement
+from supervisor.prediction.calibration import calibrate
 
 MOST_FALSE = 5.0
 """False alarms per 10,000 healthy steps up to which the area counts."""
 
 RESAMPLES = 1000
 MULTIPLES = tuple(float(m) for m in np.geomspace(0.4, 200, 28))
-OWN_LINES = (0.6, 0.64, 0.7, 1.0, 1.1, 1.2, 1.6, 1.84)
-"""Our risk has few values: these lines lie at them, in units of the alarm threshold 0.5."""
+OWN_LINES = tuple(calibrate(evidence / 100) for evidence in range(30, 100))
+"""Our judges are swept by their calibrated probability."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,13 @@ class Sweep:
 
 
 def sweep(measured: Sequence[Measurement], name: str) -> Sweep:
-    lines = OWN_LINES if name.startswith(OURS) else (*MULTIPLES, 1.0)
-    tallies = [[tally(m.run, m.strengths[name] >= line) for m in measured] for line in lines]
+    own = name.startswith(OURS)
+    lines = OWN_LINES if own else (*MULTIPLES, 1.0)
+    values = [m.rankings[name] if own else m.strengths[name] for m in measured]
+    tallies = [
+        [tally(m.run, value >= line) for m, value in zip(measured, values, strict=True)]
+        for line in lines
+    ]
     return Sweep(
         np.array([[t.false for t in row] for row in tallies], dtype=float),
         np.array([[t.first >= 0 for t in row] for row in tallies], dtype=float),

@@ -40,6 +40,7 @@ class AlarmEdge:
 class Alarm:
     step: int
     risk: float
+    calibrated: float
     reason: str
     contributions: Mapping[str, float]
 
@@ -79,6 +80,7 @@ class BacktestResult:
                 {
                     "step": alarm.step,
                     "risk": alarm.risk,
+                    "calibrated": alarm.calibrated,
                     "reason": alarm.reason,
                     "contributions": dict(alarm.contributions),
                 }
@@ -138,6 +140,7 @@ def _take_in(
             Alarm(
                 step=record.step,
                 risk=risk.probability,
+                calibrated=risk.calibrated,
                 reason=risk.reason,
                 contributions=dict(risk.contributions),
             )

@@ -10,7 +10,10 @@ from pathlib import Path
 from supervisor.errors import UsageError
 from supervisor.records import NAN, StepRecord
 
-KNOWN = ("step", "loss", "grad_norm", "lr", "loss_scale", "step_time_s", "batch_size", "memory_gib")
+KNOWN = (
+    *("step", "loss", "grad_norm", "lr", "loss_scale", "step_time_s", "batch_size", "memory_gib"),
+    "others_trained",
+)
 """Columns with a meaning of their own; every other column becomes an observed value."""
 
 
@@ -91,6 +94,7 @@ def _record(where: str, cells: dict[str, str], number: int) -> StepRecord:
         memory_gib=values.get("memory_gib", NAN),
         loss_seen="loss" in values,
         grad_norm_seen="grad_norm" in values,
+        others_trained=values.get("others_trained", 0.0) > 0,
         observed={name: value for name, value in values.items() if name not in KNOWN},
     )
 

@@ -39,15 +39,18 @@ def execute(args: argparse.Namespace) -> int:
     print(f"{result.steps} steps, {len(result.alarms)} alarms, {len(result.decisions)} decisions")
     if result.alarms:
         print()
-        rows = [(alarm.step, f"{alarm.risk:.2f}", alarm.reason) for alarm in result.alarms]
-        print_table(("ALARM AT", "RISK", "REASON"), rows)
+        rows = [
+            (alarm.step, f"{alarm.risk:.2f}", f"{alarm.calibrated:.0%}", alarm.reason)
+            for alarm in result.alarms
+        ]
+        print_table(("ALARM AT", "RISK", "OF 100 SUCH CRASH SOON", "REASON"), rows)
     if result.decisions:
         print()
-        rows = [
+        plan = [
             (decision.step, ", ".join(decision.actions) or "-", ", ".join(decision.undo) or "-")
             for decision in result.decisions
         ]
-        print_table(("STEP", "WOULD DO", "WOULD TAKE BACK"), rows)
+        print_table(("STEP", "WOULD DO", "WOULD TAKE BACK"), plan)
     return 0
 
 

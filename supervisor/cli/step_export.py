@@ -41,10 +41,13 @@ def write_csv(rundir: RunDirectory, rank: int, path: Path) -> int:
     observed = sorted({name for record in records for name in record.observed})
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["step", *COLUMNS, *observed])
+    columns: tuple[str, ...] = COLUMNS
+    if any(record.others_trained for record in records):
+        columns = (*COLUMNS, "others_trained")
+    writer.writerow(["step", *columns, *observed])
     for record in records:
         values = _values(record)
-        cells = [values.get(name, "") for name in (*COLUMNS, *observed)]
+        cells = [values.get(name, "") for name in (*columns, *observed)]
         writer.writerow([record.step, *(repr(c) if isinstance(c, float) else c for c in cells)])
     write_private(path, text.getvalue())
     return len(records)
@@ -84,4 +87,6 @@ def _values(record: StepRecord) -> Mapping[str, float]:
         known["batch_size"] = record.batch_size
     else:
         known.pop("batch_size")
+    if record.others_trained:
+        known["others_trained"] = 1
     return {**known, **record.observed}

@@ -140,8 +140,17 @@ def _signs_of_events(material: Material) -> list[_Sign]:
             key = "nonfinite_gradient"
         time_s = moment(event.get("time"))
         attempt = integer(event.get("attempt"))
-        signs.append(_Sign(time_s, step, attempt, key, text.rstrip("."), weighty))
+        text = f"{text.rstrip('.')}{_share(event)}"
+        signs.append(_Sign(time_s, step, attempt, key, text, weighty))
     return signs
+
+
+def _share(event: dict[str, Any]) -> str:
+    """What the calibrated probability of a risk says, in words."""
+    share = number(event.get("calibrated"))
+    if not math.isfinite(share):
+        return ""
+    return f" (a crash within 20 steps followed {share:.0%} of such steps in the corpus)"
 
 
 def _is_alarm(event: dict[str, Any], material: Material) -> bool:

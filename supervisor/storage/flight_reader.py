@@ -19,6 +19,7 @@ from supervisor.storage.step_rows import (
     MAGIC,
     OBSERVED_SHIFT,
     OBSERVED_SLOTS,
+    OTHERS_TRAINED,
     ROW,
     SCALER_SKIPPED,
     STEP_DTYPE,
@@ -165,5 +166,6 @@ def _to_record(row: tuple[float, ...], names: list[str]) -> StepRecord:
         loss_seen=bool(flags & LOSS_SEEN),
         grad_norm_seen=bool(flags & GRAD_SEEN),
         scaler_skipped=bool(flags & SCALER_SKIPPED),
+        others_trained=bool(flags & OTHERS_TRAINED),
         observed={names[i]: observed[i] for i in range(OBSERVED_SLOTS) if seen >> i & 1},
     )

@@ -29,6 +29,7 @@ from supervisor.storage.step_rows import (
     OBSERVED,
     OBSERVED_SHIFT,
     OBSERVED_SLOTS,
+    OTHERS_TRAINED,
     REPLAYED,
     RISK_OFFSET,
     ROW_BYTES,
@@ -106,6 +107,8 @@ class FlightRecorder:
             flags |= GRAD_SEEN
         if record.scaler_skipped:
             flags |= SCALER_SKIPPED
+        if record.others_trained:
+            flags |= OTHERS_TRAINED
         observed = _NOTHING_OBSERVED
         if record.observed:
             values = [math.nan] * OBSERVED_SLOTS

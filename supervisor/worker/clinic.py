@@ -217,6 +217,7 @@ class Clinic:
                 "risk",
                 step=risk.step,
                 probability=risk.probability,
+                calibrated=round(risk.calibrated, 3),
                 reason=risk.reason,
                 cause=risk.cause.value,
                 contributions=dict(risk.contributions),

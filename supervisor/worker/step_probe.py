@@ -25,6 +25,7 @@ class StepProbe:
     Attributes:
         grad_norm: None until a norm is known; the script's own clipping gives it for free.
         norm_of: of how many parameters `grad_norm` is the norm.
+        others_trained: another optimizer stepped after a backward of its own.
     """
 
     def __init__(self) -> None:
@@ -47,6 +48,7 @@ class StepProbe:
         self.signature = 0
         self.loss_scale = NAN
         self.norm_of = 0
+        self.others_trained = False
 
     def saw_forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self.forward_calls += 1
@@ -99,6 +101,7 @@ class StepProbe:
             loss_seen=self.loss_seen,
             grad_norm_seen=norm is not None,
             scaler_skipped=scaler_skipped,
+            others_trained=self.others_trained,
             observed=observed,
         )
 

@@ -30,7 +30,9 @@ def test_a_csv_with_trouble_gives_the_contracts_document(tmp_path: Path) -> None
     assert json.loads(json.dumps(document)) == document
     assert document["steps"] == len(document["risk"]) == 300
     assert document["first_alarm"] == 150
-    assert set(document["alarms"][0]) == {"step", "risk", "reason", "contributions"}
+    assert set(document["alarms"][0]) == {
+        *("step", "risk", "calibrated", "reason", "contributions")
+    }
     assert document["decisions"][0]["step"] == 150
     assert document["decisions"][0]["actions"] == ["skip_update"]
     assert document["decisions"][0]["rung"] == -1

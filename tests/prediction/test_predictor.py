@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ from supervisor.analysis.backtest import backtest_records
 from supervisor.analysis.trace import read_trace
 from supervisor.ladder import default_policy
 from supervisor.predictor import CrashPredictor
-from supervisor.records import Cause, CrashRisk
+from supervisor.records import Cause, CrashRisk, StepRecord
 from supervisor.settings import RunSettings
 from supervisor.testing import HEALTHY_KINDS, TROUBLED_KINDS, synthetic_run
 
@@ -69,6 +71,46 @@ def test_risk_is_explained_by_its_largest_contribution() -> None:
 
     assert risk.probability == max(risk.contributions.values())
     assert "recent median" in risk.reason
+
+
+def test_a_single_step_of_norm_and_loss_together_is_a_warning_only() -> None:
+    found = [risk.contributions for risk in risks("spike") if risk.contributions]
+
+    assert any("gradient_with_loss" in contributions for contributions in found)
+    assert all(contributions.get("gradient_with_loss", 0.0) < 0.5 for contributions in found)
+
+
+def game(kind: str) -> list[CrashRisk]:
+    predictor = CrashPredictor()
+    result = []
+    for record in synthetic_run(kind, 600):
+        nonfinite = 2.0 if record.has_nonfinite_loss else 0.0
+        record = replace(record, others_trained=record.step > 0)
+        result.append(predictor.update(record, {"nonfinite": nonfinite}))
+    return result
+
+
+def test_the_loss_of_a_game_has_no_trajectory_but_it_must_be_finite() -> None:
+    signals = {name for risk in game("divergence")[:340] for name in risk.contributions}
+
+    assert not signals & {"departure", "steady_climb", "gradient_with_loss", "slow_divergence"}
+    assert any(risk.probability >= 0.9 for risk in game("nan_forever"))
+
+
+def test_a_reward_that_falls_is_an_alarm() -> None:
+    noise = random.Random(0)
+    predictor = CrashPredictor()
+    alarms = []
+    for step in range(400):
+        level = min(step, 200) / 250 - max(0, step - 300) / 100
+        reward = {"reward": level + noise.gauss(0.0, 0.05)}
+        loss = noise.gauss(0.0, 0.1)
+        record = StepRecord(step=step, loss=loss, loss_seen=True, observed=reward)
+        if predictor.update(record, {}).alarm:
+            alarms.append(step)
+
+    assert alarms
+    assert 300 <= alarms[0] <= 340
 
 
 def test_a_copy_of_the_state_goes_on_bit_for_bit() -> None:

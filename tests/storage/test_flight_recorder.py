@@ -43,6 +43,7 @@ records = st.builds(
     loss_seen=st.booleans(),
     grad_norm_seen=st.booleans(),
     scaler_skipped=st.booleans(),
+    others_trained=st.booleans(),
     observed=st.dictionaries(st.sampled_from(list("abcdefgh")), figures, max_size=4),
 )
 

@@ -42,9 +42,11 @@ class Task(ABC):
         observed: what a user of such a model would observe, of the last step.
         outcome: of the last step, what tells whether the training goes well (lower is better);
             NaN stands for the loss itself.
+        has_rival: `second_half` trains another model with an optimizer of its own.
     """
 
     module: nn.Module
+    has_rival = False
 
     def __init__(self, generator: torch.Generator) -> None:
         self.generator = generator

@@ -22,6 +22,7 @@ class GanTask(Task):
     """
 
     generator_lr = 5e-4
+    has_rival = True
 
     def __init__(self, generator: torch.Generator) -> None:
         super().__init__(generator)

@@ -1,0 +1,156 @@
+"""A level that leaves the best one the run has had, by more than noise."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from supervisor.prediction.trajectory import TINY
+
+WINDOW = 20
+"""Steps of the mean that is the level. On the corpus' train and validation splits 15, 20 and 25
+find as many crashes with as many false alarms; 10 and 30 are worse."""
+
+MIN_VALUES = 10
+"""Values before noise can be judged."""
+
+RISE = math.log(1.25)
+"""Smallest rise of a loss: what the corpus calls a crash, too."""
+
+PROGRESS = 0.1
+"""Share of all progress that must be lost: a loss that came down from 2 to 0.01 may wander there by
+more than a quarter of itself."""
+
+NOISE = 0.5 + 5.0 / math.sqrt(WINDOW)
+"""Standard deviations of single steps that the level must rise: five standard errors of its mean,
+and half a deviation because the best of many levels lies below them all."""
+
+MEMORY = 120
+"""Steps over which the noise is averaged; the noise of 60 follows a departure too soon."""
+
+CLIP = 6.0
+"""Deviations above the level as which a higher value counts: one bad batch is no level."""
+
+ADOPT = 40
+"""Steps in alarm after which the level is the new one: treatment had its time, and what has not
+grown into a crash until then was other data."""
+
+SMALL = 1e-9
+
+
+class Departure:
+    """Compares the mean of the last 20 values with the lowest such mean so far.
+
+    Everything here is a running sum, so that a step costs the same however long the run is, and
+    slow climbs are not forgotten as by windows that slide along with them.
+
+    Args:
+        linear: judge the values as they are (a reward's negative), not their logarithms.
+
+    Attributes:
+        distance: how far the level is above the best one, 1.0 at the line; 0 while unknown. From
+            the first negative value on nothing is judged in the log domain.
+    """
+
+    def __init__(self, *, linear: bool = False) -> None:
+        self._linear = linear
+        self._floor = SMALL if linear else 0.02
+        self.reset()
+
+    def reset(self) -> None:
+        self.distance = 0.0
+        self._values: deque[float] = deque()
+        self._levels: deque[float] = deque()
+        self._sum = 0.0
+        self._noise = 0.0
+        self._best = math.inf
+        self._start = 0.0
+        self._seen = 0
+        self._above = 0
+        self._blind = False
+
+    def update(self, value: float) -> None:
+        """Takes in a finite value; lower is better."""
+        if not self._linear:
+            if value < 0 or self._blind:
+                self._blind, self.distance = True, 0.0
+                return
+            value = math.log(value if value > TINY else TINY)
+        values = self._values
+        count = len(values)
+        if self._seen >= MIN_VALUES:
+            value = self._clip(value, self._sum / count)
+        self._seen += 1
+        values.append(value)
+        self._sum += value
+        if count < WINDOW:
+            if self._seen == MIN_VALUES:
+                self._start = self._sum / MIN_VALUES
+                spread = math.fsum(abs(v - self._start) for v in values)
+                self._noise = max(self._floor, 1.2533 * spread / MIN_VALUES)
+            if count + 1 < WINDOW:
+                return
+        else:
+            self._sum -= values.popleft()
+        self._judge(self._sum / WINDOW)
+
+    def _clip(self, value: float, level: float) -> float:
+        """Takes `value` into the noise; 1.2533 x mean deviation = 1 sigma of a normal one."""
+        noise = self._noise
+        off = abs(value - level)
+        if off > 4.0 * noise:
+            off = 4.0 * noise
+        noise += (1.2533 * off - noise) / min(MEMORY, self._seen)
+        top = level + CLIP * self._noise
+        self._noise = noise if noise > self._floor else self._floor
+        return value if value < top else top
+
+    def _judge(self, level: float) -> None:
+        levels = self._levels
+        levels.append(level)
+        if len(levels) <= WINDOW:
+            return
+        best = self._best = min(self._best, levels.popleft())
+        rise = level - best
+        if rise <= 0.0:
+            self.distance = 0.0
+            self._above = 0
+            return
+        if self._linear:
+            least = max(PROGRESS * (self._start - best), 0.25 * abs(best), SMALL)
+        else:
+            gain = math.expm1(min(max(self._start - best, 0.0), 50.0))
+            least = max(RISE, math.log1p(PROGRESS * gain))
+        self.distance = rise / max(least, NOISE * self._noise)
+        self._above = self._above + 1 if self.distance >= 1.0 else 0
+        if self._above >= ADOPT:
+            self._best, self._above = level, 0
+            levels.clear()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "distance": self.distance,
+            "values": list(self._values),
+            "levels": list(self._levels),
+            "sum": self._sum,
+            "noise": self._noise,
+            "best": self._best,
+            "start": self._start,
+            "seen": self._seen,
+            "above": self._above,
+            "blind": self._blind,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.distance = float(state["distance"])
+        self._values = deque(state["values"])
+        self._levels = deque(state["levels"])
+        self._sum = float(state["sum"])
+        self._noise = float(state["noise"])
+        self._best = float(state["best"])
+        self._start = float(state["start"])
+        self._seen = int(state["seen"])
+        self._above = int(state["above"])
+        self._blind = bool(state["blind"])
