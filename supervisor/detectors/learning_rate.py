@@ -14,7 +14,8 @@ class LearningRateDetector(Detector):
 
     Warm-up, decay and step schedules explain themselves: a change is sudden only when the rates
     before were steady (each within `steady` of its neighbour), and a rate that returns to one seen
-    in the last `memory` changes is a cycle. A cut by 2, 3, 4, 5 or 10 is how step schedules fall.
+    in the last `memory` changes is a cycle. A cut to a round share (0.1, 0.5, 0.7, 0.95; a third, a
+    hundredth) is how step schedules fall.
 
     Args:
         low, high: usual range. A rate of 0 is allowed while it warms up.
@@ -91,7 +92,11 @@ class LearningRateDetector(Detector):
 
     @staticmethod
     def _is_scheduled_cut(ratio: float) -> bool:
-        return any(abs(ratio * factor - 1.0) < 0.02 for factor in (2, 3, 4, 5, 10, 100))
+        twentieths = ratio * 20.0
+        is_round = 1.0 < twentieths + 0.02 and abs(twentieths - round(twentieths)) < 0.02
+        return ratio < 1.0 and (
+            is_round or any(abs(ratio * factor - 1.0) < 0.02 for factor in (3, 100))
+        )
 
     def _out_of_range(self, record: StepRecord, rate: float) -> Alert:
         line = self.high if rate > self.high else self.low

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from supervisor.detectors.base import Detector
 from supervisor.detectors.registry import build_detectors
 from supervisor.records import Alert, Severity, StepRecord
@@ -123,6 +125,13 @@ def test_schedules_are_silent_and_a_rate_that_leaps_is_not() -> None:
     assert len(play(build("learning_rate"), leap)) == 1
     assert len(cosine) <= 1  # the first restart of a cycle cannot be known
     assert drop == []
+
+
+@pytest.mark.parametrize(("share", "alerts"), [(0.7, 0), (0.1, 0), (1 / 3, 0), (0.034, 1)])
+def test_a_step_schedule_falls_to_round_shares(share: float, alerts: int) -> None:
+    run = [StepRecord(step=s, lr=0.1 if s < 50 else 0.1 * share) for s in range(60)]
+
+    assert len(play(build("learning_rate"), run)) == alerts
 
 
 def test_a_rate_out_of_range_is_reported_once() -> None:
