@@ -93,7 +93,7 @@ class LearningRateDetector(Detector):
     @staticmethod
     def _is_scheduled_cut(ratio: float) -> bool:
         twentieths = ratio * 20.0
-        is_round = 1.0 < twentieths + 0.02 and abs(twentieths - round(twentieths)) < 0.02
+        is_round = twentieths > 0.98 and abs(twentieths - round(twentieths)) < 0.02
         return ratio < 1.0 and (
             is_round or any(abs(ratio * factor - 1.0) < 0.02 for factor in (3, 100))
         )
