@@ -6,10 +6,8 @@ time. What cures it is the cause.
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -39,6 +37,7 @@ from supervisor.analysis.explain_rules import (
     LR_BEFORE,
     LR_HALF,
     LR_TENTH,
+    LR_THOUSANDTH,
     OLD_WEIGHTS,
     OTHER_SEED,
     RESHUFFLED,
@@ -50,6 +49,7 @@ from supervisor.analysis.explain_rules import (
     effect_of,
     is_settled,
 )
+from supervisor.analysis.explanation import Explanation, ReplayOutcome
 from supervisor.errors import SupervisorError
 from supervisor.storage.checkpoints import Checkpoint, CheckpointRing
 from supervisor.storage.flight_reader import read_steps
@@ -64,57 +64,6 @@ BEFORE_ONSET = 2
 MAX_SKIPPED = 5
 OTHER = 20_231
 """Any seed that nobody uses."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayOutcome:
-    """One line of the table; `at_step` is None if nothing crashed."""
-
-    change: str
-    crashed: bool
-    at_step: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
-    """The outcome of `explain`; the fields are those of ``explain --json``.
-
-    Attributes:
-        root_cause: ``data``, ``precision``, ``learning_rate``, ``optimizer_state``, ``weights``,
-            ``model_code``, ``transient`` or ``unknown``.
-        confidence: 0...1.
-        sample: index of the guilty sample in its batch, None if it is none or cannot be told.
-        module: dotted path of the first module that leaves the finite range, ``(loss)`` outside
-            of the model, None if it cannot be told.
-        operation: the one that leaves it, in the backward pass that whose derivative does.
-    """
-
-    root_cause: str
-    confidence: float
-    replays: tuple[ReplayOutcome, ...]
-    onset_step: int
-    sample: int | None
-    module: str | None
-    operation: str | None
-    summary: str
-
-    def to_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
-    def __str__(self) -> str:
-        width = max(len(replay.change) for replay in self.replays)
-        lines = [f"trouble from step {self.onset_step} on", ""]
-        for replay in self.replays:
-            fate = f"crashed at step {replay.at_step}" if replay.crashed else "did not crash"
-            lines.append(f"  {replay.change:<{width}}  {fate}")
-        lines += ["", f"root cause: {self.root_cause} (confidence {self.confidence:.0%})"]
-        if self.sample is not None:
-            lines.append(f"sample: number {self.sample} of the batch")
-        if self.module is not None:
-            lines.append(f"module: {self.module}")
-        if self.operation is not None:
-            lines.append(f"operation: {self.operation}")
-        return "\n".join([*lines, self.summary])
 
 
 def explain(
@@ -186,7 +135,7 @@ class _Case:
         outcomes = [_outcome(UNCHANGED, crash, self._say)]
         if crash is None:
             return self._explanation(self._not_again(unchanged), outcomes)
-        effects = self._effects(names, criterion, crash, outcomes, make_all=make_all)
+        effects = self._effects(names, unchanged, criterion, crash, outcomes, make_all=make_all)
         diagnosis = diagnose(
             effects,
             steps_to_crash=crash - self._first_step,
@@ -203,6 +152,7 @@ class _Case:
     def _effects(
         self,
         names: Collection[str],
+        unchanged: Replay,
         criterion: Criterion,
         crash: int,
         outcomes: list[Any],
@@ -210,6 +160,7 @@ class _Case:
         make_all: bool,
     ) -> dict[str, Effect]:
         effects: dict[str, Effect] = {}
+        raised = _exception_type(unchanged)
         for change in self._changes(crash):
             if change.name not in names:
                 continue
@@ -220,6 +171,9 @@ class _Case:
                 self._say(f"{change.name}: left out, the time is up")
                 continue
             replay = self._replay(change)
+            if _exception_type(replay) not in ("", raised) and not self._reached(replay):
+                self._say(f"{change.name}: the script does not run so ({_exception_type(replay)})")
+                continue
             at = criterion.crash_step(replay, change.skip_steps)
             if at is None and not self._reached(replay):
                 self._say(f"{change.name}: it did not get there")
@@ -237,6 +191,7 @@ class _Case:
             FP32: {"fp32": True},
             LR_HALF: {"lr_factor": 0.5},
             LR_TENTH: {"lr_factor": 0.1},
+            LR_THOUSANDTH: {"lr_factor": 0.001},
             FRESH_OPTIMIZER: {"fresh_optimizer_at": before},
             OTHER_SEED: {"seed": OTHER},
             RESHUFFLED: {"seed": OTHER + 1, "reshuffle": 1},
@@ -265,8 +220,10 @@ class _Case:
 
     def _reached(self, replay: Replay) -> bool:
         steps = replay.rows["step"]
+        if not len(steps):
+            return False
         completed = replay.note is not None and replay.note.kind == "completed"
-        return completed or bool(len(steps) and steps[-1] >= self._trouble.onset_step)
+        return completed or bool(steps[-1] >= self._trouble.onset_step)
 
     def _not_again(self, unchanged: Replay) -> Diagnosis:
         """The identical replay did not crash: is it really identical?"""
@@ -324,6 +281,7 @@ class _Case:
             sample=finding.sample,
             module=finding.place,
             operation=finding.operation or None,
+            precision=finding.precision,
             summary=f"{told}: {diagnosis.because}. {clauses[:1].upper()}{clauses[1:]}.",
         )
 
@@ -377,6 +335,10 @@ def first_difference(recorded: np.ndarray, replayed: np.ndarray, until: int) -> 
 def _outcome(change: str, crash: int | None, say: Callable[[str], None]) -> ReplayOutcome:
     say(f"{change}: " + ("did not crash" if crash is None else f"crashed at step {crash}"))
     return ReplayOutcome(change=change, crashed=crash is not None, at_step=crash)
+
+
+def _exception_type(replay: Replay) -> str:
+    return "" if replay.note is None else replay.note.exception
 
 
 def _no_step(replay: Replay) -> str:

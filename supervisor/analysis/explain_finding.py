@@ -37,6 +37,7 @@ class Finding:
         sample_is_odd: the sample's own values are to blame: not finite, or far from all others.
         sample_reason: why it is that sample.
         phase, module, operation, kind, cause, fix: as in `NonfiniteReport`.
+        precision: `PrecisionView` of that step as a dict; None where all was FP32.
     """
 
     sample: int | None = None
@@ -48,6 +49,7 @@ class Finding:
     kind: str = ""
     cause: str = ""
     fix: str = ""
+    precision: Mapping[str, Any] | None = None
 
     @property
     def place(self) -> str | None:
@@ -61,10 +63,17 @@ class Finding:
         if self.sample is not None and (self.sample_is_odd or not self.cause):
             said.append(f"sample {self.sample} of the batch: {self.sample_reason}")
         elif self.cause:
-            at = f"in {self.module}: " if self.place else ""
+            where = "in the backward pass of" if self.phase == "backward" else "in"
+            at = f"{where} {self.module}: " if self.place else ""
             said.append(f"{at}{self.cause}")
             if self.sample is not None:
                 said.append(f"sample {self.sample} of the batch meets it")
+        overflow = (self.precision or {}).get("overflow")
+        if overflow:
+            said.append(
+                f"in FP32 the {overflow['operation']} in {overflow['module']} reaches "
+                f"{overflow['largest']:.3g}, more than {overflow['dtype'].upper()} holds"
+            )
         return "; ".join(said)
 
 
@@ -98,6 +107,7 @@ def finding_of(inspections: Mapping[int, Mapping[str, Any]], bad_steps: Iterable
                 kind=str(where["kind"]),
                 cause=str(where["cause"]),
                 fix=str(where["fix"]),
+                precision=seen.get("precision"),
             )
     return finding
 

@@ -11,6 +11,7 @@ WITHOUT_BATCH = "without the suspect batch"
 FP32 = "fp32"
 LR_HALF = "lr/2"
 LR_TENTH = "lr/10"
+LR_THOUSANDTH = "lr/1000"
 LR_BEFORE = "lr of before its jump"
 FRESH_OPTIMIZER = "fresh optimizer state"
 CLIPPED = "gradient clipping"
@@ -28,6 +29,7 @@ CHANGES = (
     FP32,
     LR_HALF,
     OLD_WEIGHTS,
+    LR_THOUSANDTH,
     CLIPPED,
     OTHER_SEED,
 )
@@ -159,6 +161,9 @@ def _learning_rate(effects: Mapping[str, Effect], cured: set[str]) -> Diagnosis 
         text = "it is gone with the learning rate from before its jump"
         return Diagnosis(root_cause="learning_rate", confidence=0.9, because=text)
     rates = cured & {LR_HALF, LR_TENTH}
+    if not rates and LR_THOUSANDTH in cured and OLD_WEIGHTS not in cured:
+        text = "it is gone at lr/1000, and no smaller change of the updates cures it"
+        return Diagnosis(root_cause="learning_rate", confidence=0.7, because=text)
     if not rates and CLIPPED not in cured:
         if OLD_WEIGHTS in cured or not _put_off(effects):
             return None

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ from supervisor.numerics.nonfinite_report import (
     state_of,
 )
 from supervisor.numerics.op_watch import Birth, OpWatch
+from supervisor.numerics.state_kept import state_kept
 from supervisor.numerics.tensor_tree import is_float, tensors_in
 
 
@@ -29,9 +29,9 @@ def find_nonfinite(
 ) -> NonfiniteReport:
     """Runs one forward and backward pass and finds where NaN or an infinity came from.
 
-    Parameters, buffers, gradients, hooks and the random state are afterwards as before; gradients
-    are computed beside ``.grad``. Infinities that end in finite results (attention masks) do not
-    count. Every operation is checked, so this is slow.
+    Parameters, buffers, gradients, attributes, hooks and the random state are afterwards as
+    before; gradients are computed beside ``.grad``. Infinities that end in finite results
+    (attention masks) do not count. Every operation is checked, so this is slow.
 
     Args:
         model: in the mode (train or eval) in which it fails.
@@ -50,7 +50,7 @@ def find_nonfinite(
     trace = ModuleTrace(model)
     watch = OpWatch(trace)
     try:
-        with _state_kept(model), torch.enable_grad(), trace, watch:
+        with state_kept(model), torch.enable_grad(), trace, watch:
             birth = _passes(model, batch, loss_fn, trace, watch)
     except UsageError:
         raise
@@ -96,20 +96,6 @@ def _backward(
     weights = [torch.full_like(root, 1.0 / max(root.numel(), 1)) for root in roots]
     gradients = torch.autograd.grad(roots, parameters, weights, allow_unused=True)
     return first_birth([gradient for gradient in gradients if gradient is not None], watch)
-
-
-@contextmanager
-def _state_kept(model: nn.Module) -> Iterator[None]:
-    """Puts buffers (running statistics) and the random state back."""
-    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
-    devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
-    with torch.random.fork_rng(list(devices)):
-        try:
-            yield
-        finally:
-            with torch.no_grad():
-                for buffer, kept in buffers:
-                    buffer.copy_(kept)
 
 
 def _split(batch: Any, loss_fn: Callable[..., Any] | None) -> tuple[Any, tuple[Any, ...]]:

@@ -13,6 +13,7 @@ import jinja2
 from markupsafe import Markup
 
 from supervisor.report.crash_report import CrashReport
+from supervisor.report.explained import explained
 from supervisor.report.figures import count, duration, number, show
 from supervisor.report.plots import Picture
 from supervisor.version import __version__
@@ -66,7 +67,7 @@ def _environment(*, autoescape: bool) -> jinja2.Environment:
     )
     environment.filters.update(
         figure=_figure, duration=_cost, words=_in_words, md=escape_markdown, fence=_fence,
-        clocktime=_clocktime, percent=_percent,
+        clocktime=_clocktime, percent=_percent, share=_share,
     )  # fmt: skip
     environment.globals["count"] = count
     return environment
@@ -101,26 +102,9 @@ def _words(report: CrashReport) -> dict[str, Any]:
     return {
         "parts": parts,
         "tone": TONES.get(report.end, "info"),
-        "explain": _explain(report),
+        "explain": explained(report.explain),
         "tool_version": __version__,
         "run_name": Path(report.run_dir).name,
-    }
-
-
-def _explain(report: CrashReport) -> dict[str, Any] | None:
-    """Returns explain.json with all the fields that the templates read, whatever it holds."""
-    if not report.explain:
-        return None
-    replays = report.explain.get("replays")
-    replays = replays if isinstance(replays, list) else []
-    fields = ("summary", "root_cause", "confidence", "sample", "module", "operation")
-    return {
-        **{name: report.explain.get(name) for name in fields},
-        "replays": [
-            {name: row.get(name) for name in ("change", "crashed", "at_step")}
-            for row in replays
-            if isinstance(row, dict)
-        ],
     }
 
 
@@ -144,6 +128,14 @@ def _percent(value: Any) -> str:
     if not math.isfinite(share):
         return "–"
     return f"{share:.0f} %" if share >= 10 or share == 0 else f"{share:.1f} %"
+
+
+def _share(value: Any) -> str:
+    """As `_percent`, for errors: small ones with two digits, ``infinite`` where there is none."""
+    share = 100 * number(value)
+    if math.isinf(share):
+        return "infinite"
+    return f"{share:.2g} %" if abs(share) < 10 else _percent(value)
 
 
 def _clocktime(value: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from supervisor.numerics.state_kept import state_kept
 from supervisor.worker.anomaly_scene import named_tensors
 
 _Test: TypeAlias = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], bool]
@@ -97,7 +98,7 @@ def _bisect(
         return sick(model, pytree.tree_map(cut, args), pytree.tree_map(cut, dict(kwargs)))
 
     first, last = 0, rows
-    with _kept(model):
+    with state_kept(model):
         if not is_sick(first, last):
             return None
         while last - first > 1:
@@ -130,16 +131,3 @@ def _bad_gradient(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
 
 def _all_finite(tensors: Iterable[torch.Tensor]) -> bool:
     return all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
-
-
-@contextlib.contextmanager
-def _kept(model: nn.Module) -> Iterator[None]:
-    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
-    devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
-    with torch.random.fork_rng(list(devices)):
-        try:
-            yield
-        finally:
-            for buffer, value in buffers:
-                with torch.no_grad():
-                    buffer.copy_(value)

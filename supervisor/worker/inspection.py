@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,11 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from supervisor.errors import SupervisorError
+from supervisor.numerics.model_call import bare_model
+from supervisor.numerics.model_copy import copy_of
 from supervisor.numerics.nonfinite_report import sick_tensor, state_of
+from supervisor.numerics.precision_view import low_precision_of, view_precision
 from supervisor.numerics.step_watch import StepWatch
 from supervisor.storage.private_files import write_json
 from supervisor.training_state.registry import Registry
@@ -43,6 +48,7 @@ class Inspection:
         self._probing = False
         self._watch: StepWatch | None = None
         self._take_off: Callable[[], None] | None = None
+        self._copies: dict[int, nn.Module] = {}
 
     def begin(self, step: int, capture: str | None = None) -> None:
         """Called at the boundary before the step, within its first forward."""
@@ -53,10 +59,12 @@ class Inspection:
             "sample_reason": "",
             "sample_is_odd": False,
             "nonfinite": None,
+            "precision": None,
             "same_batch": self._is_captured(capture),
             "gradients": {},
             "activations": {},
         }
+        self._copies = _copies_in_low_precision(self._registry.models.values())
         self._watch = StepWatch(self._registry.models, self._registry.optimizers.values())
         self._watch.prepare()
         self._take_off = hand_over_backward(self._watch.before_backward, self._watch.after_backward)
@@ -88,6 +96,7 @@ class Inspection:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        self._copies.clear()
 
     def _is_captured(self, capture: str | None) -> bool | None:
         """Whether the loader's batch is the captured one; None if that cannot be told."""
@@ -118,6 +127,7 @@ class Inspection:
         self._probing = True
         try:
             culprit = culprit_sample(model, args, kwargs, batch)
+            self._seen["precision"] = _precision(self._copies.get(id(model)), args, kwargs)
         finally:
             self._probing = False
         self._seen |= {
@@ -150,6 +160,27 @@ class Inspection:
 
     def _write(self) -> None:
         write_json(self._folder / f"step_{self._seen['step']}.json", self._seen)
+
+
+def _copies_in_low_precision(models: Iterable[nn.Module]) -> dict[int, nn.Module]:
+    """Copies from before our hooks: these must not run in a comparison."""
+    copies = {}
+    for model in models:
+        with contextlib.suppress(SupervisorError):  # it cannot be copied
+            if low_precision_of(model) is not None:
+                copies[id(model)] = copy_of(bare_model(model))
+    return copies
+
+
+def _precision(
+    model: nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Any] | None:
+    if model is None:
+        return None
+    with contextlib.suppress(Exception):  # anything that a user's forward raises, or no memory
+        view = view_precision(model, args, kwargs)
+        return None if view is None else view.to_dict()
+    return None
 
 
 def _figures(tensor: torch.Tensor) -> dict[str, float]:

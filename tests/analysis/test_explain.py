@@ -21,6 +21,7 @@ from supervisor.analysis.explain_rules import (
     LR_BEFORE,
     LR_HALF,
     LR_TENTH,
+    LR_THOUSANDTH,
     OLD_WEIGHTS,
     OTHER_SEED,
     RESHUFFLED,
@@ -118,6 +119,7 @@ def test_what_an_identical_replay_does_not_repeat_was_transient(tmp_path: Path) 
         "module",
         "operation",
         "summary",
+        "precision",
     }
 
 
@@ -139,6 +141,8 @@ def test_what_cures_it_is_the_cause(cause: str) -> None:
         ({CLIPPED: Effect.CURED, LR_HALF: Effect.SAME}, 30, "learning_rate"),
         (SAME | {LR_BEFORE: Effect.CURED}, 30, "learning_rate"),
         (SAME | {LR_TENTH: Effect.MOVED, CLIPPED: Effect.MOVED}, 30, "learning_rate"),
+        (SAME | {LR_THOUSANDTH: Effect.CURED}, 30, "learning_rate"),
+        (SAME | {LR_THOUSANDTH: Effect.CURED, OLD_WEIGHTS: Effect.CURED}, 30, "weights"),
         (SAME | {RESHUFFLED: Effect.MOVED}, 30, "data"),
         (dict.fromkeys(SAME, Effect.CURED), 30, "learning_rate"),
         ({}, 30, "unknown"),

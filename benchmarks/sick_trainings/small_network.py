@@ -1,13 +1,11 @@
-"""Trainings that fall sick for one known cause, for `benchmarks.diagnosis`.
+"""The first sick trainings: one small network on 960 samples in batches of 8, sick at step 60.
 
-All are one small network on 960 samples in batches of 8, sick at about step 60 of 90. What is put
-into the places of `_TRAINING` is the sickness; where it sits is written beside it as the truth that
-`supervisor explain` has to find by itself.
+What is put into the places of `_TRAINING` is the sickness; where it sits is written beside it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from benchmarks.sick_trainings.sick_training import SickTraining
 
 _TRAINING = """
 import contextlib
@@ -51,27 +49,6 @@ _MIDDLE = """class Middle(nn.Sequential):
 _CHECK = "if not torch.isfinite(loss): raise FloatingPointError(f'loss {loss} at step {step}')"
 _FP16 = "torch.autocast('cpu', torch.float16)"
 _BF16 = "torch.autocast('cpu', torch.bfloat16)"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SickTraining:
-    """One script and the truth about it.
-
-    Attributes:
-        cause: the root cause as `supervisor explain` calls it.
-        text: of the script.
-        faults: config key `faults` of the run; empty for a script that is sick by itself.
-        sample: place of the guilty sample in its batch; None without one.
-        modules, operations: any of these is right; empty where no module or operation is to blame.
-    """
-
-    name: str
-    cause: str
-    text: str
-    faults: str = ""
-    sample: int | None = None
-    modules: tuple[str, ...] = ()
-    operations: tuple[str, ...] = ()
 
 
 def _script(
@@ -143,7 +120,7 @@ _DISTANCE = _middle(
     "self.scale, self.mix = nn.Parameter(torch.ones(16)), nn.Linear(1, 16)",
 )
 
-SICK_TRAININGS = (
+SMALL_NETWORK = (
     SickTraining(
         name="NaN in one sample",
         cause="data",
