@@ -1,6 +1,7 @@
 """The scorecard of the crash predictor on the corpus, beside published rules.
 
     python -m benchmarks.scorecard CORPUS [--split test] [--without gan] [--json FILE]
+        [--pictures FOLDER]
 
 CORPUS is a folder made by `python -m benchmarks.corpus`. Every judge sees the same records; ours is
 the pipeline of a live run. An alarm is false at a healthy step, and finds a crash from 20 steps
@@ -20,6 +21,7 @@ from benchmarks.scorecard.calibration import reliability
 from benchmarks.scorecard.card import card, grouped
 from benchmarks.scorecard.labelled_run import load_runs
 from benchmarks.scorecard.measurement import LIVE, OURS, Measurement, measure
+from benchmarks.scorecard.picture import draw
 from benchmarks.scorecard.print_card import print_card
 from benchmarks.scorecard.roc import partial_areas, sweep
 
@@ -56,6 +58,7 @@ def main() -> None:
     parser.add_argument("--split", choices=[*SPLITS, "all"], default="all")
     parser.add_argument("--without", default="", help="architecture to leave out")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--pictures", type=Path, help="write scorecard_SPLIT.png there")
     arguments = parser.parse_args()
     splits = SPLITS if arguments.split == "all" else (arguments.split,)
     measured = [
@@ -65,8 +68,12 @@ def main() -> None:
     ]
     document = {}
     for split in splits:
-        document[split] = score([m for m in measured if m.run.split == split])
+        part = [m for m in measured if m.run.split == split]
+        document[split] = score(part)
         print_card(split, document[split])
+        if arguments.pictures:
+            path = arguments.pictures / f"scorecard_{split}.png"
+            draw(split, part, document[split], path)
     if arguments.json:
         arguments.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
 

@@ -14,6 +14,7 @@ from supervisor.prediction.calibration import calibrate
 MOST_FALSE = 5.0
 """False alarms per 10,000 healthy steps up to which the area counts."""
 
+GRID = np.linspace(0.0, MOST_FALSE, 51)
 RESAMPLES = 1000
 MULTIPLES = tuple(float(m) for m in np.geomspace(0.4, 200, 28))
 OWN_LINES = tuple(calibrate(evidence / 100) for evidence in range(30, 100))
@@ -69,12 +70,23 @@ def partial_areas(
     return result
 
 
+def curve(measured: Sequence[Measurement], one: Sweep) -> tuple[np.ndarray, np.ndarray]:
+    """(false alarms per 10,000 healthy steps, recall at the best line with no more of them)."""
+    healthy = np.array([m.run.healthy.sum() for m in measured], dtype=float)
+    crashed = np.array([m.run.outcome.crashed for m in measured], dtype=float)
+    return GRID, _curves(one, np.ones((1, len(measured))), healthy, crashed)[0]
+
+
 def _areas(one: Sweep, weights: np.ndarray, healthy: np.ndarray, crashed: np.ndarray) -> np.ndarray:
+    return _curves(one, weights, healthy, crashed).mean(axis=1)
+
+
+def _curves(
+    one: Sweep, weights: np.ndarray, healthy: np.ndarray, crashed: np.ndarray
+) -> np.ndarray:
     false = 1e4 * weights @ one.false.T / (weights @ healthy)[:, None]
     recall = weights @ one.found.T / np.maximum(1.0, weights @ crashed)[:, None]
-    grid = np.linspace(0.0, MOST_FALSE, 51)
-    reached = np.where(false[:, :, None] <= grid, recall[:, :, None], 0.0)
-    return reached.max(axis=1).mean(axis=1)
+    return np.where(false[:, :, None] <= GRID, recall[:, :, None], 0.0).max(axis=1)
 
 
 def _interval(values: np.ndarray) -> list[float]:

@@ -50,8 +50,9 @@ class Departure:
         linear: judge the values as they are (a reward's negative), not their logarithms.
 
     Attributes:
-        distance: how far the level is above the best one, 1.0 at the line; 0 while unknown. From
-            the first negative value on nothing is judged in the log domain.
+        distance: how far the level is above the best one, 1.0 at the line; 0 while unknown, and
+            for a rise that is too small for any line. From the first negative value on nothing is
+            judged in the log domain.
     """
 
     def __init__(self, *, linear: bool = False) -> None:
@@ -81,7 +82,17 @@ class Departure:
         values = self._values
         count = len(values)
         if self._seen >= MIN_VALUES:
-            value = self._clip(value, self._sum / count)
+            level = self._sum / count
+            noise = self._noise
+            off = value - level if value > level else level - value
+            if off > 4.0 * noise:
+                off = 4.0 * noise
+            # 1.2533 x mean deviation = 1 sigma of a normal distribution.
+            share = 1.0 / (MEMORY if self._seen > MEMORY else self._seen)
+            fresh = noise + (1.2533 * off - noise) * share
+            self._noise = fresh if fresh > self._floor else self._floor
+            if value > level + CLIP * noise:
+                value = level + CLIP * noise
         self._seen += 1
         values.append(value)
         self._sum += value
@@ -96,25 +107,18 @@ class Departure:
             self._sum -= values.popleft()
         self._judge(self._sum / WINDOW)
 
-    def _clip(self, value: float, level: float) -> float:
-        """Takes `value` into the noise; 1.2533 x mean deviation = 1 sigma of a normal one."""
-        noise = self._noise
-        off = abs(value - level)
-        if off > 4.0 * noise:
-            off = 4.0 * noise
-        noise += (1.2533 * off - noise) / min(MEMORY, self._seen)
-        top = level + CLIP * self._noise
-        self._noise = noise if noise > self._floor else self._floor
-        return value if value < top else top
-
     def _judge(self, level: float) -> None:
         levels = self._levels
         levels.append(level)
         if len(levels) <= WINDOW:
             return
-        best = self._best = min(self._best, levels.popleft())
+        best = levels.popleft()
+        if best < self._best:
+            self._best = best
+        else:
+            best = self._best
         rise = level - best
-        if rise <= 0.0:
+        if rise <= (0.0 if self._linear else RISE):
             self.distance = 0.0
             self._above = 0
             return
