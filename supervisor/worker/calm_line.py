@@ -43,7 +43,7 @@ class CalmLine:
             and len(self._losses) == RECENT
             and record.loss <= self._highest_loss
             and (record.grad_norm <= self._highest_norm or not record.grad_norm_seen)
-            and not record.observed
+            and (not record.observed or all(map(math.isfinite, record.observed.values())))
             and not record.scaler_skipped
             and record.batch_size == last.batch_size
             and (record.loss_scale == last.loss_scale or math.isnan(last.loss_scale))
