@@ -43,7 +43,7 @@ def execute(args: argparse.Namespace) -> int:
             (alarm.step, f"{alarm.risk:.2f}", f"{alarm.calibrated:.0%}", alarm.reason)
             for alarm in result.alarms
         ]
-        print_table(("ALARM AT", "RISK", "OF 100 SUCH CRASH SOON", "REASON"), rows)
+        print_table(("ALARM AT", "RISK", "CRASH IN 20 STEPS", "REASON"), rows)
     if result.decisions:
         print()
         plan = [
