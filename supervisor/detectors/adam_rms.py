@@ -3,28 +3,54 @@
 from __future__ import annotations
 
 from supervisor.detectors.observed_line import ObservedLineDetector
+from supervisor.detectors.statistics.robust_window import RobustWindow
 from supervisor.records import Alert, Cause, Severity, StepRecord
+
+MIN_LOOKS = 20
 
 
 class AdamRmsDetector(ObservedLineDetector):
-    """RMS of the gradient over Adam's second moment, from the observed value ``adam_rms``.
+    """RMS of the gradient over Adam's second moment, from the looks (``adam_rms``).
 
     sqrt(mean(g^2 / max(v, eps^2))) of the worst tensor is about 1 when the second moment is up to
-    date; above 2.3 it is stale, and a loss spike followed within 1-8 steps (arXiv 2304.13013).
+    date; above 2.3 it is stale, and a loss spike followed within 1-8 steps (arXiv 2304.13013). That
+    is for large batches: small ones are noisier, up to 3.7 in healthy runs of benchmarks/corpus, so
+    the value must also exceed what is usual in this run.
 
     Args:
         line: value from which the second moment counts as stale.
-        patience: observations in a row.
+        over_usual: times the highest of the last `window` looks that were not beyond the line.
+        window: looks.
+        patience: looks in a row.
     """
 
     name = "adam_rms"
     key = "adam_rms"
+    _state = (*ObservedLineDetector._state, "_usual")
 
-    def __init__(self, *, line: float = 2.3, patience: int = 1) -> None:
+    def __init__(
+        self,
+        *,
+        line: float = 2.3,
+        over_usual: float = 1.5,
+        window: int = 100,
+        patience: int = 1,
+    ) -> None:
+        self.over_usual = over_usual
+        self.window = window
         super().__init__(line=line, patience=patience)
 
+    def _begin(self) -> None:
+        super()._begin()
+        self._usual = RobustWindow(self.window)
+
     def closeness(self, value: float) -> float:
-        return value / self.line
+        usual = self._usual
+        known = usual.highest if len(usual) >= MIN_LOOKS else self.line
+        closeness = value / max(self.line, self.over_usual * known)
+        if closeness < 1.0:
+            usual.add(value)
+        return closeness
 
     def describe(self, record: StepRecord, value: float) -> Alert:
         return self.alert(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from supervisor.detectors.dotted_path import load_dotted
 from supervisor.errors import ConfigError
 from supervisor.records import Alert
 
@@ -21,9 +21,8 @@ def load_alert_handlers(paths: Sequence[str]) -> list[Callable[[Alert], Any]]:
 
 def _load(index: int, path: str) -> Callable[[Alert], Any]:
     where = f"alert_handlers[{index}]: {path}"
-    module, _, name = path.rpartition(".")
     try:
-        found = getattr(importlib.import_module(module), name)
+        found = load_dotted(path)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"{where}: {error}: give an importable dotted path") from error
     if not callable(found):

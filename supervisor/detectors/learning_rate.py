@@ -92,11 +92,11 @@ class LearningRateDetector(Detector):
 
     @staticmethod
     def _is_scheduled_cut(ratio: float) -> bool:
+        if not ratio < 1.0:
+            return False
         twentieths = ratio * 20.0
         is_round = twentieths > 0.98 and abs(twentieths - round(twentieths)) < 0.02
-        return ratio < 1.0 and (
-            is_round or any(abs(ratio * factor - 1.0) < 0.02 for factor in (3, 100))
-        )
+        return is_round or any(abs(ratio * factor - 1.0) < 0.02 for factor in (3, 100))
 
     def _out_of_range(self, record: StepRecord, rate: float) -> Alert:
         line = self.high if rate > self.high else self.low

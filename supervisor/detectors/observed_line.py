@@ -14,16 +14,19 @@ HOLD_STEPS = 10
 """Steps without the value after which its score is forgotten: what was seen of Adam's update leads
 the loss by 1 to 8 steps (arXiv 2304.13013), and says nothing of later ones."""
 
+CALM = 0.8
+"""A value that goes up and down about its line is one excursion."""
+
 
 class ObservedLineDetector(Detector):
     """Alerts when an observed value is beyond a line for `patience` observations in a row.
 
-    The same excursion is reported once. A subclass names the value and says what it means. The
-    alert's metadata names the value (``figure``).
+    The same excursion is reported once; it ends when the value is `CALM` of the line. A subclass
+    names the value and says what it means. The alert's metadata names the value (``figure``).
     """
 
     key: ClassVar[str]
-    _state = ("_count", "_absent")
+    _state: ClassVar[tuple[str, ...]] = ("_count", "_absent", "_told")
 
     def __init__(self, *, line: float, patience: int) -> None:
         self.line = line
@@ -33,6 +36,7 @@ class ObservedLineDetector(Detector):
     def _begin(self) -> None:
         self._count = 0
         self._absent = 0
+        self._told = False
 
     def update(self, record: StepRecord) -> Alert | None:
         value = record.observed.get(self.key) if record.observed else None
@@ -45,8 +49,11 @@ class ObservedLineDetector(Detector):
         self._absent = 0
         closeness = max(0.0, min(10.0, self.closeness(value)))
         self._count = self._count + 1 if closeness >= 1.0 else 0
-        self.score = closeness if self._count >= self.patience else min(closeness, 0.9)
-        if self._count != self.patience:
+        is_beyond = self._count >= self.patience
+        self.score = closeness if is_beyond else min(closeness, 0.9)
+        fresh = is_beyond and not self._told
+        self._told = is_beyond or (self._told and closeness > CALM)
+        if not fresh:
             return None
         alert = self.describe(record, value)
         return replace(alert, metadata={**alert.metadata, "figure": self.key})

@@ -10,6 +10,15 @@ from supervisor.records import Alert, Cause, Severity, StepRecord
 
 LEVELS = ("", "yellow", "orange", "red")
 
+TREND_STEPS = 50
+"""A KL that is given up falls to a third in so many steps and less; one that is annealed takes
+hundreds."""
+
+STILL_FALLING = 0.7
+
+EXPECTED_WITHIN = 200
+"""Steps; looks inside a model are rarer than that only where steps are a millisecond long."""
+
 
 class PosteriorCollapseDetector(Detector):
     """Counts indicators of posterior collapse among the observed values.
@@ -18,26 +27,43 @@ class PosteriorCollapseDetector(Detector):
     not observed is no indicator. Yellow is one indicator, orange several, red several at
     `confirm` looks in a row: then the model is worth saving as it was before.
 
+    The fixed lines are crossed when little is left. Two relative ones come first, so that red does
+    too: a KL that has lost most of its best level, and one that has halved within `TREND_STEPS`.
+
     Args:
         kl_below: KL of the posterior from the prior, nats.
         variance_below: mean variance of the latent means.
+        kl_share_below: KL as a share of its highest since the warm-up.
         active_below: share of active units; a unit is active when the variance over the data of
             its posterior mean exceeds 0.01 (Burda et al., 2015).
         recon_slope_above: rise of the reconstruction loss per step.
-        window: looks' steps for that slope.
+        window: observations for that slope.
         every: steps between looks; 0 adapts: 100 before step 1,000, 50 before 5,000, then 20.
         confirm: looks in a row with several indicators that make red.
         patience: looks in a row after which to stop is suggested (metadata ``suggest_stop``).
         warmup_steps: steps without judgement, while the KL term is annealed.
+        expected: latents ought to be there; if none was seen `EXPECTED_WITHIN` steps after the
+            warm-up, that is said once.
     """
 
     name = "posterior_collapse"
-    _state = ("_recon", "_next", "_count", "_level", "_detections", "_now")
+    _state = (
+        "_recon",
+        "_steps",
+        "_kl",
+        "_best_kl",
+        "_next",
+        "_count",
+        "_level",
+        "_detections",
+        "_missed",
+    )
 
     def __init__(
         self,
         *,
         kl_below: float = 0.01,
+        kl_share_below: float = 0.2,
         variance_below: float = 0.1,
         active_below: float = 0.1,
         recon_slope_above: float = 0.001,
@@ -46,8 +72,10 @@ class PosteriorCollapseDetector(Detector):
         confirm: int = 3,
         patience: int = 200,
         warmup_steps: int = 100,
+        expected: bool = False,
     ) -> None:
         self.kl_below = kl_below
+        self.kl_share_below = kl_share_below
         self.variance_below = variance_below
         self.active_below = active_below
         self.recon_slope_above = recon_slope_above
@@ -56,34 +84,56 @@ class PosteriorCollapseDetector(Detector):
         self.confirm = confirm
         self.patience = patience
         self.warmup_steps = warmup_steps
+        self.expected = expected
         self._begin()
 
     def _begin(self) -> None:
         self._recon: deque[float] = deque(maxlen=self.window)
+        self._steps: deque[int] = deque(maxlen=self.window)
+        self._kl: deque[tuple[int, float]] = deque()
+        self._best_kl = 0.0
         self._next = self.warmup_steps
         self._count = 0
         self._level = 0
         self._detections = 0
-        self._now = 0
+        self._missed = not self.expected
 
     def update(self, record: StepRecord) -> Alert | None:
         observed = record.observed
         if not observed:
-            return None
+            return None if self._missed else self._tell_missing(record)
         recon = observed.get("recon_loss", math.nan)
         if abs(recon) < 1e150:
             self._recon.append(recon)
+            self._steps.append(record.step)
         seen = [n for n in ("kl", "latent_variance", "active_units") if n in observed]
-        self._now += 1
-        if not seen or self._now < self._next:
+        if not seen:
+            return None if self._missed else self._tell_missing(record)
+        self._missed = True
+        self._remember_kl(record.step, observed.get("kl", math.nan))
+        if record.step < self._next:
             return None
-        self._next = self._now + (self.every or self._interval())
+        self._next = record.step + (self.every or self._interval(record.step))
         return self._look(record)
 
-    def _interval(self) -> int:
-        if self._now < 1000:
+    def _interval(self, step: int) -> int:
+        if step < 1000:
             return 100
-        return 50 if self._now < 5000 else 20
+        return 50 if step < 5000 else 20
+
+    def _tell_missing(self, record: StepRecord) -> Alert | None:
+        if record.step < self.warmup_steps + EXPECTED_WITHIN:
+            return None
+        self._missed = True
+        return self.alert(
+            record,
+            severity=Severity.LOW,
+            category="collapse",
+            kind="no_latents",
+            cause=Cause.OTHER,
+            message="no latents were seen, so a collapse cannot be: name the model's outputs or "
+            "layers mu and logvar, or call supervisor.observe(mu=..., logvar=..., recon_loss=...)",
+        )
 
     def _look(self, record: StepRecord) -> Alert | None:
         found = self._indicators(record)
@@ -111,9 +161,32 @@ class PosteriorCollapseDetector(Detector):
             for name, line in lines.items()
             if record.observed.get(name, math.nan) < line
         }
+        found |= self._fall(float(record.observed.get("kl", math.nan)))
         slope = self._slope()
         if slope > self.recon_slope_above:
             found["recon_slope"] = slope
+        return found
+
+    def _remember_kl(self, step: int, kl: float) -> None:
+        if not 0.0 <= kl < 1e150 or step < self.warmup_steps:
+            return
+        self._best_kl = max(self._best_kl, kl)
+        self._kl.append((step, kl))
+        while len(self._kl) > 1 and self._kl[1][0] <= step - TREND_STEPS:
+            self._kl.popleft()  # the first is the newest of those that are old enough
+
+    def _fall(self, kl: float) -> dict[str, float]:
+        """The relative indicators; a KL that was annealed and has settled has none."""
+        if not self._kl or not kl >= 0.0:
+            return {}
+        step, earlier = self._kl[0]
+        if self._kl[-1][0] - step < TREND_STEPS or kl > STILL_FALLING * earlier:
+            return {}
+        found = {}
+        if kl < self.kl_share_below * self._best_kl:
+            found["kl_share"] = kl / self._best_kl
+        if kl < 0.5 * earlier:
+            found["kl_trend"] = kl / earlier
         return found
 
     def _slope(self) -> float:
@@ -121,9 +194,10 @@ class PosteriorCollapseDetector(Detector):
         count = len(self._recon)
         if count < self.window or count < 2:
             return 0.0
-        middle = 0.5 * (count - 1)
-        top = math.fsum((i - middle) * value for i, value in enumerate(self._recon))
-        return top / (count * (count * count - 1) / 12.0)
+        middle = math.fsum(self._steps) / count
+        spread = math.fsum((step - middle) ** 2 for step in self._steps)
+        pairs = zip(self._steps, self._recon, strict=True)
+        return math.fsum((s - middle) * value for s, value in pairs) / spread if spread else 0.0
 
     def _report(self, record: StepRecord, level: int, found: dict[str, float], stop: bool) -> Alert:
         shown = ", ".join(f"{name} {value:.4g}" for name, value in found.items())

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from supervisor.detectors.base import Detector
+from supervisor.detectors.dotted_path import load_dotted
 from supervisor.errors import ConfigError
 
 BUILTIN: dict[str, str] = {
@@ -113,9 +113,8 @@ def _build(name: str, settings: dict[str, Any]) -> Detector:
 
 
 def _load(name: str, path: str) -> type[Detector]:
-    module, _, attribute = path.rpartition(".")
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        found = load_dotted(path)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(
             f"detectors.{name}.class: {path}: {error}: give an importable dotted path"

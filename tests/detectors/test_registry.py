@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from supervisor.detectors.alert_handlers import load_alert_handlers
 from supervisor.detectors.base import Detector
 from supervisor.detectors.registry import BUILTIN, build_detectors
 from supervisor.errors import ConfigError
@@ -60,3 +61,16 @@ def test_a_dotted_path_adds_a_detector_of_ones_own_under_its_key() -> None:
 def test_a_wrong_section_is_refused_with_advice(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         build_detectors(settings)
+
+
+def test_alert_handlers_are_functions_that_can_be_imported() -> None:
+    assert load_alert_handlers(["builtins.print"]) == [print]
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [("no.such.handler", "importable"), ("print", "importable"), ("math.pi", "not a function")],
+)
+def test_a_wrong_alert_handler_is_refused_with_its_place(path: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=rf"alert_handlers\[0\].*{said}"):
+        load_alert_handlers([path])

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from supervisor.worker.probes.returned_names import returned_names
+
 MEAN = re.compile(r"(^|_|\d)(mu|mean)(_|\d|$)")
 LOG_VARIANCE = re.compile(r"log_?(var|variance)|lnvar|log_?sigma_?(2|sq)|(^|_)var(_|$)")
 
@@ -36,10 +38,13 @@ PLAIN = ("entropy", "recon_loss", "value_loss")
 def exposed_values(module: nn.Module, output: Any) -> dict[str, Any]:
     """Returns what `output` of a root module, or the module itself, holds under a common name.
 
-    Outputs with names are mappings, named tuples, dataclasses and the like; a plain tuple is not
-    guessed at. A posterior may be an object with ``mean`` and ``logvar``.
+    Outputs with names are mappings, named tuples, dataclasses and the like; the parts of a plain
+    tuple have those of the return statement. A posterior may be an object with ``mean`` and
+    ``logvar``.
     """
     named = _named(output)
+    if not named and isinstance(output, tuple):
+        named = dict(zip(returned_names(module), output, strict=False))
     found = _latents(named) or _latents(
         {name: value for name, value in vars(module).items() if isinstance(value, torch.Tensor)}
     )

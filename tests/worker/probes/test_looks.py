@@ -132,6 +132,18 @@ class Answer(NamedTuple):
     z_log_var: torch.Tensor
 
 
+class Returning(nn.Module):
+    """As most autoencoders end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.decoder = nn.Linear(4, 6), nn.Linear(3, 4)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        mean, log_variance = self.encoder(x).chunk(2, dim=1)
+        return self.decoder(mean), mean, log_variance
+
+
 class Named(nn.Module):
     def __init__(self, output: Any) -> None:
         super().__init__()
@@ -151,8 +163,10 @@ def test_latents_and_rewards_are_found_under_common_names(switch: Switch) -> Non
     by_output = looked_at(Named(Answer(x, flat, flat)), x, switch)
     rewards = looked_at(Named({**pair, "entropy": torch.tensor([1.0, 3.0])}), x, switch)
     unnamed = looked_at(Named((x, flat, flat)), x, switch)
+    by_return = looked_at(Returning(), x, switch)
 
     assert by_parts["kl"] > 0.0
+    assert by_return["kl"] > 0.0
     assert (by_output["kl"], by_output["active_units"]) == (0.0, 0.0)
     assert (rewards["reward_margin"], rewards["reward_accuracy"]) == (1.0, 1.0)
     assert rewards["entropy"] == 2.0
