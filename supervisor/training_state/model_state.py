@@ -12,16 +12,28 @@ from supervisor.errors import CheckpointError
 from supervisor.training_state.plain_form import from_plain, to_plain
 from supervisor.training_state.tensors import local, outside_autograd, write_into
 
+_ORDINARY = (torch.Tensor, nn.Parameter)
 _TORCHS_OWN = (nn.Module.named_parameters, nn.Module.named_buffers)
 
 
 Named = dict[str, torch.Tensor]
 
 
-def named_tensors(model: nn.Module) -> tuple[Named, Named]:
+Parts = list[tuple[str, nn.Module]]
+
+
+def named_parts(model: nn.Module) -> Parts:
+    """Returns all submodules, those that lie in two places under both names."""
+    return list(model.named_modules(remove_duplicate=False))
+
+
+def named_tensors(model: nn.Module, parts: Parts | None = None) -> tuple[Named, Named]:
     """Returns all parameters and all buffers, non-persistent ones too, under ``state_dict`` names.
 
     Tied tensors appear under each of their names as one object.
+
+    Args:
+        parts: `named_parts`, where they are known already.
     """
     if (type(model).named_parameters, type(model).named_buffers) != _TORCHS_OWN:
         return (
@@ -30,7 +42,7 @@ def named_tensors(model: nn.Module) -> tuple[Named, Named]:
         )
     parameters: Named = {}
     buffers: Named = {}
-    for path, part in model.named_modules(remove_duplicate=False):  # one pass instead of two
+    for path, part in parts or named_parts(model):  # one pass instead of two
         prefix = f"{path}." if path else ""
         for found, own in ((parameters, part._parameters), (buffers, part._buffers)):
             for name, tensor in own.items():
@@ -50,7 +62,11 @@ def model_tensors(model: nn.Module) -> Named:
 def held_tensors(parameters: Named, buffers: Named) -> Named:
     lazy = (nn.UninitializedParameter, nn.UninitializedBuffer)
     found = parameters | buffers
-    return {name: local(t) for name, t in found.items() if not isinstance(t, lazy)}
+    return {
+        name: t if type(t) in _ORDINARY else local(t)
+        for name, t in found.items()
+        if type(t) not in lazy
+    }
 
 
 def check_model(where: str, model: nn.Module, saved: Mapping[str, torch.Tensor]) -> None:
@@ -124,9 +140,9 @@ def heal_buffers(model: nn.Module, saved: Mapping[str, torch.Tensor]) -> list[st
     return healed
 
 
-def modes(model: nn.Module) -> dict[str, bool]:
+def modes(parts: Parts) -> dict[str, bool]:
     """Returns the ``training`` flag of every submodule by its name."""
-    return {name: part.training for name, part in model.named_modules()}
+    return {name: part.training for name, part in parts}
 
 
 def restore_modes(model: nn.Module, saved: Mapping[str, bool]) -> None:
@@ -135,11 +151,11 @@ def restore_modes(model: nn.Module, saved: Mapping[str, bool]) -> None:
             part.training = saved[name]
 
 
-def extra_states(model: nn.Module, where: str, left_out: list[str]) -> dict[str, Any]:
+def extra_states(parts: Parts, where: str, left_out: list[str]) -> dict[str, Any]:
     """Returns what submodules with their own ``get_extra_state`` give, in plain form."""
     return {
         name: to_plain(part.get_extra_state(), f"{where}.{name} extra state", left_out)
-        for name, part in model.named_modules()
+        for name, part in parts
         if type(part).get_extra_state is not nn.Module.get_extra_state
     }
 

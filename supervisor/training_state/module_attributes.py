@@ -12,22 +12,34 @@ from typing import Any
 
 from torch import nn
 
+from supervisor.training_state.model_state import Parts, named_parts
 from supervisor.training_state.plain_form import from_plain, to_plain
 
 _ITEMS_LIMIT = 1000
 _INTERNAL = frozenset(vars(nn.Module()))
+_PLAIN_ALREADY = frozenset({bool, int, float, str, type(None)})
 _SCALARS = (bool, int, float, str, complex, type(None))
 
 
-def module_attributes(module: nn.Module) -> dict[str, Any]:
-    """Returns ``submodule:attribute`` → plain form, of scalars and short containers of them."""
+def module_attributes(module: nn.Module, parts: Parts | None = None) -> dict[str, Any]:
+    """Returns ``submodule:attribute`` → plain form, of scalars and short containers of them.
+
+    Args:
+        parts: `named_parts`, where they are known already.
+    """
     left_out: list[str] = []
-    return {path: to_plain(owner[name], path, left_out) for path, owner, name in _places(module)}
+    places = _places(parts or named_parts(module))
+    return {
+        path: owner[name]
+        if type(owner[name]) in _PLAIN_ALREADY
+        else to_plain(owner[name], path, left_out)
+        for path, owner, name in places
+    }
 
 
 def put_back_attributes(module: nn.Module, saved: Mapping[str, Any]) -> None:
     """Sets what `module_attributes` returned; lists, deques and dicts keep their identity."""
-    for path, owner, name in list(_places(module)):
+    for path, owner, name in list(_places(named_parts(module))):
         if path not in saved:
             continue
         value, live = from_plain(saved[path]), owner[name]
@@ -43,11 +55,12 @@ def put_back_attributes(module: nn.Module, saved: Mapping[str, Any]) -> None:
             owner[name] = value
 
 
-def _places(module: nn.Module) -> Iterator[tuple[str, dict[str, Any], str]]:
-    for path, part in module.named_modules():
-        for name, value in list(vars(part).items()):
-            if name not in _INTERNAL and _is_plain(value):
-                yield f"{path}:{name}", vars(part), name
+def _places(parts: Parts) -> Iterator[tuple[str, dict[str, Any], str]]:
+    for path, part in parts:
+        own = vars(part)
+        for name in sorted(own.keys() - _INTERNAL):
+            if _is_plain(own[name]):
+                yield f"{path}:{name}", own, name
 
 
 def _is_plain(value: Any) -> bool:

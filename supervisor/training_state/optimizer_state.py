@@ -11,6 +11,7 @@ from supervisor.errors import CheckpointError
 from supervisor.training_state.plain_form import from_plain, to_plain
 from supervisor.training_state.tensors import local, outside_autograd, write_into
 
+_PLAIN = frozenset({torch.Tensor, bool, int, float, str, type(None)})
 _OWN_ATTRIBUTES = frozenset({"defaults", "state", "param_groups"})
 
 
@@ -34,7 +35,10 @@ def capture_optimizer(
     for key, entries in optimizer.state.items():
         if id(key) in index_of:
             index = index_of[id(key)]
-            state[index] = to_plain(dict(entries), f"{where} state {index}", left_out)
+            if _PLAIN.issuperset(map(type, entries.values())):
+                state[index] = dict(entries)
+            else:
+                state[index] = to_plain(dict(entries), f"{where} state {index}", left_out)
         elif isinstance(key, str):
             shared[key] = to_plain(entries, f"{where} state {key}", left_out)
     groups = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from array import array
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,7 +20,7 @@ class RngState:
     def capture() -> dict[str, Any]:
         """Returns copies in plain form; CUDA only where it is in use already (it costs 1 s)."""
         version, words, gauss = random.getstate()
-        keys = torch.from_numpy(np.array(words, dtype=np.int64))
+        keys = torch.frombuffer(array("q", words), dtype=torch.int64)
         state = {
             "python": {"version": version, "words": keys, "gauss": gauss},
             "numpy": to_plain(np.random.get_state(legacy=False), "NumPy generator", []),

@@ -19,6 +19,7 @@ from supervisor.training_state.tensors import local, outside_autograd, walk_tens
 
 _GIB = 2**30
 _ORDINARY = (torch.Tensor, torch.nn.Parameter)
+_SCALARS = frozenset({bool, int, float, str, type(None)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,13 +64,44 @@ class _Copier:
         if isinstance(value, torch.Tensor):
             return self._copy_tensor(value, into)
         if isinstance(value, dict):
-            named = into if isinstance(into, dict) else {}
-            return {key: self.copy(item, named.get(key)) for key, item in value.items()}
+            return self._copy_dict(value, into if isinstance(into, dict) else {})
         if isinstance(value, (list, tuple)) and value:
+            if _SCALARS.issuperset(map(type, value)):
+                return type(value)(value)
             places = into if isinstance(into, (list, tuple)) else ()
             padded = [*places, *[None] * (len(value) - len(places))]
             return type(value)(self.copy(*pair) for pair in zip(value, padded, strict=False))
         return value
+
+    def _copy_dict(self, value: dict[Any, Any], into: dict[Any, Any]) -> dict[Any, Any]:
+        """Nearly all of a state lies here: what this loop does is what the walk costs."""
+        copied: dict[Any, Any] = {}
+        done, used, place = self._done, self._used, into.get
+        for key, item in value.items():
+            kind = type(item)
+            if kind in _SCALARS:
+                copied[key] = item
+            elif kind is torch.Tensor or kind is torch.nn.Parameter:
+                target = place(key)
+                if (
+                    type(target) is torch.Tensor
+                    and id(target) not in used
+                    and id(item) not in done
+                    and target.shape == item.shape
+                    and target.dtype is item.dtype
+                    and item.layout is target.layout is torch.strided
+                    and not item.is_cuda
+                ):
+                    used.add(id(target))
+                    done[id(item)] = (item, target)
+                    self._sources.append(item)
+                    self._targets.append(target)
+                    copied[key] = target
+                else:
+                    copied[key] = self._copy_tensor(item, target)
+            else:
+                copied[key] = self.copy(item, place(key))
+        return copied
 
     def finish(self) -> None:
         """Copies what was gathered, in one call: for small tensors the calls are the cost."""

@@ -63,7 +63,10 @@ class TrainingState:
         left_out: list[str] = []
         registry = self.registry
         models = registry.models
-        named = {name: model_state.named_tensors(model) for name, model in models.items()}
+        parts = {name: model_state.named_parts(model) for name, model in models.items()}
+        named = {
+            name: model_state.named_tensors(model, parts[name]) for name, model in models.items()
+        }
         in_models = {id(p) for parameters, _ in named.values() for p in parameters.values()}
 
         def each(kind: Mapping[str, Any], capture: Callable[[str, Any], Any]) -> dict[str, Any]:
@@ -80,7 +83,7 @@ class TrainingState:
             "format": FORMAT,
             "models": each(named, lambda _, found: model_state.held_tensors(*found)),
             "buffers": each(named, lambda _, found: list(found[1])),
-            "extra": each(models, lambda n, m: model_state.extra_states(m, n, left_out)),
+            "extra": each(parts, lambda n, p: model_state.extra_states(p, n, left_out)),
             "optimizers": each(
                 registry.optimizers,
                 lambda n, o: optimizer_state.capture_optimizer(o, n, left_out, in_models),
@@ -94,8 +97,8 @@ class TrainingState:
         if for_rollback:
             return state | {"left_out": left_out}
         state |= {
-            "modes": each(models, lambda _, m: model_state.modes(m)),
-            "attributes": each(models, lambda _, m: module_attributes(m)),
+            "modes": each(parts, lambda _, p: model_state.modes(p)),
+            "attributes": each(models, lambda n, m: module_attributes(m, parts[n])),
             "schedulers": each(registry.schedulers, state_dict),
             "rng": RngState.capture(),
         }
