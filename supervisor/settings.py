@@ -98,8 +98,9 @@ class FastForwardSettings:
     """Resume unmodified scripts exactly, by running their loop without the training."""
     tape_budget_mib: float = 1024.0
     """Disk for what a fast-forward needs to know; past it a resume is approximate."""
-    skip_loading: bool = False
-    """Leave out loading in a fast-forward; the loop must use batches as tensors only."""
+    skip_loading: Optional[bool] = None  # noqa: UP045
+    """Leave out loading in a fast-forward. None: where watching it showed that it changes nothing,
+    without loader workers. True: everywhere, on your word; false: nowhere."""
 
 
 @dataclass

@@ -27,6 +27,7 @@ EVENT_KINDS = (
     "hang_detected",
     "worker_exited",
     "restart",
+    "loading_needed",
     "resumed",
     "signal_received",
     "warning",

@@ -19,9 +19,7 @@ DEPTH_LIMIT = 6
 COUNT_LIMIT = 20_000
 _LONG = 1000
 """Longer containers are vocabularies and logs, walked only if they begin with a tensor."""
-_LIBRARY_FOLDERS = tuple(
-    folder for folder in sysconfig.get_paths().values() if folder != sys.prefix
-)
+LIBRARY_FOLDERS = tuple(folder for folder in sysconfig.get_paths().values() if folder != sys.prefix)
 _NEVER_WALKED = (torch.optim.Optimizer, type, types.ModuleType, types.FunctionType)
 
 
@@ -132,7 +130,7 @@ def is_users_class(kind: type) -> bool:
     file = getattr(module, "__file__", None)
     if kind.__module__ == "__main__":
         return True
-    return file is not None and not file.startswith(_LIBRARY_FOLDERS)
+    return file is not None and not file.startswith(LIBRARY_FOLDERS)
 
 
 _MODULE_INTERNALS = frozenset(vars(nn.Module()))

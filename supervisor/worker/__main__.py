@@ -18,6 +18,7 @@ from supervisor.storage.rundir import RunDirectory
 from supervisor.worker import current
 from supervisor.worker.leaving import WorkerLeaves
 from supervisor.worker.program import Program
+from supervisor.worker.start_over import remember_start
 from supervisor.worker.torch_arrival import TorchArrival
 
 _PR_SET_PDEATHSIG = 1
@@ -26,6 +27,7 @@ _PR_SET_PDEATHSIG = 1
 def main(arguments: list[str]) -> int:
     """Runs the program under supervision; returns the process's exit code."""
     options = _parse(arguments)
+    remember_start()
     rundir = RunDirectory(options.run_dir)
     die_with_parent()
     _dump_stacks_on_request(rundir, options.attempt, options.rank)

@@ -47,6 +47,7 @@ class Boundary:
         checkpointer: Checkpointer,
         clinic: Clinic,
         tape_offset: Callable[[], int],
+        pure_loading: Callable[[], list[int]],
         steps_recorded: Callable[[], int],
         grads_matter: Callable[[], bool],
         controls_state: Callable[[], dict[str, Any]],
@@ -62,6 +63,7 @@ class Boundary:
         self._checkpointer = checkpointer
         self._clinic = clinic
         self._tape_offset = tape_offset
+        self._pure_loading = pure_loading
         self._steps_recorded = steps_recorded
         self._grads_matter = grads_matter
         self._controls_state = controls_state
@@ -151,6 +153,7 @@ class Boundary:
         state = self._state.capture(held=held, include_grads=self._grads_matter())
         meta = {
             "tape_offset": self._tape_offset(),
+            "pure_loading": self._pure_loading(),
             "steps_recorded": self._steps_recorded(),
             "pipeline": self._clinic.pipeline.state_dict(),
             "controls": self._controls_state(),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,8 +23,10 @@ from supervisor.storage.tape import EntryKind, StepMark, TapeReader
 from supervisor.training_state.registry import Registry
 from supervisor.worker.boundary_clock import BoundaryClock
 from supervisor.worker.loader_skipping import NEAR_STEPS, LoaderSkipping
+from supervisor.worker.loading_proof import LoadingProof
 from supervisor.worker.moments import Call, Moments
 from supervisor.worker.recording import decode, replay_random
+from supervisor.worker.stand_in_guard import StandInGuard
 from supervisor.worker.step_probe import StepProbe, tensors_in
 from supervisor.worker.switch import Switch
 
@@ -34,7 +36,8 @@ class FastForward(Moments):
 
     Args:
         target: steps done at the checkpoint's boundary.
-        skip_loading: whether a batch may be another of the same shapes, see `LoaderSkipping`.
+        skips: numbers of the data sets whose batches may be others, see `LoaderSkipping`.
+        guard: follows those others, where there may be any.
         arrive: called at the target, within the first forward after it: restores and makes the
             live moments the current ones. Its argument is None, or why this is not the recorded
             run; then it is called at the next boundary, wherever that is.
@@ -47,7 +50,8 @@ class FastForward(Moments):
         registry: Registry,
         tape: TapeReader,
         target: int,
-        skip_loading: bool,
+        skips: Collection[int] = (),
+        guard: StandInGuard | None = None,
         arrive: Callable[[int, str | None], Moments],
     ) -> None:
         self.steps_done = 0
@@ -58,7 +62,13 @@ class FastForward(Moments):
         self._tape = tape
         self._target = target
         self._arrive = arrive
-        self._skipping = LoaderSkipping(tape, is_allowed=skip_loading)
+        self._guard = guard
+        self._skipping = LoaderSkipping(
+            tape,
+            switch,
+            allowed=skips if guard is not None else (),
+            handed_out=guard.hand_out if guard is not None else lambda batch: None,
+        )
         self._probe = StepProbe()
         self._outputs: dict[tuple[Any, ...], tuple[weakref.ref[Module], Any]] = {}
         self._unhide: Callable[[], None] | None = None
@@ -145,18 +155,25 @@ class FastForward(Moments):
             self._disprove(f"step {self.steps_done}: {error}")
             return call()
 
-    def fetch(self, indices: Any, call: Call, *, must_load: bool) -> Any:
+    def fetch(self, proof: LoadingProof, indices: Any, call: Call, *, must_load: bool) -> Any:
         if self.disproof is not None:
             return call()
-        self._switch.depth += 1
+        batch = None
         try:
-            is_near = must_load or self._target - self.steps_done <= NEAR_STEPS
-            return self._skipping.fetch(indices, call, must_load=is_near)
+            if not (must_load or self._is_near()):
+                batch = self._skipping.stand_in(proof, indices)
+            if batch is None:
+                batch = proof.watch(indices, call)
+                self._skipping.loaded(proof, indices, batch)
         except ReplayError as error:
             self._disprove(f"step {self.steps_done}: {error}")
-            return call()
-        finally:
-            self._switch.depth -= 1
+        return call() if batch is None else batch
+
+    def _is_near(self) -> bool:
+        """Whether batches are loaded in any case: before the first step they often become figures
+        that nobody puts back, such as a mean; near the target they may still be in use there."""
+        done = self.steps_done
+        return done == 0 or self._target - done <= NEAR_STEPS
 
     def skips_epoch(self, number: int) -> bool:
         return self.disproof is None and self._skipping.skips_epoch(number)
@@ -259,6 +276,8 @@ class FastForward(Moments):
         """This is not the recorded run: the next boundary is as good a place as any to go on."""
         if self.disproof is None:
             self.disproof = why
+            if self._guard is not None:
+                self._guard.disproved(why)
 
     # --- helpers -----------------------------------------------------------------------------
 

@@ -90,12 +90,16 @@ class HeldValues:
         return healed
 
     def _excluded(self) -> set[int]:
-        registry = self._registry
-        tensors: list[torch.Tensor] = []
-        for model in registry.models.values():
-            tensors += [*model.parameters(), *model.buffers()]
-            tensors += [p.grad for p in model.parameters() if p.grad is not None]
-        for optimizer in registry.optimizers.values():
-            tensors += [p for group in optimizer.param_groups for p in group["params"]]
-            tensors += [t for _, t in walk_tensors(list(optimizer.state.values()))]
-        return storages(tensors)
+        return storages(registry_tensors(self._registry))
+
+
+def registry_tensors(registry: Registry) -> list[torch.Tensor]:
+    """All tensors that a checkpoint holds with models and optimizers, and gradients."""
+    tensors: list[torch.Tensor] = []
+    for model in registry.models.values():
+        tensors += [*model.parameters(), *model.buffers()]
+        tensors += [p.grad for p in model.parameters() if p.grad is not None]
+    for optimizer in registry.optimizers.values():
+        tensors += [p for group in optimizer.param_groups for p in group["params"]]
+        tensors += [t for _, t in walk_tensors(list(optimizer.state.values()))]
+    return tensors

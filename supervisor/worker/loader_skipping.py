@@ -1,15 +1,15 @@
 """Batches that a fast-forward need not load, because their indices prove which they are.
 
-On only with `fast_forward.skip_loading`. The live run notes, for every batch that a map-style
-loader fetches: a checksum of the indices, the first values, the shapes, and the
-random states behind it. The replay draws the indices again, and hands out a copy of an earlier
-batch of the same shapes. What the script reads from it comes off the tape, as for any tensor.
+The live run notes, for every batch that a map-style loader fetches: a checksum of the indices, the
+first values, the shapes, and, where loading may draw, the random states behind it. The replay draws
+the indices again, and hands out a copy of an earlier batch of the same shapes. What the script
+reads from it comes off the tape, as for any tensor; `StandInGuard` sees to the rest.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,13 +19,17 @@ from torch.utils import _pytree as pytree
 
 from supervisor.errors import ReplayError
 from supervisor.storage.tape import EntryKind, TapeReader
+from supervisor.worker.loading_proof import LoadingProof
 from supervisor.worker.recording import replay_random
 from supervisor.worker.step_probe import first_tensor
+from supervisor.worker.switch import Switch
 
 NEAR_STEPS = 8
 """So many steps before the target everything is loaded: its batches may still be in use there,
 prefetched by the script, where no variable leads to them."""
 _HEAD_VALUES = 16
+_FORMS: dict[Any, str] = {}
+_MANY_FORMS = 1000
 _SIZES = struct.Struct("<QI")
 _EPOCH = struct.Struct("<q")
 
@@ -45,19 +49,17 @@ class FetchMark:
     form: str
 
     @classmethod
-    def of(cls, indices: Any, batch: Any) -> FetchMark:
-        first, form = first_tensor(batch), form_of(batch)
-        head = b"" if first is None or not form else _head(first).numpy().tobytes()
-        return cls(checksum(indices), head, form)
-
-    def pack(self) -> bytes:
-        return _SIZES.pack(self.indices, len(self.head)) + self.head + self.form.encode()
-
-    @classmethod
     def unpack(cls, data: bytes) -> FetchMark:
         indices, size = _SIZES.unpack_from(data)
         middle = _SIZES.size + size
         return cls(indices, data[_SIZES.size : middle], data[middle:].decode())
+
+
+def pack_mark(indices: Any, batch: Any) -> bytes:
+    """Returns the `FetchMark` of a batch as the tape keeps it."""
+    first, form = first_tensor(batch), form_of(batch)
+    head = b"" if first is None or not form else _head(first).numpy().tobytes()
+    return _SIZES.pack(checksum(indices), len(head)) + head + form.encode()
 
 
 class LoaderSkipping:
@@ -65,38 +67,71 @@ class LoaderSkipping:
 
     Args:
         tape: where the recorded run's fetches are.
-        is_allowed: whether a batch may be another one; otherwise all are loaded and only compared.
+        switch: what happens in here is not the script's.
+        allowed: numbers of the data sets whose batches may be others; those of the rest are loaded
+            and only compared.
+        handed_out: called with every batch that stands for another.
     """
 
-    def __init__(self, tape: TapeReader, *, is_allowed: bool) -> None:
+    def __init__(
+        self,
+        tape: TapeReader,
+        switch: Switch,
+        *,
+        allowed: Collection[int],
+        handed_out: Callable[[Any], None],
+    ) -> None:
         self._tape = tape
-        self._is_allowed = is_allowed
+        self._switch = switch
+        self._allowed = allowed
+        self._handed_out = handed_out
         self._earlier: dict[str, Any] = {}
-        self._early_epochs = _epochs_ended_early(tape) if is_allowed else set()
+        self._early_epochs = _epochs_ended_early(tape) if allowed else set()
 
-    def fetch(self, indices: Any, call: Callable[[], Any], *, must_load: bool) -> Any:
-        """Returns a batch of the recorded shapes, and sets the random states behind it.
-
-        Args:
-            indices: what the sampler drew.
-            call: loads the real batch.
-            must_load: no other batch can stand for it.
+    def stand_in(self, proof: LoadingProof, indices: Any) -> Any:
+        """Returns a batch of the recorded shapes instead of the one with these indices, and sets
+        the random states behind it; None if it has to be loaded.
 
         Raises:
             ReplayError: the recorded run fetched something else here.
         """
-        mark = FetchMark.unpack(self._tape.take(EntryKind.BATCH))
-        if mark.indices != checksum(indices):
-            raise ReplayError("the loader asks for other samples than in the recorded run")
+        data = self._tape.find_next(EntryKind.BATCH)
+        if not data or proof.number not in self._allowed:
+            return None
+        mark = FetchMark.unpack(data)
         earlier = self._earlier.get(mark.form)
-        if self._is_allowed and not must_load and earlier is not None:
+        if earlier is None:
+            return None
+        while self._tape.peek() not in (EntryKind.BATCH, EntryKind.STEP, 0):
+            self._tape.take(self._tape.peek())  # what was read while it was loaded
+        self._compare(FetchMark.unpack(self._tape.take(EntryKind.BATCH)), indices)
+        with self._switch.region():
             batch = _stand_in(earlier, mark)
-        else:
-            batch = call()
-            if mark.form and earlier is None and form_of(batch) == mark.form:
-                self._earlier[mark.form] = pytree.tree_map(torch.clone, batch)
+            self._handed_out(batch)
         replay_random(self._tape)
         return batch
+
+    def loaded(self, proof: LoadingProof, indices: Any, batch: Any) -> None:
+        """Called behind a batch that was really loaded, with what the recorded run noted there.
+
+        Raises:
+            ReplayError: the recorded run fetched something else here.
+        """
+        data = self._tape.take(EntryKind.BATCH)
+        if data:
+            mark = FetchMark.unpack(data)
+            self._compare(mark, indices)
+            if proof.number in self._allowed and mark.form and mark.form not in self._earlier:
+                with self._switch.region():
+                    if form_of(batch) == mark.form:
+                        self._earlier[mark.form] = pytree.tree_map(torch.clone, batch)
+        else:
+            proof.is_given_up = True
+        replay_random(self._tape)
+
+    def _compare(self, mark: FetchMark, indices: Any) -> None:
+        if mark.indices != checksum(indices):
+            raise ReplayError("the loader asks for other samples than in the recorded run")
 
     def skips_epoch(self, number: int) -> bool:
         """Whether an epoch of loader workers ends early enough, with known shapes only."""
@@ -139,10 +174,20 @@ def checksum(indices: Any) -> int:
 
 def form_of(batch: Any) -> str:
     """Returns structure, shapes and types of a batch; empty if a copy could not stand for it."""
-    leaves, structure = pytree.tree_flatten(batch)
+    kind: Any = type(batch)
+    leaves, structure = batch, kind
+    if kind not in (list, tuple) or not all(type(leaf) is torch.Tensor for leaf in batch):
+        leaves, structure = pytree.tree_flatten(batch)  # 20 us, saved for most batches
     if not leaves or not all(_is_plain(leaf) for leaf in leaves):
         return ""
-    return f"{structure} {[(tuple(leaf.shape), str(leaf.dtype)) for leaf in leaves]}"
+    key = structure, *[(leaf.shape, leaf.dtype) for leaf in leaves]
+    known = _FORMS.get(key)
+    if known is None:
+        shapes = [(tuple(leaf.shape), str(leaf.dtype)) for leaf in leaves]
+        if len(_FORMS) > _MANY_FORMS:
+            _FORMS.clear()
+        known = _FORMS[key] = f"{structure} {shapes}"
+    return known
 
 
 def _is_plain(leaf: Any) -> bool:

@@ -14,6 +14,8 @@ import torch
 from torch.nn import Module
 from torch.optim import Optimizer
 
+from supervisor.worker.loading_proof import LoadingProof
+
 Call: TypeAlias = Callable[[], Any]
 
 
@@ -74,11 +76,12 @@ class Moments(ABC):
         """The script reads a value out of a tensor; `kind` is an `EntryKind`."""
 
     @abstractmethod
-    def fetch(self, indices: Any, call: Call, *, must_load: bool) -> Any:
-        """A map-style loader fetches the samples of one batch; this and the next two only if
-        loading may be skipped (`fast_forward.skip_loading`).
+    def fetch(self, proof: LoadingProof, indices: Any, call: Call, *, must_load: bool) -> Any:
+        """A map-style loader fetches the samples of one batch; this and the next two only where
+        loading may be left out of a fast-forward (`fast_forward.skip_loading`).
 
         Args:
+            proof: of the data set; not given up so far.
             indices: what the sampler drew for it.
             call: loads it.
             must_load: loader workers are at it already, so `call` has to take it from them.

@@ -27,7 +27,8 @@ from supervisor.storage.tape import EntryKind, pack_step_mark
 from supervisor.training_state.registry import Registry
 from supervisor.worker.boundary_clock import BoundaryClock
 from supervisor.worker.clinic import Clinic
-from supervisor.worker.loader_skipping import FetchMark, pack_epoch
+from supervisor.worker.loader_skipping import pack_epoch, pack_mark
+from supervisor.worker.loading_proof import LoadingProof
 from supervisor.worker.moments import Call, Moments
 from supervisor.worker.probes.probes import Probes
 from supervisor.worker.recording import Recording
@@ -203,13 +204,18 @@ class Monitor(Moments):
     def read(self, kind: int, call: Call) -> Any:
         return self._recording.read(kind, call)
 
-    def fetch(self, indices: Any, call: Call, *, must_load: bool) -> Any:
-        earlier = self._random.look()
-        batch = self._region(call)
+    def fetch(self, proof: LoadingProof, indices: Any, call: Call, *, must_load: bool) -> Any:
+        earlier = self._random.look() if proof.notes_random else None
+        forward_calls = self.probe.forward_calls
+        batch = proof.watch(indices, call)
         with self._batch_shield:
-            mark = self._region(lambda: FetchMark.of(indices, batch))
-            self._recording.tape.append(EntryKind.BATCH, mark.pack())
-            self._random.note_changes(earlier)
+            if self.probe.forward_calls != forward_calls:
+                proof.reason = "loading runs a model"
+            proof.decide()
+            mark = b"" if proof.is_given_up else self._region(lambda: pack_mark(indices, batch))
+            self._recording.tape.append(EntryKind.BATCH, mark)
+            if earlier is not None:
+                self._random.note_changes(earlier)
         return batch
 
     def skips_epoch(self, number: int) -> bool:

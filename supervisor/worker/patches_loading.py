@@ -14,17 +14,22 @@ from torch.utils.data import DataLoader, dataloader
 from torch.utils.data._utils import fetch as fetching
 
 from supervisor.worker.instrument import Seen
+from supervisor.worker.loading_proof import LoadingProof, LoadingProofs
 from supervisor.worker.skipped_epoch import SkippedEpoch
 
 
-def watch_fetches(session: Seen) -> None:
-    """Patches torch for the rest of this process's life. Called once, after `instrument`."""
-    _patch_fetcher(session)
-    _patch_workers(session)
-    _patch_iterators(session)
+def watch_fetches(session: Seen, proofs: LoadingProofs) -> None:
+    """Patches torch for the rest of this process's life. Called once, after `instrument`.
+
+    What loader workers do cannot be watched from here: theirs is left out on a promise only.
+    """
+    _patch_fetcher(session, proofs)
+    if proofs.promise is not None:
+        _patch_workers(session, proofs.promise)
+        _patch_iterators(session, proofs.promise)
 
 
-def _patch_fetcher(session: Seen) -> None:
+def _patch_fetcher(session: Seen, proofs: LoadingProofs) -> None:
     fetcher: Any = fetching._MapDatasetFetcher
     original = fetcher.fetch
     switch = session.switch
@@ -33,13 +38,18 @@ def _patch_fetcher(session: Seen) -> None:
     def fetch(self: Any, indices: Any) -> Any:
         if not switch.is_ours():
             return original(self, indices)
+        proof = self.__dict__.get("_proof")
+        if proof is None:  # a fetcher lives for an epoch
+            proof = self._proof = proofs.of(self)
+        if proof.is_given_up:
+            return original(self, indices)
         load = functools.partial(original, self, indices)
-        return session.moments.fetch(indices, load, must_load=False)
+        return session.moments.fetch(proof, indices, load, must_load=False)
 
     fetcher.fetch = fetch
 
 
-def _patch_workers(session: Seen) -> None:
+def _patch_workers(session: Seen, promise: LoadingProof) -> None:
     """The indices of a batch are noted when they are drawn, and used when it is handed out."""
     iterator: Any = dataloader._MultiProcessingDataLoaderIter
     next_index, next_data = iterator._next_index, iterator._next_data
@@ -59,14 +69,18 @@ def _patch_workers(session: Seen) -> None:
         if not self._drawn:
             session.moments.epoch_ended(number)
             return next_data(self)
-        load = functools.partial(next_data, self)
-        return session.moments.fetch(self._drawn.pop(0), load, must_load=True)
+        load = functools.partial(in_region, next_data, self)
+        return session.moments.fetch(promise, self._drawn.pop(0), load, must_load=True)
+
+    def in_region(original: Any, self: Any) -> Any:
+        with switch.region():  # it draws the next indices, which a replay draws elsewhere
+            return original(self)
 
     iterator._next_index = _next_index
     iterator._next_data = _next_data
 
 
-def _patch_iterators(session: Seen) -> None:
+def _patch_iterators(session: Seen, promise: LoadingProof) -> None:
     loader_class: Any = DataLoader
     original = loader_class._get_iterator
     switch = session.switch
@@ -78,7 +92,7 @@ def _patch_iterators(session: Seen) -> None:
             return original(self)
         number = next(numbers)
         if session.moments.skips_epoch(number):
-            return SkippedEpoch(self, session, number)
+            return SkippedEpoch(self, session, number, promise)
         iterator = original(self)
         iterator._number = number
         return iterator

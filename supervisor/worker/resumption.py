@@ -11,11 +11,16 @@ from supervisor.storage.checkpoints import Checkpoint
 from supervisor.storage.tape import EntryKind, TapeReader
 from supervisor.training_state.codec import read_state
 from supervisor.training_state.comparison import first_difference
+from supervisor.training_state.held_values import storages
 from supervisor.training_state.state import ALL_PARTS, digest
+from supervisor.training_state.variables import places
 from supervisor.worker.fast_forward import FastForward
 from supervisor.worker.first_step import FirstStep
+from supervisor.worker.held import registry_tensors
 from supervisor.worker.moments import Moments
 from supervisor.worker.silence import Silence
+from supervisor.worker.stand_in_guard import StandInGuard
+from supervisor.worker.start_over import start_over
 from supervisor.worker.user_frames import modules_in, user_frames
 
 if TYPE_CHECKING:
@@ -35,6 +40,7 @@ class Resumption:
 
     Attributes:
         silence: keeps the replay from saying again what was said.
+        guard: of a replay that may leave out loading; None otherwise.
     """
 
     def __init__(self, session: Session) -> None:
@@ -42,6 +48,7 @@ class Resumption:
         self._session = session
         self._start = self._load()
         self._replay: FastForward | None = None
+        self.guard: StandInGuard | None = None
 
     @property
     def is_pending(self) -> bool:
@@ -112,17 +119,40 @@ class Resumption:
         session.file_sizes.source = reader
         session.notes_fetches = reader.find_next(EntryKind.BATCH) is not None
         session.switch.replaying = True
+        skips = checkpoint.meta.get("pure_loading", []) if session.may_skip_loading else []
+        if skips and problem is None:
+            self.guard = StandInGuard(session.switch, self._load_all)
         self._replay = FastForward(
             switch=session.switch,
             registry=session.registry,
             tape=reader,
             target=checkpoint.step,
-            skip_loading=session.settings.fast_forward.skip_loading,
+            skips=skips,
+            guard=self.guard,
             arrive=self._arrive,
         )
         self._replay.disproof = problem
         self.silence.begin()
         return self._replay
+
+    def _load_all(self, why: str) -> None:
+        """A batch that was left out is needed: the fast-forward begins again and loads them all."""
+        session = self._session
+        assert self._replay is not None
+        session.journal.write(
+            "loading_needed",
+            step=self._replay.steps_done,
+            message=f"the script {why}: fast-forward begins again, with all batches loaded",
+        )
+        session.journal.close()
+        self.silence.end()
+        start_over()
+
+    def _check_leftovers(self, guard: StandInGuard, saved: dict[str, Any]) -> None:
+        registry, frames = self._session.registry, user_frames()
+        held = [place.value for place in places(frames) if place.path in saved]
+        if guard.left_over(storages(held) | storages(registry_tensors(registry))):
+            self._load_all("keeps what it has computed from batches")
 
     def _arrive(self, steps_done: int, disproof: str | None) -> Moments:
         """The fast-forward stands at its target, or cannot get there: put the state back."""
@@ -155,6 +185,7 @@ class Resumption:
             reason="; ".join(reasons) or "every replayed step equals the recorded one",
             order=session.order.reason,
             replayed_steps=steps_done,
+            batches_left_out=self.guard.handed_out if self.guard is not None else 0,
         )
         self._replay = None
         return session.monitor
@@ -180,6 +211,10 @@ class Resumption:
         problems += self._verify(start.state)
         if replayed:
             problems += session.held.put_back(frames, start.state.get("held", {}))
+        if self.guard is not None:
+            if replayed:
+                self._check_leftovers(self.guard, start.state.get("held", {}))
+            self.guard.end()
         session.controls.load_state_dict(meta["controls"])
         with session.shield("memory of the pipeline"):  # without it the windows begin anew
             session.pipeline.load_state_dict(meta["pipeline"])

@@ -39,6 +39,7 @@ from supervisor.worker.file_sizes import FileSizes
 from supervisor.worker.held import HeldValues
 from supervisor.worker.leaving import WorkerLeaves
 from supervisor.worker.life import SignOfLife
+from supervisor.worker.loading_proof import LoadingProofs
 from supervisor.worker.model_scene import ModelScene
 from supervisor.worker.moments import Moments
 from supervisor.worker.monitor import Monitor
@@ -47,6 +48,7 @@ from supervisor.worker.probes.probes import Probes
 from supervisor.worker.recording import Recording
 from supervisor.worker.resumption import Resumption
 from supervisor.worker.shield import Shield
+from supervisor.worker.start_over import loads_all
 from supervisor.worker.switch import Switch
 from supervisor.worker.trail import Trail
 from supervisor.worker.unseen_updates import ANOTHER_TRAINING, tell_unseen_updates
@@ -80,7 +82,10 @@ class Session:
         self.shield = Shield(self._part_failed, self._give_up)
         self._parametrised: dict[int, tuple[weakref.ref[Module], bool]] = {}
         self.tape_is_whole = True
-        self.notes_fetches = self.settings.fast_forward.skip_loading
+        skip_loading = self.settings.fast_forward.skip_loading
+        self.notes_fetches = skip_loading is not False
+        self.proofs = LoadingProofs(self.switch, promised=bool(skip_loading))
+        self.may_skip_loading = self.notes_fetches and not loads_all()
         self._left_out_batches = 0
         self._uses_batches = False
         self.asks_batch_size = False
@@ -141,6 +146,7 @@ class Session:
             checkpointer=self.checkpointer,
             clinic=self.clinic,
             tape_offset=self._tape_offset,
+            pure_loading=self._pure_loading,
             steps_recorded=lambda: self.recorder.rows,
             grads_matter=lambda: self.monitor.grads_matter,
             controls_state=self.controls.state_dict,
@@ -242,6 +248,10 @@ class Session:
                     f"buffers that were not finite are those of step {snapshot.step} again: "
                     f"{', '.join(healed[:8])}"
                 )
+
+    def _pure_loading(self) -> list[int]:
+        """Numbers of the data sets whose loading a resume from here on may leave out."""
+        return self.proofs.held() if self.may_skip_loading else []
 
     def _tape_offset(self) -> int:
         """Length of the tape; -1 when it does not tell how the script came here."""
@@ -361,6 +371,8 @@ class Session:
 
     def begin(self) -> None:
         """The script may go on: from here on its training is seen."""
+        if self.resumption.guard is not None:
+            self.resumption.guard.begin()
         self.switch.active = True
         os.register_at_fork(after_in_child=self.switch.turn_off)
         signal.signal(signal.SIGTERM, self._asked_to_end)

@@ -8,6 +8,7 @@ from typing import Any
 from torch.utils.data import dataloader
 
 from supervisor.worker.instrument import Seen
+from supervisor.worker.loading_proof import LoadingProof
 
 
 class SkippedEpoch(dataloader._BaseDataLoaderIter):
@@ -17,12 +18,14 @@ class SkippedEpoch(dataloader._BaseDataLoaderIter):
         loader: a map-style loader with workers that do not persist.
         session: its moments stand in for the batches.
         number: which epoch this is, see `Moments.skips_epoch`.
+        proof: that its loading may be left out.
     """
 
-    def __init__(self, loader: Any, session: Seen, number: int) -> None:
+    def __init__(self, loader: Any, session: Seen, number: int, proof: LoadingProof) -> None:
         super().__init__(loader)
         self._session = session
         self._number = number
+        self._proof = proof
         self._loader = loader
         self._drawn: list[Any] = []
         for _ in range(loader.prefetch_factor * loader.num_workers):
@@ -39,13 +42,10 @@ class SkippedEpoch(dataloader._BaseDataLoaderIter):
             self._session.moments.epoch_ended(self._number)
             raise StopIteration
         indices = self._drawn.pop(0)
-        self._session.switch.depth += 1  # the real iterator draws within its fetch, too
-        try:
+        with self._session.switch.region():  # the real iterator draws within its fetch, too
             self._draw()
-        finally:
-            self._session.switch.depth -= 1
         load = functools.partial(self._load, indices)
-        return self._session.moments.fetch(indices, load, must_load=False)
+        return self._session.moments.fetch(self._proof, indices, load, must_load=False)
 
     def _load(self, indices: Any) -> Any:
         """Called only if the replay has turned out not to be the recorded run."""

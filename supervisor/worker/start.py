@@ -59,7 +59,7 @@ def _patch(session: Session) -> None:
     if session.notes_fetches:
         from supervisor.worker.patches_loading import watch_fetches
 
-        watch_fetches(session)
+        watch_fetches(session, session.proofs)
 
 
 def _seed(seed: int | None) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 
@@ -28,6 +30,15 @@ class Switch:
     def is_ours(self) -> bool:
         """Whether a call outside of any region comes from the training's own thread."""
         return self.active and not self.depth and threading.get_ident() == self._thread
+
+    @contextlib.contextmanager
+    def region(self) -> Iterator[None]:
+        """What happens inside is ours, not the script's."""
+        self.depth += 1
+        try:
+            yield
+        finally:
+            self.depth -= 1
 
     def turn_off(self, *_: Any) -> None:
         self.active = False

@@ -84,3 +84,84 @@ def test_whole_epochs_of_loader_workers_are_left_out(tmp_path: Path) -> None:
     loads = sorted(path.stat().st_size for path in killed.folder.glob("loads_*"))
     assert loads[0] == 5 * 40 - 40  # the second of five epochs: the first shows the shapes,
     # the third ends too near the target of 20 steps
+
+
+FOUR_LOADERS = """
+import time
+class Slow(Dataset):
+    def __init__(self, seed):
+        self.data = torch.randn(96, 8, generator=torch.Generator().manual_seed(seed))
+    def __len__(self): return 96
+    def __getitem__(self, i): time.sleep(0.0005); return self.data[i], self.data[i].sum()[None]
+class OwnGenerator(Slow):
+    def __init__(self, seed): super().__init__(seed); self.own = np.random.default_rng(seed)
+    def __getitem__(self, i): x, y = super().__getitem__(i); return x + self.own.random(), y
+class Counting(Slow):
+    def __init__(self, seed): super().__init__(seed); self.seen = {}
+    def __getitem__(self, i): self.seen[i] = self.seen.get(i, 0) + 1; return super().__getitem__(i)
+class Logging(Slow):
+    def __getitem__(self, i):
+        with open("log.txt", "a") as file: file.write(f"{i}\\n")
+        return super().__getitem__(i)
+model = make_model(); optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+data = [Slow(1), OwnGenerator(2), Counting(3), Logging(4)]
+epochs = [DataLoader(d, batch_size=4, shuffle=True) for d in data]
+total = torch.zeros(())
+for epoch in range(2):
+    for four in zip(*epochs):
+        x = torch.cat([x for x, _ in four]); y = torch.cat([y for _, y in four])
+        loss = F.mse_loss(model(x), y); optimizer.zero_grad(); loss.backward(); optimizer.step()
+        total += y.mean()
+result = {"model": model.state_dict(), "seen": data[2].seen, "total": total,
+          "log": open("log.txt").read()}
+"""
+BY_ITSELF = ("checkpoint.every_steps=4", "checkpoint.background=false")
+
+
+def test_only_what_was_seen_to_change_nothing_is_left_out(tmp_path: Path) -> None:
+    text = PRELUDE + FOUR_LOADERS + ENDING
+    expected = plain(tmp_path / "plain", text)
+
+    killed = supervised(
+        tmp_path / "killed", text, settings=BY_ITSELF, faults="[{kind: sigkill, step: 42}]"
+    )
+
+    (resumed,) = killed.events("resumed")
+    assert (resumed["exactness"], resumed["from_step"]) == ("exact", 40), resumed
+    # Of one loader in four, from behind the first step to 8 before the target.
+    assert resumed["batches_left_out"] == 40 - 8 - 1
+    assert killed.events("loading_needed") == []
+    assert len(killed.events("state_found")) == 1
+    assert differences(expected.result(), killed.result()) == []
+
+
+LOOKS = """
+import time
+class Slow(Dataset):
+    def __len__(self): return 96
+    def __getitem__(self, i): time.sleep(0.0005); return X[i], Y[i]
+model = make_model(); optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+positive = 0
+for epoch in range(2):
+    for x, y in DataLoader(Slow(), batch_size=4, shuffle=True):
+        if len(x[x > 1.0]) > 6: positive += 1
+        loss = F.mse_loss(model(x), y); optimizer.zero_grad(); loss.backward(); optimizer.step()
+result = {"model": model.state_dict(), "positive": positive}
+"""
+
+
+def test_a_loop_that_takes_a_length_from_its_batch_gets_all_batches(tmp_path: Path) -> None:
+    text = PRELUDE + LOOKS + ENDING
+    expected = plain(tmp_path / "plain", text)
+
+    killed = supervised(
+        tmp_path / "killed", text, settings=BY_ITSELF, faults="[{kind: sigkill, step: 30}]"
+    )
+
+    (needed,) = killed.events("loading_needed")
+    assert "takes a shape from values" in needed["message"]
+    (resumed,) = killed.events("resumed")
+    assert (resumed["exactness"], resumed["batches_left_out"]) == ("exact", 0), resumed
+    assert len(killed.events("restart")) == 1
+    assert differences(expected.result(), killed.result()) == []
+    assert expected.result()["positive"] > 0

@@ -37,7 +37,6 @@ def test_models_that_come_one_after_another_are_not_taken_for_each_other() -> No
         registry=registry,
         tape=TapeReader.empty(),
         target=5,
-        skip_loading=False,
         arrive=_arrive,
     )
 

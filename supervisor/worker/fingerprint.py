@@ -1,0 +1,204 @@
+"""Whether loading has changed anything: a checksum over all that a data set's code can reach.
+
+Only for comparison within one process. What cannot be looked into (a database, an open file, an
+iterator) is refused: no proof is better than a wrong one.
+"""
+
+from __future__ import annotations
+
+import datetime
+import enum
+import functools
+import io
+import logging
+import pathlib
+import random
+import re
+import threading
+import types
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import xxhash
+
+from supervisor.training_state.variables import is_users_class
+
+OBJECTS = 5_000
+"""Objects that are looked at; about 5 ms. A data set that reaches more is seen as a sample."""
+LONG = 1_000
+"""Longer containers are sampled: evenly, and where the first fetches have asked for samples."""
+_CONTENT_BYTES = 1 << 20
+_SCALARS = (bool, int, float, complex, str, bytes, type(None))
+_UNCHANGING: tuple[type, ...] = (
+    *(type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType, range, slice),
+    *(enum.Enum, pathlib.PurePath, re.Pattern, np.dtype, np.generic, torch.dtype, torch.device),
+    *(datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo, logging.Logger),
+    *(type(threading.Lock()), type(threading.RLock()), type(Ellipsis), torch.layout),
+)
+
+
+class CannotTell(Exception):
+    """There is something in it that cannot be compared; the message says what."""
+
+
+def fingerprint(roots: Iterable[Any], indices: Iterable[int] = ()) -> int:
+    """Returns a checksum of the objects and what they reach.
+
+    Args:
+        roots: a data set, a collate function, global variables.
+        indices: samples of long containers that are looked at in any case.
+
+    Raises:
+        CannotTell: one of them hides its state.
+    """
+    walk = _Walk(indices)
+    for root in roots:
+        walk.add(root)
+    return walk.result()
+
+
+class _Walk:
+    def __init__(self, indices: Iterable[int]) -> None:
+        self._indices = [i for i in indices if isinstance(i, int)][:LONG]
+        self._checksum = xxhash.xxh3_64()
+        self._seen: dict[int, Any] = {}
+        self._waiting: deque[Any] = deque()
+        self._bytes_left = 16 * _CONTENT_BYTES
+
+    def add(self, value: Any) -> None:
+        self._waiting.append(value)
+
+    def result(self) -> int:
+        while self._waiting and len(self._seen) < OBJECTS:
+            self._look_at(self._waiting.popleft())
+        return int(self._checksum.intdigest())
+
+    def _note(self, *words: Any) -> None:
+        self._checksum.update(repr(words).encode(errors="replace"))
+
+    def _look_at(self, value: Any) -> None:
+        if type(value) in _SCALARS:
+            self._note(value)
+            return
+        self._note(id(value))
+        if id(value) in self._seen:
+            return
+        self._seen[id(value)] = value
+        if isinstance(value, torch.Tensor):
+            self._look_at_tensor(value)
+        elif isinstance(value, np.ndarray):
+            self._look_at_array(value)
+        elif isinstance(value, (torch.Generator, np.random.Generator, np.random.RandomState)):
+            self._look_at_generator(value)
+        elif isinstance(value, random.Random):
+            self._note(hash(value.getstate()))
+        elif isinstance(value, (list, tuple, deque)):
+            self._look_at_items(value, len(value))
+        elif isinstance(value, (set, frozenset)):
+            self._note(len(value), hash(frozenset(map(id, value))) if len(value) < LONG else 0)
+        elif isinstance(value, Mapping) and isinstance(value, dict):
+            self._look_at_items(list(value.values()), len(value))
+        elif not self._look_at_function(value):
+            self._look_at_object(value)
+
+    def _look_at_items(self, items: Any, size: int) -> None:
+        self._note(size)
+        if size > LONG:
+            places = {*range(0, size, -(-size // LONG)), *(i for i in self._indices if i < size)}
+            items = [items[i] for i in sorted(places)]
+        self._waiting.extend(items)
+
+    def _look_at_tensor(self, tensor: torch.Tensor) -> None:
+        self._note(tuple(tensor.shape), tensor._version)
+        if tensor.layout == torch.strided and tensor.device.type == "cpu" and tensor.numel():
+            self._note(tensor.data_ptr())
+            if self._may_read(tensor.nbytes):
+                plain = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+                self._checksum.update(plain.numpy().tobytes())
+
+    def _look_at_array(self, array: np.ndarray[Any, Any]) -> None:
+        self._note(array.shape, array.ctypes.data)
+        if array.dtype.hasobject:
+            self._look_at_items(array.reshape(-1), array.size)
+        elif array.flags.writeable:  # a mapped file that is only read cannot change
+            if array.nbytes > _CONTENT_BYTES and array.ndim:
+                rows = max(1, min(LONG, _CONTENT_BYTES * len(array) // array.nbytes))
+                places = [*self._indices, *range(0, len(array), -(-len(array) // rows))]
+                array = array[[i for i in places if i < len(array)][:rows]]
+            if self._may_read(array.nbytes):
+                self._checksum.update(np.ascontiguousarray(array).tobytes())
+
+    def _may_read(self, size: int) -> bool:
+        if size > min(_CONTENT_BYTES, self._bytes_left):
+            return False
+        self._bytes_left -= size
+        return True
+
+    def _look_at_generator(self, value: Any) -> None:
+        if isinstance(value, torch.Generator):
+            self._checksum.update(value.get_state().numpy().tobytes())
+        elif isinstance(value, np.random.Generator):
+            self._note(value.bit_generator.state)
+        else:
+            self._note(value.get_state(legacy=False))
+
+    def _look_at_function(self, value: Any) -> bool:
+        if isinstance(value, functools.partial):
+            self._waiting.extend((value.func, value.args, value.keywords))
+        elif isinstance(value, types.MethodType):
+            self._waiting.extend((value.__self__, value.__func__))
+        elif isinstance(value, types.FunctionType):
+            self._waiting.extend(_kept_by(value))
+        elif isinstance(value, type):
+            if is_users_class(value):
+                self._waiting.extend(_kept_by_class(value))
+        else:
+            return isinstance(value, types.ModuleType)
+        return True
+
+    def _look_at_object(self, value: Any) -> None:
+        kind = type(value)
+        if isinstance(value, (io.IOBase, Iterator, types.CoroutineType)):
+            raise CannotTell(f"a {kind.__name__} goes on from sample to sample")
+        own = getattr(value, "__dict__", None)
+        slots = [name for one in kind.__mro__ for name in _slots(one)]
+        if isinstance(value, _UNCHANGING) or kind.__module__.split(".")[0] == "pyarrow":
+            return
+        if own is None and not slots:
+            raise CannotTell(f"a {kind.__module__}.{kind.__qualname__} does not show its state")
+        for name, item in (own or {}).items():
+            self._note(name)
+            self._waiting.append(item)
+        self._waiting.extend(getattr(value, name) for name in slots if hasattr(value, name))
+        self._waiting.append(kind)
+
+
+def _slots(kind: type) -> Iterable[str]:
+    names = kind.__dict__.get("__slots__", ())
+    return [names] if isinstance(names, str) else [n for n in names if not n.startswith("__")]
+
+
+def _kept_by(function: types.FunctionType) -> Iterator[Any]:
+    """What a function keeps between its calls: defaults and the variables around it."""
+    yield from function.__defaults__ or ()
+    yield from (function.__kwdefaults__ or {}).values()
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+
+
+def _kept_by_class(kind: type) -> Iterator[Any]:
+    for one in kind.__mro__:
+        if is_users_class(one):
+            for name, value in one.__dict__.items():
+                if isinstance(value, types.FunctionType):
+                    yield from _kept_by(value)
+                elif not name.startswith("__") and isinstance(
+                    value, (*_SCALARS, list, dict, set, deque, torch.Tensor, np.ndarray)
+                ):
+                    yield value
