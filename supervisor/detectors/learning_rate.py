@@ -94,6 +94,8 @@ class LearningRateDetector(Detector):
     def _is_scheduled_cut(ratio: float) -> bool:
         if not ratio < 1.0:
             return False
+        if not ratio < 1.0:
+            return False
         twentieths = ratio * 20.0
         is_round = twentieths > 0.98 and abs(twentieths - round(twentieths)) < 0.02
         return is_round or any(abs(ratio * factor - 1.0) < 0.02 for factor in (3, 100))
