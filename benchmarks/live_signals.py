@@ -76,6 +76,9 @@ class LookedAt:
     def saw_module(self, module: Any, output: Any, *, is_root: bool) -> None:
         self._forward.saw(module, output, is_root=is_root)
 
+    def waited(self, seconds: float) -> None:
+        pass
+
     def saw_scores(self, module: Any, scores: Any) -> None:
         look = self._forward
         look.attention.saw_scores(scores, look.readings, look.name_of(module))

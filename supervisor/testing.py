@@ -215,6 +215,7 @@ OBSERVED = (
     "representation_spread",
     "attention_logit_max",
     "attention_entropy",
+    "loader_wait_share",
     "reward",
     "reward_score",
     "reward_spread",

@@ -41,6 +41,7 @@ BUILTIN: dict[str, str] = {
     "advantage_scale": "supervisor.detectors.advantage_scale.AdvantageScaleDetector",
     "value_loss": "supervisor.detectors.value_loss.ValueLossDetector",
     "entropy_collapse": "supervisor.detectors.entropy_collapse.EntropyCollapseDetector",
+    "loader_wait": "supervisor.detectors.loader_wait.LoaderWaitDetector",
     "resources": "supervisor.detectors.resources.ResourcesDetector",
 }
 """Detectors that run unless a config says ``name: null``."""

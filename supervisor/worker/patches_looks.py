@@ -1,4 +1,5 @@
-"""Torch as it is at a step that is looked at: every module and attention tells what it put out.
+"""Torch as it is at a step that is looked at: modules and attention tell what they put out, and
+loaders how long they were waited for.
 
 The patches are on for the forward and backward of such a step and come off before its update. They
 are no hooks: compiled code has no guard on them, and layers that take another path when they carry
@@ -9,12 +10,14 @@ from __future__ import annotations
 
 import functools
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
 from torch.nn import Module, functional
 from torch.utils._python_dispatch import _get_current_dispatch_mode
+from torch.utils.data import dataloader
 
 from supervisor.worker.switch import Switch
 
@@ -23,6 +26,7 @@ class Looker(Protocol):
     """Whoever looks; called in the training's own thread, inside of a region, without gradients."""
 
     def saw_module(self, module: Module, output: Any, *, is_root: bool) -> None: ...
+    def waited(self, seconds: float) -> None: ...
     def saw_scores(self, module: Module, scores: Any) -> None: ...
     def saw_product(self, module: Module, query: Any, key: Any, given: dict[str, Any]) -> None: ...
 
@@ -84,14 +88,25 @@ def look_at_modules(looker: Looker, switch: Switch) -> Callable[[], None]:
 
         return softmax
 
+    next_batch = dataloader._BaseDataLoaderIter.__next__
+
+    def __next__(self: Any) -> Any:
+        started = time.perf_counter()
+        try:
+            return next_batch(self)
+        finally:
+            looker.waited(time.perf_counter() - started)
+
     product, function = functional.scaled_dot_product_attention, torch.softmax
     functional.scaled_dot_product_attention = on_product(product)
     torch.softmax = on_softmax(function)
     torch.Tensor.softmax = on_softmax(torch._C.TensorBase.softmax)  # type: ignore[method-assign]
+    dataloader._BaseDataLoaderIter.__next__ = __next__  # type: ignore[method-assign]
     Module.__call__ = __call__  # type: ignore[method-assign]
 
     def take_off() -> None:
         Module.__call__ = module_call  # type: ignore[method-assign]
+        dataloader._BaseDataLoaderIter.__next__ = next_batch  # type: ignore[method-assign]
         functional.scaled_dot_product_attention = product
         torch.softmax = function
         del torch.Tensor.softmax  # torch has it on the base class

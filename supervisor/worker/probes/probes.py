@@ -32,6 +32,7 @@ FIGURES = (
     "representation_spread",
     "attention_logit_max",
     "attention_entropy",
+    "loader_wait_share",
 )
 """What looks find; a record has room for 16 observed values, so there are no more than these."""
 
@@ -68,6 +69,7 @@ class Probes:
         self._update, self._forward = UpdateLook(), ForwardLook()
         self._take_off: Callable[[], None] | None = None
         self._cost_s = 0.0
+        self._waited_s = self._begun = 0.0
         self._started = time.perf_counter()
         self._parameters: Sequence[torch.Tensor] = ()
         self.next_step = 0.0
@@ -87,7 +89,8 @@ class Probes:
                 self._take_off = look_at_modules(self, self._switch)
             except Exception as error:
                 self._failed(error)
-            self._cost_s += time.perf_counter() - started
+            self._waited_s, self._begun = 0.0, time.perf_counter()
+            self._cost_s += self._begun - started
 
     def before_update(
         self, step: int, optimizer: Optimizer, parameters: Sequence[torch.Tensor]
@@ -100,6 +103,8 @@ class Probes:
                 if self._take_off is not None:
                     self._end_forward()
                     found |= self._forward.take()
+                    if self._waited_s:
+                        found["loader_wait_share"] = self._waited_s / (now - self._begun)
                     later = time.perf_counter()
                     self._forward_pace.took(step, self._cost_s + later - now, later)
                     now = later
@@ -167,6 +172,9 @@ class Probes:
 
     def saw_module(self, module: nn.Module, output: Any, *, is_root: bool) -> None:
         self._look(lambda: self._forward.saw(module, output, is_root=is_root))
+
+    def waited(self, seconds: float) -> None:
+        self._waited_s += seconds
 
     def saw_scores(self, module: nn.Module, scores: Any) -> None:
         forward = self._forward

@@ -17,7 +17,8 @@ def returned_names(module: nn.Module) -> tuple[str, ...]:
     A part that is no plain name has none. Empty if the source is not at hand, or if two returns of
     a forward disagree.
     """
-    return _names(type(module))
+    kind: Any = type(module)
+    return _names(kind)
 
 
 @functools.lru_cache(maxsize=64)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.data import dataloader
 
 from supervisor.worker.patches_looks import look_at_modules
 from supervisor.worker.probes.forward_look import ForwardLook
@@ -25,6 +26,9 @@ class Looker:
 
     def saw_module(self, module: nn.Module, output: Any, *, is_root: bool) -> None:
         self.look.saw(module, output, is_root=is_root)
+
+    def waited(self, seconds: float) -> None:
+        pass
 
     def saw_scores(self, module: nn.Module, scores: Any) -> None:
         self.look.attention.saw_scores(scores, self.look.readings, "here")
@@ -221,6 +225,7 @@ def test_layers_without_gradient_are_a_share_unless_all_are() -> None:
 def test_the_patches_leave_nothing_behind(switch: Switch) -> None:
     names = [(nn.Module, "__call__"), (torch, "softmax"), (functional, "softmax")]
     names += [(functional, "scaled_dot_product_attention"), (torch.Tensor, "softmax")]
+    names += [(dataloader._BaseDataLoaderIter, "__next__")]
     before = [getattr(owner, name) for owner, name in names]
 
     looked_at(Attention(by_hand=True), torch.randn(1, 9, 8), switch)

@@ -22,6 +22,7 @@ SCRIPT = """
 import sys, torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.data import DataLoader
 
 class Attention(nn.Module):
     def __init__(self, by_hand):
@@ -43,8 +44,8 @@ model = nn.Sequential(
     nn.Linear(16, 30),
 )
 optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
-for step in range(60):
-    x = torch.randint(0, 30, (4, 12))
+texts = DataLoader(torch.randint(0, 30, (240, 12)), batch_size=4, shuffle=True)
+for step, x in enumerate(texts):
     loss = F.cross_entropy(model(x).flatten(0, 1), x.roll(1, 1).flatten())
     optimizer.zero_grad()
     loss.backward()
@@ -131,4 +132,5 @@ def test_a_run_with_a_look_at_every_step_ends_with_the_same_weights(tmp_path: Pa
     assert looks["forwards"] >= 38
     assert looks["updates"] >= 38
     columns = json.loads((looked.run_dir / "steps" / "rank_0.steps.columns.json").read_text())
-    assert {"adam_rms", "attention_logit_max", "dead_units_share"} <= set(columns)
+    expected = {"adam_rms", "attention_logit_max", "dead_units_share", "loader_wait_share"}
+    assert expected <= set(columns)

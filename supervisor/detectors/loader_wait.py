@@ -1,0 +1,37 @@
+"""A training that waits for its data."""
+
+from __future__ import annotations
+
+from supervisor.detectors.observed_line import ObservedLineDetector
+from supervisor.records import Alert, Cause, Severity, StepRecord
+
+
+class LoaderWaitDetector(ObservedLineDetector):
+    """Share of a step's time that the script waited for a loader (looks, ``loader_wait_share``).
+
+    Args:
+        line: share; half of the time is what more loader workers can win back.
+        patience: looks in a row; the first batch of an epoch always takes longer.
+    """
+
+    name = "loader_wait"
+    key = "loader_wait_share"
+
+    def __init__(self, *, line: float = 0.5, patience: int = 5) -> None:
+        super().__init__(line=line, patience=patience)
+
+    def closeness(self, value: float) -> float:
+        return value / self.line
+
+    def describe(self, record: StepRecord, value: float) -> Alert:
+        return self.alert(
+            record,
+            severity=Severity.LOW,
+            category="resources",
+            kind="loader_stall",
+            cause=Cause.RESOURCES,
+            message=f"{value:.0%} of a step is spent waiting for data, {self.patience} looks in a "
+            "row; more loader workers, or cheaper loading, would speed the training up",
+            value=value,
+            threshold=self.line,
+        )
