@@ -55,7 +55,8 @@ class CrashPredictor:
     Where a second optimizer learns from a backward of its own (`StepRecord.others_trained`: an
     adversarial pair, an actor and its critic), the loss is the sum of what several players want and
     has no trajectory: of it only leaps above all that the run has seen count, beside norms and
-    values that are not finite.
+    values that are not finite. Where a reward is observed, it stands for the level of the loss: a
+    critic's loss grows with the rewards.
     """
 
     def __init__(self) -> None:
@@ -68,6 +69,7 @@ class CrashPredictor:
         self._departure = Departure()
         self._reward = Departure(linear=True)
         self._is_game = False
+        self._has_reward = False
         self._loss_warned: deque[int] = deque(maxlen=3)
         self._loss_strong: deque[int] = deque(maxlen=2)
         self._grad_warned: deque[int] = deque(maxlen=4)
@@ -110,7 +112,7 @@ class CrashPredictor:
             return
         loss.update(record.loss)
         self._is_game = self._is_game or record.others_trained
-        if not self._is_game:
+        if not self._is_game and not self._has_reward:
             self._judge_level(found, record.loss)
         leapt = loss.above_start and loss.z > 4.5 and loss.rise > math.log(3.0)
         warned = loss.z > 6 and loss.rise > math.log(1.15) and loss.above_tail
@@ -142,6 +144,7 @@ class CrashPredictor:
         for name in REWARDS:
             value = observed.get(name)
             if value is not None and math.isfinite(value):
+                self._has_reward = True
                 self._reward.update(-value)
                 if self._reward.distance >= 1.0:
                     found["reward_fall"] = _slow_risk(self._reward.distance)
@@ -225,6 +228,7 @@ class CrashPredictor:
             "nonfinite": list(self._nonfinite),
             "onset": self._onset,
             "is_game": self._is_game,
+            "has_reward": self._has_reward,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -241,6 +245,7 @@ class CrashPredictor:
         self._nonfinite.extend(state["nonfinite"])
         self._onset = int(state["onset"])
         self._is_game = bool(state["is_game"])
+        self._has_reward = bool(state["has_reward"])
 
 
 def _slow_risk(distance: float) -> float:

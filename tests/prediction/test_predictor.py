@@ -113,6 +113,21 @@ def test_a_reward_that_falls_is_an_alarm() -> None:
     assert 300 <= alarms[0] <= 340
 
 
+def test_a_critics_loss_may_grow_with_the_rewards() -> None:
+    noise = random.Random(0)
+    for observed, alarms in (({}, True), ({"reward": 0.0}, False)):
+        predictor = CrashPredictor()
+        seen = False
+        for step in range(400):
+            growth = 1.0 + max(0, step - 100) / 50
+            given = {name: growth + noise.gauss(0.0, 0.05) for name in observed}
+            loss = growth * (1.0 + 0.1 * noise.random())
+            record = StepRecord(step=step, loss=loss, loss_seen=True, observed=given)
+            seen = seen or predictor.update(record, {}).alarm
+
+        assert seen is alarms
+
+
 def test_a_copy_of_the_state_goes_on_bit_for_bit() -> None:
     records = list(synthetic_run("divergence", 400))
     first, copy = CrashPredictor(), CrashPredictor()
