@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from supervisor.ladder_advice import Advice
 from supervisor.ladder_budget import Budget
+from supervisor.ladder_false_start import LAST_STEP, FalseStart
 from supervisor.ladder_guard import CERTAIN, Guard, Verdict
+from supervisor.ladder_rate_leap import RateLeap
 from supervisor.ladder_treatments import Treatments
 from supervisor.records import ActionResult, Alert, Cause, CrashRisk, Decision, StepRecord
 from supervisor.settings import PolicySettings, RungSettings
@@ -21,6 +24,12 @@ LAST_RESORTS = frozenset({"restart", "stop"})
 
 MAX_REPEATS = 2
 """A treatment that did not help twice is not tried a third time if a rollback is at hand."""
+
+LIMIT_TOLERANCE = 1.05
+"""A limit on the learning rate is not needed any more when the script's own lies this close."""
+
+MAX_REFUSED_STARTS = 3
+"""Looks at the weights of a start that seems to have failed, until it is believed."""
 
 GUARD_RUNG = -1
 UNDO_RUNG = -2
@@ -64,6 +73,8 @@ class EscalationLadder:
         self._treatments = Treatments(policy)
         self._budget = Budget(policy.budget)
         self._advice = Advice(policy)
+        self._false_start = FalseStart()
+        self._rate_leap = RateLeap()
         self.outcomes: tuple[tuple[str, int, str], ...] = ()
         self._begin()
 
@@ -77,6 +88,8 @@ class EscalationLadder:
         self._repeats = 0
         self._restarts = 0
         self._stopped = False
+        self._refused_starts = 0
+        self._lr_limit = math.nan
 
     @property
     def active(self) -> tuple[str, ...]:
@@ -101,24 +114,36 @@ class EscalationLadder:
         self._tick += 1
         self._budget.observe(record)
         self.outcomes = self._treatments.observe(record, risk)
+        self._rate_leap.update(record, self._guard.loss)
         verdict, why = self._guard.update(record, risk)
+        if record.step < LAST_STEP and record.loss_seen:
+            self._false_start.update(record.step, record.loss)
         if self._stopped:
             return None
+        if self._false_start.found:
+            decision = self._start_anew(record, risk)
+            if decision is not None:
+                return decision
         if verdict is not None:
             return self._guarded(record, risk, verdict, why)
         if self._treatments.calm_steps >= self.policy.healthy_steps:
             self._end_episode()
-        decision = self._climb(record, risk, advice)
+        decision = self._hold_rate(record, risk) or self._climb(record, risk, advice)
         return decision or self._step_down(record, risk)
 
     def settle(self, result: ActionResult, step: int) -> None:
         """Takes in what an action did. One that did not apply leaves the way free for the next."""
         if result.applied:
-            if result.name == "rollback":
+            if result.to_step >= 0:
                 self._guard.forgive()
                 self._treatments.restart_watch()
+            if result.name == "back_to_start":
+                self._guard.reset()
+                self._false_start.forgive()
             return
         self._treatments.failed_to_apply(result.name)
+        if result.name == "back_to_start":
+            self._refused_starts += 1
         if result.name == "rollback":
             self._budget.rollbacks = max(0, self._budget.rollbacks - 1)
         if result.name not in FREE and result.name != "skip_update":
@@ -137,6 +162,25 @@ class EscalationLadder:
             risk = replace(risk, onset_step=onset)
         return self._roll_back(record, risk, GUARD_RUNG)
 
+    def _start_anew(self, record: StepRecord, risk: CrashRisk) -> Decision | None:
+        """The start has failed: once more, unless the weights say that it has not."""
+        may = self.policy.guard.false_start and self._refused_starts < MAX_REFUSED_STARTS
+        if not may or self._budget.is_spent:
+            return None
+        reason = f"the loss went up with the first updates, to {record.loss:.6g}, and stays there"
+        risk = replace(risk, cause=Cause.DIVERGENCE, reason=reason, onset_step=0)
+        return self._decide(record, risk, ("back_to_start",), GUARD_RUNG)
+
+    def _hold_rate(self, record: StepRecord, risk: CrashRisk) -> Decision | None:
+        """Goes back to before a leap of the learning rate that does harm."""
+        leap = self._rate_leap
+        if not (self.policy.guard.rate_leap and leap.harms) or "limit_lr" in self.active:
+            return None
+        risk = replace(
+            risk, cause=Cause.DIVERGENCE, reason=leap.reason(), onset_step=max(0, leap.step)
+        )
+        return self._roll_back(record, risk, GUARD_RUNG)
+
     def _roll_back(self, record: StepRecord, risk: CrashRisk, rung: int) -> Decision:
         """A rollback; milder help comes along when the last one did not hold."""
         if self._budget.is_spent or not self._budget.has_rollbacks:
@@ -146,10 +190,14 @@ class EscalationLadder:
         if self._budget.rollbacks == 0:
             # Milder help of the last steps was an attempt at what the rollback now cures.
             undo = self._treatments.take_back_recent(self.policy.cooldown_steps)
-        if self._budget.rollbacks >= 1:
+        leapt = self.policy.guard.rate_leap and self._rate_leap.step >= 0
+        if leapt and "limit_lr" not in self.active:
+            extra = ("limit_lr",)
+            self._lr_limit = self._rate_leap.before
+        elif self._budget.rollbacks >= 1:
             extra = ("cut_lr",)
         if self._budget.rollbacks >= 2:
-            extra = ("cut_lr", "tighten_clip")
+            extra = (*extra, "tighten_clip")
         self._budget.rollbacks += 1
         self._rolled_back = True
         self._guard.forgive()
@@ -288,7 +336,8 @@ class EscalationLadder:
         self._budget.rollbacks = 0
 
     def _step_down(self, record: StepRecord, risk: CrashRisk) -> Decision | None:
-        name = self._treatments.next_undo()
+        still_high = record.lr > LIMIT_TOLERANCE * self._lr_limit
+        name = self._treatments.next_undo(but=("limit_lr",) if still_high else ())
         if name is None:
             return None
         return Decision(
@@ -328,6 +377,7 @@ class EscalationLadder:
             risk=risk.probability,
             onset_step=risk.onset_step if risk.onset_step >= 0 else record.step,
             dry_run=self.policy.observe_only,
+            lr_limit=self._lr_limit if "limit_lr" in actions else math.nan,
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -346,10 +396,19 @@ class EscalationLadder:
             "repeats": self._repeats,
             "restarts": self._restarts,
             "stopped": self._stopped,
+            "false_start": self._false_start.state_dict(),
+            "rate_leap": self._rate_leap.state_dict(),
+            "refused_starts": self._refused_starts,
+            "lr_limit": self._lr_limit,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._guard.load_state_dict(state["guard"])
+        if "rate_leap" in state:
+            self._false_start.load_state_dict(state["false_start"])
+            self._rate_leap.load_state_dict(state["rate_leap"])
+            self._refused_starts = int(state["refused_starts"])
+            self._lr_limit = float(state["lr_limit"])
         self._treatments.load_state_dict(state["treatments"])
         self._budget.load_state_dict(state["budget"])
         self._tick = int(state["tick"])

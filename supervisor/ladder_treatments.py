@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,7 +11,12 @@ from supervisor.detectors.statistics.robust_window import RobustWindow
 from supervisor.records import CrashRisk, StepRecord
 from supervisor.settings import PolicySettings
 
-ONE_OFF = frozenset({"checkpoint", "skip_update", "rollback", "restart", "stop", "reset_optimizer"})
+ONE_OFF = frozenset(
+    {
+        "checkpoint", "skip_update", "rollback", "back_to_start", "restart", "stop",
+        "reset_optimizer", "repair_optimizer", "skip_data",
+    }
+)  # fmt: skip
 """Actions that are over when they are done; there is nothing to take back."""
 
 SKIP_VERIFY_STEPS = 10
@@ -75,7 +80,7 @@ class Treatments:
         steps = self.policy.verify_steps
         if name == "skip_update":
             steps = min(steps, SKIP_VERIFY_STEPS)
-        if name == "rollback":
+        if name in ("rollback", "back_to_start"):
             for trial in self._trials:
                 trial.loss_limit = -math.inf  # what was tried before it did not help
         limit = math.inf
@@ -121,15 +126,20 @@ class Treatments:
         self._recent.clear()
         self._calm = 0
 
-    def next_undo(self) -> str | None:
-        """The latest treatment, once the run has been healthy long enough; it leaves the list."""
-        if not self.active:
+    def next_undo(self, but: Collection[str] = ()) -> str | None:
+        """The latest treatment, once the run has been healthy long enough; it leaves the list.
+
+        Args:
+            but: treatments that are still needed.
+        """
+        allowed = [index for index, name in enumerate(self.active) if name not in but]
+        if not allowed:
             return None
-        name = self.active[-1]
+        name = self.active[allowed[-1]]
         if self._calm < self.policy.healthy_steps * self._patience.get(name, 1):
             return None
-        self.active.pop()
-        self._begun.pop()
+        del self.active[allowed[-1]]
+        del self._begun[allowed[-1]]
         self._undone_at[name] = self._tick
         self._calm = 0
         return name

@@ -159,6 +159,10 @@ class GuardSettings:
     rollback_after_skips: int = 3
     """So many skipped updates within `skip_window` steps: the weights themselves are sick."""
     skip_window: int = 10
+    false_start: bool = True
+    """A run that its first updates made far worse starts once more, with a tenth of its rate."""
+    rate_leap: bool = True
+    """A rate that leaps beyond all earlier ones and does harm is held at the one before."""
 
 
 @dataclass

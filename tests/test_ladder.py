@@ -40,6 +40,7 @@ class Course:
         loss: float = 2.0,
         grad: float = 1.0,
         scale: float = NAN,
+        lr: float = NAN,
     ) -> list[Decision]:
         made = []
         for _ in range(steps):
@@ -48,6 +49,7 @@ class Course:
                 loss=loss,
                 grad_norm=grad,
                 loss_scale=scale,
+                lr=lr,
                 step_time_s=0.1,
                 loss_seen=True,
                 grad_norm_seen=True,
@@ -368,3 +370,57 @@ def test_advice_can_be_switched_off() -> None:
     policy.case_library = False
 
     assert advised(Course(policy), 0.55, "rollback").source == "policy"
+
+
+def test_a_start_that_fails_is_made_anew_and_again_until_it_is_believed() -> None:
+    course = Course()
+    course.go(loss=2.0)
+
+    made = course.go(loss=300.0, steps=20)
+
+    assert actions(made)[:2] == [("back_to_start",)] * 2
+    assert [decision.step for decision in made[:2]] == [5, 10]
+
+
+def test_a_start_that_is_refused_three_times_is_let_be() -> None:
+    course = Course(refuse=("back_to_start",))
+    course.go(loss=2.0)
+
+    made = course.go(loss=300.0, steps=59)
+
+    assert actions(made).count(("back_to_start",)) == 3
+
+
+def test_a_noisy_start_is_none_that_fails() -> None:
+    course = Course()
+
+    for step in range(60):
+        course.go(loss=2.0 * (1.0 + 0.2 * (step % 3)))
+
+    assert not course.decisions
+
+
+def test_a_leap_of_the_rate_that_does_harm_is_undone_by_its_own_factor() -> None:
+    course = Course()
+    course.go(steps=80, lr=0.01)
+
+    made = course.go(steps=3, lr=0.4, loss=2.6)
+    course.go(steps=300, lr=0.4)
+    held = [d for d in course.decisions if "limit_lr" in d.undo]
+    course.go(steps=300, lr=0.01)
+
+    assert actions(made) == [("rollback", "limit_lr")]
+    assert (made[0].onset_step, made[0].lr_limit) == (80, 0.01)
+    assert not held  # not while the script's own rate is that high
+    assert [d.undo for d in course.decisions if d.undo] == [("limit_lr",)]
+
+
+def test_a_leap_of_the_rate_that_does_no_harm_and_a_warm_restart_are_let_be() -> None:
+    course = Course()
+    course.go(steps=80, lr=0.01)
+
+    course.go(steps=80, lr=0.4)
+    course.go(steps=20, lr=0.001)
+    course.go(steps=20, lr=0.4, loss=2.6)
+
+    assert not course.decisions

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from supervisor.actions.adaptive_clip import AdaptiveClip
+from supervisor.actions.back_to_start import BackToStart
 from supervisor.actions.base import Action
 from supervisor.actions.checkpoint import Checkpoint
 from supervisor.actions.cut_lr import CutLr
 from supervisor.actions.fp32_fallback import Fp32Fallback
 from supervisor.actions.fp32_modules import Fp32Modules
+from supervisor.actions.limit_lr import LimitLr
 from supervisor.actions.repair_optimizer import RepairOptimizer
 from supervisor.actions.reset_optimizer import ResetOptimizer
 from supervisor.actions.restart import Restart
@@ -22,6 +24,7 @@ ACTIONS: tuple[type[Action], ...] = (
     SkipUpdate,
     Checkpoint,
     CutLr,
+    LimitLr,
     TightenClip,
     AdaptiveClip,
     SmallerBatch,
@@ -31,6 +34,7 @@ ACTIONS: tuple[type[Action], ...] = (
     Fp32Modules,
     Fp32Fallback,
     Rollback,
+    BackToStart,
     Restart,
     Stop,
 )

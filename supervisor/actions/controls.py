@@ -68,6 +68,8 @@ class Controls:
 
     Attributes:
         lr_factor: by which the learning rate of each group is multiplied for the update alone.
+        lr_share: the same, for the rest of the run.
+        lr_limit: no rate of the lead optimizer above it; None = no limit.
         clip_factor: by which the script's own clipping threshold is multiplied.
         clip_norm: threshold for a script that does not clip; None = do not clip.
         adaptive: when set, a threshold of its own that follows the norms.
@@ -78,6 +80,8 @@ class Controls:
     """
 
     lr_factor: float = 1.0
+    lr_share: float = 1.0
+    lr_limit: float | None = None
     clip_factor: float = 1.0
     clip_norm: float | None = None
     adaptive: AdaptiveThreshold | None = None
@@ -108,10 +112,23 @@ class Controls:
             limits.append(self.adaptive.value)
         return min(limits) if limits else None
 
+    def rate_factor(self, lead_rate: float) -> float:
+        """Returns by what the rates of this update are multiplied.
+
+        Args:
+            lead_rate: of the first group of the lead optimizer, as the script has it.
+        """
+        factor = self.lr_factor * self.lr_share
+        if self.lr_limit is not None and lead_rate > self.lr_limit:
+            factor *= self.lr_limit / lead_rate
+        return factor
+
     @property
     def is_neutral(self) -> bool:
         return (
             self.lr_factor == self.clip_factor == self.batch_factor == 1.0
+            and self.lr_share == 1.0
+            and self.lr_limit is None
             and self.clip_norm is None
             and self.adaptive is None
             and self.ramp is None
@@ -122,6 +139,8 @@ class Controls:
         """Plain values, for the checkpoint; `skip_update` belongs to one step and is left out."""
         return {
             "lr_factor": self.lr_factor,
+            "lr_share": self.lr_share,
+            "lr_limit": self.lr_limit,
             "clip_factor": self.clip_factor,
             "clip_norm": self.clip_norm,
             "adaptive": None if self.adaptive is None else list(self.adaptive.norms),
@@ -135,6 +154,7 @@ class Controls:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         for name in ("lr_factor", "clip_factor", "clip_norm", "fp32", "batch_factor"):
             setattr(self, name, state[name])
+        self.lr_share, self.lr_limit = state.get("lr_share", 1.0), state.get("lr_limit")
         norms, ramp = state["adaptive"], state["ramp"]
         self.adaptive = None
         if norms is not None:

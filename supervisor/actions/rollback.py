@@ -33,7 +33,7 @@ class Rollback(Action):
         if snapshot is None:
             return ActionResult(name=self.name, applied=False, detail="no snapshot is usable")
         context.state.restore(snapshot.state, ROLLBACK_PARTS)
-        _zero_gradients(context)
+        zero_gradients(context)
         context.snapshots.drop_after(snapshot.step)
         context.pipeline_restore(snapshot.extras)
         return ActionResult(
@@ -54,7 +54,7 @@ def _choose(context: ActionContext) -> Snapshot | None:
     return chosen
 
 
-def _zero_gradients(context: ActionContext) -> None:
+def zero_gradients(context: ActionContext) -> None:
     """Gradients of the sick weights must not be added to; the tensors stay where they are."""
     for optimizer in context.registry.optimizers.values():
         for group in optimizer.param_groups:

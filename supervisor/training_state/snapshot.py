@@ -191,6 +191,10 @@ class SnapshotRing:
     def newest(self) -> Snapshot | None:
         return self._snapshots[-1] if self._snapshots else None
 
+    def all(self) -> tuple[Snapshot, ...]:
+        """The kept snapshots, oldest first."""
+        return tuple(self._snapshots)
+
     def steps(self) -> list[int]:
         """Steps of the kept snapshots, oldest first."""
         return [snapshot.step for snapshot in self._snapshots]

@@ -31,6 +31,7 @@ class UpdateControls:
         self._parameters: dict[int, _Known] = {}
         self._restore_lr: list[tuple[dict[str, Any], Any]] = []
         self._unhide: Callable[[], None] | None = None
+        self._lead: weakref.ref[Optimizer] | None = None  # the first to be updated under controls
         self.script_clips = False
         self._script_max_norm: Any = None
         self._follower_skip = False
@@ -82,7 +83,10 @@ class UpdateControls:
         limit = None if self.script_clips else controls.max_norm(None)
         if limit is not None:
             torch.nn.utils.clip_grad_norm_(self.parameters(optimizer), limit)
-        factor = controls.lr_factor
+        if self._lead is None:
+            self._lead = weakref.ref(optimizer)
+        lead = self._lead() or optimizer
+        factor = controls.rate_factor(float(lead.param_groups[0]["lr"]))
         if factor != 1.0:
             for group in optimizer.param_groups:
                 self._restore_lr.append((group, group["lr"]))

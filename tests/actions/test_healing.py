@@ -12,10 +12,12 @@ import torch
 from torch import nn
 
 from supervisor.actions.adaptive_clip import AdaptiveClip
+from supervisor.actions.back_to_start import BackToStart
 from supervisor.actions.base import Action
 from supervisor.actions.cut_lr import CutLr
 from supervisor.actions.fp32_fallback import Fp32Fallback
 from supervisor.actions.fp32_modules import Fp32Modules
+from supervisor.actions.limit_lr import LimitLr
 from supervisor.actions.repair_optimizer import RepairOptimizer
 from supervisor.actions.reset_optimizer import ResetOptimizer
 from supervisor.actions.rollback import Rollback
@@ -23,6 +25,7 @@ from supervisor.actions.skip_data import SkipData
 from supervisor.actions.skip_update import SkipUpdate
 from supervisor.actions.smaller_batch import SmallerBatch
 from supervisor.actions.tighten_clip import TightenClip
+from supervisor.records import Decision
 from tests.actions.small_context import Scene, build_scene
 from tests.actions.ward import SICK_AT, Ward, X
 
@@ -46,6 +49,30 @@ class RateTooHigh(Ward):
     def on_updated(self, step: int) -> None:
         if step == SICK_AT:
             self.scene.optimizer.param_groups[0]["lr"] = 5.5
+
+
+class LeapingRate(Ward):
+    """From the onset on the learning rate is twenty times what it was."""
+
+    def build(self) -> Scene:
+        return build_scene(
+            nn.Linear(4, 4),
+            optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.5),
+            decision=Decision(step=0, actions=(), lr_limit=0.5),
+        )
+
+    def on_updated(self, step: int) -> None:
+        if step == SICK_AT - 1:
+            self.scene.optimizer.param_groups[0]["lr"] = 10.0
+
+
+class NeverHealthy(Ward):
+    """The learning rate is far too high from the first step on."""
+
+    def build(self) -> Scene:
+        return build_scene(
+            nn.Linear(4, 4), optimizer=lambda parameters: torch.optim.SGD(parameters, lr=5.5)
+        )
 
 
 class ExplodingGradients(Ward):
@@ -189,6 +216,8 @@ class OverflowInNorm(Ward):
 CASES = {
     "skip_update": (PoisonedGradient, SkipUpdate),
     "cut_lr": (RateTooHigh, CutLr),
+    "limit_lr": (LeapingRate, LimitLr),
+    "back_to_start": (NeverHealthy, BackToStart),
     "tighten_clip": (ExplodingGradients, TightenClip),
     "adaptive_clip": (RareSpike, AdaptiveClip),
     "smaller_batch": (NoRoom, SmallerBatch),

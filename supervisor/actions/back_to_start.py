@@ -1,0 +1,87 @@
+"""Puts the untrained weights back, with a much smaller learning rate."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from supervisor.actions.base import Action, ActionContext
+from supervisor.actions.rollback import zero_gradients
+from supervisor.records import ActionResult
+from supervisor.training_state.state import ROLLBACK_PARTS
+
+RATE = 0.1
+SMALLEST_SHARE = 1e-3
+
+DERAILED = 1.5
+"""The median parameter tensor lies further from its first value than 1.5 times that value's norm.
+Healthy trainings come to 1.0 at most within 80 steps, those with a rate 40 to 60 times too high to
+3.7 within 5 (benchmarks/unlucky_tasks.py: MLP, transformer, CNN, VAE and LSTM, two seeds each)."""
+
+
+class BackToStart(Action):
+    """Restores the state before the very first update, and keeps a tenth of the rate for good.
+
+    For a run that its first updates have thrown far off: there is no healthy course to go back to,
+    and the script's own rate was never healthy, so the cut is not taken back; the schedule keeps
+    its shape. A second time leaves a hundredth.
+    """
+
+    name = "back_to_start"
+    moment = "boundary"
+    cost = "the steps since the start, and nine tenths of the rate for the rest of the run"
+
+    def precondition(self, context: ActionContext) -> str | None:
+        first = context.snapshots.oldest()
+        if first is None or first.step > 0:
+            return "the untrained state is not at hand any more"
+        if context.controls.lr_share * RATE < SMALLEST_SHARE:
+            return f"the learning rate is at {context.controls.lr_share:g} of its size already"
+        live = context.state.capture(for_rollback=True)
+        later = [snapshot.state for snapshot in context.snapshots.all() if snapshot.step > 0]
+        if not all(_travel(state, first.state) > DERAILED for state in (live, *later)):
+            return "the weights have not been thrown far from where they began"
+        return None
+
+    def apply(self, context: ActionContext) -> ActionResult:
+        first = context.snapshots.oldest()
+        if first is None:
+            return ActionResult(name=self.name, applied=False, detail="no snapshot is there")
+        context.state.restore(first.state, ROLLBACK_PARTS)
+        for name, optimizer in context.registry.optimizers.items():
+            if name not in first.state["optimizers"]:
+                optimizer.state.clear()
+        zero_gradients(context)
+        context.snapshots.drop_after(first.step)
+        context.pipeline_restore(first.extras)
+        context.controls.lr_share *= RATE
+        share = context.controls.lr_share
+        return ActionResult(
+            name=self.name,
+            applied=True,
+            detail=f"the untrained weights again, with {share:g} of the script's learning rate "
+            "for the rest of the run: lower it in the script",
+            to_step=first.step,
+            fields={"from_step": context.step, "to_step": first.step, "lr_share": share},
+        )
+
+
+def _travel(state: Mapping[str, Any], first: Mapping[str, Any]) -> float:
+    """How far the median parameter tensor is from its first value, relative to that value."""
+    found = []
+    with torch.no_grad():
+        for model, tensors in state["models"].items():
+            buffers, before = set(state["buffers"][model]), first["models"].get(model, {})
+            for name, tensor in tensors.items():
+                if name in buffers or name not in before or not tensor.is_floating_point():
+                    continue
+                origin = before[name].float()
+                size = float(origin.norm())
+                if size > 0:
+                    way = float((tensor.detach().cpu().float() - origin).norm()) / size
+                    found.append(way if math.isfinite(way) else math.inf)
+    return statistics.median(found) if found else 0.0
