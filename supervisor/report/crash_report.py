@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from supervisor.records import NAN, plain
+from supervisor.report.alert_summary import AlertSummary
+from supervisor.report.observed_values import ObservedValue
 
 REPORT_VERSION = 1
 
@@ -216,6 +218,8 @@ class CrashReport:
     gradient_flow: tuple[dict[str, Any], ...] = ()
     gradient_flow_step: int | None = None
     unhealthy: tuple[dict[str, Any], ...] = ()
+    alerts: AlertSummary | None = None
+    observed: tuple[ObservedValue, ...] = ()
     explain: dict[str, Any] | None = None
     stacks: tuple[Excerpt, ...] = ()
     log_tail: Excerpt | None = None

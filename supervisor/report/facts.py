@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from supervisor.records import NAN
+from supervisor.report.alert_summary import summarise_alerts
 from supervisor.report.anomalies import build_anomalies
 from supervisor.report.attempts import build_attempts
 from supervisor.report.crash_report import Attempt, CrashReport, Excerpt, Incident
@@ -23,6 +24,7 @@ from supervisor.report.incidents import find_incidents
 from supervisor.report.interventions import build_interventions
 from supervisor.report.ledger import build_cost
 from supervisor.report.material import Material, load_material
+from supervisor.report.observed_values import read_courses, sum_up
 from supervisor.report.timeline import build_timeline
 from supervisor.report.verdict import (
     TITLES,
@@ -84,6 +86,8 @@ def build_report(material: Material) -> CrashReport:
         gradient_flow=layers.layers,
         gradient_flow_step=layers.step,
         unhealthy=layers.unhealthy,
+        alerts=summarise_alerts(material.of_kind("alert")),
+        observed=sum_up(read_courses(material.root)),
         explain=material.explain,
         stacks=material.stacks,
         log_tail=_log_tail(material),

@@ -1,4 +1,5 @@
-"""The pictures of a report: the whole run by steps, its last minutes by time, gradient flow."""
+"""The pictures of a report: the whole run by steps, its last minutes by time, gradient flow,
+observed values."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from supervisor.report import palette
 from supervisor.report.crash_report import CrashReport
 from supervisor.report.figures import moment
 from supervisor.report.material import Material
+from supervisor.report.observed_values import draw_courses, read_courses
 from supervisor.report.step_table import Bools, Floats, StepTable
 
 BUCKETS = 900
@@ -60,7 +62,12 @@ def draw_pictures(material: Material, report: CrashReport) -> tuple[Picture, ...
     from matplotlib.figure import Figure
 
     pictures = []
-    drawings = (("overview", _overview), ("timeline", _timeline), ("gradient_flow", _gradients))
+    drawings = (
+        ("overview", _overview),
+        ("timeline", _timeline),
+        ("gradient_flow", _gradients),
+        ("observed", _observed),
+    )
     for name, draw in drawings:
         with matplotlib.rc_context(STYLE | {"svg.hashsalt": name}):
             figure = Figure(layout="constrained")
@@ -224,6 +231,10 @@ def _timeline(figure: Any, material: Material, report: CrashReport) -> bool:
     from supervisor.report.timeline_plot import draw_timeline
 
     return draw_timeline(figure, material, report, minutes=LAST_MINUTES)
+
+
+def _observed(figure: Any, material: Material, report: CrashReport) -> bool:
+    return draw_courses(figure, read_courses(material.root))
 
 
 def _gradients(figure: Any, material: Material, report: CrashReport) -> bool:

@@ -21,7 +21,8 @@ def write_report(rundir: Path | str | RunDirectory, *, plots: bool = True) -> di
     and prevents nothing.
 
     Returns:
-        Kind (``json``, ``md``, ``html``, ``overview``, ``timeline``, ``gradient_flow``) → path.
+        Kind (``json``, ``md``, ``html``, ``overview``, ``timeline``, ``gradient_flow``,
+            ``observed``) → path.
 
     Raises:
         OSError: the directory cannot be written to.
