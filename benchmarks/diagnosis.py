@@ -1,19 +1,22 @@
 """Trainings of known cause run under the supervisor, each then explained without being told.
 
     python -m benchmarks.diagnosis [--only WORDS] [--folder DIR] [--json FILE]
+    python -m benchmarks.diagnosis --table FILE
 
 A diagnosis is right if `supervisor explain` names the true root cause, and narrow if it also names
-the guilty sample, module and operation as far as there are any. Replays on another device are made
-nowhere: explain has none.
+the guilty sample, module and operation as far as there are any. The second form prints the table
+of a run whose JSON was kept, also of one that is still going on.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import resource
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +39,7 @@ class Verdict:
     Attributes:
         narrowed: None where there is neither sample nor module to name.
         run_s, explain_s: by the wall clock, processes started included.
+        explain_cpu_s: processor time of explain and its replays.
         explanation: what ``explain --json`` printed; its error if it printed none.
     """
 
@@ -46,6 +50,7 @@ class Verdict:
     narrowed: bool | None
     run_s: float
     explain_s: float
+    explain_cpu_s: float
     explanation: dict[str, Any]
 
 
@@ -55,7 +60,7 @@ def diagnose_one(training: SickTraining, folder: Path) -> Verdict:
     ended = supervised(
         folder, training.text, (), settings=SETTINGS, options=UNTREATED, faults=training.faults
     )
-    ran = time.monotonic()
+    ran, cpu_s = time.monotonic(), _children_cpu_s()
     line = [*supervisor_command(), "explain", "--json", str(ended.run_dir)]
     done = subprocess.run(line, cwd=folder, capture_output=True, text=True)
     try:
@@ -70,12 +75,13 @@ def diagnose_one(training: SickTraining, folder: Path) -> Verdict:
         narrowed=is_narrow(training, explanation),
         run_s=round(ran - began, 1),
         explain_s=round(time.monotonic() - ran, 1),
+        explain_cpu_s=round(_children_cpu_s() - cpu_s, 1),
         explanation=explanation,
     )
 
 
 def is_narrow(training: SickTraining, explanation: dict[str, Any]) -> bool | None:
-    """Whether sample, module and operation are named rightly, and none where none is to blame."""
+    """Whether what is to blame among sample, module and operation is named; None if none is."""
     wanted = [
         (training.sample, explanation.get("sample"), training.sample is not None),
         (training.modules, explanation.get("module"), bool(training.modules)),
@@ -90,17 +96,53 @@ def is_narrow(training: SickTraining, explanation: dict[str, Any]) -> bool | Non
     )
 
 
+def table(verdicts: Sequence[Verdict]) -> str:
+    """Returns the figures per cause, in Markdown, and every miss by name."""
+    lines = [
+        "| true cause | trainings | cause right | sample, module, operation right | CPU seconds |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for cause in dict.fromkeys(verdict.cause for verdict in verdicts):
+        lines.append(_row(f"`{cause}`", [v for v in verdicts if v.cause == cause]))
+    lines.append(_row("all", verdicts))
+    for verdict in verdicts:
+        if not verdict.right:
+            lines.append(f"\nmissed: {verdict.name}: {verdict.cause}, found {verdict.found}")
+        elif verdict.narrowed is False:
+            seen = [verdict.explanation.get(name) for name in ("sample", "module", "operation")]
+            lines.append(f"\nnot narrowed: {verdict.name}: found {seen}")
+    return "\n".join(lines)
+
+
+def _row(name: str, verdicts: Sequence[Verdict]) -> str:
+    right = sum(verdict.right for verdict in verdicts)
+    narrowed = [verdict.narrowed for verdict in verdicts if verdict.narrowed is not None]
+    narrow = f"{sum(narrowed)} of {len(narrowed)}" if narrowed else "–"
+    spent = sorted(verdict.explain_cpu_s for verdict in verdicts)
+    seconds = f"{spent[0]:.0f} ... {spent[-1]:.0f}, median {spent[len(spent) // 2]:.0f}"
+    return f"| {name} | {len(verdicts)} | {right} | {narrow} | {seconds} |"
+
+
+def _children_cpu_s() -> float:
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return spent.ru_utime + spent.ru_stime
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="only trainings whose name has these words")
     parser.add_argument("--folder", type=Path, help="keep the runs here")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--table", type=Path, help="print the table of this JSON, run nothing")
     options = parser.parse_args()
+    if options.table:
+        print(table([Verdict(**kept) for kept in json.loads(options.table.read_text())]))
+        return 0
     chosen = [training for training in SICK_TRAININGS if options.only in training.name]
     verdicts: list[Verdict] = []
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary)
-        width = max(len(training.name) for training in SICK_TRAININGS)
+        width = max(len(training.name) for training in chosen)
         for number, training in enumerate(chosen):
             verdict = diagnose_one(training, folder / str(number))
             verdicts.append(verdict)
@@ -108,16 +150,12 @@ def main() -> int:
             print(
                 f"{verdict.name:<{width}}  {verdict.cause:<15}  {verdict.found:<15}  "
                 f"{'right' if verdict.right else 'WRONG':<5}  {narrow:<3}  "
-                f"{verdict.explain_s:5.0f} s",
+                f"{verdict.explain_s:5.0f} s  {verdict.explain_cpu_s:5.0f} s CPU",
                 flush=True,
             )
             if options.json:
                 options.json.write_text(json.dumps([asdict(v) for v in verdicts], indent=2))
-    right = sum(verdict.right for verdict in verdicts)
-    narrowed = [verdict.narrowed for verdict in verdicts if verdict.narrowed is not None]
-    print(f"root cause right: {right} of {len(verdicts)}")
-    print(f"sample, module and operation right: {sum(narrowed)} of {len(narrowed)}")
-    print("on another device: not available")
+    print(table(verdicts))
     return 0
 
 

@@ -45,13 +45,13 @@ SICK_STATE = (
         text=script("vae", "plain", before=_SECOND.format(name="exp_avg", factor="1e5")),
     ),
     SickTraining(
-        name="two heads, RMSprop: mean square lost",
+        name="two heads, NAdam: first moment turned around and enlarged",
         cause="optimizer_state",
         text=script(
             "two heads",
             "plain",
-            optimizer="torch.optim.RMSprop(model.parameters(), lr=3e-3, alpha=0.9999)",
-            before=_SECOND.format(name="square_avg", factor="1e-12"),
+            optimizer="torch.optim.NAdam(model.parameters(), lr=3e-3)",
+            before=_SECOND.format(name="exp_avg", factor="-1e5"),
         ),
     ),
     SickTraining(

@@ -140,6 +140,7 @@ class _Case:
             effects,
             steps_to_crash=crash - self._first_step,
             from_checkpoint=self._start is not None,
+            is_sudden=self._is_sudden(crash),
         )
         if diagnosis.root_cause in _WHOLE and not self._is_sudden(crash):
             return self._explanation(diagnosis, outcomes)

@@ -56,6 +56,10 @@ def find_trouble(rundir: RunDirectory) -> Trouble:
         raise SupervisorError(
             f"{rundir.journal}: {error.strerror or error}: give the directory of a run that began"
         ) from error
+    if not events:
+        raise SupervisorError(
+            f"{rundir.journal}: holds no event that can be read: give the directory of a whole run"
+        )
     trouble = first_trouble(read_steps(rundir, all_attempts=True), events)
     if trouble is None:
         raise SupervisorError(

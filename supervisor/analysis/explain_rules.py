@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -81,7 +82,11 @@ def effect_of(change: str, crash: int | None, unchanged_crash: int, skipped: int
 
 
 def diagnose(
-    effects: Mapping[str, Effect], *, steps_to_crash: int, from_checkpoint: bool = True
+    effects: Mapping[str, Effect],
+    *,
+    steps_to_crash: int,
+    from_checkpoint: bool = True,
+    is_sudden: bool = False,
 ) -> Diagnosis:
     """Returns the cause of a crash that the identical replay reproduced.
 
@@ -89,11 +94,13 @@ def diagnose(
         effects: change → what it did, `UNCHANGED` left out; replays that were not made are missing.
         steps_to_crash: from the start of the identical replay to its crash.
         from_checkpoint: the replays began from a state of the run, not from nothing.
+        is_sudden: the crash came at once, not after a climb.
     """
     cured = {name for name, effect in effects.items() if effect is Effect.CURED}
     if len(effects) >= 5 and len(cured) >= 0.8 * len(effects):
         return _by_chance(cured)
-    for rule in (_data, _precision, _optimizer, _learning_rate, _weights):
+    optimizer = functools.partial(_optimizer, is_sudden=is_sudden)
+    for rule in (_data, _precision, optimizer, _learning_rate, _weights):
         found = rule(effects, cured)
         if found is not None:
             return found
@@ -145,9 +152,19 @@ def _precision(effects: Mapping[str, Effect], cured: set[str]) -> Diagnosis | No
     )
 
 
-def _optimizer(effects: Mapping[str, Effect], cured: set[str]) -> Diagnosis | None:
-    if FRESH_OPTIMIZER not in cured or cured & {LR_BEFORE, LR_HALF}:
+def _optimizer(
+    effects: Mapping[str, Effect], cured: set[str], *, is_sudden: bool
+) -> Diagnosis | None:
+    if FRESH_OPTIMIZER not in cured or LR_BEFORE in cured:
         return None
+    if LR_HALF in cured:
+        if not is_sudden:
+            return None
+        text = (
+            "it came at once, without a rise of the rate, and is gone when the optimizer forgets "
+            "its state just before it"
+        )
+        return Diagnosis(root_cause="optimizer_state", confidence=0.6, because=text)
     others = cured & {LR_TENTH, WITHOUT_BATCH}
     return Diagnosis(
         root_cause="optimizer_state",

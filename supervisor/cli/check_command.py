@@ -41,8 +41,5 @@ def execute(args: argparse.Namespace) -> int:
     elif args.json:
         print_json(result.to_dict())
     else:
-        for finding in result.findings:
-            print(f"{finding}\n    {finding.fix}")
-        found, files = len(result.findings), result.files
-        print(f"{found} finding{'s' * (found != 1)} in {files} file{'s' * (files != 1)}")
+        print(result)
     return 1 if result.findings else 0

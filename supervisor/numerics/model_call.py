@@ -53,11 +53,16 @@ def bare_model(model: Any) -> nn.Module:
     """Returns the module itself; of a compiled one the original, which has layers to look at.
 
     Raises:
-        UsageError: it is no `torch.nn.Module`.
+        UsageError: it is no `torch.nn.Module`, or has no values (device ``meta``).
     """
     if not isinstance(model, nn.Module):
         raise UsageError(
             f"model: {type(model).__name__} is no torch.nn.Module: give the module itself"
+        )
+    if any(parameter.is_meta for parameter in model.parameters()):
+        raise UsageError(
+            "model: its parameters are on the device meta and have no values: "
+            "load the weights first, or use model.to_empty and initialise them"
         )
     original = getattr(model, "_orig_mod", None)
     return original if isinstance(original, nn.Module) else model

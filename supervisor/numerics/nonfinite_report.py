@@ -56,7 +56,8 @@ class NonfiniteReport:
         if not self.found:
             return "No NaN and no infinity in outputs, loss or gradients."
         where = f"{self.module} ({self.module_type})" if self.module_type else self.module
-        lines = [f"{self.phase}: {where}: {self.operation}: {self.kind}", self.cause, self.fix]
+        place = ": ".join(part for part in (self.phase, where, self.operation, self.kind) if part)
+        lines = [place, self.cause, self.fix]
         lines += [f"  {name} = {figure(value)}" for name, value in self.values.items()]
         if self.then:
             lines.append(f"It became NaN in {self.then}.")

@@ -37,13 +37,15 @@ def check_source(
         ignore: Names of rules to leave out.
 
     Raises:
-        UsageError: ``path`` does not exist or is no Python file, or a rule name is unknown.
+        UsageError: ``path`` does not exist or holds no Python file, or a rule name is unknown.
     """
     start = Path(path)
     rules = _choose(select, ignore)
     if not start.exists():
         raise UsageError(f"{start}: no such file or folder: give a Python file or a folder")
     files = list(_python_files(start))
+    if not files:
+        raise UsageError(f"{start}: no Python file in it: give a Python file or a folder with some")
     findings = [finding for file in files for finding in _check_file(file, rules)]
     return CheckResult(findings=tuple(findings), files=len(files))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -51,6 +50,7 @@ class CheckResult:
         return {"findings": [finding.to_dict() for finding in self.findings], "files": self.files}
 
     def __repr__(self) -> str:
-        risks = Counter(finding.risk for finding in self.findings)
-        counts = ", ".join(f"{risks[risk]} {risk}" for risk in ("high", "medium", "low"))
-        return f"<CheckResult: {len(self.findings)} findings ({counts}) in {self.files} files>"
+        """Returns what ``supervisor check`` prints."""
+        found, files = len(self.findings), self.files
+        count = f"{found} finding{'s' * (found != 1)} in {files} file{'s' * (files != 1)}"
+        return "\n".join([*(f"{finding}\n    {finding.fix}" for finding in self.findings), count])

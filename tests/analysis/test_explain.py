@@ -134,6 +134,19 @@ def test_what_cures_it_is_the_cause(cause: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("is_sudden", "cause"), [(True, "optimizer_state"), (False, "learning_rate")]
+)
+def test_what_both_a_fresh_state_and_half_the_rate_cure_is_told_by_its_pace(
+    is_sudden: bool, cause: str
+) -> None:
+    cured = dict.fromkeys((FRESH_OPTIMIZER, LR_HALF, LR_TENTH), Effect.CURED)
+
+    diagnosis = diagnose(SAME | cured, steps_to_crash=30, is_sudden=is_sudden)
+
+    assert diagnosis.root_cause == cause
+
+
+@pytest.mark.parametrize(
     ("effects", "steps", "cause"),
     [
         (SAME, 1, "weights"),

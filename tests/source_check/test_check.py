@@ -51,7 +51,7 @@ def test_a_finding_says_where_what_and_how_to_mend_it(tmp_path: Path) -> None:
     (finding,) = result.findings
     assert (finding.path, finding.line, finding.column) == (path, 2, 5)
     assert str(finding).startswith(f"{path}:2:5: medium: load-runs-code: ")
-    assert repr(result) == "<CheckResult: 1 findings (0 high, 1 medium, 0 low) in 1 files>"
+    assert repr(result).endswith(f"{finding.fix}\n1 finding in 1 file")
 
 
 def test_the_document_has_the_fields_of_the_contract(tmp_path: Path) -> None:
@@ -96,6 +96,8 @@ def test_a_file_that_is_not_python_is_one_finding(content: bytes, tmp_path: Path
 def test_a_missing_path_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no such file or folder"):
         check_source(tmp_path / "absent.py")
+    with pytest.raises(UsageError, match="no Python file in it"):
+        check_source(tmp_path)
 
 
 def test_rules_can_be_selected_and_ignored(tmp_path: Path) -> None:
