@@ -49,7 +49,9 @@ def test_a_healthy_csv_gives_no_alarm(tmp_path: Path) -> None:
 
 def test_empty_cells_were_not_seen_and_further_columns_are_observed(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
-    path.write_text("step,loss,grad_norm,lr,loss_scale,kl\n0,nan,,0.1,,0.5\n1,2.0,inf,,8,\n\n")
+    path.write_text(
+        "step,loss,grad_norm,lr,loss_scale,kl,others_trained\n0,nan,,0.1,,0.5,\n1,2.0,inf,,8,,1\n\n"
+    )
 
     first, second = read_trace(path)
 
@@ -58,6 +60,7 @@ def test_empty_cells_were_not_seen_and_further_columns_are_observed(tmp_path: Pa
     assert first.observed == {"kl": 0.5}
     assert second.has_nonfinite_grad
     assert second.observed == {}
+    assert (first.others_trained, second.others_trained) == (False, True)
 
 
 @pytest.mark.parametrize(
