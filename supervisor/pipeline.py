@@ -94,7 +94,7 @@ class Pipeline:
         found: list[Judgement] = []
         first = 0
         for index in range(1, len(records) + 1):
-            if index == len(records) or self._is_copy_due(records[index].step):
+            if index == len(records) or self._is_copy_due(records[index]):
                 found += self._look_at_part(records[first:index])
                 first = index
         return found
@@ -122,7 +122,9 @@ class Pipeline:
         return judgement
 
     def _look_at_part(self, records: Sequence[StepRecord]) -> list[Judgement]:
-        if self._is_copy_due(records[0].step):
+        if records[0].begins_training:
+            self._begin()
+        if self._is_copy_due(records[0]):
             self._copies.append(_Copy(records[0].step, self._view(), []))
         self._copies[-1].since.extend(records)
         alerts: list[list[Alert]] = [[] for _ in records]
@@ -147,9 +149,17 @@ class Pipeline:
             for record, said, risk, failed in zip(records, alerts, risks, errors, strict=True)
         ]
 
-    def _is_copy_due(self, step: int) -> bool:
+    def _is_copy_due(self, record: StepRecord) -> bool:
         copies = self._copies
-        return not copies or step >= copies[-1].step + COPY_EVERY
+        is_old = not copies or record.step >= copies[-1].step + COPY_EVERY
+        return is_old or record.begins_training
+
+    def _begin(self) -> None:
+        """Forgets all windows."""
+        self._copies.clear()
+        for detector in self.detectors:
+            detector.reset()
+        self.predictor.reset()
 
     def settle(self, result: ActionResult, step: int) -> None:
         """Takes in what an action of the decision at `step` did."""
@@ -168,9 +178,7 @@ class Pipeline:
         while copies and copies[-1].step > to_step:
             copies.pop()
         if not copies:
-            for detector in self.detectors:
-                detector.reset()
-            self.predictor.reset()
+            self._begin()
             return
         copy = copies[-1]
         between = [record for record in copy.since if record.step < to_step]

@@ -78,6 +78,8 @@ class StepRecord:
         scaler_skipped: the GradScaler left this update out because of an overflow.
         others_trained: another optimizer stepped after a backward of its own since the last
             record, as a GAN's generator does: `loss` is the sum of what several players want.
+        begins_training: the first of another training in the same process, with an optimizer of
+            its own: what came before says nothing about it.
         observed: what the user gave with `supervisor.observe`, and what sampling probes saw.
     """
 
@@ -93,6 +95,7 @@ class StepRecord:
     grad_norm_seen: bool = False
     scaler_skipped: bool = False
     others_trained: bool = False
+    begins_training: bool = False
     observed: Mapping[str, float] = field(default_factory=dict)
 
     @property

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -136,6 +137,18 @@ def test_after_two_rollbacks_the_windows_are_those_of_what_counts(kept: int) -> 
         judge.update(record)
     judge.rolled_back(kept)
     twin.look_at(records[:kept])
+
+    assert judge.predictor.state_dict() == twin.predictor.state_dict()
+    assert [d.state_dict() for d in judge.detectors] == [d.state_dict() for d in twin.detectors]
+
+
+def test_another_training_is_judged_without_what_came_before() -> None:
+    first, second = (list(synthetic_run(kind, 300)) for kind in ("healthy", "heavy_tailed"))
+    second[0] = replace(second[0], begins_training=True)
+    judge, twin = pipeline(), pipeline()
+
+    list(judge.update_all([*first, *(replace(r, step=300 + r.step) for r in second)]))
+    list(twin.update_all([replace(r, step=300 + r.step) for r in second]))
 
     assert judge.predictor.state_dict() == twin.predictor.state_dict()
     assert [d.state_dict() for d in judge.detectors] == [d.state_dict() for d in twin.detectors]

@@ -13,6 +13,7 @@ from supervisor.records import NAN, StepRecord
 KNOWN = (
     *("step", "loss", "grad_norm", "lr", "loss_scale", "step_time_s", "batch_size", "memory_gib"),
     "others_trained",
+    "begins_training",
 )
 """Columns with a meaning of their own; every other column becomes an observed value."""
 
@@ -95,6 +96,7 @@ def _record(where: str, cells: dict[str, str], number: int) -> StepRecord:
         loss_seen="loss" in values,
         grad_norm_seen="grad_norm" in values,
         others_trained=values.get("others_trained", 0.0) > 0,
+        begins_training=values.get("begins_training", 0.0) > 0,
         observed={name: value for name, value in values.items() if name not in KNOWN},
     )
 

@@ -15,6 +15,8 @@ from supervisor.storage.private_files import write_private
 from supervisor.storage.rundir import RunDirectory
 
 COLUMNS = ("loss", "grad_norm", "lr", "loss_scale", "step_time_s", "batch_size", "memory_gib")
+MARKS = ("others_trained", "begins_training")
+"""Columns that are there only if some step has them."""
 
 
 def newest_rows(rundir: RunDirectory, rank: int) -> list[tuple[float, StepRecord]]:
@@ -42,8 +44,7 @@ def write_csv(rundir: RunDirectory, rank: int, path: Path) -> int:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     columns: tuple[str, ...] = COLUMNS
-    if any(record.others_trained for record in records):
-        columns = (*COLUMNS, "others_trained")
+    columns += tuple(name for name in MARKS if any(getattr(r, name) for r in records))
     writer.writerow(["step", *columns, *observed])
     for record in records:
         values = _values(record)
@@ -87,6 +88,5 @@ def _values(record: StepRecord) -> Mapping[str, float]:
         known["batch_size"] = record.batch_size
     else:
         known.pop("batch_size")
-    if record.others_trained:
-        known["others_trained"] = 1
+    known |= {name: 1 for name in MARKS if getattr(record, name)}
     return {**known, **record.observed}

@@ -19,6 +19,7 @@ from supervisor.records import StepRecord
 from supervisor.storage.flight_reader import FlightReader, read_steps
 from supervisor.storage.private_files import write_json
 from supervisor.storage.step_rows import (
+    BEGINS_TRAINING,
     FIXED,
     FLAGS_OFFSET,
     GRAD_SEEN,
@@ -109,6 +110,8 @@ class FlightRecorder:
             flags |= SCALER_SKIPPED
         if record.others_trained:
             flags |= OTHERS_TRAINED
+        if record.begins_training:
+            flags |= BEGINS_TRAINING
         observed = _NOTHING_OBSERVED
         if record.observed:
             values = [math.nan] * OBSERVED_SLOTS

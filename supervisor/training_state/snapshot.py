@@ -206,7 +206,7 @@ class SnapshotRing:
                 self._give_up(index)
 
     def clear(self) -> None:
-        """Frees everything, for a machine that runs out of memory."""
+        """Frees everything, when memory runs out, or when none is a way back any more."""
         self._snapshots.clear()
         self._spare.clear()
 

@@ -7,13 +7,19 @@ from collections.abc import Callable
 
 from torch.optim import Optimizer
 
+TAKES_OVER_AFTER = 128
+"""More than any usual game lets one side step alone: a WGAN's critic makes 100 updates for each of
+its generator's first 25 (Arjovsky et al. 2017, their published code)."""
+
 
 class BoundaryClock:
     """Counts updates of the lead optimizer and waits for those that follow it.
 
-    The lead is the optimizer that steps first, for the whole run: a replay must count the same
-    steps. It is held weakly, because what it trained would fill the device's memory when the script
-    has dropped it and trains the next model.
+    The lead is the optimizer that steps first. When another one has made `TAKES_OVER_AFTER` updates
+    in a row since the lead's last, another training has begun (the next fold, the fine-tuning after
+    the pretraining), and that one leads from then on. Nothing but the order of updates decides, so
+    that a replay counts the same steps. The lead is held weakly, because what it trained would fill
+    the device's memory when the script has dropped it and trains the next model.
 
     Others that stepped between the lead's last two updates (a GAN's second half) are expected to do
     so again before the step counts as over: between the two, gradients may still have to flow
@@ -33,6 +39,8 @@ class BoundaryClock:
         self.by_others = 0
         self._seen: set[int] = set()
         self._awaited: set[int] = set()
+        self._last_other: Callable[[], Optimizer | None] = _nobody
+        self._in_a_row = 0
 
     def is_lead(self, optimizer: Optimizer) -> bool:
         """Whether `optimizer` is the lead; without one, it becomes it. Asked before its update."""
@@ -43,18 +51,36 @@ class BoundaryClock:
         self.lead = weakref.ref(optimizer)
         return True
 
-    def updated(self, optimizer: Optimizer) -> None:
-        """Takes note of an update, right after it (or after the scaler left it out)."""
+    def updated(self, optimizer: Optimizer) -> bool:
+        """Takes note of an update, right after it (or after the scaler left it out).
+
+        Returns:
+            Whether `optimizer` has just become the lead of another training, with its next update.
+        """
         if optimizer is not self.lead():
             self.by_others += 1
             self._seen.add(id(optimizer))
             self._awaited.discard(id(optimizer))
             self.is_due = self._updates > 1 and not self._awaited
-            return
+            return self._takes_over(optimizer)
         self._updates += 1
         self.by_others = 0
         self._awaited, self._seen = self._seen, set()
+        self._in_a_row = 0
         self.is_due = self._updates > 1 and not self._awaited
+        return False
+
+    def _takes_over(self, other: Optimizer) -> bool:
+        if other is not self._last_other():
+            self._last_other = weakref.ref(other)
+            self._in_a_row = 0
+        self._in_a_row += 1
+        if self._in_a_row < TAKES_OVER_AFTER:
+            return False
+        self.lead, self._last_other = self._last_other, _nobody
+        self._in_a_row = self.by_others = 0
+        self._awaited, self._seen = set(), set()
+        return True
 
     def passed(self) -> None:
         """The boundary was used."""

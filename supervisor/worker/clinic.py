@@ -175,6 +175,12 @@ class Clinic:
         if decision is not None:
             self._carry_out(decision)
 
+    def begin_another_training(self) -> None:
+        """What comes next has nothing to do with the steps so far."""
+        self.judge_waiting()
+        self._calm = CalmLine()
+        self.recent_grad_norms.clear()
+
     def in_trouble(self, step: int) -> bool:
         """Whether the state of this step may be sick: an alarm is on, or was a moment ago."""
         return self.last_trouble_step >= 0 and step - self.last_trouble_step <= TROUBLE_STEPS

@@ -234,7 +234,8 @@ class FastForward(Moments):
         self._replay_random()
         if optimizer is self.clock.lead():
             self._finish_step(optimizer)
-        self.clock.updated(optimizer)
+        if self.clock.updated(optimizer):
+            self._probe.forget()
 
     def update_failed(self, optimizer: Optimizer) -> None:
         if self._unhide is not None:

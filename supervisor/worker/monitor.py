@@ -46,6 +46,7 @@ class Monitor(Moments):
     Args:
         at_boundary: called once a step at its boundary with the number of steps done; saves,
             applies pending actions, may leave the process.
+        at_new_training: called with the number of steps done when another optimizer takes over.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Monitor(Moments):
         shield: Shield,
         probes: Probes,
         at_boundary: Callable[[int], None],
+        at_new_training: Callable[[int], None],
         sign_of_life: Callable[[int], None],
     ) -> None:
         self.steps_done = 0
@@ -82,6 +84,7 @@ class Monitor(Moments):
         self._batch_shield = shield("batch")
         self._update_shield = shield("update")
         self._at_boundary = at_boundary
+        self._at_new_training = at_new_training
         self._sign_of_life = sign_of_life
         self._last_module: Callable[[], Module | None] = lambda: None
         self._first_parameter: Callable[[], torch.Tensor | None] = lambda: None
@@ -286,7 +289,8 @@ class Monitor(Moments):
                 self._finish_step(optimizer)
             elif self.probe.backward_calls:
                 self.probe.others_trained = True
-            clock.updated(optimizer)
+            if clock.updated(optimizer):
+                self._begin_another_training()
         except Exception as error:
             self._update_shield.caught(error)
         finally:
@@ -354,6 +358,11 @@ class Monitor(Moments):
             self._probes.begin(self.steps_done)
         if self._armed:
             self._injector.on_step_done(self.steps_done)
+
+    def _begin_another_training(self) -> None:
+        self.probe.forget()
+        self.probe.begins_training = True
+        self._at_new_training(self.steps_done)
 
     def _scaler_left_it_out(self, optimizer: Optimizer) -> None:
         self._switch.depth += 1

@@ -177,6 +177,7 @@ class Session:
             shield=self.shield,
             probes=self.probes,
             at_boundary=self.boundary,
+            at_new_training=self._begin_another_training,
             sign_of_life=self.life.beat,
         )
         if self.settings.trail:
@@ -222,6 +223,12 @@ class Session:
             uses_batch_size=self.asks_batch_size,
             uses_autocast=self._uses_autocast,
         )
+
+    def _begin_another_training(self, step: int) -> None:
+        """Another optimizer leads from here on: what is known of the last training is of no use."""
+        self.clinic.begin_another_training()
+        self.snapshots.clear()
+        self.journal.write("state_found", step=step, found="another training")
 
     def _rolled_back(self, extras: Mapping[str, Any]) -> None:
         """The rest of a rollback: our own windows, and what the user's variables hold."""

@@ -26,6 +26,7 @@ class StepProbe:
         grad_norm: None until a norm is known; the script's own clipping gives it for free.
         norm_of: of how many parameters `grad_norm` is the norm.
         others_trained: another optimizer stepped after a backward of its own.
+        begins_training: the step is the first of another training.
     """
 
     def __init__(self) -> None:
@@ -49,6 +50,7 @@ class StepProbe:
         self.loss_scale = NAN
         self.norm_of = 0
         self.others_trained = False
+        self.begins_training = False
 
     def saw_forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self.forward_calls += 1
@@ -102,6 +104,7 @@ class StepProbe:
             grad_norm_seen=norm is not None,
             scaler_skipped=scaler_skipped,
             others_trained=self.others_trained,
+            begins_training=self.begins_training,
             observed=observed,
         )
 

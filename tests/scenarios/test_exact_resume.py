@@ -91,13 +91,15 @@ def train(steps):
         optimizer.zero_grad(); loss.backward(); optimizer.step()
     return model.state_dict()
 first = train(12)
-second = train(40)
+second = train(SECOND)
 result = {"first": first, "second": second}
 """
 
 
-def test_a_training_behind_another_is_told_to_be_unseen_and_resumes_exactly(tmp_path: Path) -> None:
-    text = PRELUDE + TWO_TRAININGS + ENDING
+def test_a_short_training_behind_another_is_told_to_be_unseen_and_resumes_exactly(
+    tmp_path: Path,
+) -> None:
+    text = PRELUDE + TWO_TRAININGS.replace("SECOND", "40") + ENDING
     expected = plain(tmp_path / "plain", text)
 
     killed = supervised(
@@ -119,3 +121,32 @@ def test_a_run_that_begins_again_leaves_no_line_of_its_log_twice(tmp_path: Path)
     assert killed.returncode == 0, killed.stderr
     assert killed.events("resumed") == []  # no checkpoint yet: from the start
     assert differences(expected.result(), killed.result()) == []
+
+
+def test_a_training_behind_another_is_treated_and_resumed_as_the_first_was(tmp_path: Path) -> None:
+    text = PRELUDE + TWO_TRAININGS.replace("SECOND", "180") + ENDING
+    expected = plain(tmp_path / "plain", text)
+
+    killed = supervised(
+        tmp_path / "killed", text, settings=KILLED, faults="[{kind: sigkill, step: 41}]"
+    )
+
+    assert killed.returncode == 0, killed.stderr
+    assert [e["step"] for e in killed.events("training_began")] == [12]
+    resumed = killed.events("resumed")
+    assert [(e["exactness"], e["from_step"]) for e in resumed] == [("exact", 40)]
+    assert differences(expected.result(), killed.result()) == []
+    assert killed.events("warning") == []
+
+
+def test_a_poisoned_update_of_a_second_training_is_left_out(tmp_path: Path) -> None:
+    text = PRELUDE + TWO_TRAININGS.replace("SECOND", "180") + ENDING
+
+    sick = supervised(
+        tmp_path / "sick", text, settings=CHECKPOINTS, faults="[{kind: nan_gradient, step: 50}]"
+    )
+
+    assert sick.returncode == 0, sick.stderr
+    assert [e["step"] for e in sick.events("update_skipped")] == [50]
+    weights = sick.result()["second"].values()
+    assert all(weight.isfinite().all() for weight in weights)

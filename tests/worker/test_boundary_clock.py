@@ -7,7 +7,7 @@ import weakref
 import torch
 from torch.optim import SGD
 
-from supervisor.worker.boundary_clock import BoundaryClock
+from supervisor.worker.boundary_clock import TAKES_OVER_AFTER, BoundaryClock
 
 
 def _optimizer() -> SGD:
@@ -50,3 +50,20 @@ def test_a_lead_that_the_script_drops_is_freed_and_no_other_leads() -> None:
     assert clock.lead() is None
     assert not clock.is_lead(second)
     assert clock.by_others == 30
+
+
+def test_who_steps_alone_for_long_leads_another_training() -> None:
+    clock, first, second, third = BoundaryClock(), _optimizer(), _optimizer(), _optimizer()
+    for _ in range(3):
+        _update(clock, first)
+
+    took_over = [clock.updated(second) for _ in range(TAKES_OVER_AFTER - 1)]
+    took_over += [clock.updated(third)]  # the row is broken
+    took_over += [clock.updated(second) for _ in range(TAKES_OVER_AFTER - 1)]
+
+    assert not any(took_over)
+    assert clock.updated(second)
+    assert clock.is_lead(second)
+    assert not clock.is_lead(first)
+    assert clock.by_others == 0
+    assert _update(clock, second)
