@@ -142,7 +142,7 @@ class Resumption:
         session.journal.write(
             "loading_needed",
             step=self._replay.steps_done,
-            message=f"the script {why}: fast-forward begins again, with all batches loaded",
+            message=f"{why}: fast-forward begins again, with all batches loaded",
         )
         session.journal.close()
         self.silence.end()
@@ -152,7 +152,7 @@ class Resumption:
         registry, frames = self._session.registry, user_frames()
         held = [place.value for place in places(frames) if place.path in saved]
         if guard.left_over(storages(held) | storages(registry_tensors(registry))):
-            self._load_all("keeps what it has computed from batches")
+            self._load_all("the script keeps what it has computed from batches")
 
     def _arrive(self, steps_done: int, disproof: str | None) -> Moments:
         """The fast-forward stands at its target, or cannot get there: put the state back."""

@@ -71,8 +71,8 @@ class StandInGuard(TorchDispatchMode):
                 self._note(leaf, self._batches)
 
     def disproved(self, why: str) -> None:
-        """The replay is not the recorded run: batches that were left out may be the reason."""
-        if self.is_active and self.handed_out:
+        """The replay is not the recorded run: that batches are left out may be the reason."""
+        if self.is_active:
             self._on_leak(why)
 
     def left_over(self, put_back: Collection[int]) -> bool:
@@ -103,7 +103,7 @@ class StandInGuard(TorchDispatchMode):
         if given:
             fault = self._fault(func, args, given)
             if fault:
-                self._on_leak(fault)
+                self._on_leak(f"the script {fault}")
         output = func(*args, **kwargs)
         if given:
             written = (args, kwargs) if func._schema.is_mutable else ()
@@ -135,7 +135,7 @@ class StandInGuard(TorchDispatchMode):
     def _asked(self, tensor: torch.Tensor, name: str) -> None:
         """The script takes the values of a tensor without an operation of torch."""
         if self.is_active and not self._switch.depth and self._is_tainted(tensor):
-            self._on_leak(f"takes values out by {name}")
+            self._on_leak(f"the script takes values out by {name}")
 
     def _is_tainted(self, tensor: torch.Tensor) -> bool:
         number = self._number(tensor)

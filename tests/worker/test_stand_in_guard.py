@@ -91,6 +91,11 @@ def test_a_value_that_would_come_out_is_told(guard: StandInGuard, switch: Switch
         use(batch)
 
 
+def test_a_replay_that_is_not_the_recorded_run_is_told(guard: StandInGuard) -> None:
+    with pytest.raises(Leak):
+        guard.disproved("step 3: other samples")
+
+
 def test_what_happens_inside_a_region_is_free(guard: StandInGuard, switch: Switch) -> None:
     batch = _batch(guard, switch)
 
