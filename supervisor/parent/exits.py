@@ -144,7 +144,7 @@ def _exception(ending: Ending) -> WorkerExit | None:
     if failure_signs.is_nonfinite(note.exception or "", text):
         return _exit(ending, ExitCause.NONFINITE, _raised(note))
     hint = "a failing device, driver or network" if failure_signs.is_device_fault(text) else ""
-    return _exit(ending, ExitCause.EXCEPTION, _raised(note), hint)
+    return _exit(ending, ExitCause.EXCEPTION, _raised(note), *note.evidence, hint)
 
 
 def _killed(ending: Ending) -> WorkerExit | None:

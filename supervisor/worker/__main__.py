@@ -122,6 +122,7 @@ class Worker:
             exception=f"{module}{kind.__qualname__}",
             message=str(error)[:2000],
             traceback="".join(text)[-8000:],
+            evidence=self._session.samples.evidence if self._session is not None else (),
             phase=self._phase(),
             memory=_memory_facts(),
         )

@@ -47,6 +47,7 @@ from supervisor.worker.observed import observed_numbers
 from supervisor.worker.probes.probes import Probes
 from supervisor.worker.recording import Recording
 from supervisor.worker.resumption import Resumption
+from supervisor.worker.sample_guard import SampleGuard
 from supervisor.worker.shield import Shield
 from supervisor.worker.start_over import loads_all
 from supervisor.worker.switch import Switch
@@ -90,6 +91,7 @@ class Session:
         self._uses_batches = False
         self.asks_batch_size = False
         self._uses_autocast = False
+        self.samples = SampleGuard(rundir.root / "bad_samples.jsonl", attempt, self.warn)
         self.resumption = Resumption(self)
         self._build()
         self.moments: Moments = self.monitor
@@ -412,6 +414,7 @@ class Session:
             if self.boundary.experiment is not None:
                 self.boundary.experiment.end()
             self.clinic.judge_waiting()
+            self.samples.tell()
             self.probes.end()
             self.model_scene.at_end(monitor.steps_done - 1)
             if completed and not self.clinic.in_trouble(monitor.steps_done):

@@ -56,6 +56,7 @@ def _patch(session: Session) -> None:
     instrument(session)
     watch_reads(session)
     watch_files(session, session.file_sizes)
+    session.samples.install()
     if session.notes_fetches:
         from supervisor.worker.patches_loading import watch_fetches
 
