@@ -22,7 +22,7 @@ EXITS = {
     "preempted": "The run was preempted.",
     "user_error": "The script failed.",
 }
-_QUIET = frozenset({"checkpoint_stable", "state_found", "loading_needed"})
+_QUIET = frozenset({"checkpoint_stable", "state_found"})
 _SAME_LINES = 3  # of one kind and wording in a row before they are folded into one
 
 

@@ -44,6 +44,7 @@ class Clinic:
         handlers: the user's alert handlers; one that raises is dropped.
 
     Attributes:
+        places_of: gives the tensors or modules that an alert is about, for its line in the journal.
         last_batch: the newest batch of a loader, for a capture of an anomalous step.
     """
 
@@ -69,6 +70,7 @@ class Clinic:
         self._background = BackgroundLook(pipeline.judge_ahead)
         self._rows_out: list[int] = []
         self.handlers: list[Callable[[Alert], None]] = []
+        self.places_of: Callable[[Alert], list[dict[str, Any]]] = lambda alert: []
         self.pending: list[Pending] = []
         self.risk = 0.0
         self.wants_checkpoint = ""
@@ -209,7 +211,9 @@ class Clinic:
                 continue
             self._told[key] = record.step
             self._alert_log.write(alert)
-            self._journal.write("alert", step=record.step, **_alert_fields(alert))
+            places = self.places_of(alert)
+            more = {"places": places} if places else {}
+            self._journal.write("alert", step=record.step, **_alert_fields(alert), **more)
             anomalous = anomalous or alert.category in ("loss", "gradient")
         if anomalous:
             self._on_anomaly(record, alerts)

@@ -46,7 +46,13 @@ class FirstStep:
         if self._recorded_row >= self._own_row or recorded is None or own is None:
             return
         if recorded == own:
-            self._journal.write("state_found", step=self._step, loss=own, recorded_loss=recorded)
+            self._journal.write(
+                "state_found",
+                step=self._step,
+                found="recorded loss",
+                loss=own,
+                recorded_loss=recorded,
+            )
             return
         self._journal.write(
             "warning",

@@ -140,7 +140,8 @@ class Resumption:
         session = self._session
         assert self._replay is not None
         session.journal.write(
-            "loading_needed",
+            "state_found",
+            found="loading needed",
             step=self._replay.steps_done,
             message=f"{why}: fast-forward begins again, with all batches loaded",
         )

@@ -164,10 +164,8 @@ class Session:
             journal=self.journal,
             warn=self.warn,
         )
-        self.clinic.handlers += [
-            *load_alert_handlers(self.settings.alert_handlers),
-            self.probes.explain,
-        ]
+        self.clinic.handlers += load_alert_handlers(self.settings.alert_handlers)
+        self.clinic.places_of = self.probes.places_of
         self.monitor = Monitor(
             switch=self.switch,
             registry=self.registry,

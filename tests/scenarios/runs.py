@@ -35,6 +35,10 @@ class Ended:
         found = [json.loads(line) for line in lines]
         return [event for event in found if kind is None or event["kind"] == kind]
 
+    def found(self, what: str) -> list[dict[str, Any]]:
+        """Events of kind `state_found` about `what`."""
+        return [event for event in self.events("state_found") if event["found"] == what]
+
     def actions(self) -> list[str]:
         return [e["name"] for e in self.events("action") if e["outcome"] == "applied"]
 

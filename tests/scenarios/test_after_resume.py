@@ -40,7 +40,7 @@ result = model.state_dict()
 def test_the_first_step_has_the_loss_it_had_before_the_kill(tmp_path: Path) -> None:
     ended = supervised(tmp_path, script("weight average by hand"), settings=SETTINGS, faults=KILL)
 
-    (found,) = ended.events("state_found")
+    (found,) = ended.found("recorded loss")
     assert found["step"] == 8
     assert found["loss"] == found["recorded_loss"]
     assert ended.events("warning") == []
@@ -55,7 +55,7 @@ def test_another_loss_in_the_first_step_is_told_with_both_numbers(tmp_path: Path
     (warning,) = ended.events("warning")
     assert warning["step"] == 8
     assert "before the kill it was" in warning["message"]
-    assert ended.events("state_found") == []
+    assert ended.found("recorded loss") == []
 
 
 def test_a_script_that_ends_before_its_fast_forward_has_failed(tmp_path: Path) -> None:

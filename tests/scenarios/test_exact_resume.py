@@ -132,8 +132,7 @@ def test_a_training_behind_another_is_treated_and_resumed_as_the_first_was(tmp_p
     )
 
     assert killed.returncode == 0, killed.stderr
-    found = [e["step"] for e in killed.events("state_found") if "training" in e.get("found", "")]
-    assert found == [12]
+    assert [e["step"] for e in killed.found("another training")] == [12]
     resumed = killed.events("resumed")
     assert [(e["exactness"], e["from_step"]) for e in resumed] == [("exact", 40)]
     assert differences(expected.result(), killed.result()) == []

@@ -44,7 +44,7 @@ def test_skipped_batches_change_nothing_though_loading_draws(tmp_path: Path) -> 
 
     assert [e["exactness"] for e in killed.events("resumed")] == ["exact", "exact"], killed.stderr
     assert [e["from_step"] for e in killed.events("resumed")] == [28, 36]
-    assert len(killed.events("state_found")) == 2
+    assert len(killed.found("recorded loss")) == 2
     assert killed.events("warning") == []
     assert differences(expected.result(), killed.result()) == []
     loads = [path.stat().st_size for path in sorted(killed.folder.glob("loads_*"))]
@@ -79,7 +79,7 @@ def test_whole_epochs_of_loader_workers_are_left_out(tmp_path: Path) -> None:
 
     (resumed,) = killed.events("resumed")
     assert (resumed["exactness"], resumed["from_step"]) == ("exact", 20), resumed
-    assert len(killed.events("state_found")) == 1
+    assert len(killed.found("recorded loss")) == 1
     assert differences(expected.result(), killed.result()) == []
     loads = sorted(path.stat().st_size for path in killed.folder.glob("loads_*"))
     assert loads[0] == 5 * 40 - 40  # the second of five epochs: the first shows the shapes,
@@ -130,8 +130,8 @@ def test_only_what_was_seen_to_change_nothing_is_left_out(tmp_path: Path) -> Non
     assert (resumed["exactness"], resumed["from_step"]) == ("exact", 40), resumed
     # Of one loader in four, from behind the first step to 8 before the target.
     assert resumed["batches_left_out"] == 40 - 8 - 1
-    assert killed.events("loading_needed") == []
-    assert len(killed.events("state_found")) == 1
+    assert killed.found("loading needed") == []
+    assert len(killed.found("recorded loss")) == 1
     assert differences(expected.result(), killed.result()) == []
 
 
@@ -158,7 +158,7 @@ def test_a_loop_that_takes_a_length_from_its_batch_gets_all_batches(tmp_path: Pa
         tmp_path / "killed", text, settings=BY_ITSELF, faults="[{kind: sigkill, step: 30}]"
     )
 
-    (needed,) = killed.events("loading_needed")
+    (needed,) = killed.found("loading needed")
     assert "takes a shape from values" in needed["message"]
     (resumed,) = killed.events("resumed")
     assert (resumed["exactness"], resumed["batches_left_out"]) == ("exact", 0), resumed

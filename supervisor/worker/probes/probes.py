@@ -134,22 +134,13 @@ class Probes:
         self._choose_next()
         return found
 
-    def explain(self, alert: Alert) -> None:
-        """An alert handler: says in the journal which tensors or modules it is about."""
+    def places_of(self, alert: Alert) -> list[dict[str, Any]]:
+        """The tensors or modules that an alert is about, the most telling first: name, value."""
         figure = alert.metadata.get("figure")
         if figure not in FIGURES:
-            return
+            return []
         places = self._forward.readings.places.get(figure) or self._named(figure)
-        if places:
-            shown = ", ".join(f"{name} {value:.4g}" for name, value in places)
-            self._journal.write(
-                "alert_places",
-                step=alert.step,
-                detector=alert.detector,
-                figure=figure,
-                places=[{"name": name, "value": value} for name, value in places],
-                detail=f"{figure}, the most telling first: {shown}",
-            )
+        return [{"name": name, "value": value} for name, value in places]
 
     def end(self) -> None:
         """Called once at the end of the process: writes what the looks have cost."""
@@ -160,7 +151,8 @@ class Probes:
         if looks:
             share = spent / elapsed if elapsed > 0 else 0.0
             self._journal.write(
-                "looks",
+                "state_found",
+                found="looks",
                 updates=self._update_pace.looks,
                 forwards=self._forward_pace.looks,
                 cost_s=spent,

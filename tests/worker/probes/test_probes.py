@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -99,7 +98,7 @@ def test_an_alert_names_the_tensors_that_it_is_about(tmp_path: Path) -> None:
     probes.before_update(30, optimizer, list(model.parameters()))
     optimizer.step()
     probes.after_update(30)
-    probes.explain(
+    places = probes.places_of(
         Alert(
             detector="update_ratio",
             severity=Severity.LOW,
@@ -114,10 +113,9 @@ def test_an_alert_names_the_tensors_that_it_is_about(tmp_path: Path) -> None:
     probes.end()
 
     lines = [json.loads(line) for line in (tmp_path / "rank_0.jsonl").read_text().splitlines()]
-    places: list[dict[str, Any]] = lines[0]["places"]
     assert {place["name"] for place in places} == {"0.weight", "1.weight"}
-    assert lines[1]["kind"] == "looks"
-    assert lines[1]["updates"] == 1
+    assert lines[0]["found"] == "looks"
+    assert lines[0]["updates"] == 1
 
 
 def test_a_run_with_a_look_at_every_step_ends_with_the_same_weights(tmp_path: Path) -> None:
@@ -128,7 +126,7 @@ def test_a_run_with_a_look_at_every_step_ends_with_the_same_weights(tmp_path: Pa
     assert looked.returncode == 0, looked.stderr
     assert differences(alone.result(), looked.result()) == []
     assert looked.events("warning") == []
-    looks = looked.events("looks")[0]
+    (looks,) = looked.found("looks")
     assert looks["forwards"] >= 38
     assert looks["updates"] >= 38
     columns = json.loads((looked.run_dir / "steps" / "rank_0.steps.columns.json").read_text())
