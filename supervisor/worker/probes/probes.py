@@ -71,7 +71,6 @@ class Probes:
         self._cost_s = 0.0
         self._waited_s = self._begun = 0.0
         self._started = time.perf_counter()
-        self._parameters: Sequence[torch.Tensor] = ()
         self.next_step = 0.0
         self._choose_next()
 
@@ -110,7 +109,6 @@ class Probes:
                     now = later
                 self._cost_s = 0.0
                 if step >= self._update_pace.next_step:
-                    self._parameters = parameters
                     found |= self._update.before_update(optimizer, parameters)
                     self._cost_s = time.perf_counter() - now
         except Exception as error:
@@ -206,12 +204,9 @@ class Probes:
         self._warn(f"looks inside the model end here: {type(error).__name__}: {error}")
 
     def _named(self, figure: str) -> list[tuple[str, float]]:
-        worst = self._update.largest.get(figure, [])
         names = _parameter_names(self._registry.models)
-        return [
-            (names.get(id(self._parameters[index]), f"parameter {index}"), value)
-            for index, value in worst
-        ]
+        worst = [(known(), value) for known, value in self._update.largest.get(figure, [])]
+        return [(names.get(id(p), "a parameter"), value) for p, value in worst if p is not None]
 
 
 def _has_compiled() -> bool:

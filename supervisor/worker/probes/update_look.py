@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,12 +27,13 @@ class UpdateLook:
     Vectors (biases, norms) are left out: a mean over few elements is noise.
 
     Attributes:
-        largest: figure → (index in the optimizer's parameters, value), worst first, of the newest
-            look.
+        largest: figure → (parameter, value), worst first, of the newest look; held weakly, since
+            the script may drop the model.
     """
 
     def __init__(self) -> None:
-        self.largest: dict[str, list[tuple[int, float]]] = {}
+        self.largest: dict[str, list[tuple[weakref.ref[torch.Tensor], float]]] = {}
+        self._parameters: Sequence[torch.Tensor] = ()
         self._indices: list[int] = []
         self._before: list[torch.Tensor] = []
         self._after: list[torch.Tensor] = []
@@ -41,6 +43,7 @@ class UpdateLook:
     ) -> dict[str, float]:
         """Called between backward and update; returns ``adam_rms`` and ``dead_layers_share``."""
         self.largest = {}
+        self._parameters = parameters
         matrices = [
             index
             for index, parameter in enumerate(parameters)
@@ -66,6 +69,7 @@ class UpdateLook:
         """
         before, after, self._before, self._after = self._before, self._after, [], []
         if not before:
+            self._parameters = ()
             return {}
         now = [strided(tensor, MAX_ELEMENTS) for tensor in after]
         change = _numbers(torch._foreach_norm(torch._foreach_sub(now, before)))
@@ -75,7 +79,9 @@ class UpdateLook:
             for index, moved, norm, tensor in zip(self._indices, change, size, before, strict=True)
             if norm > 1e-3 * math.sqrt(tensor.numel())
         }
-        return self._worst("update_ratio", ratios)
+        found = self._worst("update_ratio", ratios)
+        self._parameters = ()
+        return found
 
     def _dead_layers(
         self, chosen: Sequence[int], parameters: Sequence[torch.Tensor]
@@ -109,7 +115,8 @@ class UpdateLook:
         return {name: max(finite.values())}
 
     def _note(self, name: str, values: Mapping[int, float]) -> None:
-        self.largest[name] = sorted(values.items(), key=lambda item: -item[1])[:5]
+        worst = sorted(values.items(), key=lambda item: -item[1])[:5]
+        self.largest[name] = [(weakref.ref(self._parameters[i]), value) for i, value in worst]
 
 
 def _moment(optimizer: Optimizer, parameter: torch.Tensor) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import weakref
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -232,3 +234,21 @@ def test_the_patches_leave_nothing_behind(switch: Switch) -> None:
 
     assert [getattr(owner, name) for owner, name in names] == before
     assert "softmax" not in vars(torch.Tensor)
+
+
+def test_a_look_keeps_no_model_alive() -> None:
+    model = nn.Linear(3, 3)
+    optimizer = torch.optim.Adam(model.parameters())
+    parameters = [model.weight, model.bias]
+    model.weight.grad, model.bias.grad = torch.ones(3, 3), torch.ones(3)
+    look = UpdateLook()
+
+    look.before_update(optimizer, parameters)
+    optimizer.step()
+    look.after_update()
+    weight = weakref.ref(model.weight)
+    del model, optimizer, parameters
+    gc.collect()
+
+    assert look.largest
+    assert weight() is None
