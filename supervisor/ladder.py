@@ -89,6 +89,8 @@ class EscalationLadder:
         self._restarts = 0
         self._stopped = False
         self._refused_starts = 0
+        self._is_fp32 = False
+        self._keeps_fp32 = False
         self._lr_limit = math.nan
 
     @property
@@ -144,6 +146,8 @@ class EscalationLadder:
         self._treatments.failed_to_apply(result.name)
         if result.name == "back_to_start":
             self._refused_starts += 1
+        if result.name == "fp32_fallback":
+            self._is_fp32 = True
         if result.name == "rollback":
             self._budget.rollbacks = max(0, self._budget.rollbacks - 1)
         if result.name not in FREE and result.name != "skip_update":
@@ -194,6 +198,10 @@ class EscalationLadder:
         if leapt and "limit_lr" not in self.active:
             extra = ("limit_lr",)
             self._lr_limit = self._rate_leap.before
+        elif self._budget.rollbacks >= 1 and self._may_leave_half_precision(risk):
+            extra = ("fp32_fallback",)
+            # Half precision that never worked will not work later: this one is not taken back.
+            self._keeps_fp32 = record.step < LAST_STEP
         elif self._budget.rollbacks >= 1:
             extra = ("cut_lr",)
         if self._budget.rollbacks >= 2:
@@ -202,6 +210,13 @@ class EscalationLadder:
         self._rolled_back = True
         self._guard.forgive()
         return replace(self._decide(record, risk, ("rollback", *extra), rung), undo=undo)
+
+    def _may_leave_half_precision(self, risk: CrashRisk) -> bool:
+        """Numbers that leave their format twice, and a policy that has the remedy untried."""
+        if risk.cause is not Cause.NONFINITE or self._is_fp32:
+            return False
+        offered = self._rung_with("fp32_fallback", Cause.NONFINITE) is not None
+        return offered and "fp32_fallback" not in self.active
 
     def _last_resort(self, record: StepRecord, risk: CrashRisk) -> Decision:
         """Restart once, if the policy has such a rung, then stop."""
@@ -337,7 +352,10 @@ class EscalationLadder:
 
     def _step_down(self, record: StepRecord, risk: CrashRisk) -> Decision | None:
         still_high = record.lr > LIMIT_TOLERANCE * self._lr_limit
-        name = self._treatments.next_undo(but=("limit_lr",) if still_high else ())
+        needed = {"limit_lr"} if still_high else set()
+        if self._keeps_fp32:
+            needed.add("fp32_fallback")
+        name = self._treatments.next_undo(but=needed)
         if name is None:
             return None
         return Decision(
@@ -399,6 +417,8 @@ class EscalationLadder:
             "false_start": self._false_start.state_dict(),
             "rate_leap": self._rate_leap.state_dict(),
             "refused_starts": self._refused_starts,
+            "is_fp32": self._is_fp32,
+            "keeps_fp32": self._keeps_fp32,
             "lr_limit": self._lr_limit,
         }
 
@@ -408,6 +428,8 @@ class EscalationLadder:
             self._false_start.load_state_dict(state["false_start"])
             self._rate_leap.load_state_dict(state["rate_leap"])
             self._refused_starts = int(state["refused_starts"])
+            self._is_fp32 = bool(state.get("is_fp32", False))
+            self._keeps_fp32 = bool(state.get("keeps_fp32", False))
             self._lr_limit = float(state["lr_limit"])
         self._treatments.load_state_dict(state["treatments"])
         self._budget.load_state_dict(state["budget"])

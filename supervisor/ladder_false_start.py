@@ -42,12 +42,12 @@ class FalseStart:
         self._leapt = False
 
     def update(self, step: int, loss: float) -> None:
-        """Takes in the loss of a step of the run, NaN and infinity too."""
+        """Takes in the loss of a step of the run; what is not finite is the guard's business."""
         self.found = False
-        if step >= LAST_STEP:
+        if step >= LAST_STEP or not math.isfinite(loss):
             return
         if math.isnan(self._first):
-            self._first = loss if loss > 0 and math.isfinite(loss) else -1.0
+            self._first = loss if loss > 0 else -1.0
             return
         if self._first < 0:
             return
@@ -57,7 +57,7 @@ class FalseStart:
         if len(self._losses) >= STUCK_LOOK and not self._leapt:
             self._first = -1.0  # this start was a good one
             return
-        self._losses.append(loss if math.isfinite(loss) else math.inf)
+        self._losses.append(loss)
         if len(self._losses) <= LOOK:
             self._leapt = self._leapt or self._losses[-1] > LEAP * self._first
         if len(self._losses) >= LOOK:

@@ -231,7 +231,7 @@ def test_relapses_bring_milder_help_along_then_a_restart_then_the_end() -> None:
 
     assert strong == [
         ("rollback",),
-        ("rollback", "cut_lr"),
+        ("rollback", "fp32_fallback"),
         ("rollback", "cut_lr", "tighten_clip"),
         ("restart",),
         ("stop",),
@@ -424,3 +424,28 @@ def test_a_leap_of_the_rate_that_does_no_harm_and_a_warm_restart_are_let_be() ->
     course.go(steps=20, lr=0.4, loss=2.6)
 
     assert not course.decisions
+
+
+def test_the_rate_is_cut_where_there_is_no_half_precision_to_leave() -> None:
+    course = Course(refuse=("fp32_fallback",))
+    course.go(0.0, 50)
+
+    first = course.go(0.95, 4, loss=NAN, cause=Cause.NONFINITE)
+    course.go(0.0, 250)
+    second = course.go(0.95, 4, loss=NAN, cause=Cause.NONFINITE)
+
+    assert ("rollback", "fp32_fallback") in actions(first)
+    assert ("rollback", "cut_lr") in actions(second)
+
+
+def test_half_precision_that_never_worked_is_not_gone_back_to() -> None:
+    early, late = Course(), Course()
+    late.go(0.0, 100)
+
+    for course in (early, late):
+        course.go(0.0, 15)
+        course.go(0.95, 4, loss=NAN, cause=Cause.NONFINITE)
+        course.go(0.0, 400)
+
+    undone = [[d.undo for d in course.decisions if d.undo] for course in (early, late)]
+    assert undone == [[], [("fp32_fallback",)]]
