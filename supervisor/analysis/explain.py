@@ -34,6 +34,7 @@ from supervisor.analysis.explain_rules import (
     CLIPPED,
     FP32,
     FRESH_OPTIMIZER,
+    IMMEDIATE_STEPS,
     LR_BEFORE,
     LR_HALF,
     LR_TENTH,
@@ -314,11 +315,18 @@ _ADVICE = {
 
 
 def start_before(rundir: RunDirectory, studio: ReplayStudio, onset_step: int) -> Checkpoint | None:
-    """Returns the newest stable checkpoint before a step, else the newest that verifies."""
+    """Returns the newest stable checkpoint before a step, else the newest that verifies.
+
+    One that lies so close that its state may be sick already only counts without an older one.
+    """
     ring = CheckpointRing(rundir.checkpoints, studio.settings.checkpoint)
     limit = max(1, onset_step - BEFORE_ONSET + 1)
-    stable = ring.last_stable(before_step=limit)
-    return stable or ring.newest_verified(before_step=limit)
+    for before in (limit - IMMEDIATE_STEPS, limit):
+        stable = ring.last_stable(before_step=before)
+        found = stable or ring.newest_verified(before_step=before)
+        if found is not None:
+            return found
+    return None
 
 
 def first_difference(recorded: np.ndarray, replayed: np.ndarray, until: int) -> int | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from supervisor.report.attempts import first_exit
 from supervisor.report.crash_report import Attempt
 from supervisor.report.material import Material
@@ -44,3 +46,10 @@ def find_end(material: Material, attempts: tuple[Attempt, ...]) -> str:
     if state == "running" or material.events or len(material.steps):
         return "supervisor_died"
     return "unknown"
+
+
+def ends_nonfinite(material: Material) -> bool:
+    """Whether the last loss that was seen is NaN or infinite: such a run is over, but not well."""
+    steps = material.steps.final
+    seen = np.flatnonzero(np.isfinite(steps.loss) | steps.nonfinite_loss)
+    return bool(len(seen)) and bool(steps.nonfinite_loss[seen[-1]])

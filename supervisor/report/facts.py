@@ -27,9 +27,9 @@ from supervisor.report.material import Material, load_material
 from supervisor.report.observed_values import read_courses, sum_up
 from supervisor.report.timeline import build_timeline
 from supervisor.report.verdict import (
-    TITLES,
     build_next_steps,
     build_setting,
+    build_title,
     build_verdict,
     resume_command,
 )
@@ -65,7 +65,7 @@ def build_report(material: Material) -> CrashReport:
         run_dir=str(material.root),
         state=str(material.run.get("state") or "unknown"),
         end=end,
-        title=TITLES[end],
+        title=build_title(end, root),
         verdict=build_verdict(end, root, material, attempts, interventions, incidents),
         root_cause=root.key if root else "none",
         root_cause_sentence=root.sentence if root else "Nothing out of the ordinary was seen.",

@@ -15,6 +15,7 @@ import numpy as np
 
 from supervisor.report.attempts import first_exit, sentences
 from supervisor.report.crash_report import Attempt, Incident
+from supervisor.report.ending import ends_nonfinite
 from supervisor.report.evidence import numerical_evidence, process_evidence
 from supervisor.report.figures import clock, integer, moment, number, show
 from supervisor.report.interventions import PROTECTIVE, is_verdict
@@ -245,8 +246,8 @@ def _is_consequence(cluster: list[_Sign], ended: Incident) -> bool:
 def _went_on(
     material: Material, attempt: int | None, step: int | None, *, later_attempt: bool = False
 ) -> bool:
-    """Says whether enough finite steps followed, or the training reached its end."""
-    if material.run.get("state") == "completed":
+    """Says whether enough finite steps followed, or the training reached its end in health."""
+    if material.run.get("state") == "completed" and (later_attempt or not ends_nonfinite(material)):
         return True
     steps, number_ = material.steps, attempt or 0
     later = steps.attempt > number_ if later_attempt else steps.attempt >= number_

@@ -101,11 +101,17 @@ def _words(report: CrashReport) -> dict[str, Any]:
     ]
     return {
         "parts": parts,
-        "tone": TONES.get(report.end, "info"),
+        "tone": _tone(report),
         "explain": explained(report.explain),
         "tool_version": __version__,
         "run_name": Path(report.run_dir).name,
     }
+
+
+def _tone(report: CrashReport) -> str:
+    if report.end == "completed" and any(not incident.survived for incident in report.incidents):
+        return "bad"
+    return TONES.get(report.end, "info")
 
 
 def _figure(value: Any) -> str:

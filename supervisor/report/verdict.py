@@ -6,6 +6,7 @@ import shlex
 
 from supervisor.report.crash_report import Attempt, Cost, DecisionPath, Incident, Intervention
 from supervisor.report.decision_tree import IN_SCRIPT
+from supervisor.report.ending import ends_nonfinite
 from supervisor.report.evidence import last_checkpoint, rate_jump
 from supervisor.report.figures import count, duration, show
 from supervisor.report.interventions import is_treatment
@@ -41,6 +42,13 @@ def resume_command(material: Material) -> str:
     return f"supervisor resume {shlex.quote(str(material.root))}"
 
 
+def build_title(end: str, root: Incident | None) -> str:
+    """Returns the end in a few words."""
+    if end == "completed" and root is not None and not root.survived:
+        return "Completed, not healthy"
+    return TITLES[end]
+
+
 def build_verdict(
     end: str,
     root: Incident | None,
@@ -68,7 +76,8 @@ def _how(
     if not restarts and not treatments:
         help_ = "without a restart or a treatment"
     if end == "completed":
-        return f"The training ran to its end{f' at {last}' if last else ''}, {help_}."
+        sick = ", but its last loss is not finite" if ends_nonfinite(material) else ""
+        return f"The training ran to its end{f' at {last}' if last else ''}, {help_}{sick}."
     where = f" at {last}" if last else " before its first step"
     if end == "gave_up":
         return f"The run was given up{where}, {help_}."
@@ -128,7 +137,7 @@ def build_next_steps(
     """Returns what to do next, the most important first."""
     step = last_checkpoint(material, stable=bool(root and root.numerical))
     remedy = _explained(material) or (decision.remedy if decision else "")
-    if end == "completed":
+    if end == "completed" and (root is None or root.survived):
         if root is None:
             return ("Nothing: the run needs no help.",)
         return (
@@ -143,6 +152,10 @@ def build_next_steps(
     if root is not None and root.key in EXPLAINED and material.explain is None:
         run = shlex.quote(str(material.root))
         steps.append(f"Let the cause be found by controlled replays: supervisor explain {run}")
+    if end == "completed":
+        kept = "no stable checkpoint was saved" if step is None else f"those of step {step} are"
+        steps.append(f"The last weights are of no use; {kept}.")
+        return tuple(steps)
     saved = last_checkpoint(material, stable=False, before=root.step if root else None)
     if step is None and saved is not None:
         steps.append(
@@ -174,7 +187,9 @@ def _explained(material: Material) -> str:
 
 def build_setting(end: str, root: Incident | None, decision: DecisionPath | None) -> str:
     """Returns the one setting to change; empty when none would help."""
-    if root is None or end in ("completed", "running") or root.key in ("interrupted", "preempted"):
+    if root is None or end == "running" or root.key in ("interrupted", "preempted"):
+        return ""
+    if end == "completed" and root.survived:
         return ""
     if decision and decision.setting.startswith(IN_SCRIPT):
         return decision.setting

@@ -275,3 +275,23 @@ def test_an_anomaly_is_called_a_level_or_a_jump_and_a_bent_mean_is_told(tmp_path
     assert second.verdict == (
         "The gradient norm jumped: 1.8 is 80 % above the step before, though below its line."
     )
+
+
+def test_a_run_that_reached_its_end_with_nan_is_not_called_overcome(tmp_path: Path) -> None:
+    run = SyntheticRun(tmp_path / "run")
+    run.begin(1)
+    run.steps(0, 60)
+    run.steps(61, 99, losses=dict.fromkeys(range(61, 100), NAN))
+    run.exit("completed", 99, returncode=0)
+    root = run.finish("completed")
+
+    report = gather(root)
+
+    assert (report.title, report.root_cause) == ("Completed, not healthy", "nonfinite_loss")
+    assert (
+        "its last loss is not finite. The cause: at step 61 the loss became NaN" in report.verdict
+    )
+    assert not report.incidents[0].survived
+    assert "Nothing has to be done" not in " ".join(report.next_steps)
+    assert any("supervisor explain" in step for step in report.next_steps)
+    assert "The last weights are of no use" in report.next_steps[-1]
