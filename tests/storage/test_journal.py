@@ -43,7 +43,7 @@ def test_an_unknown_kind_is_our_own_mistake(tmp_path: Path) -> None:
 
 
 def test_every_kind_of_the_contract_is_known() -> None:
-    assert len(EVENT_KINDS) == len(set(EVENT_KINDS)) == 24
+    assert len(EVENT_KINDS) == len(set(EVENT_KINDS)) == 21
 
 
 def test_figures_that_json_lacks_are_strings_that_float_reads(tmp_path: Path) -> None:
