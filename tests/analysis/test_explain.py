@@ -239,9 +239,18 @@ def test_a_process_that_failed_is_a_trouble_without_numbers() -> None:
     assert trouble == Trouble(onset_step=42, crash_step=42, what="killed", is_process=True)
 
 
-def test_a_run_in_which_nothing_went_wrong_is_refused_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "events.jsonl").write_text("")
+@pytest.mark.parametrize(
+    ("journal", "message"),
+    [
+        ('{"kind": "attempt_started", "attempt": 1}\n', "nothing went wrong in this run"),
+        ("no JSON\n", "no event that can be read"),
+    ],
+)
+def test_a_run_that_cannot_be_explained_is_refused_in_one_line(
+    tmp_path: Path, journal: str, message: str
+) -> None:
+    (tmp_path / "events.jsonl").write_text(journal)
     (tmp_path / "run.json").write_text("{}")
 
-    with pytest.raises(SupervisorError, match="nothing went wrong in this run"):
+    with pytest.raises(SupervisorError, match=message):
         explain(RunDirectory(tmp_path))
