@@ -25,7 +25,7 @@ MIN_SNAPSHOT_STEPS = 10
 MAX_SNAPSHOT_STEPS = 50
 """Not below the margin of a rollback, which would pass over the youngest two otherwise: at one copy
 in 5 steps one rollback in ten went back 100 to 300 steps, at 10 to 50 none more than 60."""
-SNAPSHOT_SHARE = 0.5
+SNAPSHOT_SHARE = 0.25
 """Of `checkpoint.max_overhead`; the rest is for checkpoints, which are rarer and cost more."""
 
 
