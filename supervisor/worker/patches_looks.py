@@ -1,9 +1,10 @@
 """Torch as it is at a step that is looked at: modules and attention tell what they put out, and
 loaders how long they were waited for.
 
-The patches are on for the forward and backward of such a step and come off before its update. They
-are no hooks: compiled code has no guard on them, and layers that take another path when they carry
-hooks take the usual one.
+All of it is on for the forward and backward of such a step and comes off before its update. Modules
+are seen by the hooks that torch has for all modules; nothing is set on `Module` or `Tensor`, because
+each such change makes Python forget what it has cached about the class, and from Python 3.13 on for
+good after a thousand of them.
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ from typing import Any, Protocol
 
 import torch
 from torch.nn import Module, functional
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 from torch.utils.data import dataloader
 
@@ -39,7 +44,6 @@ def look_at_modules(looker: Looker, switch: Switch) -> Callable[[], None]:
     """
     inside: list[Module] = []
     thread = threading.get_ident()
-    module_call = Module.__call__
 
     def may_look() -> bool:
         return (
@@ -50,19 +54,18 @@ def look_at_modules(looker: Looker, switch: Switch) -> Callable[[], None]:
             and threading.get_ident() == thread
         )
 
-    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():
-            return module_call(self, *args, **kwargs)
-        is_root = not switch.depth
-        inside.append(self)
-        try:
-            output = module_call(self, *args, **kwargs)
-        finally:
-            inside.pop()
-        if is_root or may_look():
+    def entered(module: Module, args: Any) -> None:
+        if threading.get_ident() == thread:
+            inside.append(module)
+
+    def left(module: Module, args: Any, output: Any) -> None:
+        if threading.get_ident() != thread:
+            return
+        while inside and inside.pop() is not module:
+            pass  # an inner forward raised, and the script went on
+        if may_look():
             with torch.no_grad():
-                looker.saw_module(self, output, is_root=is_root)
-        return output
+                looker.saw_module(module, output, is_root=not inside)
 
     def on_product(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -98,17 +101,19 @@ def look_at_modules(looker: Looker, switch: Switch) -> Callable[[], None]:
             looker.waited(time.perf_counter() - started)
 
     product, function = functional.scaled_dot_product_attention, torch.softmax
+    by_functional = functional.softmax
     functional.scaled_dot_product_attention = on_product(product)
     torch.softmax = on_softmax(function)
-    torch.Tensor.softmax = on_softmax(torch._C.TensorBase.softmax)  # type: ignore[method-assign]
+    functional.softmax = on_softmax(by_functional)
     dataloader._BaseDataLoaderIter.__next__ = __next__  # type: ignore[method-assign]
-    Module.__call__ = __call__  # type: ignore[method-assign]
+    hooks = (register_module_forward_pre_hook(entered), register_module_forward_hook(left))
 
     def take_off() -> None:
-        Module.__call__ = module_call  # type: ignore[method-assign]
+        for hook in hooks:
+            hook.remove()
         dataloader._BaseDataLoaderIter.__next__ = next_batch  # type: ignore[method-assign]
         functional.scaled_dot_product_attention = product
         torch.softmax = function
-        del torch.Tensor.softmax  # torch has it on the base class
+        functional.softmax = by_functional
 
     return take_off
