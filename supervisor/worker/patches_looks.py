@@ -2,9 +2,9 @@
 loaders how long they were waited for.
 
 All of it is on for the forward and backward of such a step and comes off before its update. Modules
-are seen by the hooks that torch has for all modules; nothing is set on `Module` or `Tensor`, because
-each such change makes Python forget what it has cached about the class, and from Python 3.13 on for
-good after a thousand of them.
+are seen by the hooks that torch has for all modules; nothing is set on `Module` or `Tensor`: each
+such change makes Python forget what it has cached about the class, and from Python 3.13 on for good
+after a thousand of them.
 """
 
 from __future__ import annotations
