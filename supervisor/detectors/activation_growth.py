@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from supervisor.detectors.observed_growth import ObservedGrowthDetector
-from supervisor.records import Alert, Cause, Severity, StepRecord
+from supervisor.records import Cause, Severity
 
 
 class ActivationGrowthDetector(ObservedGrowthDetector):
@@ -17,20 +17,17 @@ class ActivationGrowthDetector(ObservedGrowthDetector):
 
     name = "activation_growth"
     key = "activation_max"
+    severity = Severity.MEDIUM
+    category = "gradient"
+    kind = "activation_growth"
+    cause = Cause.DIVERGENCE
 
     def __init__(self, *, factor: float = 10.0, patience: int = 2, window: int = 20) -> None:
         super().__init__(factor=factor, patience=patience, window=window)
 
-    def describe(self, record: StepRecord, value: float, usual: float) -> Alert:
-        return self.alert(
-            record,
-            severity=Severity.MEDIUM,
-            category="gradient",
-            kind="activation_growth",
-            cause=Cause.DIVERGENCE,
-            message=f"the largest activation is {value:.4g}, {value / max(usual, 1e-300):.3g} x "
+    def message(self, value: float, usual: float) -> str:
+        return (
+            f"the largest activation is {value:.4g}, {value / max(usual, 1e-300):.3g} x "
             "what it was; "
-            "weights grow, or an input is out of range",
-            value=value,
-            threshold=self.factor * usual,
+            "weights grow, or an input is out of range"
         )

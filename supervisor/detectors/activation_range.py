@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from supervisor.detectors.observed_line import ObservedLineDetector
-from supervisor.records import Alert, Cause, Severity, StepRecord
+from supervisor.records import Cause, Severity
 
 
 class ActivationRangeDetector(ObservedLineDetector):
@@ -16,23 +16,17 @@ class ActivationRangeDetector(ObservedLineDetector):
 
     name = "activation_range"
     key = "activation_range"
+    severity = Severity.HIGH
+    category = "precision"
+    kind = "activation_near_overflow"
+    cause = Cause.NONFINITE
 
     def __init__(self, *, line: float = 0.9, patience: int = 1) -> None:
         super().__init__(line=line, patience=patience)
 
-    def closeness(self, value: float) -> float:
-        return value / self.line
-
-    def describe(self, record: StepRecord, value: float) -> Alert:
-        return self.alert(
-            record,
-            severity=Severity.HIGH,
-            category="precision",
-            kind="activation_near_overflow",
-            cause=Cause.NONFINITE,
-            message=f"an FP16 activation has reached {value:.0%} of the format's largest number; "
+    def message(self, value: float) -> str:
+        return (
+            f"an FP16 activation has reached {value:.0%} of the format's largest number; "
             "run that layer "
-            "in FP32 or BF16, or normalise its input",
-            value=value,
-            threshold=self.line,
+            "in FP32 or BF16, or normalise its input"
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from supervisor.detectors.observed_line import ObservedLineDetector
 from supervisor.detectors.statistics.robust_window import RobustWindow
-from supervisor.records import Alert, Cause, Severity, StepRecord
+from supervisor.records import Cause, Severity
 
 MIN_LOOKS = 20
 
@@ -26,6 +26,10 @@ class AdamRmsDetector(ObservedLineDetector):
 
     name = "adam_rms"
     key = "adam_rms"
+    severity = Severity.MEDIUM
+    category = "gradient"
+    kind = "stale_second_moment"
+    cause = Cause.DIVERGENCE
     _state = (*ObservedLineDetector._state, "_usual")
 
     def __init__(
@@ -52,15 +56,8 @@ class AdamRmsDetector(ObservedLineDetector):
             usual.add(value)
         return closeness
 
-    def describe(self, record: StepRecord, value: float) -> Alert:
-        return self.alert(
-            record,
-            severity=Severity.MEDIUM,
-            category="gradient",
-            kind="stale_second_moment",
-            cause=Cause.DIVERGENCE,
-            message=f"the gradient is {value:.3g} x what Adam's second moment expects; a spike may "
-            "follow within a few steps; a smaller beta2 or update clipping helps",
-            value=value,
-            threshold=self.line,
+    def message(self, value: float) -> str:
+        return (
+            f"the gradient is {value:.3g} x what Adam's second moment expects; a spike may "
+            "follow within a few steps; a smaller beta2 or update clipping helps"
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from supervisor.detectors.observed_growth import ObservedGrowthDetector
-from supervisor.records import Alert, Cause, Severity, StepRecord
+from supervisor.records import Cause, Severity
 
 
 class AdvantageScaleDetector(ObservedGrowthDetector):
@@ -17,20 +17,17 @@ class AdvantageScaleDetector(ObservedGrowthDetector):
 
     name = "advantage_scale"
     key = "advantage_std"
+    severity = Severity.MEDIUM
+    category = "reward"
+    kind = "advantage_scale"
+    cause = Cause.DIVERGENCE
 
     def __init__(self, *, factor: float = 10.0, patience: int = 3, window: int = 50) -> None:
         super().__init__(factor=factor, patience=patience, window=window)
 
-    def describe(self, record: StepRecord, value: float, usual: float) -> Alert:
-        return self.alert(
-            record,
-            severity=Severity.MEDIUM,
-            category="reward",
-            kind="advantage_scale",
-            cause=Cause.DIVERGENCE,
-            message=f"advantages spread {value / max(usual, 1e-300):.3g} x as far as they did "
+    def message(self, value: float, usual: float) -> str:
+        return (
+            f"advantages spread {value / max(usual, 1e-300):.3g} x as far as they did "
             f"({value:.4g}); "
-            "normalise them, and look for rewards out of range",
-            value=value,
-            threshold=self.factor * usual,
+            "normalise them, and look for rewards out of range"
         )

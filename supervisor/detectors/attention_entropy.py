@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from supervisor.detectors.observed_line import ObservedLineDetector
-from supervisor.records import Alert, Cause, Severity, StepRecord
+from supervisor.records import Cause, Severity
 
 
 class AttentionEntropyDetector(ObservedLineDetector):
@@ -19,23 +19,18 @@ class AttentionEntropyDetector(ObservedLineDetector):
 
     name = "attention_entropy"
     key = "attention_entropy"
+    severity = Severity.MEDIUM
+    category = "collapse"
+    kind = "attention_entropy_collapse"
+    cause = Cause.COLLAPSE
+    is_low_bad = True
 
     def __init__(self, *, line: float = 0.02, patience: int = 3) -> None:
         super().__init__(line=line, patience=patience)
 
-    def closeness(self, value: float) -> float:
-        return self.line / value if value > 0.1 * self.line else 10.0
-
-    def describe(self, record: StepRecord, value: float) -> Alert:
-        return self.alert(
-            record,
-            severity=Severity.MEDIUM,
-            category="collapse",
-            kind="attention_entropy_collapse",
-            cause=Cause.COLLAPSE,
-            message=f"a layer's attention has {value:.2%} of the entropy of a free choice (line "
+    def message(self, value: float) -> str:
+        return (
+            f"a layer's attention has {value:.2%} of the entropy of a free choice (line "
             f"{self.line:.2%}): "
-            "each query sees one key; normalise queries and keys, or lower the learning rate",
-            value=value,
-            threshold=self.line,
+            "each query sees one key; normalise queries and keys, or lower the learning rate"
         )

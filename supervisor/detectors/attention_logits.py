@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from supervisor.detectors.observed_line import ObservedLineDetector
-from supervisor.records import Alert, Cause, Severity, StepRecord
+from supervisor.records import Cause, Severity
 
 
 class AttentionLogitsDetector(ObservedLineDetector):
@@ -19,23 +19,17 @@ class AttentionLogitsDetector(ObservedLineDetector):
 
     name = "attention_logits"
     key = "attention_logit_max"
+    severity = Severity.MEDIUM
+    category = "gradient"
+    kind = "attention_logits_large"
+    cause = Cause.DIVERGENCE
 
     def __init__(self, *, line: float = 300.0, patience: int = 3) -> None:
         super().__init__(line=line, patience=patience)
 
-    def closeness(self, value: float) -> float:
-        return value / self.line
-
-    def describe(self, record: StepRecord, value: float) -> Alert:
-        return self.alert(
-            record,
-            severity=Severity.MEDIUM,
-            category="gradient",
-            kind="attention_logits_large",
-            cause=Cause.DIVERGENCE,
-            message=f"attention logits have grown to {value:.4g} (line {self.line:g}): the softmax "
+    def message(self, value: float) -> str:
+        return (
+            f"attention logits have grown to {value:.4g} (line {self.line:g}): the softmax "
             "saturates and "
-            "a divergence may follow; normalise queries and keys, or lower the learning rate",
-            value=value,
-            threshold=self.line,
+            "a divergence may follow; normalise queries and keys, or lower the learning rate"
         )

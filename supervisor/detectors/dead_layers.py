@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from supervisor.detectors.observed_line import ObservedLineDetector
-from supervisor.records import Alert, Cause, Severity, StepRecord
+from supervisor.records import Cause, Severity
 
 
 class DeadLayersDetector(ObservedLineDetector):
@@ -16,22 +16,16 @@ class DeadLayersDetector(ObservedLineDetector):
 
     name = "dead_layers"
     key = "dead_layers_share"
+    severity = Severity.MEDIUM
+    category = "gradient"
+    kind = "dead_layers"
+    cause = Cause.DEAD_UNITS
 
     def __init__(self, *, line: float = 0.3, patience: int = 3) -> None:
         super().__init__(line=line, patience=patience)
 
-    def closeness(self, value: float) -> float:
-        return value / self.line
-
-    def describe(self, record: StepRecord, value: float) -> Alert:
-        return self.alert(
-            record,
-            severity=Severity.MEDIUM,
-            category="gradient",
-            kind="dead_layers",
-            cause=Cause.DEAD_UNITS,
-            message=f"{value:.0%} of the layers have a zero gradient; look for dead ReLUs, "
-            "detached branches, or fp16 underflow",
-            value=value,
-            threshold=self.line,
+    def message(self, value: float) -> str:
+        return (
+            f"{value:.0%} of the layers have a zero gradient; look for dead ReLUs, "
+            "detached branches, or fp16 underflow"
         )

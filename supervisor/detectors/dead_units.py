@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from supervisor.detectors.observed_line import ObservedLineDetector
-from supervisor.records import Alert, Cause, Severity, StepRecord
+from supervisor.records import Cause, Severity
 
 
 class DeadUnitsDetector(ObservedLineDetector):
@@ -19,23 +19,17 @@ class DeadUnitsDetector(ObservedLineDetector):
 
     name = "dead_units"
     key = "dead_units_share"
+    severity = Severity.MEDIUM
+    category = "collapse"
+    kind = "dead_units"
+    cause = Cause.DEAD_UNITS
 
     def __init__(self, *, line: float = 0.95, patience: int = 3) -> None:
         super().__init__(line=line, patience=patience)
 
-    def closeness(self, value: float) -> float:
-        return value / self.line
-
-    def describe(self, record: StepRecord, value: float) -> Alert:
-        return self.alert(
-            record,
-            severity=Severity.MEDIUM,
-            category="collapse",
-            kind="dead_units",
-            cause=Cause.DEAD_UNITS,
-            message=f"{value:.0%} of a layer's ReLU units were zero for a whole batch; a lower "
+    def message(self, value: float) -> str:
+        return (
+            f"{value:.0%} of a layer's ReLU units were zero for a whole batch; a lower "
             "learning rate, a "
-            "leaky activation or another initialisation helps, and what has died stays dead",
-            value=value,
-            threshold=self.line,
+            "leaky activation or another initialisation helps, and what has died stays dead"
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from supervisor.detectors.observed_line import ObservedLineDetector
-from supervisor.records import Alert, Cause, Severity, StepRecord
+from supervisor.records import Cause, Severity
 
 
 class EntropyCollapseDetector(ObservedLineDetector):
@@ -16,22 +16,17 @@ class EntropyCollapseDetector(ObservedLineDetector):
 
     name = "entropy_collapse"
     key = "entropy"
+    severity = Severity.HIGH
+    category = "collapse"
+    kind = "entropy_collapse"
+    cause = Cause.COLLAPSE
+    is_low_bad = True
 
     def __init__(self, *, line: float = 0.1, patience: int = 20) -> None:
         super().__init__(line=line, patience=patience)
 
-    def closeness(self, value: float) -> float:
-        return self.line / value if value > 0.1 * self.line else 10.0
-
-    def describe(self, record: StepRecord, value: float) -> Alert:
-        return self.alert(
-            record,
-            severity=Severity.HIGH,
-            category="collapse",
-            kind="entropy_collapse",
-            cause=Cause.COLLAPSE,
-            message=f"the entropy is {value:.3g} nats (line {self.line:g}) for {self.patience} "
-            "observations; raise the entropy bonus or lower the learning rate",
-            value=value,
-            threshold=self.line,
+    def message(self, value: float) -> str:
+        return (
+            f"the entropy is {value:.3g} nats (line {self.line:g}) for {self.patience} "
+            "observations; raise the entropy bonus or lower the learning rate"
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from supervisor.detectors.observed_line import ObservedLineDetector
-from supervisor.records import Alert, Cause, Severity, StepRecord
+from supervisor.records import Cause, Severity
 
 
 class LoaderWaitDetector(ObservedLineDetector):
@@ -16,22 +16,16 @@ class LoaderWaitDetector(ObservedLineDetector):
 
     name = "loader_wait"
     key = "loader_wait_share"
+    severity = Severity.LOW
+    category = "resources"
+    kind = "loader_stall"
+    cause = Cause.RESOURCES
 
     def __init__(self, *, line: float = 0.5, patience: int = 5) -> None:
         super().__init__(line=line, patience=patience)
 
-    def closeness(self, value: float) -> float:
-        return value / self.line
-
-    def describe(self, record: StepRecord, value: float) -> Alert:
-        return self.alert(
-            record,
-            severity=Severity.LOW,
-            category="resources",
-            kind="loader_stall",
-            cause=Cause.RESOURCES,
-            message=f"{value:.0%} of a step is spent waiting for data, {self.patience} looks in a "
-            "row; more loader workers, or cheaper loading, would speed the training up",
-            value=value,
-            threshold=self.line,
+    def message(self, value: float) -> str:
+        return (
+            f"{value:.0%} of a step is spent waiting for data, {self.patience} looks in a "
+            "row; more loader workers, or cheaper loading, would speed the training up"
         )

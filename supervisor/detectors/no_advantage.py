@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from supervisor.detectors.observed_line import ObservedLineDetector
-from supervisor.records import Alert, Cause, Severity, StepRecord
+from supervisor.records import Cause, Severity
 
 
 class NoAdvantageDetector(ObservedLineDetector):
@@ -18,23 +18,17 @@ class NoAdvantageDetector(ObservedLineDetector):
 
     name = "no_advantage"
     key = "zero_advantage_share"
+    severity = Severity.MEDIUM
+    category = "reward"
+    kind = "no_advantage"
+    cause = Cause.PLATEAU
 
     def __init__(self, *, line: float = 0.9, patience: int = 20) -> None:
         super().__init__(line=line, patience=patience)
 
-    def closeness(self, value: float) -> float:
-        return value / self.line
-
-    def describe(self, record: StepRecord, value: float) -> Alert:
-        return self.alert(
-            record,
-            severity=Severity.MEDIUM,
-            category="reward",
-            kind="no_advantage",
-            cause=Cause.PLATEAU,
-            message=f"{value:.0%} of the advantages are zero for {self.patience} observations: the "
+    def message(self, value: float) -> str:
+        return (
+            f"{value:.0%} of the advantages are zero for {self.patience} observations: the "
             "batches teach "
-            "nothing; take tasks of another difficulty, or look at the reward",
-            value=value,
-            threshold=self.line,
+            "nothing; take tasks of another difficulty, or look at the reward"
         )

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from dataclasses import replace
 from typing import ClassVar
 
 from supervisor.detectors.base import Detector
 from supervisor.detectors.statistics.robust_window import RobustWindow
-from supervisor.records import Alert, StepRecord
+from supervisor.records import Alert, Cause, Severity, StepRecord
 
 
 class ObservedGrowthDetector(Detector):
@@ -21,6 +20,10 @@ class ObservedGrowthDetector(Detector):
     """
 
     key: ClassVar[str]
+    severity: ClassVar[Severity]
+    category: ClassVar[str]
+    kind: ClassVar[str]
+    cause: ClassVar[Cause]
     _state = ("_usual", "_count", "_beyond")
 
     def __init__(self, *, factor: float, patience: int, window: int) -> None:
@@ -61,9 +64,18 @@ class ObservedGrowthDetector(Detector):
             self.score = min(self.score, 0.9)
         if self._count != self.patience:
             return None
-        alert = self.describe(record, value, median)
-        return replace(alert, metadata={**alert.metadata, "figure": self.key, "usual": median})
+        return self.alert(
+            record,
+            severity=self.severity,
+            category=self.category,
+            kind=self.kind,
+            cause=self.cause,
+            message=self.message(value, median),
+            value=value,
+            threshold=self.factor * median,
+            metadata={"figure": self.key, "usual": median},
+        )
 
     @abstractmethod
-    def describe(self, record: StepRecord, value: float, usual: float) -> Alert:
-        """The alert about `value`, whose median was `usual`."""
+    def message(self, value: float, usual: float) -> str:
+        """What is wrong with `value`, whose median was `usual`, and what to do."""

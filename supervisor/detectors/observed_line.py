@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from dataclasses import replace
 from typing import ClassVar
 
 from supervisor.detectors.base import Detector
-from supervisor.records import Alert, StepRecord
+from supervisor.records import Alert, Cause, Severity, StepRecord
 
 HOLD_STEPS = 10
 """Steps without the value after which its score is forgotten: what was seen of Adam's update leads
@@ -22,10 +21,16 @@ class ObservedLineDetector(Detector):
     """Alerts when an observed value is beyond a line for `patience` observations in a row.
 
     The same excursion is reported once; it ends when the value is `CALM` of the line. A subclass
-    names the value and says what it means. The alert's metadata names the value (``figure``).
+    names the value (`key`, in the alert's metadata as ``figure``), what the alert is, and says what
+    it means; with `is_low_bad` a value below the line is beyond it.
     """
 
     key: ClassVar[str]
+    severity: ClassVar[Severity]
+    category: ClassVar[str]
+    kind: ClassVar[str]
+    cause: ClassVar[Cause]
+    is_low_bad: ClassVar[bool] = False
     _state: ClassVar[tuple[str, ...]] = ("_count", "_absent", "_told")
 
     def __init__(self, *, line: float, patience: int) -> None:
@@ -55,13 +60,24 @@ class ObservedLineDetector(Detector):
         self._told = is_beyond or (self._told and closeness > CALM)
         if not fresh:
             return None
-        alert = self.describe(record, value)
-        return replace(alert, metadata={**alert.metadata, "figure": self.key})
+        return self.alert(
+            record,
+            severity=self.severity,
+            category=self.category,
+            kind=self.kind,
+            cause=self.cause,
+            message=self.message(value),
+            value=value,
+            threshold=self.line,
+            metadata={"figure": self.key},
+        )
 
-    @abstractmethod
     def closeness(self, value: float) -> float:
         """1.0 at the line, more beyond it."""
+        if not self.is_low_bad:
+            return value / self.line
+        return self.line / value if value > 0.1 * self.line else 10.0
 
     @abstractmethod
-    def describe(self, record: StepRecord, value: float) -> Alert:
-        """The alert about `value`."""
+    def message(self, value: float) -> str:
+        """What is wrong with `value`, and what to do."""

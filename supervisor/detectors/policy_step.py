@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from supervisor.detectors.observed_line import ObservedLineDetector
-from supervisor.records import Alert, Cause, Severity, StepRecord
+from supervisor.records import Cause, Severity
 
 
 class PolicyStepDetector(ObservedLineDetector):
@@ -17,23 +17,17 @@ class PolicyStepDetector(ObservedLineDetector):
 
     name = "policy_step"
     key = "approx_kl"
+    severity = Severity.MEDIUM
+    category = "reward"
+    kind = "policy_step_large"
+    cause = Cause.LEARNING_RATE
 
     def __init__(self, *, line: float = 0.1, patience: int = 3) -> None:
         super().__init__(line=line, patience=patience)
 
-    def closeness(self, value: float) -> float:
-        return value / self.line
-
-    def describe(self, record: StepRecord, value: float) -> Alert:
-        return self.alert(
-            record,
-            severity=Severity.MEDIUM,
-            category="reward",
-            kind="policy_step_large",
-            cause=Cause.LEARNING_RATE,
-            message=f"an update moves the policy by {value:.3g} nats (line {self.line:g}), "
+    def message(self, value: float) -> str:
+        return (
+            f"an update moves the policy by {value:.3g} nats (line {self.line:g}), "
             f"{self.patience} times "
-            "in a row; lower the learning rate, or do fewer epochs on each batch",
-            value=value,
-            threshold=self.line,
+            "in a row; lower the learning rate, or do fewer epochs on each batch"
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from supervisor.detectors.observed_line import ObservedLineDetector
-from supervisor.records import Alert, Cause, Severity, StepRecord
+from supervisor.records import Cause, Severity
 
 
 class RepresentationCollapseDetector(ObservedLineDetector):
@@ -19,22 +19,17 @@ class RepresentationCollapseDetector(ObservedLineDetector):
 
     name = "representation_collapse"
     key = "representation_spread"
+    severity = Severity.HIGH
+    category = "collapse"
+    kind = "representation_collapse"
+    cause = Cause.COLLAPSE
+    is_low_bad = True
 
     def __init__(self, *, line: float = 1e-4, patience: int = 3) -> None:
         super().__init__(line=line, patience=patience)
 
-    def closeness(self, value: float) -> float:
-        return self.line / value if value > 0.1 * self.line else 10.0
-
-    def describe(self, record: StepRecord, value: float) -> Alert:
-        return self.alert(
-            record,
-            severity=Severity.HIGH,
-            category="collapse",
-            kind="representation_collapse",
-            cause=Cause.COLLAPSE,
-            message=f"a layer's outputs differ between samples by {value:.2g} of their power (line "
-            f"{self.line:g}): it has collapsed to a constant; look at its inputs and at the rate",
-            value=value,
-            threshold=self.line,
+    def message(self, value: float) -> str:
+        return (
+            f"a layer's outputs differ between samples by {value:.2g} of their power (line "
+            f"{self.line:g}): it has collapsed to a constant; look at its inputs and at the rate"
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from supervisor.detectors.observed_line import ObservedLineDetector
-from supervisor.records import Alert, Cause, Severity, StepRecord
+from supervisor.records import Cause, Severity
 
 MIN_LOOKS = 20
 
@@ -27,6 +27,10 @@ class UpdateRatioDetector(ObservedLineDetector):
 
     name = "update_ratio"
     key = "update_ratio"
+    severity = Severity.MEDIUM
+    category = "gradient"
+    kind = "update_too_large"
+    cause = Cause.LEARNING_RATE
     _state = (*ObservedLineDetector._state, "_highest", "_looks")
 
     def __init__(self, *, line: float = 0.5, leap: float = 3.0, patience: int = 2) -> None:
@@ -47,15 +51,8 @@ class UpdateRatioDetector(ObservedLineDetector):
             self._highest = max(self._highest, value)
         return value / line
 
-    def describe(self, record: StepRecord, value: float) -> Alert:
-        return self.alert(
-            record,
-            severity=Severity.MEDIUM,
-            category="gradient",
-            kind="update_too_large",
-            cause=Cause.LEARNING_RATE,
-            message=f"one update changes a layer by {value:.0%} of its weight; the learning rate "
-            "is too high for it, or its gradient has no bound",
-            value=value,
-            threshold=self.line,
+    def message(self, value: float) -> str:
+        return (
+            f"one update changes a layer by {value:.0%} of its weight; the learning rate "
+            "is too high for it, or its gradient has no bound"
         )

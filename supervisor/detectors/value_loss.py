@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from supervisor.detectors.observed_growth import ObservedGrowthDetector
-from supervisor.records import Alert, Cause, Severity, StepRecord
+from supervisor.records import Cause, Severity
 
 
 class ValueLossDetector(ObservedGrowthDetector):
@@ -19,19 +19,16 @@ class ValueLossDetector(ObservedGrowthDetector):
 
     name = "value_loss"
     key = "value_loss"
+    severity = Severity.MEDIUM
+    category = "reward"
+    kind = "value_loss_explosion"
+    cause = Cause.DIVERGENCE
 
     def __init__(self, *, factor: float = 10.0, patience: int = 3, window: int = 50) -> None:
         super().__init__(factor=factor, patience=patience, window=window)
 
-    def describe(self, record: StepRecord, value: float, usual: float) -> Alert:
-        return self.alert(
-            record,
-            severity=Severity.MEDIUM,
-            category="reward",
-            kind="value_loss_explosion",
-            cause=Cause.DIVERGENCE,
-            message=f"the value loss is {value:.4g}, {value / max(usual, 1e-300):.3g} x its "
-            "median; clip it, normalise the returns, or lower the critic's learning rate",
-            value=value,
-            threshold=self.factor * usual,
+    def message(self, value: float, usual: float) -> str:
+        return (
+            f"the value loss is {value:.4g}, {value / max(usual, 1e-300):.3g} x its "
+            "median; clip it, normalise the returns, or lower the critic's learning rate"
         )
