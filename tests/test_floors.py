@@ -64,7 +64,7 @@ def room_of(module: str) -> str:
     """The room of `a.b.c` below the package; `config_files` is part of `config`."""
     first = module.split(".")[0]
     family = first.split("_")[0]
-    return family if family in ("config", "ladder", "predictor") else first
+    return family if family in ("config", "predictor") else first
 
 
 def imports(tree: ast.Module) -> Iterator[str]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.ladder import EscalationLadder, default_policy
+from supervisor.ladder.escalation import EscalationLadder, default_policy
 from supervisor.records import (
     NAN,
     ActionResult,

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from supervisor.ladder_advice import Advice
-from supervisor.ladder_budget import Budget
-from supervisor.ladder_false_start import LAST_STEP, FalseStart
-from supervisor.ladder_guard import CERTAIN, Guard, Verdict
-from supervisor.ladder_rate_leap import RateLeap
-from supervisor.ladder_treatments import Treatments
+from supervisor.ladder.advice import Advice
+from supervisor.ladder.budget import Budget
+from supervisor.ladder.false_start import LAST_STEP, FalseStart
+from supervisor.ladder.guard import CERTAIN, Guard, Verdict
+from supervisor.ladder.rate_leap import RateLeap
+from supervisor.ladder.treatments import Treatments
 from supervisor.records import ActionResult, Alert, Cause, CrashRisk, Decision, StepRecord
 from supervisor.settings import PolicySettings, RungSettings
 

@@ -1,0 +1,1 @@
+"""From risk to treatment: when, which, how often, and when to take it back."""
