@@ -216,11 +216,14 @@ class FlightRecorder:
             return [f"observed_{slot}" for slot in range(OBSERVED_SLOTS)]
 
     def _register(self, name: str) -> int:
-        """Returns the slot of a new name, or -1 when all slots are taken."""
+        """Returns the slot of a new name, or -1: all are taken, or the disk is full for now."""
         slot = len(self._slots)
         if slot >= OBSERVED_SLOTS:
             return -1
-        write_json(columns_path(self.path), [*self._slots, name])
+        try:
+            write_json(columns_path(self.path), [*self._slots, name])
+        except OSError:
+            return -1  # tried again with the name's next value
         self._slots[name] = slot
         return slot
 

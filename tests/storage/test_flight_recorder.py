@@ -27,7 +27,7 @@ from supervisor.storage.flight_recorder import (
     FlightRecorder,
     read_steps,
 )
-from supervisor.storage.step_rows import ROW
+from supervisor.storage.step_rows import ROW, columns_path
 
 figures = st.floats(width=64)
 records = st.builds(
@@ -334,3 +334,16 @@ def check(rows: np.ndarray, first: int) -> None:
     for name in ("time", "loss", "grad_norm", "lr", "loss_scale"):
         assert np.array_equal(rows[name], steps)
     assert np.array_equal(rows["observed"][:, 0], steps)
+
+
+def test_a_name_that_cannot_be_written_is_tried_again(tmp_path: Path) -> None:
+    recorder = FlightRecorder(tmp_path / "rank_0.steps", 1)
+    in_the_way = columns_path(recorder.path)
+    in_the_way.mkdir()
+    recorder.append(StepRecord(step=0, observed={"kl": 1.0}), time=0.0)
+    in_the_way.rmdir()
+    recorder.append(StepRecord(step=1, observed={"kl": 2.0}), time=0.0)
+    recorder.close()
+
+    with FlightReader(recorder.path) as reader:
+        assert [record.observed for record in reader.records()] == [{}, {"kl": 2.0}]
