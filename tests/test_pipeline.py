@@ -154,6 +154,36 @@ def test_another_training_is_judged_without_what_came_before() -> None:
     assert [d.state_dict() for d in judge.detectors] == [d.state_dict() for d in twin.detectors]
 
 
+def test_another_training_may_begin_far_above_where_the_last_one_ended() -> None:
+    healthy = list(synthetic_run("healthy", 200))
+    second = [replace(r, step=200 + r.step, loss=100.0 * r.loss, lr=50 * r.lr) for r in healthy]
+    judge, unaware = pipeline(), pipeline()
+
+    told = [replace(second[0], begins_training=True), *second[1:]]
+
+    assert actions(list(judge.update_all([*healthy, *told]))) == []
+    assert actions(list(unaware.update_all([*healthy, *second]))) != []
+
+
+def test_what_was_done_for_the_last_training_is_taken_back_for_the_next() -> None:
+    judge = pipeline()
+    for record in synthetic_run("divergence", 300):
+        decision = judge.update(record).decision
+        for name in decision.actions if decision else ():
+            judge.settle(ActionResult(name=name, applied=True), record.step)
+        if "cut_lr" in judge.ladder.active:
+            break
+    active = judge.ladder.active
+    first = replace(next(iter(synthetic_run("healthy", 1))), step=300, begins_training=True)
+
+    decision = judge.update(first).decision
+
+    assert active
+    assert decision is not None
+    assert decision.undo == tuple(reversed(active))
+    assert judge.ladder.active == ()
+
+
 def test_a_rollback_beyond_all_memory_begins_anew() -> None:
     judge = pipeline()
     for record in list(synthetic_run("healthy", 50))[30:]:

@@ -113,6 +113,28 @@ class EscalationLadder:
                 that the policy has for this cause and that was not advised in this episode yet is
                 tried before anything else, if `PolicySettings.case_library` is on.
         """
+        undo = self._begin_another_training() if record.begins_training else ()
+        decision = self._next_treatment(record, risk, advice)
+        if not undo:
+            return decision
+        if decision is None:
+            return self._take_back(record, risk, undo, "another training has begun")
+        return replace(decision, undo=(*undo, *decision.undo))
+
+    def _begin_another_training(self) -> tuple[str, ...]:
+        """Forgets the course of the last one; returns what is to be taken back."""
+        undo = tuple(reversed(self._treatments.active))
+        self._treatments.reset()
+        self._guard.reset()
+        self._false_start, self._rate_leap = FalseStart(), RateLeap()
+        self._lr_limit = math.nan
+        self._is_fp32 = self._keeps_fp32 = False
+        self._end_episode()
+        return undo
+
+    def _next_treatment(
+        self, record: StepRecord, risk: CrashRisk, advice: Sequence[str]
+    ) -> Decision | None:
         self._tick += 1
         self._budget.observe(record)
         self.outcomes = self._treatments.observe(record, risk)
@@ -358,12 +380,17 @@ class EscalationLadder:
         name = self._treatments.next_undo(but=needed)
         if name is None:
             return None
+        return self._take_back(record, risk, (name,), "the run has been healthy since")
+
+    def _take_back(
+        self, record: StepRecord, risk: CrashRisk, undo: tuple[str, ...], reason: str
+    ) -> Decision:
         return Decision(
             step=record.step,
             actions=(),
-            undo=(name,),
+            undo=undo,
             rung=UNDO_RUNG,
-            reason="the run has been healthy since",
+            reason=reason,
             risk=risk.probability,
             dry_run=self.policy.observe_only,
         )

@@ -228,6 +228,7 @@ class Session:
         """Another optimizer leads from here on: what is known of the last training is of no use."""
         self.clinic.begin_another_training()
         self.snapshots.clear()
+        self.controls.lr_share = 1.0
         self.journal.write("state_found", step=step, found="another training")
 
     def _rolled_back(self, extras: Mapping[str, Any]) -> None:
