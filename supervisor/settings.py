@@ -42,7 +42,7 @@ class SnapshotSettings:
     depths: list[int] = field(default_factory=lambda: [10, 50, 300])
     """About how many steps back the kept copies lie (PREDICTION.md, finding 1)."""
     every_steps: Optional[int] = None  # noqa: UP045
-    """Copy every so many steps. None: 10 to 50, as half of `checkpoint.max_overhead` allows."""
+    """Copy every so many steps. None: 10 to 50, by a quarter of `checkpoint.max_overhead`."""
     max_gib: float = 8.0
     """Memory that the copies may take together; fewer copies are kept when they are larger."""
 
@@ -87,8 +87,7 @@ class ProbeSettings:
     enabled: bool = True
     """Look inside the model (activations, attention, Adam's update, layers) at some steps."""
     max_overhead: float = 0.002
-    """Share of the run's time that the looks may take; their number follows from it. With it the
-    whole of supervision stays within 3 % of a step of 5 ms."""
+    """Share of the run's time that the looks may take; their number follows from it."""
     every_steps: Optional[int] = None  # noqa: UP045
     """Look at every so many steps instead, whatever it costs."""
 

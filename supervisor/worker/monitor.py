@@ -172,9 +172,12 @@ class Monitor(Moments):
     def scaler_step(self, scaler: Any, optimizer: Optimizer, call: Call) -> Any:
         self._judged = False
         result = self._region(call)
-        if not self._judged and self._clock.is_lead(optimizer):
+        if not self._judged:
             with self._scaler_shield:
-                self._scaler_left_it_out(optimizer)
+                if self._clock.is_lead(optimizer):
+                    self._scaler_left_it_out(optimizer)
+                else:
+                    self._count_other(optimizer)  # as a replay does, which leaves nothing out
         return result
 
     def scaler_call(self, call: Call) -> Any:
@@ -287,10 +290,9 @@ class Monitor(Moments):
                 self._injector.on_updated(self.steps_done, optimizer, self._registry)
             if is_lead:
                 self._finish_step(optimizer)
-            elif self.probe.backward_calls:
-                self.probe.others_trained = True
-            if clock.updated(optimizer):
-                self._begin_another_training()
+                clock.updated(optimizer)
+            else:
+                self._count_other(optimizer)
         except Exception as error:
             self._update_shield.caught(error)
         finally:
@@ -359,10 +361,14 @@ class Monitor(Moments):
         if self._armed:
             self._injector.on_step_done(self.steps_done)
 
-    def _begin_another_training(self) -> None:
-        self.probe.forget()
-        self.probe.begins_training = True
-        self._at_new_training(self.steps_done)
+    def _count_other(self, optimizer: Optimizer) -> None:
+        """An update that is not the lead's; one of many in a row begins another training."""
+        if self.probe.backward_calls:
+            self.probe.others_trained = True
+        if self._clock.updated(optimizer):
+            self.probe.forget()
+            self.probe.begins_training = True
+            self._at_new_training(self.steps_done)
 
     def _scaler_left_it_out(self, optimizer: Optimizer) -> None:
         self._switch.depth += 1

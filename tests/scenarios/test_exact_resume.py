@@ -152,3 +152,35 @@ def test_a_poisoned_update_of_a_second_training_is_left_out(tmp_path: Path) -> N
     assert [e["step"] for e in sick.events("update_skipped")] == [50]
     weights = sick.result()["second"].values()
     assert all(weight.isfinite().all() for weight in weights)
+
+
+SCALED_TRAININGS = """
+def train(steps):
+    model = make_model(); optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127, growth_interval=1000)
+    for step in range(steps):
+        i = torch.randint(0, 96, (8,))
+        loss = 1000 * F.mse_loss(model(X[i]), Y[i])
+        optimizer.zero_grad(); scaler.scale(loss).backward()
+        scaler.step(optimizer); scaler.update()
+    return {**model.state_dict(), "scale": scaler.get_scale()}
+first = train(20)
+second = train(180)
+result = {"first": first, "second": second}
+"""
+
+
+def test_updates_that_a_scaler_leaves_out_count_towards_another_training(tmp_path: Path) -> None:
+    text = PRELUDE + SCALED_TRAININGS + ENDING
+    expected = plain(tmp_path / "plain", text)
+
+    killed = supervised(
+        tmp_path / "killed", text, settings=KILLED, faults="[{kind: sigkill, step: 41}]"
+    )
+
+    assert killed.returncode == 0, killed.stderr
+    assert expected.result()["second"]["scale"] < 2.0**120, "updates were left out"
+    assert [e["step"] for e in killed.found("another training")] == [20]
+    resumed = killed.events("resumed")
+    assert [(e["exactness"], e["from_step"]) for e in resumed] == [("exact", 40)], resumed
+    assert differences(expected.result(), killed.result()) == []
