@@ -19,6 +19,7 @@ _HOMES = {
     "Decision": "supervisor.records",
     "read_steps": "supervisor.storage.flight_recorder",
     "observe": "supervisor.worker.run",
+    "announce": "supervisor.worker.run",
     "track": "supervisor.worker.run",
     "batches": "supervisor.worker.run",
     "batch_size": "supervisor.worker.run",

@@ -72,6 +72,7 @@ class Pipeline:
         self.ladder = EscalationLadder(policy)
         self._advisor = advisor
         self._copies: deque[_Copy] = deque(maxlen=COPIES)
+        self._announced_at = -1
 
     def update(self, record: StepRecord) -> Judgement:
         """Judges one step, before its update is applied. Never raises for a detector's fault."""
@@ -94,7 +95,7 @@ class Pipeline:
         found: list[Judgement] = []
         first = 0
         for index in range(1, len(records) + 1):
-            if index == len(records) or self._is_copy_due(records[index]):
+            if index == len(records) or self._begins_part(records[index]):
                 found += self._look_at_part(records[first:index])
                 first = index
         return found
@@ -129,6 +130,9 @@ class Pipeline:
         self._copies[-1].since.extend(records)
         alerts: list[list[Alert]] = [[] for _ in records]
         errors: list[list[str]] = [[] for _ in records]
+        if records[0].announced:
+            self._announced_at = records[0].step
+            errors[0] += self._forget_levels()
         scores: list[dict[str, float]] = [{} for _ in records]
         for detector in self.detectors:
             index = 0
@@ -140,14 +144,30 @@ class Pipeline:
                     if alert is not None:
                         alerts[index].append(alert)
             except Exception as error:  # a user's detector may do anything
-                self.detectors = [d for d in self.detectors if d is not detector]
-                why = f"{detector.name}: {type(error).__name__}: {error}: switched off"
-                errors[index].append(why)
+                errors[index].append(self._switch_off(detector, error))
         risks = [self.predictor.update(*seen) for seen in zip(records, scores, alerts, strict=True)]
         return [
             Judgement(record=record, alerts=tuple(said), risk=risk, errors=tuple(failed))
             for record, said, risk, failed in zip(records, alerts, risks, errors, strict=True)
         ]
+
+    def _switch_off(self, detector: Detector, error: Exception) -> str:
+        self.detectors = [d for d in self.detectors if d is not detector]
+        return f"{detector.name}: {type(error).__name__}: {error}: switched off"
+
+    def _forget_levels(self) -> list[str]:
+        """Adopts an announced change; returns which detectors could not."""
+        failed = []
+        for detector in self.detectors:
+            try:
+                detector.forget_levels()
+            except Exception as error:  # a user's detector may do anything
+                failed.append(self._switch_off(detector, error))
+        self.predictor.forget_levels()
+        return failed
+
+    def _begins_part(self, record: StepRecord) -> bool:
+        return record.announced or self._is_copy_due(record)
 
     def _is_copy_due(self, record: StepRecord) -> bool:
         copies = self._copies
@@ -169,7 +189,8 @@ class Pipeline:
         """The training's state is that of `to_step` again: so are the windows.
 
         The pipeline goes back to its own newest copy at or before `to_step` and looks at the steps
-        between once more, or begins anew. Treatments, skips and budgets are not taken back.
+        between once more, or begins anew. Treatments, skips and budgets are not taken back, nor is
+        an announced change: the script's data do not go back with the weights.
 
         Args:
             to_step: the step whose state was restored.
@@ -185,17 +206,25 @@ class Pipeline:
         copy.since.clear()
         self._load_view(copy.view)
         if between:
-            self._look_at_part(between)
+            self.look_at(between)
+        if self._announced_at >= to_step:
+            self._forget_levels()
 
     def state_dict(self) -> dict[str, Any]:
         """JSON-able; an equal pipeline goes on from it bit for bit."""
         advisor = self._advisor.state_dict() if self._advisor else None
-        return {**self._view(), "ladder": self.ladder.state_dict(), "advisor": advisor}
+        return {
+            **self._view(),
+            "ladder": self.ladder.state_dict(),
+            "advisor": advisor,
+            "announced_at": self._announced_at,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from `state`; detectors it does not know begin anew."""
         self._load_view(state)
         self.ladder.load_state_dict(state["ladder"])
+        self._announced_at = int(state.get("announced_at", -1))
         if self._advisor and state.get("advisor"):
             self._advisor.load_state_dict(state["advisor"])
 

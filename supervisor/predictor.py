@@ -77,6 +77,21 @@ class CrashPredictor:
         self._nonfinite: deque[int] = deque(maxlen=5)
         self._onset = -1
 
+    def forget_levels(self) -> None:
+        """An announced change comes with the next step: levels are learned anew from there.
+
+        For ten steps only values that are not finite, repeated overflows and detectors with fixed
+        lines can raise an alarm.
+        """
+        self._loss.forget()
+        self._grad.forget()
+        self._climb.reset()
+        self._departure.reset()
+        self._reward.reset()
+        for seen in (self._loss_warned, self._loss_strong, self._grad_warned, self._grad_huge):
+            seen.clear()
+        self._onset = -1
+
     def update(
         self, record: StepRecord, scores: Mapping[str, float], alerts: Sequence[Alert] = ()
     ) -> CrashRisk:

@@ -80,6 +80,8 @@ class StepRecord:
             record, as a GAN's generator does: `loss` is the sum of what several players want.
         begins_training: the first of another training in the same process, with an optimizer of
             its own: what came before says nothing about it.
+        announced: the script said with `supervisor.announce` that from this step on something is
+            different on purpose: levels seen before are no yardstick any more.
         observed: what the user gave with `supervisor.observe`, and what sampling probes saw.
     """
 
@@ -96,6 +98,7 @@ class StepRecord:
     scaler_skipped: bool = False
     others_trained: bool = False
     begins_training: bool = False
+    announced: bool = False
     observed: Mapping[str, float] = field(default_factory=dict)
 
     @property

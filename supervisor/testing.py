@@ -230,12 +230,29 @@ OBSERVED = (
 """Observed values that built-in detectors look at."""
 
 
+def observed_run(steps: int = 600, seed: int = 1) -> Iterator[StepRecord]:
+    """Yields a healthy run whose observed values go wrong, one group after another.
+
+    Every value of `OBSERVED` is noisy around 0.5 at first. From a tenth of the run on some grow by
+    1 % a step, from a fifth on the others fall by as much; all are as before in the last quarter.
+    """
+    rng = random.Random(seed)
+    for record in synthetic_run("healthy", steps, seed):
+        step, observed = record.step, {}
+        for index, name in enumerate(OBSERVED):
+            late = step - steps * (1 + index % 2) // 10 if step < 0.75 * steps else 0
+            trend = math.exp(0.01 * max(0, late) * (1 if index % 2 == 0 else -1))
+            observed[name] = 0.5 * trend * math.exp(rng.gauss(0.0, 0.1))
+        yield replace(record, observed=observed)
+
+
 def check_detector(factory: Callable[[], Detector]) -> None:
     """Holds a detector to its contract, on every synthetic run and on hostile records.
 
     Checked: it never raises; scores are finite and not negative; alerts are complete and of the
     step judged; the same records give the same alerts; `reset` equals a fresh one; a copy made
-    from `state_dict`, sent through JSON in mid-run, goes on identically.
+    from `state_dict`, sent through JSON in mid-run, goes on identically, also behind an announced
+    change (`Detector.forget_levels`).
 
     Args:
         factory: makes a fresh detector with the same settings each time.
@@ -245,6 +262,7 @@ def check_detector(factory: Callable[[], Detector]) -> None:
     """
     runs = {kind: list(synthetic_run(kind, 200, 1)) for kind in (*HEALTHY_KINDS, *TROUBLED_KINDS)}
     runs["hostile"] = list(hostile_run())
+    runs["observed"] = list(observed_run())
     for kind, records in runs.items():
         first = _play(factory(), records, kind)
         again = factory()
@@ -252,6 +270,7 @@ def check_detector(factory: Callable[[], Detector]) -> None:
         again.reset()
         assert first == _play(again, records, kind), f"{kind}: reset() is not a fresh start"
         _check_copy(factory, records, kind, first)
+        _check_announcement(factory, records, kind)
 
 
 def _check_copy(
@@ -268,6 +287,21 @@ def _check_copy(
     copy.load_state_dict(state)
     rest = _play(copy, records[half:], kind)
     assert rest == expected[half:], f"{kind}: a copy from state_dict() goes on differently"
+
+
+def _check_announcement(
+    factory: Callable[[], Detector], records: list[StepRecord], kind: str
+) -> None:
+    half = len(records) // 2
+    detector, copy = factory(), factory()
+    _play(detector, records[:half], kind)
+    try:
+        detector.forget_levels()
+    except Exception as error:
+        raise AssertionError(f"{kind}: forget_levels raised {error!r}") from error
+    copy.load_state_dict(json.loads(json.dumps(detector.state_dict())))
+    told = [_play(one, records[half:], kind) for one in (detector, copy)]
+    assert told[0] == told[1], f"{kind}: a copy made behind forget_levels() goes on differently"
 
 
 def _play(detector: Detector, records: list[StepRecord], kind: str) -> list[tuple[float, str]]:

@@ -184,6 +184,57 @@ def test_what_was_done_for_the_last_training_is_taken_back_for_the_next() -> Non
     assert judge.ladder.active == ()
 
 
+def jump(*, announced: bool) -> list[StepRecord]:
+    """A healthy run whose data change at step 300: a level three times as high."""
+    records = list(synthetic_run("healthy", 400))
+    records = [replace(r, loss=3.0 * r.loss) if r.step >= 300 else r for r in records]
+    records[300] = replace(records[300], announced=announced)
+    return records
+
+
+def test_an_announced_change_is_no_trouble_and_what_comes_behind_it_is() -> None:
+    told, untold = pipeline(), pipeline()
+    after = [r for r in synthetic_run("divergence", 500) if r.step >= 240]
+    after[0] = replace(after[0], announced=True)
+
+    quiet = list(told.update_all(jump(announced=True)))
+    loud = list(untold.update_all(jump(announced=False)))
+    sick = list(pipeline().update_all(after))
+
+    assert actions(quiet) == []
+    assert max(j.risk.probability for j in quiet) == 0.0
+    assert actions(loud) != []
+    assert next(j.record.step for j in sick if j.risk.alarm) < 300
+
+
+def test_an_announced_change_is_not_taken_back_by_a_rollback() -> None:
+    records = jump(announced=True)
+    judge, unaware = pipeline(), pipeline()
+    list(judge.update_all(records[:310]))
+    copy = pipeline()
+    copy.load_state_dict(json.loads(json.dumps(judge.state_dict())))
+    list(unaware.update_all([*records[:300], *jump(announced=False)[300:310]]))
+
+    for one in (judge, copy, unaware):
+        one.rolled_back(290)
+
+    assert actions(list(judge.update_all(records[310:]))) == []
+    assert actions(list(copy.update_all(records[310:]))) == []
+    assert actions(list(unaware.update_all(records[310:]))) != []
+
+
+def test_a_rollback_to_behind_an_announced_change_keeps_what_was_learned_since() -> None:
+    records = jump(announced=True)
+    judge, twin = pipeline(), pipeline()
+    list(judge.update_all(records[:380]))
+
+    judge.rolled_back(350)
+    twin.look_at(records[:350])
+
+    assert judge.predictor.state_dict() == twin.predictor.state_dict()
+    assert [d.state_dict() for d in judge.detectors] == [d.state_dict() for d in twin.detectors]
+
+
 def test_a_rollback_beyond_all_memory_begins_anew() -> None:
     judge = pipeline()
     for record in list(synthetic_run("healthy", 50))[30:]:

@@ -41,8 +41,13 @@ class Trace:
     def __len__(self) -> int:
         return len(self.columns["loss"])
 
-    def records(self, *, live: tuple[str, ...] = ()) -> Iterator[StepRecord]:
-        """The steps as a live run records them; `live` names further signals to include."""
+    def records(
+        self, *, live: tuple[str, ...] = (), announced: tuple[int, ...] = ()
+    ) -> Iterator[StepRecord]:
+        """The steps as a live run records them; `live` names further signals to include.
+
+        `announced`: steps at which the script calls `supervisor.announce`.
+        """
         extra = {**self.observed, **{name: self.live[name] for name in live}}
         rows = zip(
             *(self.columns[n] for n in ("loss", "grad_norm", "lr", "loss_scale")), strict=True
@@ -60,6 +65,7 @@ class Trace:
                 grad_norm_seen=True,
                 scaler_skipped=bool(np.isfinite(scale) and not np.isfinite(norm)),
                 others_trained=bool(others[step]),
+                announced=step in announced,
                 observed={k: float(v[step]) for k, v in extra.items() if not np.isnan(v[step])},
             )
 

@@ -29,8 +29,7 @@ def train(recipe: Recipe) -> Trace:
     torch.manual_seed(recipe.seed)
     task = TASKS[recipe.architecture](torch.Generator().manual_seed(recipe.seed + 1))
     optimizer = OPTIMIZERS[recipe.optimizer](task.module.parameters(), recipe.lr)
-    at = round(recipe.steps * random.Random(recipe.name).uniform(0.45, 0.6))
-    bench = Bench(recipe=recipe, task=task, optimizer=optimizer, at=at)
+    bench = Bench(recipe=recipe, task=task, optimizer=optimizer, at=step_of_change(recipe))
     rows: dict[str, list[float]] = defaultdict(list)
     loudest = _listen(task.module)
     scaler = torch.amp.GradScaler("cpu", enabled=recipe.precision == "fp16")
@@ -50,6 +49,11 @@ def train(recipe: Recipe) -> Trace:
             if left == 0:
                 break
     return _trace(bench, {name: np.array(values) for name, values in rows.items()})
+
+
+def step_of_change(recipe: Recipe) -> int:
+    """The step at which the recipe's condition, if it changes anything, begins to."""
+    return round(recipe.steps * random.Random(recipe.name).uniform(0.45, 0.6))
 
 
 def _step(bench: Bench, scaler: Any, step: int) -> dict[str, float]:

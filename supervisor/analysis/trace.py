@@ -14,6 +14,7 @@ KNOWN = (
     *("step", "loss", "grad_norm", "lr", "loss_scale", "step_time_s", "batch_size", "memory_gib"),
     "others_trained",
     "begins_training",
+    "announced",
 )
 """Columns with a meaning of their own; every other column becomes an observed value."""
 
@@ -97,6 +98,7 @@ def _record(where: str, cells: dict[str, str], number: int) -> StepRecord:
         grad_norm_seen="grad_norm" in values,
         others_trained=values.get("others_trained", 0.0) > 0,
         begins_training=values.get("begins_training", 0.0) > 0,
+        announced=values.get("announced", 0.0) > 0,
         observed={name: value for name, value in values.items() if name not in KNOWN},
     )
 

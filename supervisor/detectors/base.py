@@ -41,6 +41,14 @@ class Detector(ABC):
         self.score = 0.0
         self._begin()
 
+    def forget_levels(self) -> None:
+        """The script has announced a change (`supervisor.announce`): what was usual is over.
+
+        Called right before the `update` of the first step with the change. By default everything
+        seen is forgotten; a detector whose lines no change of data can move keeps what it knows.
+        """
+        self.reset()
+
     def state_dict(self) -> dict[str, Any]:
         """What `load_state_dict` of an equal detector needs to go on from here; JSON-able."""
         state: dict[str, Any] = {"score": self.score}

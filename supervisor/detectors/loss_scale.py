@@ -49,6 +49,9 @@ class LossScaleDetector(Detector):
         self._seen = 0
         self._warned = 0
 
+    def forget_levels(self) -> None:
+        """The scale is the scaler's, whatever the data are."""
+
     def update(self, record: StepRecord) -> Alert | None:
         scale = record.loss_scale
         self.score = 0.0

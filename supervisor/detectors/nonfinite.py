@@ -38,6 +38,9 @@ class NonfiniteDetector(Detector):
         self._overflows: deque[int] = deque(maxlen=self.overflow_window)
         self._seen = 0
 
+    def forget_levels(self) -> None:
+        """A scaler's overflows are counted on: no change makes NaN usual."""
+
     def update(self, record: StepRecord) -> Alert | None:
         self._seen += 1
         self.score = 0.0

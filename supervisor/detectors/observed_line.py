@@ -43,6 +43,9 @@ class ObservedLineDetector(Detector):
         self._absent = 0
         self._told = False
 
+    def forget_levels(self) -> None:
+        """Its line is fixed, or a matter of the weights."""
+
     def update(self, record: StepRecord) -> Alert | None:
         value = record.observed.get(self.key) if record.observed else None
         if value is None or not math.isfinite(value):

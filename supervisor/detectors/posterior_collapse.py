@@ -98,6 +98,12 @@ class PosteriorCollapseDetector(Detector):
         self._detections = 0
         self._missed = not self.expected
 
+    def forget_levels(self) -> None:
+        """That latents were seen, or were missed, stays known."""
+        missed = self._missed
+        self.reset()
+        self._missed = missed
+
     def update(self, record: StepRecord) -> Alert | None:
         observed = record.observed
         if not observed:

@@ -114,6 +114,8 @@ class EscalationLadder:
                 tried before anything else, if `PolicySettings.case_library` is on.
         """
         undo = self._begin_another_training() if record.begins_training else ()
+        if record.announced:
+            self._forget_levels(record)
         decision = self._next_treatment(record, risk, advice)
         if not undo:
             return decision
@@ -131,6 +133,11 @@ class EscalationLadder:
         self._is_fp32 = self._keeps_fp32 = False
         self._end_episode()
         return undo
+
+    def _forget_levels(self, record: StepRecord) -> None:
+        for part in (self._treatments, self._guard, self._false_start):
+            part.forget_levels()
+        self._rate_leap.forget_levels(record.lr)
 
     def _next_treatment(
         self, record: StepRecord, risk: CrashRisk, advice: Sequence[str]

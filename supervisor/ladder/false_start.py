@@ -65,6 +65,11 @@ class FalseStart:
         if self.found:
             self._losses.clear()
 
+    def forget_levels(self) -> None:
+        """An announced change: the first losses are no yardstick any more."""
+        if not math.isnan(self._first):
+            self._first = -1.0
+
     def forgive(self) -> None:
         """The untrained weights were put back."""
         self._losses.clear()

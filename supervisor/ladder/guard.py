@@ -64,6 +64,13 @@ class Guard:
         self._loss_was_bad = False
         self._tick = 0
 
+    def forget_levels(self) -> None:
+        """An announced change: what is absurd is learned anew, from `MIN_WINDOW` steps."""
+        self.loss.clear()
+        self._grad.clear()
+        self._skips = []
+        self._loss_was_bad = False
+
     @property
     def onset_step(self) -> int:
         """Step of the first skip of the present trouble, -1 if there is none."""

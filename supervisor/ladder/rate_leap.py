@@ -62,6 +62,12 @@ class RateLeap:
             self._highest = rate
         self._previous = rate
 
+    def forget_levels(self, rate: float) -> None:
+        """An announced change, under `rate`: it is one that the run has had."""
+        self._forget()
+        if rate > self._highest:
+            self._highest = rate
+
     def _begin(self, record: StepRecord, accepted: RobustWindow) -> None:
         if len(accepted):
             median = accepted.median

@@ -126,6 +126,12 @@ class Treatments:
         self._recent.clear()
         self._calm = 0
 
+    def forget_levels(self) -> None:
+        """An announced change: treatments on trial need not bring the old loss back."""
+        self._recent.clear()
+        for trial in self._trials:
+            trial.loss_limit = math.inf
+
     def next_undo(self, but: Collection[str] = ()) -> str | None:
         """The latest treatment, once the run has been healthy long enough; it leaves the list.
 

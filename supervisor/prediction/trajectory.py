@@ -81,6 +81,15 @@ class Trajectory:
         self.z = self.rise = 0.0
         self.above_tail = self.above_record = self.above_start = False
 
+    def forget(self) -> None:
+        """An intended change: the next values are the new usual; the highest so far stays known."""
+        self.reference.clear()
+        self.tail.clear()
+        self._waiting.clear()
+        self._suspect = None
+        self._seen = 0
+        self.calm()
+
     def distrust(self) -> None:
         """The last steps were trouble: they must not enter the tail as usual variation.
 

@@ -23,13 +23,19 @@ EXITS = {
     "user_error": "The script failed.",
 }
 _QUIET = frozenset({"checkpoint_stable", "state_found"})
+ANNOUNCED = "announced change"
+"""What `state_found` has found when the script called `supervisor.announce`."""
 _SAME_LINES = 3  # of one kind and wording in a row before they are folded into one
 
 
 def build_timeline(material: Material) -> tuple[TimelineEntry, ...]:
     """Returns the events in the order of time; long rows of the same event are folded."""
-    entries = [_entry(event) for event in material.events if event.get("kind") not in _QUIET]
+    entries = [_entry(event) for event in material.events if not _is_quiet(event)]
     return tuple(_fold(entries))
+
+
+def _is_quiet(event: dict[str, Any]) -> bool:
+    return event.get("kind") in _QUIET and event.get("found") != ANNOUNCED
 
 
 def _entry(event: dict[str, Any]) -> TimelineEntry:
@@ -122,6 +128,11 @@ def _action(event: dict[str, Any]) -> tuple[str, str]:
 
 def _action_undone(event: dict[str, Any]) -> tuple[str, str]:
     return "good", f"Treatment {event.get('name')} was taken back: the run is healthy again."
+
+
+def _announced(event: dict[str, Any]) -> tuple[str, str]:
+    change = _text(event, "detail")
+    return "info", f"The script announced a change: {change or 'it did not say which'}."
 
 
 def _saved(event: dict[str, Any]) -> tuple[str, str]:
@@ -222,6 +233,7 @@ _WORDS: dict[str, Callable[[dict[str, Any]], tuple[str, str]]] = {
     "checkpoint_rejected": _rejected,
     "rollback": _rollback,
     "update_skipped": _skipped,
+    "state_found": _announced,
     "batch_captured": _captured,
     "hang_detected": _hang,
     "worker_exited": _exited,

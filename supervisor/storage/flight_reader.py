@@ -12,6 +12,7 @@ from supervisor.errors import RunDirectoryError
 from supervisor.records import StepRecord
 from supervisor.storage.rundir import RunDirectory
 from supervisor.storage.step_rows import (
+    ANNOUNCED,
     BEGINS_TRAINING,
     GRAD_SEEN,
     HEADER,
@@ -169,5 +170,6 @@ def _to_record(row: tuple[float, ...], names: list[str]) -> StepRecord:
         scaler_skipped=bool(flags & SCALER_SKIPPED),
         others_trained=bool(flags & OTHERS_TRAINED),
         begins_training=bool(flags & BEGINS_TRAINING),
+        announced=bool(flags & ANNOUNCED),
         observed={names[i]: observed[i] for i in range(OBSERVED_SLOTS) if seen >> i & 1},
     )

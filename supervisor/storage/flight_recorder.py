@@ -19,6 +19,7 @@ from supervisor.records import StepRecord
 from supervisor.storage.flight_reader import FlightReader, read_steps
 from supervisor.storage.private_files import write_json
 from supervisor.storage.step_rows import (
+    ANNOUNCED,
     BEGINS_TRAINING,
     FIXED,
     FLAGS_OFFSET,
@@ -112,6 +113,8 @@ class FlightRecorder:
             flags |= OTHERS_TRAINED
         if record.begins_training:
             flags |= BEGINS_TRAINING
+        if record.announced:
+            flags |= ANNOUNCED
         observed = _NOTHING_OBSERVED
         if record.observed:
             values = [math.nan] * OBSERVED_SLOTS

@@ -56,6 +56,7 @@ REPLAYED = 16
 """The step was repeated after a restart or a rollback; its numbers stand in an older row too."""
 OTHERS_TRAINED = 32
 BEGINS_TRAINING = 64
+ANNOUNCED = 128
 
 OBSERVED_SHIFT = 16
 """Bit 16 + i of `flags` says that slot i was observed, since NaN is a value too."""

@@ -56,6 +56,11 @@ class Resumption:
         return self._start is not None
 
     @property
+    def steps_replayed(self) -> int:
+        """How many steps the fast-forward has behind it; -1 without one."""
+        return -1 if self._replay is None else self._replay.steps_done
+
+    @property
     def shortfall(self) -> str:
         """What to tell when the script ends before its fast-forward has arrived; empty after."""
         if self._start is None or self._replay is None:
@@ -175,6 +180,7 @@ class Resumption:
         session.monitor.continue_at(step, self._replay.clock)
         probe = session.monitor.probe
         self._replay.hand_over(probe)
+        probe.announced = session.announced_in_replay == step
         session.boundary.continue_at(step, set(start.state.get("held", {})))
         if not (reasons or session.order.fp32 or probe.backward_calls):  # its loss has begun
             self._expect_the_same_loss(start.checkpoint)

@@ -25,6 +25,20 @@ def observe(**values: Any) -> None:
         current.session.observe(values)
 
 
+def announce(change: str = "") -> None:
+    """Says that from the step under way on something is different on purpose.
+
+    Other data, another loss weight, another rate: the levels of before are forgotten and learned
+    anew within some ten steps, so that the change itself is no alarm. Call it before the first
+    forward with the change, on every rank; again at each further change.
+
+    Args:
+        change: what changes, for the journal and the report.
+    """
+    if current.session is not None:
+        current.session.announce(change)
+
+
 def track(**objects: Any) -> None:
     """Names objects with ``state_dict`` and ``load_state_dict`` that are not found by themselves.
 
@@ -79,6 +93,7 @@ class Run:
     """
 
     observe = staticmethod(observe)
+    announce = staticmethod(announce)
     track = staticmethod(track)
     batches = staticmethod(batches)
     batch_size = staticmethod(batch_size)

@@ -90,6 +90,7 @@ class Session:
         self._left_out_batches = 0
         self._uses_batches = False
         self.asks_batch_size = False
+        self.announced_in_replay = -1
         self._uses_autocast = False
         self.samples = SampleGuard(rundir.root / "bad_samples.jsonl", attempt, self.warn)
         self.resumption = Resumption(self)
@@ -336,6 +337,24 @@ class Session:
                 self.monitor.probe.observed.update(observed_numbers(values))
             finally:
                 self.switch.depth -= 1
+
+    def announce(self, change: str) -> None:
+        """See `supervisor.worker.run.announce`.
+
+        In a replay only the announcement of the step that is trained next counts: the others are in
+        the windows that come with the checkpoint.
+        """
+        with self.shield("announce"):
+            if self.switch.replaying:
+                self.announced_in_replay = self.resumption.steps_replayed
+                return
+            self.monitor.probe.announced = True
+            self.journal.write(
+                "state_found",
+                step=self.monitor.steps_done,
+                found="announced change",
+                detail=str(change),
+            )
 
     def add_detector(self, detector: Any) -> None:
         self.clinic.judge_waiting()

@@ -27,6 +27,7 @@ class StepProbe:
         norm_of: of how many parameters `grad_norm` is the norm.
         others_trained: another optimizer stepped after a backward of its own.
         begins_training: the step is the first of another training.
+        announced: the script has announced a change for the step.
     """
 
     def __init__(self) -> None:
@@ -51,6 +52,7 @@ class StepProbe:
         self.norm_of = 0
         self.others_trained = False
         self.begins_training = False
+        self.announced = False
 
     def saw_forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self.forward_calls += 1
@@ -105,6 +107,7 @@ class StepProbe:
             scaler_skipped=scaler_skipped,
             others_trained=self.others_trained,
             begins_training=self.begins_training,
+            announced=self.announced,
             observed=observed,
         )
 

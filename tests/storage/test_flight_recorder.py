@@ -44,6 +44,8 @@ records = st.builds(
     grad_norm_seen=st.booleans(),
     scaler_skipped=st.booleans(),
     others_trained=st.booleans(),
+    begins_training=st.booleans(),
+    announced=st.booleans(),
     observed=st.dictionaries(st.sampled_from(list("abcdefgh")), figures, max_size=4),
 )
 
