@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from supervisor.analysis.anomalies import Anomaly
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from supervisor.analysis.analyze import Anomaly
 
 
 def plot_overview(rows: np.ndarray, anomalies: Sequence[Anomaly], path: Path) -> None:

@@ -16,7 +16,8 @@ from supervisor.numerics.model_copy import copy_of
 from supervisor.numerics.module_trace import ModuleTrace
 from supervisor.numerics.number_format import NumberFormat, format_of
 from supervisor.numerics.overflow_watch import OverflowWatch
-from supervisor.numerics.quantization import TensorAnalysis, analyze_tensor
+from supervisor.numerics.quantization import analyze_tensor
+from supervisor.numerics.tensor_analysis import TensorAnalysis
 from supervisor.numerics.tensor_tree import cast_floats
 
 LOW = (torch.float16, torch.bfloat16)

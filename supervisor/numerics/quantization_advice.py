@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from supervisor.numerics.level import WARNING_ABOVE
 from supervisor.numerics.number_format import NumberFormat
 from supervisor.numerics.table import figure, percent
-
-if TYPE_CHECKING:
-    from supervisor.numerics.quantization import DimensionAnalysis, TensorAnalysis
+from supervisor.numerics.tensor_analysis import DimensionAnalysis, TensorAnalysis
 
 SCALE_BELOW_TOP = 2.0
 """Powers of two left free below the largest value when a scale is suggested."""

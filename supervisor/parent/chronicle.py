@@ -18,7 +18,7 @@ from supervisor.parent.run_file import RunFile
 from supervisor.parent.summary import Teller, closing_lines, describe_exit, describe_next
 from supervisor.records import CrashRisk, WorkerExit, WorkerOrder
 from supervisor.storage.case_filing import file_cases
-from supervisor.storage.case_memory import keep_memory
+from supervisor.storage.case_keeping import keep_memory
 from supervisor.storage.cases import CaseLibrary
 from supervisor.storage.checkpoints import Checkpoint
 from supervisor.storage.journal import JournalMerger

@@ -4,7 +4,6 @@ observed values."""
 from __future__ import annotations
 
 import io
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +11,12 @@ import numpy as np
 
 from supervisor.report import palette
 from supervisor.report.crash_report import CrashReport
-from supervisor.report.figures import moment
 from supervisor.report.material import Material
 from supervisor.report.observed_values import draw_courses, read_courses
 from supervisor.report.step_table import Bools, Floats, StepTable
+from supervisor.report.thinning import thin
+from supervisor.report.timeline_plot import draw_timeline
 
-BUCKETS = 900
 LAST_MINUTES = 10.0
 STYLE: Any = {
     "font.family": "sans-serif",
@@ -75,20 +74,6 @@ def draw_pictures(material: Material, report: CrashReport) -> tuple[Picture, ...
             if draw(figure, material, report):
                 pictures.append(_save(name, figure))
     return tuple(pictures)
-
-
-def thin(x: Floats, y: Floats, buckets: int = BUCKETS) -> tuple[Floats, Floats]:
-    """Keeps the smallest and the largest finite value of each bucket, so that spikes stay."""
-    known = np.isfinite(y)
-    x, y = x[known], y[known]
-    if len(y) <= 2 * buckets:
-        return x, y
-    keep: set[int] = {0, len(y) - 1}
-    for part in np.array_split(np.arange(len(y)), buckets):
-        keep.add(int(part[np.argmin(y[part])]))
-        keep.add(int(part[np.argmax(y[part])]))
-    chosen = np.array(sorted(keep))
-    return x[chosen], y[chosen]
 
 
 def _save(name: str, figure: Any) -> Picture:
@@ -228,8 +213,6 @@ def _legend(
 
 
 def _timeline(figure: Any, material: Material, report: CrashReport) -> bool:
-    from supervisor.report.timeline_plot import draw_timeline
-
     return draw_timeline(figure, material, report, minutes=LAST_MINUTES)
 
 
@@ -241,12 +224,3 @@ def _gradients(figure: Any, material: Material, report: CrashReport) -> bool:
     from supervisor.report.gradient_plot import draw_gradient_flow
 
     return draw_gradient_flow(figure, report)
-
-
-def span(material: Material) -> tuple[float, float]:
-    """Returns the first and the last moment of the run; NaN for an empty one."""
-    times = [moment(event.get("time")) for event in material.events]
-    if len(material.steps):
-        times += [float(material.steps.time[0]), float(material.steps.time[-1])]
-    known = [value for value in times if math.isfinite(value) and value > 0]
-    return (min(known), max(known)) if known else (math.nan, math.nan)

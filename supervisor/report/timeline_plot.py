@@ -12,6 +12,7 @@ from supervisor.report.attempts import first_exit
 from supervisor.report.crash_report import CrashReport
 from supervisor.report.figures import moment
 from supervisor.report.material import Material
+from supervisor.report.thinning import thin
 
 LANES = (
     ("alerts", palette.RISK, "v", ("alert", "hang_detected", "checkpoint_rejected")),
@@ -25,9 +26,7 @@ MAX_TICKS = 600
 
 def draw_timeline(figure: Any, material: Material, report: CrashReport, *, minutes: float) -> bool:
     """Draws into `figure`; returns False when there is nothing to draw."""
-    from supervisor.report.plots import span, thin
-
-    begin, end = span(material)
+    begin, end = _span(material)
     if not math.isfinite(begin) or end <= begin:
         return False
     begin = max(begin, end - 60.0 * minutes)
@@ -125,3 +124,12 @@ def _draw_steps(axis: Any, times: Any, end: float, unit: float) -> None:
     if len(times) > MAX_TICKS:
         times = times[np.linspace(0, len(times) - 1, MAX_TICKS).astype(int)]
     axis.vlines((times - end) / unit, -1.25, -0.75, color=palette.LOSS, linewidth=0.7)
+
+
+def _span(material: Material) -> tuple[float, float]:
+    """Returns the first and the last moment of the run; NaN for an empty one."""
+    times = [moment(event.get("time")) for event in material.events]
+    if len(material.steps):
+        times += [float(material.steps.time[0]), float(material.steps.time[-1])]
+    known = [value for value in times if math.isfinite(value) and value > 0]
+    return (min(known), max(known)) if known else (math.nan, math.nan)

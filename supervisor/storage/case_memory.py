@@ -6,16 +6,12 @@ run get the same advice, no worker waits for a database, and what was advised ca
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from supervisor.errors import SupervisorError
 from supervisor.storage.case import SIMILAR, Case, similarity
-from supervisor.storage.private_files import write_json
 from supervisor.storage.rundir import RunDirectory
 
 MAX_CASES = 500
@@ -45,33 +41,9 @@ class CaseMemory:
         return tuple(sorted(good, key=lambda name: (-scores[name], name)))
 
 
-def keep_memory(rundir: RunDirectory) -> str | None:
-    """Writes what the library knows now into the run; returns why that failed, None if it did not.
-
-    A missing library is an empty one; a locked or damaged one, too, after a second. Called by the
-    parent alone: workers do without SQLite, which takes 40 ms to import.
-    """
-    from supervisor.storage.cases import CaseLibrary
-
-    try:
-        cases: Sequence[Case] = CaseLibrary().newest(MAX_CASES)
-        problem = None
-    except SupervisorError as error:
-        cases, problem = (), str(error)
-    try:
-        write_json(_path(rundir), [dataclasses.asdict(case) for case in cases])
-    except OSError as error:
-        return f"{_path(rundir)}: {error.strerror or error}"
-    return problem
-
-
 def load_memory(rundir: RunDirectory) -> CaseMemory:
     """Returns what `keep_memory` wrote; an empty memory if it cannot be read. Never raises."""
     try:
-        return CaseMemory(Case(**case) for case in json.loads(_path(rundir).read_bytes()))
+        return CaseMemory(Case(**case) for case in json.loads(rundir.cases.read_bytes()))
     except (OSError, ValueError, TypeError, RecursionError):
         return CaseMemory()
-
-
-def _path(rundir: RunDirectory) -> Path:
-    return rundir.root / "cases.json"

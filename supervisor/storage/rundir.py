@@ -77,6 +77,11 @@ class RunDirectory:
         return self.root / "orders" / f"attempt_{attempt}.json"
 
     @property
+    def cases(self) -> Path:
+        """What the case library knew when the run began."""
+        return self.root / "cases.json"
+
+    @property
     def report(self) -> Path:
         return self.root / "report"
 

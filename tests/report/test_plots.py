@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from supervisor.report import palette
-from supervisor.report.plots import thin
+from supervisor.report.thinning import thin
 
 
 def test_a_single_spike_of_a_long_run_survives_the_thinning() -> None:

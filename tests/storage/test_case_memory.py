@@ -9,7 +9,8 @@ from supervisor.records import Alert, Cause, CrashRisk, Severity, StepRecord
 from supervisor.storage.case import Case
 from supervisor.storage.case_advisor import CaseAdvisor
 from supervisor.storage.case_filing import crash_signature
-from supervisor.storage.case_memory import CaseMemory, keep_memory, load_memory
+from supervisor.storage.case_keeping import keep_memory
+from supervisor.storage.case_memory import CaseMemory, load_memory
 from supervisor.storage.cases import CaseLibrary
 from supervisor.storage.rundir import RunDirectory
 
