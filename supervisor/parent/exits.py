@@ -102,7 +102,7 @@ def _ladder(ending: Ending) -> WorkerExit | None:
         return None
     wish = "a restart" if note.kind == "restart" else "an emergency stop"
     line = f"the policy asked for {wish}: {_first_line(note.message)}"
-    return _exit(ending, ExitCause.NONFINITE, line, retry=note.kind == "restart")
+    return _exit(ending, ExitCause.NONFINITE, line, *note.evidence, retry=note.kind == "restart")
 
 
 def _users_mistake(ending: Ending) -> WorkerExit | None:

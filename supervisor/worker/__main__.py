@@ -58,7 +58,10 @@ class Worker:
             program.run(self._make_run)
         except WorkerLeaves as leaving:
             self._end(completed=False)
-            return self._leave(ExitNote(kind=leaving.note, message=leaving.reason), leaving.code)
+            note = ExitNote(
+                kind=leaving.note, message=leaving.reason, evidence=self._samples_at_fault()
+            )
+            return self._leave(note, leaving.code)
         except SystemExit as leaving:
             return self._script_exits(leaving)
         except KeyboardInterrupt as error:
@@ -122,10 +125,13 @@ class Worker:
             exception=f"{module}{kind.__qualname__}",
             message=str(error)[:2000],
             traceback="".join(text)[-8000:],
-            evidence=self._session.samples.evidence if self._session is not None else (),
+            evidence=self._samples_at_fault(),
             phase=self._phase(),
             memory=_memory_facts(),
         )
+
+    def _samples_at_fault(self) -> tuple[str, ...]:
+        return self._session.samples.evidence if self._session is not None else ()
 
     def _phase(self) -> str:
         if self._session is None:

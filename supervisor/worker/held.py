@@ -77,11 +77,12 @@ class HeldValues:
         """Zeroes what is not finite in the script's own state; returns the paths.
 
         Called after a rollback: a recurrent state that NaN has reached would poison the weights
-        just restored at the very next step. Only tensors of two or more dimensions count as state;
-        a loss that the script keeps in a list is a record, and stays.
+        just restored at the very next step. Only tensors of two or more dimensions that have
+        changed since the first step count as state; a loss that the script keeps in a list is a
+        record, and a data set is what it is.
         """
         healed = []
-        for path, value in find_held(frames, self._excluded()).items():
+        for path, value in find_held(frames, self._excluded(), known=self._known).items():
             if not isinstance(value, torch.Tensor) or value.dim() < 2:
                 continue
             if value.is_floating_point() and not bool(value.isfinite().all()):

@@ -20,7 +20,13 @@ Call: TypeAlias = Callable[[], Any]
 
 
 class Moments(ABC):
-    """What happens at each moment; every method returns what the user's code gets."""
+    """What happens at each moment; every method returns what the user's code gets.
+
+    Attributes:
+        steps_done: steps that the run has made, or that its fast-forward has come to.
+    """
+
+    steps_done: int
 
     @abstractmethod
     def forward(

@@ -92,7 +92,13 @@ class Session:
         self.asks_batch_size = False
         self.announced_in_replay = -1
         self._uses_autocast = False
-        self.samples = SampleGuard(rundir.root / "bad_samples.jsonl", attempt, self.warn)
+        self.samples = SampleGuard(
+            rundir.root / "bad_samples.jsonl",
+            attempt,
+            lambda message: self.warn(message, aloud=True),
+            self.switch,
+            lambda: self.moments.steps_done,
+        )
         self.resumption = Resumption(self)
         self._build()
         self.moments: Moments = self.monitor
@@ -247,6 +253,7 @@ class Session:
 
     def _update_skipped(self, step: int, why: str) -> None:
         self.journal.write("update_skipped", step=step, reason=why)
+        self.samples.explain(self.clinic.last_batch)
         snapshot = self.snapshots.newest()
         if snapshot is None:
             return
@@ -384,8 +391,10 @@ class Session:
 
     # --- telling -----------------------------------------------------------------------------
 
-    def warn(self, message: str) -> None:
-        self.journal.write("warning", step=self.monitor.steps_done, message=message)
+    def warn(self, message: str, *, aloud: bool = False) -> None:
+        """Writes a warning to the journal; the parent tells it at the terminal too if `aloud`."""
+        more = {"aloud": True} if aloud else {}
+        self.journal.write("warning", step=self.monitor.steps_done, message=message, **more)
 
     def _part_failed(self, part: str, short: str, trace: str) -> None:
         self.journal.write("warning", message=f"supervisor: {part} failed: {short}", trace=trace)

@@ -23,3 +23,17 @@ def test_a_rollback_puts_an_average_back_that_still_exists() -> None:
 
     assert list(snapshot["held"]) == ["main.average[0]"]
     assert torch.equal(average, torch.ones(2, 3))
+
+
+def test_a_rollback_zeroes_a_poisoned_state_and_leaves_a_data_set_as_it_is() -> None:
+    data, state = torch.full((2, 3), float("nan")), torch.ones(2, 3)
+    variables = {"main": {"data": data, "state": state}}
+    held = HeldValues(Registry())
+    held.begin(variables)
+
+    state.fill_(float("nan"))
+    healed = held.heal(variables)
+
+    assert healed == ["main.state"]
+    assert torch.equal(state, torch.zeros(2, 3))
+    assert data.isnan().all()
