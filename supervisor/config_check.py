@@ -32,6 +32,7 @@ ACTION_NAMES = (
     "reset_optimizer",
     "repair_optimizer",
     "skip_data",
+    "checkpoint_activations",
     "smaller_batch",
     "restart",
     "stop",

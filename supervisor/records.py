@@ -224,7 +224,7 @@ class WorkerExit:
     """How one attempt of one rank ended, with the evidence (event ``worker_exited``).
 
     `asks_batch_size` says that the script calls `supervisor.batch_size`: it can train in smaller
-    microbatches.
+    microbatches. `offers_checkpointing` says that a model can compute its activations again.
     """
 
     cause: ExitCause
@@ -234,6 +234,7 @@ class WorkerExit:
     evidence: tuple[str, ...] = ()
     retry: bool = True
     asks_batch_size: bool = False
+    offers_checkpointing: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,6 +250,7 @@ class WorkerOrder:
         careful_steps: how many steps the conservative settings last.
         fp32: begin with the FP32 fallback switched on.
         batch_factor: by which `supervisor.batch_size` multiplies from the start on, at most.
+        checkpoint_activations: switch on the activation checkpointing that models offer.
         experiment: what a controlled replay changes (`supervisor explain`); empty in every run.
     """
 
@@ -260,6 +262,7 @@ class WorkerOrder:
     careful_steps: int = 0
     fp32: bool = False
     batch_factor: float = 1.0
+    checkpoint_activations: bool = False
     experiment: Mapping[str, Any] = field(default_factory=dict)
 
 

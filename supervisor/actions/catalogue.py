@@ -6,6 +6,7 @@ from supervisor.actions.adaptive_clip import AdaptiveClip
 from supervisor.actions.back_to_start import BackToStart
 from supervisor.actions.base import Action
 from supervisor.actions.checkpoint import Checkpoint
+from supervisor.actions.checkpoint_activations import CheckpointActivations
 from supervisor.actions.cut_lr import CutLr
 from supervisor.actions.fp32_fallback import Fp32Fallback
 from supervisor.actions.fp32_modules import Fp32Modules
@@ -27,6 +28,7 @@ ACTIONS: tuple[type[Action], ...] = (
     LimitLr,
     TightenClip,
     AdaptiveClip,
+    CheckpointActivations,
     SmallerBatch,
     SkipData,
     RepairOptimizer,

@@ -76,6 +76,7 @@ class Controls:
         fp32: autocast regions are disabled; a GradScaler goes on scaling, in FP32.
         skip_update: leave this one update out; the worker clears it afterwards.
         batch_factor: by which `supervisor.batch_size` multiplies.
+        checkpoint_activations: models compute their activations again in the backward pass.
         ramp: the way back of `lr_factor` after an undo.
     """
 
@@ -88,6 +89,7 @@ class Controls:
     fp32: bool = False
     skip_update: bool = False
     batch_factor: float = 1.0
+    checkpoint_activations: bool = False
     ramp: Ramp | None = None
 
     def advance(self, grad_norm: float = math.nan) -> None:
@@ -132,7 +134,7 @@ class Controls:
             and self.clip_norm is None
             and self.adaptive is None
             and self.ramp is None
-            and not (self.fp32 or self.skip_update)
+            and not (self.fp32 or self.skip_update or self.checkpoint_activations)
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -146,6 +148,7 @@ class Controls:
             "adaptive": None if self.adaptive is None else list(self.adaptive.norms),
             "fp32": self.fp32,
             "batch_factor": self.batch_factor,
+            "checkpoint_activations": self.checkpoint_activations,
             "ramp": None
             if self.ramp is None
             else [self.ramp.start, self.ramp.end, self.ramp.steps, self.ramp.done],
@@ -154,6 +157,7 @@ class Controls:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         for name in ("lr_factor", "clip_factor", "clip_norm", "fp32", "batch_factor"):
             setattr(self, name, state[name])
+        self.checkpoint_activations = state.get("checkpoint_activations", False)
         self.lr_share, self.lr_limit = state.get("lr_share", 1.0), state.get("lr_limit")
         norms, ramp = state["adaptive"], state["ramp"]
         self.adaptive = None

@@ -14,7 +14,7 @@ from supervisor.settings import PolicySettings
 ONE_OFF = frozenset(
     {
         "checkpoint", "skip_update", "rollback", "back_to_start", "restart", "stop",
-        "reset_optimizer", "repair_optimizer", "skip_data",
+        "reset_optimizer", "repair_optimizer", "skip_data", "checkpoint_activations",
     }
 )  # fmt: skip
 """Actions that are over when they are done; there is nothing to take back."""

@@ -68,6 +68,7 @@ class Chronicle:
             lr_factor=order.lr_factor,
             fp32=order.fp32,
             batch_factor=order.batch_factor,
+            checkpoint_activations=order.checkpoint_activations,
         )
 
     def merge(self) -> list[dict[str, Any]]:
@@ -143,6 +144,7 @@ class Chronicle:
             skip_steps=order.skip_steps,
             lr_factor=order.lr_factor,
             batch_factor=order.batch_factor,
+            checkpoint_activations=order.checkpoint_activations,
         )
         self._teller.say(describe_next(order.attempt, order.checkpoint_step, verdict.delay_s))
 

@@ -120,9 +120,9 @@ def _users_mistake(ending: Ending) -> WorkerExit | None:
 def _memory(ending: Ending) -> WorkerExit | None:
     note = ending.note
     if note is not None and note.kind == "exception":
-        cause = failure_signs.memory_cause(note.exception or "", note.message or "")
-        if cause is not None:
-            return _exit(ending, cause, _raised(note), ending.memory)
+        found = failure_signs.memory_shortage(note.exception or "", note.message or "")
+        if found is not None:
+            return _exit(ending, found[0], _raised(note), found[1], ending.memory)
         # A loader worker that the kernel killed surfaces as an exception in its parent.
         if ending.oom_kills and "killed by signal" in (note.message or ""):
             return _exit(ending, ExitCause.HOST_OUT_OF_MEMORY, _raised(note), _oom_line(ending))
@@ -130,9 +130,9 @@ def _memory(ending: Ending) -> WorkerExit | None:
     if note is None and ending.signum == signal.SIGKILL and ending.oom_kills:
         return _exit(ending, ExitCause.HOST_OUT_OF_MEMORY, _oom_line(ending), ending.memory)
     if note is None and ending.signum == signal.SIGABRT:
-        cause = failure_signs.memory_cause("", ending.log_tail)
-        if cause is not None:
-            return _exit(ending, cause, "aborted", _tail_line(ending.log_tail))
+        found = failure_signs.memory_shortage("", ending.log_tail)
+        if found is not None:
+            return _exit(ending, found[0], "aborted", found[1], _tail_line(ending.log_tail))
     return None
 
 
@@ -143,8 +143,10 @@ def _exception(ending: Ending) -> WorkerExit | None:
     text = note.message or ""
     if failure_signs.is_nonfinite(note.exception or "", text):
         return _exit(ending, ExitCause.NONFINITE, _raised(note))
-    hint = "a failing device, driver or network" if failure_signs.is_device_fault(text) else ""
-    return _exit(ending, ExitCause.EXCEPTION, _raised(note), *note.evidence, hint)
+    fault = failure_signs.outside_fault(text)
+    hint = f"such a message comes of {fault}" if fault else ""
+    loader = "raised in a worker of a data loader" if failure_signs.is_loader_failure(text) else ""
+    return _exit(ending, ExitCause.EXCEPTION, _raised(note), *note.evidence, loader, hint)
 
 
 def _killed(ending: Ending) -> WorkerExit | None:
@@ -219,6 +221,7 @@ def _exit(ending: Ending, cause: ExitCause, *evidence: str, retry: bool = True) 
         evidence=tuple(line for line in evidence if line),
         retry=retry,
         asks_batch_size=ending.note is not None and ending.note.asks_batch_size,
+        offers_checkpointing=ending.note is not None and ending.note.offers_checkpointing,
     )
 
 

@@ -10,31 +10,87 @@ import re
 
 from supervisor.records import ExitCause
 
-_DEVICE_MEMORY = re.compile(
-    r"(CUDA|HIP|MPS backend|XPU) out of memory"
-    r"|(CUDA|HIP) error: out of memory"
-    r"|CUDNN_STATUS_ALLOC_FAILED|CUBLAS_STATUS_ALLOC_FAILED"
-    # cuBLAS cannot make its workspace: with a working driver this is memory, nothing else.
-    r"|CUDA error: CUBLAS_STATUS_NOT_INITIALIZED"
-    r"|NCCL[^\n]*out of memory|Cuda failure[^\n]*out of memory"
-    r"|OutOfMemoryError",
-)
-_HOST_MEMORY = re.compile(
-    r"can't allocate memory|Cannot allocate memory|std::bad_alloc"
-    r"|Unable to allocate [\d.]+ [KMGT]i?B for an array"
-    r"|out of shared memory|insufficient shared memory|\(shm\)"
+_MEMORY: tuple[tuple[ExitCause, str, re.Pattern[str]], ...] = (
+    (
+        ExitCause.OUT_OF_MEMORY,
+        "NCCL found no room on the device for its buffers: torch's cache is not free for it",
+        re.compile(
+            r"NCCL[^\n]*out of memory|Cuda failure[^\n]*out of memory"
+            r"|Failed to (CUDA|Cuda) (calloc|malloc)"
+        ),
+    ),
+    (
+        ExitCause.OUT_OF_MEMORY,
+        "cuBLAS found no room on the device for its workspace",
+        # Not initialized: with a working driver this is memory, nothing else.
+        re.compile(r"CUBLAS_STATUS_ALLOC_FAILED|CUDA error: CUBLAS_STATUS_NOT_INITIALIZED"),
+    ),
+    (
+        ExitCause.OUT_OF_MEMORY,
+        "cuDNN found no room on the device for its workspace",
+        re.compile(
+            r"CUDNN_STATUS_ALLOC_FAILED|CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"
+        ),
+    ),
+    (
+        ExitCause.OUT_OF_MEMORY,
+        "torch found no room on the device",
+        re.compile(
+            r"(CUDA|HIP|MPS backend|XPU) out of memory|(CUDA|HIP) error: out of memory"
+            r"|OutOfMemoryError"
+        ),
+    ),
+    (
+        ExitCause.HOST_OUT_OF_MEMORY,
+        "shared memory (/dev/shm) is full: fewer loader workers, or more of it",
+        re.compile(r"out of shared memory|insufficient shared memory|\(shm\)"),
+    ),
+    (
+        ExitCause.HOST_OUT_OF_MEMORY,
+        "the host has no memory left, none of a device",
+        re.compile(
+            r"can't allocate memory|Cannot allocate memory|std::bad_alloc"
+            r"|Unable to allocate [\d.]+ [KMGT]i?B for an array"
+        ),
+    ),
 )
 _NONFINITE = re.compile(
     r"\bnan\b|\bnans\b|\binf\b|\binfs\b|not a number|non-?finite|not finite|\binfinit(e|y)\b",
     re.IGNORECASE,
 )
-_DEVICE_FAULT = re.compile(
-    r"uncorrectable ECC|unspecified launch failure|illegal memory access|device-side assert"
-    r"|CUBLAS_STATUS_EXECUTION_FAILED|CUDNN_STATUS_EXECUTION_FAILED|unhandled cuda error"
-    r"|unhandled system error|remote process exited|has fallen off the bus",
-    re.IGNORECASE,
+_OUTSIDE: tuple[tuple[str, re.Pattern[str]], ...] = (
+    (
+        "a failing device or driver: another attempt may meet it again on this machine",
+        re.compile(
+            r"uncorrectable ECC|unspecified launch failure|hardware stack error|misaligned address"
+            r"|CUBLAS_STATUS_EXECUTION_FAILED|CUDNN_STATUS_EXECUTION_FAILED"
+            r"|has fallen off the bus|GPU is lost|no CUDA-capable device|unknown error"
+            r"|CUDA-capable device\(s\) is/are busy|driver shutting down|illegal instruction"
+            r"|system not yet initialized|unhandled cuda error|illegal memory access",
+            re.IGNORECASE,
+        ),
+    ),
+    (
+        "an index or label outside its range, as a rule: run once with CUDA_LAUNCH_BLOCKING=1",
+        re.compile(r"device-side assert", re.IGNORECASE),
+    ),
+    (
+        "the network, or another rank that has gone",
+        re.compile(
+            r"unhandled system error|remote process exited|connection (closed|reset) by|"
+            r"connection refused|broken pipe|no route to host|collective operation timeout",
+            re.IGNORECASE,
+        ),
+    ),
+    (
+        "a disk or file system",
+        re.compile(
+            r"input/output error|no space left on device|stale file handle|transport endpoint",
+            re.IGNORECASE,
+        ),
+    ),
 )
-
+_LOADER = re.compile(r"in DataLoader worker process \d+|DataLoader worker \(pid[^)]*\)")
 # Raised before the first step of a run, these come again however often it is started. Errors that
 # a network, a disk or a device may cause (OSError, RuntimeError, ConnectionError) are not here.
 _START_ERRORS = frozenset(
@@ -50,13 +106,21 @@ _START_ERRORS = frozenset(
 _NEVER_HELPED = frozenset({"SyntaxError", "IndentationError", "TabError", "ModuleNotFoundError"})
 
 
-def memory_cause(exception: str, message: str) -> ExitCause | None:
-    """Returns which memory ran out, or None; `exception` is a type's name, dotted or not."""
+def memory_shortage(exception: str, message: str) -> tuple[ExitCause, str] | None:
+    """Returns which memory ran out, and a sentence that says for whom; None if none did.
+
+    Args:
+        exception: a type's name, dotted or not.
+        message: all of it: what NCCL says last tells the kind.
+    """
+    for cause, words, sign in _MEMORY:
+        if sign.search(message):
+            return cause, words
     name = exception.rsplit(".", 1)[-1]
-    if name == "OutOfMemoryError" or _DEVICE_MEMORY.search(message):
-        return ExitCause.OUT_OF_MEMORY
-    if name in ("MemoryError", "_ArrayMemoryError") or _HOST_MEMORY.search(message):
-        return ExitCause.HOST_OUT_OF_MEMORY
+    if name == "OutOfMemoryError":
+        return ExitCause.OUT_OF_MEMORY, "torch found no room on the device"
+    if name in ("MemoryError", "_ArrayMemoryError"):
+        return ExitCause.HOST_OUT_OF_MEMORY, "the host has no memory left, none of a device"
     return None
 
 
@@ -67,9 +131,14 @@ def is_nonfinite(exception: str, message: str) -> bool:
     return bool(_NONFINITE.search(message))
 
 
-def is_device_fault(message: str) -> bool:
-    """Returns whether the message is one of a failing device, driver or network."""
-    return bool(_DEVICE_FAULT.search(message))
+def outside_fault(message: str) -> str:
+    """Returns what outside the script such a message comes of; empty if that is not known."""
+    return next((words for words, sign in _OUTSIDE if sign.search(message)), "")
+
+
+def is_loader_failure(message: str) -> bool:
+    """Returns whether a loader's worker raised it, or was ended."""
+    return bool(_LOADER.search(message))
 
 
 def is_users_mistake(exception: str, phase: str, *, has_stepped: bool) -> bool:

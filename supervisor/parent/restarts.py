@@ -32,7 +32,8 @@ class Verdict:
         delay_s: wait before the attempt.
         start: from the newest ``stable`` checkpoint, or the ``latest`` one that is whole.
         before_step: only checkpoints of earlier steps, so that the new settings are in force there.
-        skip_steps, lr_factor, careful_steps, fp32, batch_factor: see `WorkerOrder`.
+        skip_steps, lr_factor, careful_steps, fp32, batch_factor, checkpoint_activations: see
+            `WorkerOrder`.
     """
 
     again: bool
@@ -45,6 +46,7 @@ class Verdict:
     careful_steps: int = 0
     fp32: bool = False
     batch_factor: float = 1.0
+    checkpoint_activations: bool = False
 
 
 @dataclass(slots=True)
@@ -55,6 +57,7 @@ class _Memory:
     numerical: int = 0
     base_step: int = -1
     batch_factor: float = 1.0
+    checkpoint_activations: bool = False
     failures: Counter[tuple[str, int | None]] = field(default_factory=Counter)
     skip_steps: set[int] = field(default_factory=set)
 
@@ -86,6 +89,13 @@ class RestartPolicy:
             risky: the crash risk was at the alarm line when the attempt ended, so its newest
                 state may be sick although the process died of something else.
         """
+        untried = worker_exit.offers_checkpointing and not self._memory.checkpoint_activations
+        if worker_exit.cause in MEMORY and untried:
+            self._memory.checkpoint_activations = True
+            return self._again(
+                "memory ran out: activations are computed again in the backward pass",
+                numerical=False,
+            )
         if worker_exit.cause in MEMORY and self._memory.batch_factor > SMALLEST_BATCH:
             self._memory.batch_factor /= 2
             if worker_exit.asks_batch_size:
@@ -149,6 +159,7 @@ class RestartPolicy:
             lr_factor=settings.careful_lr_factor**memory.numerical if numerical else 1.0,
             careful_steps=settings.careful_steps if numerical else 0,
             batch_factor=memory.batch_factor,
+            checkpoint_activations=memory.checkpoint_activations,
             fp32=numerical and memory.numerical >= _NUMERICAL_UNTIL_FP32,
         )
 

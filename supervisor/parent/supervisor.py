@@ -177,6 +177,7 @@ class _Run:
             careful_steps=verdict.careful_steps,
             fp32=verdict.fp32,
             batch_factor=verdict.batch_factor,
+            checkpoint_activations=verdict.checkpoint_activations,
         )
 
     def _leave_behind(self, start: StartingPoint) -> None:

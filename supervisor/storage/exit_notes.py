@@ -41,6 +41,7 @@ class ExitNote:
         phase: one of `EXIT_PHASES`.
         memory: figures of memory at the end, in GiB or counts.
         asks_batch_size: the script called `supervisor.batch_size`.
+        offers_checkpointing: a model offers activation checkpointing that is not on.
         time: when the note was written, unix seconds: of several ranks, the first is the cause.
     """
 
@@ -54,6 +55,7 @@ class ExitNote:
     phase: str = "training"
     memory: Mapping[str, Any] = field(default_factory=dict)
     asks_batch_size: bool = False
+    offers_checkpointing: bool = False
     time: float = 0.0
 
 

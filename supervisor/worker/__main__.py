@@ -151,6 +151,7 @@ class Worker:
             last_step=last if last >= 0 else None,
             phase=self._phase(),
             asks_batch_size=asks,
+            offers_checkpointing=self._session is not None and self._session.offers_checkpointing,
             time=time.time(),
         )
         try:

@@ -195,6 +195,10 @@ class Clinic:
             waiting = self.pending.pop(0)
             self._run(waiting.action, waiting.decision, undo=waiting.undo)
 
+    def apply_now(self, action: Action, decision: Decision) -> None:
+        """Carries out what was ordered, not decided. Called at a boundary."""
+        self._run(action, decision, undo=False)
+
     # --- telling -----------------------------------------------------------------------------
 
     def _tell_alerts(self, record: StepRecord, alerts: tuple[Alert, ...]) -> None:

@@ -111,7 +111,7 @@ def experiment_in(session: Session) -> Experiment:
         session.order.experiment,
         registry=session.registry,
         controls=session.controls,
-        use_fp32=session.use_fp32,
+        use_fp32=session.ordered.fp32,
         inspection=Inspection(
             root / "inspections", session.registry, lambda: session.clinic.last_batch
         ),

@@ -213,7 +213,7 @@ class Resumption:
         meta = start.checkpoint.meta
         if meta["controls"]["fp32"] or session.order.fp32:
             # Before the state: a model that is half precision itself would lose digits of it.
-            session.use_fp32(start.checkpoint.step)
+            session.ordered.fp32(start.checkpoint.step)
         session.state.restore(start.state)
         problems += self._verify(start.state)
         if replayed:
@@ -223,6 +223,9 @@ class Resumption:
                 self._check_leftovers(self.guard, start.state.get("held", {}))
             self.guard.end()
         session.controls.load_state_dict(meta["controls"])
+        session.ordered.activation_checkpointing(
+            start.checkpoint.step, was_on=session.controls.checkpoint_activations
+        )
         with session.shield("memory of the pipeline"):  # without it the windows begin anew
             session.pipeline.load_state_dict(meta["pipeline"])
         problems += meta.get("held_left_out", [])

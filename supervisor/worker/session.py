@@ -11,14 +11,15 @@ from typing import Any
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from supervisor.actions.base import ActionContext, carry_out
+from supervisor.actions.activation_checkpointing import ActivationCheckpointing
+from supervisor.actions.base import ActionContext
 from supervisor.actions.catalogue import build_actions
 from supervisor.actions.controls import Controls
 from supervisor.config import load_resolved_config, load_resolved_policy
 from supervisor.detectors.alert_handlers import load_alert_handlers
 from supervisor.fault_injection.injector import FaultInjector
 from supervisor.pipeline import Pipeline
-from supervisor.records import Cause, Decision, WorkerOrder
+from supervisor.records import Decision, WorkerOrder
 from supervisor.storage.case_advisor import CaseAdvisor
 from supervisor.storage.case_memory import load_memory
 from supervisor.storage.checkpoints import Checkpoint, CheckpointRing
@@ -34,7 +35,7 @@ from supervisor.training_state.state import TrainingState
 from supervisor.worker.anomaly_scene import AnomalyScene
 from supervisor.worker.boundary import Boundary
 from supervisor.worker.checkpointer import Checkpointer
-from supervisor.worker.clinic import Clinic, Pending
+from supervisor.worker.clinic import Clinic
 from supervisor.worker.file_sizes import FileSizes
 from supervisor.worker.held import HeldValues
 from supervisor.worker.leaving import WorkerLeaves
@@ -44,6 +45,7 @@ from supervisor.worker.model_scene import ModelScene
 from supervisor.worker.moments import Moments
 from supervisor.worker.monitor import Monitor
 from supervisor.worker.observed import observed_numbers
+from supervisor.worker.ordered_treatments import OrderedTreatments
 from supervisor.worker.probes.probes import Probes
 from supervisor.worker.recording import Recording
 from supervisor.worker.resumption import Resumption
@@ -99,6 +101,7 @@ class Session:
             self.switch,
             lambda: self.moments.steps_done,
         )
+        self.ordered = OrderedTreatments(self)
         self.resumption = Resumption(self)
         self._build()
         self.moments: Moments = self.monitor
@@ -111,7 +114,7 @@ class Session:
             self.moments = self.resumption.begin()
         else:
             self.resumption.be_careful()
-            self._convert_at_start()
+            self.ordered.at_start()
 
     # --- building ----------------------------------------------------------------------------
 
@@ -139,7 +142,7 @@ class Session:
             journal=self.journal,
             alert_log=AlertLog(self.rundir.alerts),
             actions=build_actions(),
-            make_context=self._action_context,
+            make_context=self.action_context,
             on_anomaly=lambda record, alerts: self.scene.save(
                 record, alerts, self.clinic.last_batch, self.journal
             ),
@@ -211,7 +214,8 @@ class Session:
         self.boundary.trail = trail
         self.monitor.probe = trail.probe
 
-    def _action_context(self, decision: Decision) -> ActionContext:
+    def action_context(self, decision: Decision) -> ActionContext:
+        """What an action may use now; fresh for each decision."""
         return ActionContext(
             step=decision.step,
             policy=self.policy,
@@ -280,24 +284,6 @@ class Session:
 
     def _leave(self, note: str, reason: str) -> None:
         self.boundary.leave = (note, reason)
-
-    def _convert_at_start(self) -> None:
-        """An attempt from nothing in FP32: a model that is itself half precision is met only at its
-        first forward."""
-        if self.order.fp32:
-            fallback = self.clinic.actions["fp32_fallback"]
-            decision = Decision(
-                step=0,
-                actions=(fallback.name,),
-                cause=Cause.NONFINITE,
-                reason="ordered after repeated numerical failures",
-            )
-            self.clinic.pending.append(Pending(fallback, decision))
-
-    def use_fp32(self, step: int) -> None:
-        """Switches the FP32 fallback on, at a boundary."""
-        decision = Decision(step=step, actions=("fp32_fallback",))
-        carry_out(self.clinic.actions["fp32_fallback"], self._action_context(decision))
 
     def _rejected(self, checkpoint: Checkpoint, reason: str) -> None:
         self.journal.write("checkpoint_rejected", step=checkpoint.step, reason=reason)
@@ -383,6 +369,12 @@ class Session:
                 EntryKind.INT, lambda: max(1, int(wanted * self.controls.batch_factor))
             )
         )
+
+    @property
+    def offers_checkpointing(self) -> bool:
+        """Whether a model could compute its activations again instead of keeping them."""
+        models = self.registry.models.values()
+        return any(ActivationCheckpointing(model).is_offered for model in models)
 
     @property
     def shortfall(self) -> str:

@@ -10,10 +10,12 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from supervisor.actions.adaptive_clip import AdaptiveClip
 from supervisor.actions.back_to_start import BackToStart
 from supervisor.actions.base import Action
+from supervisor.actions.checkpoint_activations import CheckpointActivations
 from supervisor.actions.cut_lr import CutLr
 from supervisor.actions.fp32_fallback import Fp32Fallback
 from supervisor.actions.fp32_modules import Fp32Modules
@@ -113,6 +115,34 @@ class NoRoom(Ward):
         if self.context.step >= SICK_AT and len(x) == 32 and size > 16:
             raise torch.OutOfMemoryError("no room")
         return sum(super(NoRoom, self).loss(a, b) * len(a) for a, b in parts) / len(x)
+
+
+class KeepsAll(nn.Module):
+    """Computes activations again where it is told to, as the models of public libraries do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 4))
+        self.grad_checkpointing = False
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        self.grad_checkpointing = enable
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        again = self.grad_checkpointing
+        return checkpoint(self.layers, x, use_reentrant=False) if again else self.layers(x)
+
+
+class NoRoomForActivations(Ward):
+    """From the onset on the device has no room for all activations."""
+
+    def build(self) -> Scene:
+        return build_scene(KeepsAll())
+
+    def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        if self.context.step >= SICK_AT and not self.scene.model.grad_checkpointing:
+            raise torch.OutOfMemoryError("no room")
+        return super().loss(x, y)
 
 
 class BadStretch(Ward):
@@ -220,6 +250,7 @@ CASES = {
     "back_to_start": (NeverHealthy, BackToStart),
     "tighten_clip": (ExplodingGradients, TightenClip),
     "adaptive_clip": (RareSpike, AdaptiveClip),
+    "checkpoint_activations": (NoRoomForActivations, CheckpointActivations),
     "smaller_batch": (NoRoom, SmallerBatch),
     "skip_data": (BadStretch, SkipData),
     "repair_optimizer": (FlippedBit, RepairOptimizer),

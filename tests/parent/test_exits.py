@@ -127,10 +127,51 @@ def test_sigkill_without_proof_says_so() -> None:
     assert worker_exit.evidence[2].startswith("last memory sample")
 
 
-def test_a_device_fault_is_named_as_one() -> None:
-    ending = raised("RuntimeError", "CUDA error: uncorrectable ECC error encountered")
+NCCL = "NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:77, unhandled cuda error"
+REAL_MESSAGES = [
+    ("torch.OutOfMemoryError", "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total "
+     "capacity of 31.75 GiB", "out_of_memory", "torch found no room"),
+    ("RuntimeError", "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+     "out_of_memory", "cuBLAS found no room"),
+    ("RuntimeError", "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling "
+     "`cublasCreate(handle)`", "out_of_memory", "cuBLAS found no room"),
+    ("RuntimeError", "cuDNN error: CUDNN_STATUS_ALLOC_FAILED", "out_of_memory", "cuDNN"),
+    ("torch.distributed.DistBackendError", f"{NCCL} (run with NCCL_DEBUG=INFO for details), NCCL "
+     "version 2.26.2\nncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\n"
+     "Cuda failure 2 'out of memory'", "out_of_memory", "NCCL found no room"),
+    ("torch.distributed.DistBackendError", f"{NCCL}\nncclUnhandledCudaError: Call to CUDA function "
+     "failed.\nLast error:\nFailed to CUDA calloc async 608 bytes", "out_of_memory",
+     "NCCL found no room"),
+    ("torch.distributed.DistBackendError", f"{NCCL}\nncclUnhandledCudaError: Call to CUDA function "
+     "failed.\nLast error:\nCuda failure 999 'unknown error'", "exception", "failing device"),
+    ("torch.distributed.DistBackendError", "NCCL error in: ../NCCLUtils.hpp:219, remote process "
+     "exited or there was a network error, NCCL version 2.18.1", "exception", "the network"),
+    ("RuntimeError", "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't "
+     "allocate memory: you tried to allocate 9 bytes. Error code 12 (Cannot allocate memory)",
+     "host_out_of_memory", "the host has no memory"),
+    ("RuntimeError", "DataLoader worker (pid 3002) is killed by signal: Bus error. It is possible "
+     "that dataloader's workers are out of shared memory. Please try to raise your shared memory "
+     "limit.", "host_out_of_memory", "/dev/shm"),
+    ("RuntimeError", "CUDA error: uncorrectable ECC error encountered", "exception",
+     "failing device"),
+    ("RuntimeError", "CUDA error: unspecified launch failure\nCUDA kernel errors might be "
+     "asynchronously reported", "exception", "failing device"),
+    ("RuntimeError", "CUDA error: device-side assert triggered", "exception", "index or label"),
+    ("KeyError", "Caught KeyError in DataLoader worker process 1.\nOriginal Traceback (most "
+     "recent call last):", "exception", "worker of a data loader"),
+    ("OSError", "[Errno 5] Input/output error: '/data/train/0017.tar'", "exception", "a disk"),
+    ("OSError", "[Errno 116] Stale file handle", "exception", "a disk"),
+]  # fmt: skip
 
-    assert "failing device" in classify(ending).evidence[1]
+
+@pytest.mark.parametrize(("exception", "message", "cause", "words"), REAL_MESSAGES)
+def test_what_torch_says_is_told_apart_with_evidence(
+    exception: str, message: str, cause: str, words: str
+) -> None:
+    worker_exit = classify(raised(exception, message))
+
+    assert (worker_exit.cause.value, worker_exit.retry) == (cause, True)
+    assert words in " | ".join(worker_exit.evidence[1:])
 
 
 def test_the_last_step_is_the_recorders_before_the_notes() -> None:

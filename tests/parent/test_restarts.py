@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -168,6 +170,23 @@ def test_out_of_memory_halves_microbatches_four_times_before_it_counts() -> None
     assert [v.batch_factor for v in verdicts[:5]] == [0.5, 0.25, 0.125, 0.0625, 0.0625]
     assert [v.before_step for v in verdicts[:4]] == [12] * 4
     assert [v.again for v in verdicts] == [True] * 5 + [False]
+
+
+def test_activations_are_computed_again_before_microbatches_shrink_and_stay_so() -> None:
+    restarts = policy(crash_limit=1)
+    full = WorkerExit(
+        cause=ExitCause.OUT_OF_MEMORY,
+        last_step=11,
+        evidence=("OOM",),
+        asks_batch_size=True,
+        offers_checkpointing=True,
+    )
+
+    first = restarts.decide(full)
+    second = restarts.decide(replace(full, offers_checkpointing=False))
+
+    assert (first.again, first.checkpoint_activations, first.batch_factor) == (True, True, 1.0)
+    assert (second.again, second.checkpoint_activations, second.batch_factor) == (True, True, 0.5)
 
 
 def test_a_script_that_cannot_split_its_batches_is_tried_as_after_any_crash() -> None:

@@ -12,17 +12,27 @@ from tests.scenarios.runs import plain, supervised
 ACCUMULATING = (
     PRELUDE
     + """
-import supervisor
+import supervisor, torch.utils.checkpoint
 room = int(sys.argv[1])  # microbatches of so many fit from step 12 on: others use the device too
 
 class Device(nn.Module):
     def __init__(self):
         super().__init__()
         self.layer = make_model(dropout=0.0)
+        self.keeps_activations = True
+    def gradient_checkpointing_enable(self):
+        self.keeps_activations = False
+    def gradient_checkpointing_disable(self):
+        self.keeps_activations = True
+    @property
+    def is_gradient_checkpointing(self):
+        return not self.keeps_activations
     def forward(self, x):
-        if step >= 12 and len(x) > room:
+        if step >= 12 and len(x) > (room if self.keeps_activations else 2 * room):
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-        return self.layer(x)
+        if self.keeps_activations:
+            return self.layer(x)
+        return torch.utils.checkpoint.checkpoint(self.layer, x, use_reentrant=False)
 
 model = Device(); optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 sizes = []
@@ -39,7 +49,9 @@ torch.save({"sizes": sizes, "model": model.state_dict()}, sys.argv[-1])
 )
 
 
-def test_microbatches_shrink_until_they_fit_and_the_global_batch_stays(tmp_path: Path) -> None:
+def test_activations_are_computed_again_then_microbatches_shrink_and_the_global_batch_stays(
+    tmp_path: Path,
+) -> None:
     expected = plain(tmp_path / "plain", ACCUMULATING, ["64", "out.pt"])
 
     ended = supervised(
@@ -52,9 +64,16 @@ def test_microbatches_shrink_until_they_fit_and_the_global_batch_stays(tmp_path:
     assert ended.returncode == 0, ended.stderr
     causes = [e["cause"] for e in ended.events("worker_exited")]
     assert causes == ["out_of_memory", "out_of_memory", "completed"]
-    assert [e["batch_factor"] for e in ended.events("restart")] == [0.5, 0.25]
+    restarts = ended.events("restart")
+    assert [(e["checkpoint_activations"], e["batch_factor"]) for e in restarts] == [
+        (True, 1.0),
+        (True, 0.5),
+    ]
     assert [e["exactness"] for e in ended.events("resumed")] == ["exact", "exact"]
     # A checkpoint of step 12 would come with the old size of step 12, so it is not used.
-    assert [e["step"] for e in ended.events("resumed")] == [8, 8]
-    assert ended.result()["sizes"] == [64] * 9 + [16] * 21
+    assert [e["step"] for e in ended.events("resumed")][-1] == 8
+    assert ended.result()["sizes"] == [64] * 9 + [32] * 21
+    ordered = [e for e in ended.events("action") if e["name"] == "checkpoint_activations"]
+    assert [(e["outcome"], e["cause"]) for e in ordered] == [("applied", "resources")] * 2
+    assert all(e["cost_s"] >= 0.0 for e in ordered)
     torch.testing.assert_close(ended.result()["model"], expected.result()["model"])

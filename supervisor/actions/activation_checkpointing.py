@@ -1,0 +1,93 @@
+"""Where a model offers to compute its activations again in the backward pass: on and off."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+METHODS = (
+    ("gradient_checkpointing_enable", "gradient_checkpointing_disable"),  # Hugging Face
+    ("enable_gradient_checkpointing", "disable_gradient_checkpointing"),  # its diffusion models
+    ("set_grad_checkpointing", ""),  # timm, open_clip; takes True or False
+)
+FLAGS = ("use_checkpoint", "grad_checkpointing", "use_gradient_checkpointing")
+"""Attributes of single modules by which published vision models (Swin, diffusion U-Nets) switch."""
+IS_ON = ("is_gradient_checkpointing", "grad_checkpointing")
+
+
+class ActivationCheckpointing:
+    """What one model offers; the outermost module that offers it counts, and flags after methods.
+
+    A model with batch normalisation offers nothing: its running figures would take in every batch
+    twice. The forward computes the same to the bit, random numbers included, because
+    `torch.utils.checkpoint` keeps them by default.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._switches: list[_Switch] = []
+        if not any(isinstance(module, _BatchNorm) for module in model.modules()):
+            self._switches = list(_methods(model)) or list(_flags(model))
+
+    @property
+    def is_offered(self) -> bool:
+        """Whether it can be switched on, and is not on yet."""
+        return any(not switch.is_on for switch in self._switches)
+
+    def switch_on(self) -> None:
+        """Raises whatever the model's own method raises."""
+        for switch in self._switches:
+            switch.on()
+
+    def switch_off(self) -> None:
+        """Raises whatever the model's own method raises."""
+        for switch in self._switches:
+            switch.off()
+
+
+@dataclass(frozen=True, slots=True)
+class _Switch:
+    on: Callable[[], Any]
+    off: Callable[[], Any]
+    is_on: bool
+
+
+def _methods(model: nn.Module) -> Iterator[_Switch]:
+    covered: set[int] = set()
+    for module in model.modules():
+        if id(module) in covered:
+            continue
+        for enable, disable in METHODS:
+            on = getattr(module, enable, None)
+            if not callable(on) or not getattr(module, "supports_gradient_checkpointing", True):
+                continue
+            covered.update(id(inner) for inner in module.modules())
+            off = getattr(module, disable) if disable else functools.partial(on, False)
+            is_on = any(getattr(module, name, False) is True for name in IS_ON)
+            yield _Switch(_without_reentry(on), off, is_on)
+            break
+
+
+def _without_reentry(enable: Callable[..., Any]) -> Callable[[], Any]:
+    """The older, reentrant way gives no gradients where a segment's inputs need none."""
+    with contextlib.suppress(TypeError, ValueError):
+        if "gradient_checkpointing_kwargs" in inspect.signature(enable).parameters:
+            return functools.partial(enable, gradient_checkpointing_kwargs={"use_reentrant": False})
+    return enable
+
+
+def _flags(model: nn.Module) -> Iterator[_Switch]:
+    for module in model.modules():
+        for name in FLAGS:
+            if type(vars(module).get(name)) is bool:
+                yield _Switch(
+                    functools.partial(setattr, module, name, True),
+                    functools.partial(setattr, module, name, False),
+                    vars(module)[name],
+                )
