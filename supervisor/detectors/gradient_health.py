@@ -8,22 +8,29 @@ from supervisor.detectors.base import Detector
 from supervisor.detectors.statistics.robust_window import RobustWindow
 from supervisor.records import Alert, Cause, Severity, StepRecord
 
+WORSE = 10.0
+"""What is told again has another order of magnitude."""
+
 
 class GradientHealthDetector(Detector):
     """Absolute lines on the gradient norm. It only reports: what is large depends on the model.
 
+    A norm that goes to and fro across a line is one excursion: it is told once, again after
+    `window` steps without it, and an explosion also when it has grown `WORSE` times since.
+
     Args:
-        explode_above: norm above which gradients explode.
-        vanish_below: norm below which they vanish.
+        explode_above: norm above which gradients explode. 10 is ten times the bound to which
+            language models are clipped; losses that are summed over pixels rest above it.
+        vanish_below: norm below which they vanish: no update of a rate of 1e-2 would move a
+            weight of 1 in single precision.
         variance_factor: the norm varies too much when its standard deviation exceeds its mean
-            this many times.
-        window: steps for the variance.
-        patience: steps in a row that make vanishing or variance worth an alert; the same state
-            is reported once until it ends.
+            this many times; single values of ten times the rest do not reach 2 in a window of 100.
+        window: steps for the variance; as long as the guard's memory of norms.
+        patience: steps in a row that make vanishing or variance worth an alert.
     """
 
     name = "gradient_health"
-    _state = ("_window", "_state_now", "_count", "_reported")
+    _state = ("_window", "_state_now", "_count", "_told", "_absent")
 
     def __init__(
         self,
@@ -45,7 +52,8 @@ class GradientHealthDetector(Detector):
         self._window = RobustWindow(self.window)
         self._state_now = ""
         self._count = 0
-        self._reported = False
+        self._told: dict[str, float] = {}
+        self._absent: dict[str, int] = {}
 
     def update(self, record: StepRecord) -> Alert | None:
         norm = record.grad_norm
@@ -57,14 +65,26 @@ class GradientHealthDetector(Detector):
         self.score = min(10.0, norm / self.explode_above)
         if state and state != "grad_explosion":
             self.score = 1.0
+        if self._told:
+            self._end_excursions(state)
         if state != self._state_now:
-            self._state_now, self._count, self._reported = state, 0, False
+            self._state_now, self._count = state, 0
         self._count += 1
         wait = 1 if state == "grad_explosion" else self.patience
-        if not state or self._reported or self._count < wait:
+        if not state or self._count < wait or not self._is_news(state, norm):
             return None
-        self._reported = True
+        self._told[state], self._absent[state] = norm, 0
         return self._report(record, state, norm)
+
+    def _is_news(self, state: str, norm: float) -> bool:
+        told = self._told.get(state)
+        return told is None or (state == "grad_explosion" and norm > WORSE * told)
+
+    def _end_excursions(self, state: str) -> None:
+        for name in list(self._told):
+            self._absent[name] = 0 if name == state else self._absent[name] + 1
+            if self._absent[name] >= self.window:
+                del self._told[name], self._absent[name]
 
     def _classify(self, norm: float) -> str:
         if norm > self.explode_above:

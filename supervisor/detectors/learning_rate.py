@@ -25,7 +25,7 @@ class LearningRateDetector(Detector):
     """
 
     name = "learning_rate"
-    _state = ("_previous", "_levels", "_out", "_seen", "_moving")
+    _state = ("_previous", "_levels", "_out", "_moving")
 
     def __init__(
         self,
@@ -47,7 +47,6 @@ class LearningRateDetector(Detector):
         self._previous = math.nan
         self._levels: deque[float] = deque(maxlen=self.memory)
         self._out = False
-        self._seen = 0
         self._moving = 0
 
     def update(self, record: StepRecord) -> Alert | None:
@@ -55,7 +54,6 @@ class LearningRateDetector(Detector):
         self.score = 0.0
         if not math.isfinite(rate) or rate < 0:
             return None
-        self._seen += 1
         before, self._previous = self._previous, rate
         out = rate > self.high or 0 < rate < self.low
         fresh, self._out = out and not self._out, out
@@ -92,8 +90,6 @@ class LearningRateDetector(Detector):
 
     @staticmethod
     def _is_scheduled_cut(ratio: float) -> bool:
-        if not ratio < 1.0:
-            return False
         if not ratio < 1.0:
             return False
         twentieths = ratio * 20.0

@@ -23,6 +23,7 @@ BUILTIN: dict[str, str] = {
     "convergence": "supervisor.detectors.convergence.ConvergenceDetector",
     "posterior_collapse": "supervisor.detectors.posterior_collapse.PosteriorCollapseDetector",
     "adam_rms": "supervisor.detectors.adam_rms.AdamRmsDetector",
+    "layer_gradient": "supervisor.detectors.layer_gradient.LayerGradientDetector",
     "dead_layers": "supervisor.detectors.dead_layers.DeadLayersDetector",
     "update_ratio": "supervisor.detectors.update_ratio.UpdateRatioDetector",
     "activation_range": "supervisor.detectors.activation_range.ActivationRangeDetector",

@@ -321,7 +321,9 @@ class Monitor(Moments):
         if parameters and self._first_parameter() is not parameters[0]:
             self._first_parameter = weakref.ref(parameters[0])
         if self._probes.is_on:
-            looked = self._probes.before_update(self.steps_done, optimizer, parameters)
+            looked = self._probes.before_update(
+                self.steps_done, optimizer, parameters, probe.grad_norm
+            )
             probe.observed = {**looked, **probe.observed}
         now = time.time()
         record = probe.record(self.steps_done, now, optimizer, scaler_skipped=scaler_skipped)

@@ -7,7 +7,7 @@ import pytest
 from supervisor.detectors.base import Detector
 from supervisor.detectors.registry import BUILTIN, OPTIONAL, build_detectors
 from supervisor.records import Alert, StepRecord
-from supervisor.testing import check_detector
+from supervisor.testing import check_detector, restless_run
 
 NAMES = [*BUILTIN, *OPTIONAL]
 
@@ -18,6 +18,27 @@ def test_a_built_in_detector_conforms(name: str) -> None:
         return next(d for d in build_detectors({name: {}}) if d.name == name)
 
     check_detector(factory)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_all_that_a_built_in_detector_changes_is_in_its_state(name: str) -> None:
+    kind = type(next(d for d in build_detectors({name: {}}) if d.name == name))
+    changed: set[str] = set()
+
+    class Watched(kind):  # type: ignore[misc, valid-type]
+        def __setattr__(self, attribute: str, value: object) -> None:
+            changed.add(attribute)
+            super().__setattr__(attribute, value)
+
+    detector = Watched()
+    changed.clear()
+    detector._begin()
+    begun = set(changed)
+    for record in restless_run():
+        detector.update(record)
+
+    assert begun == set(kind._state)
+    assert changed <= begun | {"score"}
 
 
 class Forgetful(Detector):

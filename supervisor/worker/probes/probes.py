@@ -26,6 +26,7 @@ FIGURES = (
     "adam_rms",
     "update_ratio",
     "dead_layers_share",
+    "layer_gradient_max",
     "activation_max",
     "activation_range",
     "dead_units_share",
@@ -92,9 +93,16 @@ class Probes:
             self._cost_s += self._begun - started
 
     def before_update(
-        self, step: int, optimizer: Optimizer, parameters: Sequence[torch.Tensor]
+        self,
+        step: int,
+        optimizer: Optimizer,
+        parameters: Sequence[torch.Tensor],
+        norm: float | None = None,
     ) -> dict[str, float]:
-        """Called between backward and update of the lead optimizer; returns what was seen."""
+        """Called between backward and update of the lead optimizer; returns what was seen.
+
+        `norm` is that of the whole gradient before the script clipped it, if it is known.
+        """
         found: dict[str, float] = {}
         now = time.perf_counter()
         try:
@@ -109,7 +117,7 @@ class Probes:
                     now = later
                 self._cost_s = 0.0
                 if step >= self._update_pace.next_step:
-                    found |= self._update.before_update(optimizer, parameters)
+                    found |= self._update.before_update(optimizer, parameters, norm)
                     self._cost_s = time.perf_counter() - now
         except Exception as error:
             self._failed(error)

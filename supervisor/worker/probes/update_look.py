@@ -39,9 +39,19 @@ class UpdateLook:
         self._after: list[torch.Tensor] = []
 
     def before_update(
-        self, optimizer: Optimizer, parameters: Sequence[torch.Tensor]
+        self,
+        optimizer: Optimizer,
+        parameters: Sequence[torch.Tensor],
+        norm: float | None = None,
     ) -> dict[str, float]:
-        """Called between backward and update; returns ``adam_rms`` and ``dead_layers_share``."""
+        """Called between backward and update.
+
+        Args:
+            norm: of the whole gradient before the script clipped it; None if that is not known.
+
+        Returns:
+            ``adam_rms``, ``dead_layers_share`` and ``layer_gradient_max``.
+        """
         self.largest = {}
         self._parameters = parameters
         matrices = [
@@ -53,8 +63,9 @@ class UpdateLook:
             return {}
         apart = -(-len(matrices) // MAX_TENSORS)
         chosen = sorted({*matrices[::apart], matrices[-1]})
-        found = self._dead_layers(chosen, parameters)
-        if getattr(optimizer, "grad_scale", None) is None:  # fused, and still scaled
+        is_scaled = getattr(optimizer, "grad_scale", None) is not None  # fused
+        found = self._layers(chosen, parameters, None if is_scaled else norm)
+        if not is_scaled:
             found |= self._adam_rms(optimizer, chosen, parameters)
         self._indices = chosen
         self._before = [strided(parameters[i], MAX_ELEMENTS).clone() for i in chosen]
@@ -83,14 +94,23 @@ class UpdateLook:
         self._parameters = ()
         return found
 
-    def _dead_layers(
-        self, chosen: Sequence[int], parameters: Sequence[torch.Tensor]
+    def _layers(
+        self, chosen: Sequence[int], parameters: Sequence[torch.Tensor], norm: float | None
     ) -> dict[str, float]:
-        gradients = [parameters[i].grad for i in chosen]
-        norms = _numbers(torch._foreach_norm([g for g in gradients if g is not None]))
-        self._note("gradient_norm", dict(zip(chosen, norms, strict=True)))
-        alive = sum(norm != 0.0 for norm in norms)
-        return {"dead_layers_share": 1.0 - alive / len(norms)} if alive else {}
+        """Each layer's gradient; clipping makes all of them smaller by the same factor."""
+        gradients = {i: p.grad for i, p in enumerate(parameters) if _is_plain(p.grad)}
+        sizes = _numbers(torch._foreach_norm([g for g in gradients.values() if g is not None]))
+        norms = dict(zip(gradients, sizes, strict=True))
+        alive = sum(norms[index] != 0.0 for index in chosen)
+        if not alive:
+            return {}
+        found = {"dead_layers_share": 1.0 - alive / len(chosen)}
+        whole = math.hypot(*sizes)
+        if norm is not None and math.isfinite(norm) and math.isfinite(whole):
+            unclipped = max(1.0, norm / whole)
+            layers = {index: unclipped * norms[index] for index in chosen}
+            found |= self._worst("layer_gradient_max", layers)
+        return found
 
     def _adam_rms(
         self, optimizer: Optimizer, chosen: Sequence[int], parameters: Sequence[torch.Tensor]

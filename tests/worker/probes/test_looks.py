@@ -224,6 +224,21 @@ def test_layers_without_gradient_are_a_share_unless_all_are() -> None:
     assert "adam_rms" not in seen
 
 
+def test_the_largest_gradient_of_a_layer_is_that_before_clipping() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    parameters = list(model.parameters())
+    for parameter, size in zip(parameters, (1.0, 1.0, 60.0, 0.0), strict=True):
+        parameter.grad = torch.full_like(parameter, size)
+    look = UpdateLook()
+    norm = float(nn.utils.clip_grad_norm_(parameters, 1.0))
+
+    seen = look.before_update(optimizer, parameters, norm)
+
+    assert seen["layer_gradient_max"] == pytest.approx(240.0, rel=1e-4)
+    assert look.largest["layer_gradient_max"][0][0]() is parameters[2]
+
+
 def test_the_patches_leave_nothing_behind(switch: Switch) -> None:
     names = [(nn.Module, "__call__"), (torch, "softmax"), (functional, "softmax")]
     names += [(functional, "scaled_dot_product_attention"), (torch.Tensor, "softmax")]

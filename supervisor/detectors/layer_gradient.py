@@ -1,0 +1,69 @@
+"""The gradient of a single layer that explodes."""
+
+from __future__ import annotations
+
+from supervisor.detectors.observed_line import ObservedLineDetector
+from supervisor.detectors.statistics.robust_window import RobustWindow
+from supervisor.records import Cause, Severity
+
+MIN_LOOKS = 20
+
+
+class LayerGradientDetector(ObservedLineDetector):
+    """Largest gradient norm of one layer, before clipping, from the looks (``layer_gradient_max``).
+
+    What is large depends on the loss: one that is summed over pixels rests above any fixed line. So
+    the norm must also exceed what is usual in this run, once that is known.
+
+    Args:
+        line: norm above which a layer's gradient explodes; ten times that of the whole gradient
+            (`gradient_health`), because it is to name the layer, not to be first.
+        over_usual: times the highest of the last `window` looks that were not beyond the line, as
+            the norm of all layers counts as worse (`gradient_health`).
+        window: looks.
+        patience: looks in a row; one bad batch is over at the next.
+    """
+
+    name = "layer_gradient"
+    key = "layer_gradient_max"
+    severity = Severity.MEDIUM
+    category = "gradient"
+    kind = "layer_gradient_explosion"
+    cause = Cause.DIVERGENCE
+    _state = (*ObservedLineDetector._state, "_usual")
+
+    def __init__(
+        self,
+        *,
+        line: float = 100.0,
+        over_usual: float = 10.0,
+        window: int = 100,
+        patience: int = 2,
+    ) -> None:
+        self.over_usual = over_usual
+        self.window = window
+        super().__init__(line=line, patience=patience)
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._usual = RobustWindow(self.window)
+
+    def forget_levels(self) -> None:
+        """Other data have other gradients."""
+        self.reset()
+
+    def closeness(self, value: float) -> float:
+        usual = self._usual
+        line = self.line
+        if len(usual) >= MIN_LOOKS:
+            line = max(line, self.over_usual * usual.highest)
+        closeness = value / line
+        if closeness < 1.0 or len(usual) < MIN_LOOKS:
+            usual.add(value)
+        return closeness
+
+    def message(self, value: float) -> str:
+        return (
+            f"the gradient norm of one layer is {value:.4g} (line {self.line:g}); look at what "
+            "feeds it, clip, or lower the learning rate"
+        )
