@@ -43,6 +43,7 @@ def read_courses(root: Path) -> dict[str, Course]:
     try:
         with FlightReader(path) as reader:
             rows, names = reader.read(), reader.names()
+            more = reader.more(stop=len(rows))
     except Exception:  # a damaged file is named by whoever reads the steps
         return {}
     found: dict[str, Course] = {}
@@ -52,7 +53,16 @@ def read_courses(root: Path) -> dict[str, Course]:
         chosen = ((seen >> slot) & 1).astype(bool) & np.isfinite(values)
         if chosen.any():
             found[name] = (np.asarray(rows["step"][chosen], dtype=np.float64), values[chosen])
-    return found
+    further: dict[str, list[tuple[float, float]]] = {}
+    for row, name, value in more:
+        if np.isfinite(value):
+            further.setdefault(name, []).append((float(rows["step"][row]), value))
+    return found | {name: _course(values) for name, values in further.items()}
+
+
+def _course(values: list[tuple[float, float]]) -> Course:
+    steps, figures = np.asarray(values, dtype=np.float64).T
+    return steps, figures
 
 
 def sum_up(courses: dict[str, Course]) -> tuple[ObservedValue, ...]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from supervisor.errors import RunDirectoryError
 from supervisor.records import StepRecord
+from supervisor.storage.more_values import read_more
 from supervisor.storage.rundir import RunDirectory
 from supervisor.storage.step_rows import (
     ANNOUNCED,
@@ -81,16 +82,29 @@ class FlightReader:
         """Returns the rows from `start` on as the records that were appended."""
         array = self.read(start)
         names = self.names() if len(array) and np.any(array["flags"] >> OBSERVED_SHIFT) else []
-        return [_to_record(row, names) for row in ROW.iter_unpack(array.tobytes())]
+        records = [_to_record(row, names) for row in ROW.iter_unpack(array.tobytes())]
+        for row, name, value in self.more(start, start + len(records)):
+            records[row - start].observed[name] = value  # type: ignore[index]
+        return records
 
     def names(self) -> list[str]:
         """Returns the names of the 16 observed slots; ``observed_<slot>`` where there is none."""
-        try:
-            known = [str(name) for name in json.loads(columns_path(self.path).read_text())]
-        except (OSError, ValueError, TypeError):
-            known = []
+        known = self._known_names()
         unknown = [f"observed_{slot}" for slot in range(len(known), OBSERVED_SLOTS)]
         return known[:OBSERVED_SLOTS] + unknown
+
+    def more(self, start: int = 0, stop: int | None = None) -> list[tuple[int, str, float]]:
+        """Returns (row, name, value) of what had no slot in its row, in the order of rows."""
+        stop = self.rows() if stop is None else stop
+        found = read_more(self.path, max(start, 0), stop)
+        names = dict(enumerate(self._known_names())) if found else {}
+        return [(row, names.get(slot, f"observed_{slot}"), value) for row, slot, value in found]
+
+    def _known_names(self) -> list[str]:
+        try:
+            return [str(name) for name in json.loads(columns_path(self.path).read_text())]
+        except (OSError, ValueError, TypeError):
+            return []
 
     def last_step(self) -> int | None:
         """Returns the step of the newest row, None without one."""

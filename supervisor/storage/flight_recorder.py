@@ -12,11 +12,13 @@ import math
 import mmap
 import os
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 from supervisor.errors import RunDirectoryError
 from supervisor.records import StepRecord
 from supervisor.storage.flight_reader import FlightReader, read_steps
+from supervisor.storage.more_values import MAX_NAMES, MoreValues, more_path
 from supervisor.storage.private_files import write_json
 from supervisor.storage.step_rows import (
     ANNOUNCED,
@@ -64,13 +66,18 @@ _NOTHING_OBSERVED = OBSERVED.pack(*[math.nan] * OBSERVED_SLOTS)
 class FlightRecorder:
     """Writes one rank's steps. One writer a file; later attempts append to the same file.
 
+    Args:
+        on_left_out: called with the first observed name that there is no room for.
+
     Raises:
         RunDirectoryError: the file is not a flight recorder's, or of another version.
         OSError: the file cannot be made or cannot grow. Space is reserved chunk by chunk, because
             a store into a mapped page without disk behind it would kill the process (SIGBUS).
     """
 
-    def __init__(self, path: Path, attempt: int) -> None:
+    def __init__(
+        self, path: Path, attempt: int, *, on_left_out: Callable[[str], None] = lambda name: None
+    ) -> None:
         self.path = path
         self._attempt = attempt
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -81,6 +88,8 @@ class FlightRecorder:
         except BaseException:
             os.close(self._fd)
             raise
+        self._more = MoreValues(path, self._rows)
+        self._on_left_out: Callable[[str], None] | None = on_left_out
         self._slots = {name: slot for slot, name in enumerate(self._known_names())}
 
     @property
@@ -118,13 +127,18 @@ class FlightRecorder:
         observed = _NOTHING_OBSERVED
         if record.observed:
             values = [math.nan] * OBSERVED_SLOTS
+            more: list[tuple[int, float]] = []
             for name, value in record.observed.items():
                 slot = self._slots.get(name)
                 if slot is None:
                     slot = self._register(name)
-                if slot >= 0:
+                if 0 <= slot < OBSERVED_SLOTS:
                     values[slot] = value
                     flags |= 1 << (OBSERVED_SHIFT + slot)
+                elif slot >= 0:
+                    more.append((slot, value))
+            if more:
+                self._more.append(row, more)
             observed = OBSERVED.pack(*values)
         start = HEADER_BYTES + row * ROW_BYTES
         fixed = FIXED.pack(
@@ -169,6 +183,7 @@ class FlightRecorder:
         if self._fd < 0:
             return
         self._unmap()
+        self._more.close()
         os.close(self._fd)
         self._fd = -1
 
@@ -211,17 +226,21 @@ class FlightRecorder:
     def _known_names(self) -> list[str]:
         try:
             names = json.loads(columns_path(self.path).read_text())
-            return [str(name) for name in names][:OBSERVED_SLOTS]
+            return [str(name) for name in names][:MAX_NAMES]
         except FileNotFoundError:
             return []
         except (OSError, ValueError, TypeError):
             # Whose values the old rows hold is lost: new names must not lay claim to their slots.
-            return [f"observed_{slot}" for slot in range(OBSERVED_SLOTS)]
+            lost = MAX_NAMES if more_path(self.path).exists() else OBSERVED_SLOTS
+            return [f"observed_{slot}" for slot in range(lost)]
 
     def _register(self, name: str) -> int:
         """Returns the slot of a new name, or -1: all are taken, or the disk is full for now."""
         slot = len(self._slots)
-        if slot >= OBSERVED_SLOTS:
+        if slot >= MAX_NAMES:
+            told, self._on_left_out = self._on_left_out, None
+            if told is not None:
+                told(name)
             return -1
         try:
             write_json(columns_path(self.path), [*self._slots, name])

@@ -25,6 +25,7 @@ from supervisor.storage.case_memory import load_memory
 from supervisor.storage.checkpoints import Checkpoint, CheckpointRing
 from supervisor.storage.flight_recorder import FlightRecorder
 from supervisor.storage.journal import AlertLog, Journal
+from supervisor.storage.more_values import MAX_NAMES
 from supervisor.storage.orders import load_order
 from supervisor.storage.rundir import RunDirectory
 from supervisor.storage.tape import EntryKind, TapeWriter
@@ -165,7 +166,9 @@ class Session:
         )
         self.updates = UpdateControls(self.controls, self._update_skipped)
         self.updates.skip_steps = frozenset(self.order.skip_steps)
-        self.recorder = FlightRecorder(self.rundir.steps(self.rank), self.attempt)
+        self.recorder = FlightRecorder(
+            self.rundir.steps(self.rank), self.attempt, on_left_out=self._value_left_out
+        )
         self.life = SignOfLife(self.rundir.root / "alive" / f"rank_{self.rank}")
         self.probes = Probes(
             self.settings.probes,
@@ -387,6 +390,12 @@ class Session:
         """Writes a warning to the journal; the parent tells it at the terminal too if `aloud`."""
         more = {"aloud": True} if aloud else {}
         self.journal.write("warning", step=self.monitor.steps_done, message=message, **more)
+
+    def _value_left_out(self, name: str) -> None:
+        self.warn(
+            f"observed value '{name}': there are {MAX_NAMES} other names already: it and further "
+            "new ones are judged by detectors, but not recorded: give values fewer names"
+        )
 
     def _part_failed(self, part: str, short: str, trace: str) -> None:
         self.journal.write("warning", message=f"supervisor: {part} failed: {short}", trace=trace)

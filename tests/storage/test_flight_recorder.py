@@ -27,6 +27,7 @@ from supervisor.storage.flight_recorder import (
     FlightRecorder,
     read_steps,
 )
+from supervisor.storage.more_values import MoreValues
 from supervisor.storage.step_rows import ROW, columns_path
 
 figures = st.floats(width=64)
@@ -163,7 +164,7 @@ def test_a_mark_adds_flags_and_sets_the_risk_in_place(tmp_path: Path) -> None:
     recorder.close()
 
 
-def test_observed_names_keep_their_slots_and_the_seventeenth_is_ignored(tmp_path: Path) -> None:
+def test_observed_names_keep_their_slots_and_the_seventeenth_has_room_too(tmp_path: Path) -> None:
     path = tmp_path / "rank_0.steps"
     recorder = FlightRecorder(path, 1)
     recorder.append(StepRecord(step=0, observed={"b": 1.0, "a": math.nan}), time=0.0)
@@ -171,14 +172,42 @@ def test_observed_names_keep_their_slots_and_the_seventeenth_is_ignored(tmp_path
     recorder = FlightRecorder(path, 2)
     many = {f"n{number}": float(number) for number in range(20)}
     recorder.append(StepRecord(step=1, observed={"a": 3.0, **many}), time=0.0)
+    recorder.append(StepRecord(step=2), time=0.0)
+    recorder.append(StepRecord(step=3, observed={"n19": math.inf}), time=0.0)
     recorder.close()
 
     with FlightReader(path) as reader:
-        first, second = reader.records()
+        first, second, third, fourth = reader.records()
+        last = reader.records(3)
 
     assert list(first.observed) == ["b", "a"]
     assert math.isnan(first.observed["a"])
-    assert second.observed == {"a": 3.0, **{f"n{number}": float(number) for number in range(14)}}
+    assert second.observed == {"a": 3.0, **many}
+    assert third.observed == {}
+    assert fourth.observed == {"n19": math.inf} == last[0].observed
+
+
+def test_a_value_without_room_is_told_once_and_those_of_a_row_that_never_came_are_dropped(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "rank_0.steps"
+    told: list[str] = []
+    recorder = FlightRecorder(path, 1, on_left_out=told.append)
+    values = {f"n{number}": float(number) for number in range(258)}
+    recorder.append(StepRecord(step=0, observed=values), time=0.0)
+    recorder.append(StepRecord(step=1, observed=values), time=0.0)
+    recorder.close()
+    MoreValues(path, 2).append(2, [(20, 5.0)])  # the process died before it counted the row
+
+    recorder = FlightRecorder(path, 2)
+    recorder.append(StepRecord(step=2, observed={"n17": 1.0}), time=0.0)
+    recorder.close()
+
+    with FlightReader(path) as reader:
+        records = reader.records()
+    assert told == ["n256"]
+    assert [len(record.observed) for record in records] == [256, 256, 1]
+    assert records[2].observed == {"n17": 1.0}
 
 
 def test_lost_names_cost_the_names_alone(tmp_path: Path) -> None:
@@ -194,7 +223,10 @@ def test_lost_names_cost_the_names_alone(tmp_path: Path) -> None:
     recorder.close()
 
     with FlightReader(path) as reader:
-        assert [dict(record.observed) for record in reader.records()] == [{"observed_0": 1.0}, {}]
+        assert [dict(record.observed) for record in reader.records()] == [
+            {"observed_0": 1.0},
+            {"b": 2.0},
+        ]
 
 
 def test_files_are_private(tmp_path: Path) -> None:

@@ -35,7 +35,8 @@ FIGURES = (
     "attention_entropy",
     "loader_wait_share",
 )
-"""What looks find; a record has room for 16 observed values, so there are no more than these."""
+"""What looks find; a row of the flight recorder has room for 16 observed values, so there are few:
+what the script gives then has room, too, and is read fastest there."""
 
 
 class Probes:

@@ -1,0 +1,86 @@
+"""Observed values beyond those that a flight recorder's row has room for, in a file beside it.
+
+One entry a value, in the order of rows: row (u64), slot (u64), value (f64). A step's entries are
+written before its row is counted, so whoever sees the row sees them too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+ENTRY = struct.Struct("<QQd")
+MAX_NAMES = 256
+"""Names in all; a script that makes up names as it goes must not fill the disk with them."""
+
+
+def more_path(path: Path) -> Path:
+    """Where the further values of the flight recorder at `path` are."""
+    return path.with_name(path.name + ".more")
+
+
+class MoreValues:
+    """Appends further values; the file is made with the first of them.
+
+    Args:
+        path: of the flight recorder.
+        rows: rows that it has; entries of later ones were written by a process that died before
+            it could count the row, and are dropped.
+    """
+
+    def __init__(self, path: Path, rows: int) -> None:
+        self._path = more_path(path)
+        self._fd = -1
+        if self._path.exists():
+            self._open()
+            os.ftruncate(self._fd, ENTRY.size * _first_of(self._fd, rows))
+
+    def append(self, row: int, values: Sequence[tuple[int, float]]) -> None:
+        """Stores (slot, value) of a row that is not counted yet. A full disk costs the values."""
+        with contextlib.suppress(OSError):
+            if self._fd < 0:
+                self._open()
+            end = os.fstat(self._fd).st_size
+            data = b"".join(ENTRY.pack(row, slot, value) for slot, value in values)
+            if os.write(self._fd, data) != len(data):
+                os.ftruncate(self._fd, end)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _open(self) -> None:
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        self._fd = os.open(self._path, flags, 0o600)
+
+
+def read_more(path: Path, start: int, stop: int) -> list[tuple[int, int, float]]:
+    """Returns (row, slot, value) of rows `start` to `stop` (exclusive), in their order."""
+    try:
+        fd = os.open(more_path(path), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return []
+    try:
+        first, last = _first_of(fd, start), _first_of(fd, stop)
+        data = os.pread(fd, ENTRY.size * (last - first), ENTRY.size * first)
+    finally:
+        os.close(fd)
+    whole = len(data) - len(data) % ENTRY.size
+    return list(ENTRY.iter_unpack(data[:whole]))
+
+
+def _first_of(fd: int, row: int) -> int:
+    """The number of the first entry of `row` or a later one."""
+    low, high = 0, os.fstat(fd).st_size // ENTRY.size
+    while low < high:
+        middle = (low + high) // 2
+        entry = os.pread(fd, ENTRY.size, ENTRY.size * middle)
+        if ENTRY.unpack(entry)[0] < row:
+            low = middle + 1
+        else:
+            high = middle
+    return low
