@@ -107,6 +107,9 @@ class FastForwardSettings:
 class ReportSettings:
     enabled: bool = True
     plots: bool = True
+    picture_every_steps: Optional[int] = None  # noqa: UP045
+    """Draw `overview.png` and `observed.png` every so many steps while the run goes on, in an idle
+    process for 5 % of one core at most. None: at the end alone."""
 
 
 @dataclass

@@ -12,6 +12,7 @@ from supervisor.parent import hang
 from supervisor.parent.chronicle import Chronicle
 from supervisor.parent.exits import Ending
 from supervisor.parent.launch import LaunchSpec
+from supervisor.parent.live_pictures import LivePictures
 from supervisor.parent.memory import count_oom_kills, sample_memory
 from supervisor.parent.output import OutputPump, read_tail
 from supervisor.parent.process import DEFAULT_COMMAND, WorkerProcess
@@ -35,6 +36,7 @@ class Surroundings:
     chronicle: Chronicle
     inbox: SignalInbox
     replica: Replica
+    pictures: LivePictures
     worker_command: Sequence[str] = DEFAULT_COMMAND
     poll_s: float = POLL_S
 
@@ -94,6 +96,7 @@ class Attempt:
         if now_s - self._slow_look_s >= _SLOW_LOOK_S:
             self._slow_look_s = now_s
             self._guarded("memory", lambda: self._sample(process, watchdog))
+            self._guarded("pictures", lambda: self._s.pictures.look(self._feed.last_step))
         if self._s.inbox.take_resize():
             process.resize()
         self._heed_signals(process, now_s)

@@ -13,6 +13,7 @@ from supervisor.parent.chronicle import Chronicle
 from supervisor.parent.exits import classify
 from supervisor.parent.history import records_until
 from supervisor.parent.launch import LaunchSpec
+from supervisor.parent.live_pictures import LivePictures
 from supervisor.parent.outcome import Outcome, RunResult
 from supervisor.parent.prepare import Preparation, prepare
 from supervisor.parent.process import DEFAULT_COMMAND
@@ -63,6 +64,7 @@ class Supervisor:
                 chronicle=run.chronicle,
                 inbox=self._inbox,
                 replica=run.replica,
+                pictures=run.pictures,
                 worker_command=self._worker_command,
                 poll_s=self._poll_s,
             )
@@ -88,6 +90,7 @@ class _Run:
             spec.settings.checkpoint,
             on_rejected=self.chronicle.reject_checkpoint,
         )
+        self.pictures = LivePictures(self._rundir, spec.settings.report.picture_every_steps)
         self.replica = Replica(spec.settings, spec.policy, on_failure=self.chronicle.warn)
 
     def to_its_end(self, backoff: Backoff | None) -> RunResult:
@@ -103,6 +106,7 @@ class _Run:
             outcome = self._attempts(self._first_order(start), restarts)
         except (SupervisorError, OSError) as error:
             outcome = outcomes.gave_up(str(error))
+        self.pictures.end()
         return self.chronicle.finish(outcome, self._last_exit, lambda: self._inbox.is_forced)
 
     def _attempts(self, order: WorkerOrder, restarts: RestartPolicy) -> Outcome:

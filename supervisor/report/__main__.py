@@ -1,15 +1,23 @@
-"""``python -m supervisor.report RUN``: writes the report of a run and prints where it lies."""
+"""``python -m supervisor.report RUN``: writes the report of a run and prints where it lies.
+
+With ``--pictures`` before RUN, only the pictures of a run that goes on, when the processor is idle.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
-from supervisor.report.write import write_report
+from supervisor.report.write import write_pictures, write_report
 
 
 def main(arguments: list[str]) -> int:
     """Returns 0, or 64 when there is no such directory."""
+    is_live = arguments[:1] == ["--pictures"]
+    if is_live:
+        os.nice(19)
+        arguments = arguments[1:]
     if len(arguments) != 1 or not Path(arguments[0]).is_dir():
         given = " ".join(arguments) or "nothing"
         print(
@@ -18,7 +26,8 @@ def main(arguments: list[str]) -> int:
             file=sys.stderr,
         )
         return 64
-    for path in write_report(arguments[0]).values():
+    write = write_pictures if is_live else write_report
+    for path in write(arguments[0]).values():
         print(path)
     return 0
 

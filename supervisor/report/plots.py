@@ -4,6 +4,7 @@ observed values."""
 from __future__ import annotations
 
 import io
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,8 +55,13 @@ class Picture:
     png: bytes
 
 
-def draw_pictures(material: Material, report: CrashReport) -> tuple[Picture, ...]:
-    """Draws what there is data for; imports matplotlib, which takes a while, here."""
+def draw_pictures(
+    material: Material, report: CrashReport, only: Collection[str] | None = None
+) -> tuple[Picture, ...]:
+    """Draws what there is data for; imports matplotlib, which takes a while, here.
+
+    `only` names some of the pictures; None draws all.
+    """
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -68,6 +74,8 @@ def draw_pictures(material: Material, report: CrashReport) -> tuple[Picture, ...
         ("observed", _observed),
     )
     for name, draw in drawings:
+        if only is not None and name not in only:
+            continue
         with matplotlib.rc_context(STYLE | {"svg.hashsalt": name}):
             figure = Figure(layout="constrained")
             FigureCanvasAgg(figure)

@@ -42,6 +42,26 @@ def write_report(rundir: Path | str | RunDirectory, *, plots: bool = True) -> di
     return {**written, **_write_text(folder, report, pictures)}
 
 
+def write_pictures(rundir: Path | str | RunDirectory) -> dict[str, Path]:
+    """Writes ``overview.png`` and ``observed.png`` of a run as it is now; the report replaces them.
+
+    Returns:
+        Kind → path, of those for which there is data.
+
+    Raises:
+        OSError: the directory cannot be written to.
+    """
+    folder = rundir if isinstance(rundir, RunDirectory) else RunDirectory(rundir)
+    material = load_material(folder.root)
+    pictures = draw_pictures(material, build_report(material), only=("overview", "observed"))
+    folder.make(folder.report)
+    written = {}
+    for picture in pictures:
+        written[picture.name] = folder.report / f"{picture.name}.png"
+        write_private(written[picture.name], picture.png)
+    return written
+
+
 def _draw(material: Material, report: CrashReport) -> tuple[CrashReport, tuple[Picture, ...]]:
     try:
         return report, draw_pictures(material, report)
