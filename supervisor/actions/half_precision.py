@@ -55,7 +55,7 @@ def cast_inputs(model: nn.Module) -> list[RemovableHandle]:
     return [
         part.register_forward_pre_hook(_cast_call, with_kwargs=True)
         for part in model.modules()
-        if part is model or next(part.parameters(recurse=False), None) is not None
+        if part is model or next(nn.Module.named_parameters(part, recurse=False), None) is not None
     ]
 
 

@@ -173,10 +173,11 @@ class RestartPolicy:
 
 
 def _same_failure(worker_exit: WorkerExit, times: int) -> str:
+    last_step = worker_exit.last_step
     where = (
         "before the first step"
-        if worker_exit.last_step is None
-        else (f"after step {worker_exit.last_step}")
+        if last_step is None
+        else f"after step {last_step}, the last without its data"
     )
     evidence = worker_exit.evidence[0] if worker_exit.evidence else worker_exit.cause.value
-    return f"the same failure {times} times {where}, the last without its data: {evidence}"
+    return f"the same failure {times} times {where}: {evidence}"

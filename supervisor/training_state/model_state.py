@@ -36,10 +36,13 @@ def named_tensors(model: nn.Module, parts: Parts | None = None) -> tuple[Named, 
         parts: `named_parts`, where they are known already.
     """
     if (type(model).named_parameters, type(model).named_buffers) != _TORCHS_OWN:
-        return (
-            dict(model.named_parameters(remove_duplicate=False)),
-            dict(model.named_buffers(remove_duplicate=False)),
-        )
+        try:
+            return (
+                dict(model.named_parameters(remove_duplicate=False)),
+                dict(model.named_buffers(remove_duplicate=False)),
+            )
+        except TypeError:  # one of the model's own, with other arguments than torch's
+            pass
     parameters: Named = {}
     buffers: Named = {}
     for path, part in parts or named_parts(model):  # one pass instead of two
@@ -75,9 +78,8 @@ def check_model(where: str, model: nn.Module, saved: Mapping[str, torch.Tensor])
     Buffers are more liberal: a model may create them or let them grow while it runs.
     """
     live = model_tensors(model)
-    parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    buffers = {name for name, _ in model.named_buffers(remove_duplicate=False)}
-    for name in sorted(parameters - saved.keys()):
+    parameters, buffers = named_tensors(model)
+    for name in sorted(parameters.keys() - saved.keys()):
         if name in live:
             raise CheckpointError(
                 f"{where}.{name}: not in the checkpoint: it was saved from another model; "
@@ -103,8 +105,8 @@ def restore_model(model: nn.Module, saved: Mapping[str, torch.Tensor]) -> None:
 
     A buffer that has another shape now is replaced. ``requires_grad`` is never touched.
     """
-    live: dict[str, torch.Tensor] = dict(model.named_parameters(remove_duplicate=False))
-    live.update(model.named_buffers(remove_duplicate=False))
+    parameters, buffers = named_tensors(model)
+    live = parameters | buffers
     written: set[int] = set()
     with outside_autograd():
         for name, tensor in saved.items():

@@ -127,6 +127,9 @@ class Boundary:
 
     def before_first_update(self) -> None:
         """Keeps the untrained state: the optimizer is known, nothing was updated yet."""
+        if self._first:  # no forward was seen before this update
+            self._first = False
+            self._held.begin(user_frames())
         if self._settings.snapshot.enabled:
             self._take_snapshot(0)
 

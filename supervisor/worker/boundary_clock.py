@@ -26,15 +26,20 @@ class BoundaryClock:
     through what was computed before. What follows the very first update is not known yet, so no
     boundary comes before the second.
 
+    A script that calls no module (weights as bare tensors, probabilistic programs) has no forward
+    that could be seen. Until its first one, the boundary is right behind the updates.
+
     Attributes:
         lead: called, returns the lead; None until an optimizer has stepped, and when it is gone.
         is_due: the next outermost forward is a boundary.
+        has_forwards: an outermost forward was seen.
         by_others: updates of other optimizers since the lead's last one.
     """
 
     def __init__(self) -> None:
         self.lead: Callable[[], Optimizer | None] = _nobody
         self.is_due = True
+        self.has_forwards = False
         self._updates = 0
         self.by_others = 0
         self._seen: set[int] = set()
@@ -83,8 +88,9 @@ class BoundaryClock:
         return True
 
     def passed(self) -> None:
-        """The boundary was used."""
+        """An outermost forward has begun, and was the boundary if one was due."""
         self.is_due = False
+        self.has_forwards = True
 
 
 def _nobody() -> None:

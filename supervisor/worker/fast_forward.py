@@ -90,6 +90,7 @@ class FastForward(Moments):
         switch.depth += 1
         try:
             self._registry.add_model(module)
+            self.clock.has_forwards = True
             if self._is_arrival():
                 live = self._arrive(self.steps_done, self.disproof)
                 switch.depth -= 1
@@ -236,6 +237,12 @@ class FastForward(Moments):
             self._finish_step(optimizer)
         if self.clock.updated(optimizer):
             self._probe.forget()
+        if self._is_arrival() and not self.clock.has_forwards:
+            self._switch.depth += 1
+            try:
+                self._arrive(self.steps_done, self.disproof)
+            finally:
+                self._switch.depth -= 1
 
     def update_failed(self, optimizer: Optimizer) -> None:
         if self._unhide is not None:

@@ -111,10 +111,8 @@ class Monitor(Moments):
                     self._meet(module, self._registry.add_model)
                     self._last_module = weakref.ref(module)
                 if self._clock.is_due:
-                    self._clock.is_due = False
-                    if self._boundary_at != self.steps_done:
-                        self._boundary_at = self.steps_done
-                        self._at_boundary(self.steps_done)
+                    self._clock.passed()
+                    self._pass_boundary()
                 self.probe.saw_forward(args, kwargs)
                 self._sign_of_life(self.steps_done)
             except Exception as error:
@@ -293,10 +291,17 @@ class Monitor(Moments):
                 clock.updated(optimizer)
             else:
                 self._count_other(optimizer)
+            if clock.is_due and not clock.has_forwards:
+                self._pass_boundary()
         except Exception as error:
             self._update_shield.caught(error)
         finally:
             self._switch.depth = max(0, self._switch.depth - 1)
+
+    def _pass_boundary(self) -> None:
+        if self._boundary_at != self.steps_done:
+            self._boundary_at = self.steps_done
+            self._at_boundary(self.steps_done)
 
     def update_failed(self, optimizer: Optimizer) -> None:
         """A step that was recorded counts as made: no two may have its number."""
@@ -393,7 +398,7 @@ class Monitor(Moments):
         """Takes over from a fast-forward that stands at the boundary of `steps_done`."""
         self.steps_done = self._boundary_at = steps_done
         self._clock = clock
-        clock.passed()
+        clock.is_due = False
 
     def _meet(self, found: Any, register: Callable[[Any], Any]) -> None:
         """Registers an object when it is first seen; asked at every step, so by its id first."""

@@ -300,7 +300,7 @@ class Session:
     def has_parameters(self, module: Module) -> bool:
         known = self._parametrised.get(id(module))
         if known is None or known[0]() is not module:  # the id may be that of one long gone
-            has = next(module.parameters(), None) is not None
+            has = next(Module.named_parameters(module), None) is not None
             known = self._parametrised[id(module)] = (weakref.ref(module), has)
         return known[1]
 

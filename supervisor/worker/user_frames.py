@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch.nn import Module
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
@@ -36,14 +37,14 @@ def user_frames() -> dict[str, Mapping[str, Any]]:
     return found
 
 
-def modules_in(frames: Mapping[str, Mapping[str, Any]]) -> list[torch.nn.Module]:
+def modules_in(frames: Mapping[str, Mapping[str, Any]]) -> list[Module]:
     """The modules with parameters that the user's variables name directly."""
-    found: list[torch.nn.Module] = []
+    found: list[Module] = []
     for variables in frames.values():
         for value in list(variables.values()):
-            if not isinstance(value, torch.nn.Module) or next(value.parameters(), None) is None:
+            if not isinstance(value, Module) or any(value is known for known in found):
                 continue
-            if not any(value is known for known in found):
+            if next(Module.named_parameters(value), None) is not None:
                 found.append(value)
     return found
 

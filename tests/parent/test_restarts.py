@@ -75,6 +75,17 @@ def test_the_same_failure_is_retried_then_skipped_then_final() -> None:
     )
 
 
+def test_a_failure_before_the_first_step_has_no_data_to_leave_out() -> None:
+    restarts = policy(crash_limit=10)
+
+    verdicts = [restarts.decide(crash(None, evidence="no such data set")) for _ in range(3)]
+
+    assert [verdict.skip_steps for verdict in verdicts] == [(), (), ()]
+    assert verdicts[-1].reason == (
+        "the same failure 3 times before the first step: no such data set"
+    )
+
+
 def test_different_failures_at_one_step_are_not_the_same() -> None:
     restarts = policy(crash_limit=10)
 

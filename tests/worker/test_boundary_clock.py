@@ -27,6 +27,17 @@ def test_the_first_to_step_leads_and_a_step_is_over_behind_its_second_update() -
     assert [_update(clock, optimizer) for _ in range(3)] == [False, True, True]
 
 
+def test_without_any_forward_a_step_is_over_behind_its_update_until_the_first_forward() -> None:
+    clock, optimizer = BoundaryClock(), _optimizer()
+
+    due = [_update(clock, optimizer) for _ in range(3)]
+    before = clock.has_forwards
+    clock.passed()
+
+    assert due == [False, True, True]
+    assert (before, clock.has_forwards) == (False, True)
+
+
 def test_a_step_of_two_optimizers_is_over_when_both_have_stepped() -> None:
     clock, first, second = BoundaryClock(), _optimizer(), _optimizer()
     turns = [first, second, first, second, first, second]
