@@ -131,21 +131,21 @@ class Worker:
         )
 
     def _samples_at_fault(self) -> tuple[str, ...]:
-        return self._session.samples.evidence if self._session is not None else ()
+        return self._session.parts.samples.evidence if self._session is not None else ()
 
     def _phase(self) -> str:
         if self._session is None:
             return "import"
-        return "training" if self._session.monitor.steps_done else "before_first_step"
+        return "training" if self._session.steps_done else "before_first_step"
 
     def _leave(self, note: ExitNote, code: Any) -> int:
         import dataclasses
         import time
 
-        last = self._session.monitor.steps_done - 1 if self._session is not None else -1
+        last = self._session.steps_done - 1 if self._session is not None else -1
         if self._session is not None and self._session.shortfall:
             last = -1
-        asks = self._session is not None and self._session.asks_batch_size
+        asks = self._session is not None and self._session.parts.use.batch_size
         note = dataclasses.replace(
             note,
             last_step=last if last >= 0 else None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,10 +13,6 @@ from supervisor.actions.controls import Controls
 from supervisor.training_state.registry import Registry
 from supervisor.worker.inspection import Inspection
 from supervisor.worker.patches_order import hand_out_in_other_order
-from supervisor.worker.patches_writes import keep_writes_apart
-
-if TYPE_CHECKING:
-    from supervisor.worker.session import Session
 
 
 class Experiment:
@@ -32,7 +28,7 @@ class Experiment:
 
     Args:
         wishes: see above.
-        registry, controls: of the session.
+        registry, controls: of the worker.
         use_fp32: switches the FP32 fallback on.
         inspection: looks at steps.
     """
@@ -101,21 +97,6 @@ class Experiment:
                 for model in self._registry.models.values()
                 for parameter in model.parameters()
             ]
-
-
-def experiment_in(session: Session) -> Experiment:
-    """Returns the experiment that a session's order asks for; the script's files are safe then."""
-    root = session.rundir.root
-    keep_writes_apart(root)
-    return Experiment(
-        session.order.experiment,
-        registry=session.registry,
-        controls=session.controls,
-        use_fp32=session.ordered.fp32,
-        inspection=Inspection(
-            root / "inspections", session.registry, lambda: session.clinic.last_batch
-        ),
-    )
 
 
 def _seed(seed: int) -> None:

@@ -2,32 +2,58 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from supervisor.actions.activation_checkpointing import ActivationCheckpointing
-from supervisor.actions.base import carry_out
-from supervisor.records import Cause, Decision
-from supervisor.worker.clinic import Pending
-
-if TYPE_CHECKING:
-    from supervisor.worker.session import Session
+from supervisor.actions.base import ActionContext, carry_out
+from supervisor.actions.controls import Controls, Ramp
+from supervisor.records import Cause, Decision, WorkerOrder
+from supervisor.training_state.registry import Registry
+from supervisor.worker.clinic import Clinic, Pending
+from supervisor.worker.shield import Shield
 
 
 class OrderedTreatments:
     """Carries them out where the attempt begins, and writes the same receipts as the ladder's."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(
+        self,
+        order: WorkerOrder,
+        *,
+        controls: Controls,
+        registry: Registry,
+        clinic: Clinic,
+        shield: Shield,
+        make_context: Callable[[Decision], ActionContext],
+    ) -> None:
+        self._order = order
+        self._controls = controls
+        self._registry = registry
+        self._clinic = clinic
+        self._shield = shield
+        self._make_context = make_context
 
-    def at_start(self) -> None:
-        """An attempt from nothing: its models are met at their first forward, a boundary."""
-        session = self._session
-        if session.order.fp32:
+    def from_nothing(self) -> None:
+        """No checkpoint: models are met at their first forward only, which is a boundary."""
+        self.be_careful()
+        if self._order.fp32:
             self._wait(
                 "fp32_fallback", Cause.NONFINITE, "ordered after repeated numerical failures"
             )
-        if session.order.checkpoint_activations:
+        if self._order.checkpoint_activations:
             self._wait("checkpoint_activations", Cause.RESOURCES, "ordered after memory ran out")
+
+    def be_careful(self) -> None:
+        """Takes on the order's conservative settings: K8, and after memory ran out K9.
+
+        Called at the checkpoint's step, or before the first one of a start from nothing.
+        """
+        order, controls = self._order, self._controls
+        if order.lr_factor != 1.0 and order.careful_steps:
+            controls.lr_factor = order.lr_factor
+            controls.ramp = Ramp(order.lr_factor, 1.0, order.careful_steps)
+        controls.fp32 = controls.fp32 or order.fp32
+        controls.batch_factor = min(controls.batch_factor, order.batch_factor)
 
     def fp32(self, step: int) -> None:
         """Switches the FP32 fallback on, at a boundary."""
@@ -40,25 +66,23 @@ class OrderedTreatments:
             was_on: in the attempt that the checkpoint is of: no treatment, then, but a part of its
                 state. The model's flags may have come with it, what they stand for has not.
         """
-        session = self._session
-        action = session.clinic.actions["checkpoint_activations"]
+        action = self._clinic.actions["checkpoint_activations"]
         decision = self._decision(
             action.name, step, Cause.RESOURCES, "ordered after memory ran out"
         )
         if was_on:
-            with session.shield("activation checkpointing"):
-                for model in session.registry.models.values():
+            with self._shield("activation checkpointing"):
+                for model in self._registry.models.values():
                     ActivationCheckpointing(model).switch_on()
-        elif session.order.checkpoint_activations:
-            session.clinic.apply_now(action, decision)
+        elif self._order.checkpoint_activations:
+            self._clinic.apply_now(action, decision)
 
     def _wait(self, name: str, cause: Cause, reason: str) -> None:
-        clinic = self._session.clinic
+        clinic = self._clinic
         clinic.pending.append(Pending(clinic.actions[name], self._decision(name, 0, cause, reason)))
 
     def _apply(self, name: str, decision: Decision) -> None:
-        session = self._session
-        carry_out(session.clinic.actions[name], session.action_context(decision))
+        carry_out(self._clinic.actions[name], self._make_context(decision))
 
     def _decision(self, name: str, step: int, cause: Cause, reason: str) -> Decision:
         return Decision(step=step, actions=(name,), cause=cause, reason=reason, source="order")

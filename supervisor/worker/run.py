@@ -47,7 +47,7 @@ def track(**objects: Any) -> None:
     """
     if current.session is not None:
         for name, value in objects.items():
-            current.session.registry.track(name, value)
+            current.session.track(name, value)
 
 
 def batches(loader: Iterable[T], epochs: int | None = None) -> Iterator[T]:
@@ -75,7 +75,7 @@ def batch_size(wanted: int) -> int:
 def on_alert(handler: Callable[[Alert], None]) -> Callable[[Alert], None]:
     """Calls `handler` with every alert; usable as a decorator. One that raises is dropped."""
     if current.session is not None:
-        current.session.clinic.handlers.append(handler)
+        current.session.add_alert_handler(handler)
     return handler
 
 

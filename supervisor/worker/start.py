@@ -22,7 +22,7 @@ def start_session(rundir: RunDirectory, attempt: int, rank: int) -> Session | No
         session = Session(rundir, attempt, rank)
         _begin_random(session)
         _patch(session)
-        _seed(session.settings.seed)
+        _seed(session.parts.settings.seed)
         session.begin()
     except (SupervisorError, OSError) as error:
         print(f"supervisor: error: {error}: supervision is off", file=sys.stderr)
@@ -38,9 +38,9 @@ def _begin_random(session: Session) -> None:
     """Unseeded scripts, too, begin a resumed run with the random numbers of its first attempt."""
     from supervisor.worker.first_random import begin_with_first_random, note_first_random
 
-    path = session.rundir.tape(session.rank).with_suffix(".random")
+    path = session.parts.rundir.tape(session.parts.rank).with_suffix(".random")
     try:
-        if session.switch.replaying or session.order.experiment:
+        if session.switch.replaying or session.parts.order.experiment:
             begin_with_first_random(path)
         else:
             note_first_random(path)
@@ -55,12 +55,12 @@ def _patch(session: Session) -> None:
 
     instrument(session)
     watch_reads(session)
-    watch_files(session, session.file_sizes)
-    session.samples.install()
-    if session.notes_fetches:
+    watch_files(session, session.parts.file_sizes)
+    session.parts.samples.install()
+    if session.parts.notes_fetches:
         from supervisor.worker.patches_loading import watch_fetches
 
-        watch_fetches(session, session.proofs)
+        watch_fetches(session, session.parts.proofs)
 
 
 def _seed(seed: int | None) -> None:

@@ -1,0 +1,322 @@
+"""Everything that one worker process has of us, built once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from supervisor.actions.base import ActionContext
+from supervisor.actions.catalogue import build_actions
+from supervisor.actions.controls import Controls
+from supervisor.config import load_resolved_config, load_resolved_policy
+from supervisor.detectors.alert_handlers import load_alert_handlers
+from supervisor.fault_injection.injector import FaultInjector
+from supervisor.pipeline import Pipeline
+from supervisor.records import Decision, WorkerOrder
+from supervisor.storage.case_advisor import CaseAdvisor
+from supervisor.storage.case_memory import load_memory
+from supervisor.storage.checkpoints import Checkpoint, CheckpointRing
+from supervisor.storage.flight_recorder import FlightRecorder
+from supervisor.storage.journal import AlertLog, Journal
+from supervisor.storage.more_values import MAX_NAMES
+from supervisor.storage.orders import load_order
+from supervisor.storage.rundir import RunDirectory
+from supervisor.storage.tape import TapeWriter
+from supervisor.training_state.registry import Registry
+from supervisor.training_state.snapshot import SnapshotRing
+from supervisor.training_state.state import TrainingState
+from supervisor.worker.anomaly_scene import AnomalyScene
+from supervisor.worker.boundary import Boundary
+from supervisor.worker.checkpointer import Checkpointer
+from supervisor.worker.clinic import Clinic
+from supervisor.worker.file_sizes import FileSizes
+from supervisor.worker.healing import Healing
+from supervisor.worker.held import HeldValues
+from supervisor.worker.life import SignOfLife
+from supervisor.worker.loading_proof import LoadingProofs
+from supervisor.worker.model_scene import ModelScene
+from supervisor.worker.monitor import Monitor
+from supervisor.worker.ordered_treatments import OrderedTreatments
+from supervisor.worker.probes.probes import Probes
+from supervisor.worker.recording import Recording
+from supervisor.worker.sample_guard import SampleGuard
+from supervisor.worker.script_use import ScriptUse
+from supervisor.worker.shield import Shield
+from supervisor.worker.start_over import loads_all
+from supervisor.worker.starting_point import find_starting_point
+from supervisor.worker.switch import Switch
+from supervisor.worker.trail import Trail
+from supervisor.worker.update_controls import UpdateControls
+from supervisor.worker.user_frames import user_frames
+
+
+class Parts:
+    """The worker's parts and how they hang together; what they do is theirs.
+
+    Built when torch has been imported by the script, before the script goes on.
+
+    Args:
+        rundir, attempt, rank: which worker this is.
+        steps_done: of the run, or of its fast-forward while that is under way.
+
+    Attributes:
+        start: the checkpoint that this attempt begins at; None for nothing.
+        use: what the script was seen to use.
+        tape_is_whole: the tape tells how the script came here.
+        notes_fetches: what data sets load is watched, so that a resume may leave it out.
+        may_skip_loading: and this attempt may do so.
+        batches_to_leave_out: that `supervisor.batches` has still to leave out.
+
+    Raises (constructor):
+        SupervisorError: an order, config or policy that cannot be read.
+        OSError: the run directory cannot be written.
+    """
+
+    def __init__(
+        self, rundir: RunDirectory, attempt: int, rank: int, steps_done: Callable[[], int]
+    ) -> None:
+        self.rundir = rundir
+        self.attempt = attempt
+        self.rank = rank
+        self.switch = Switch()
+        self.settings = load_resolved_config(rundir.config_yaml)
+        self.policy = load_resolved_policy(rundir.policy_yaml)
+        self.order: WorkerOrder = load_order(rundir, attempt)
+        self.journal = Journal(rundir.rank_journal(rank), attempt=attempt, rank=rank)
+        self.registry = Registry()
+        self.controls = Controls()
+        self.state = TrainingState(self.registry)
+        self.snapshots = SnapshotRing(self.settings.snapshot)
+        self.held = HeldValues(self.registry)
+        self.shield = Shield(self._part_failed, self._give_up)
+        self.use = ScriptUse()
+        self.tape_is_whole = True
+        skip_loading = self.settings.fast_forward.skip_loading
+        self.notes_fetches = skip_loading is not False
+        self.proofs = LoadingProofs(self.switch, promised=bool(skip_loading))
+        self.may_skip_loading = self.notes_fetches and not loads_all()
+        self.batches_to_leave_out = 0
+        self.samples = SampleGuard(
+            rundir.root / "bad_samples.jsonl",
+            attempt,
+            lambda message: self.warn(message, aloud=True),
+            self.switch,
+            steps_done,
+        )
+        self._build_storage()
+        self._build_judgement()
+        self._build_steps()
+        self.ordered = OrderedTreatments(
+            self.order,
+            controls=self.controls,
+            registry=self.registry,
+            clinic=self.clinic,
+            shield=self.shield,
+            make_context=self._action_context,
+        )
+        if self.settings.trail:
+            self._leave_a_trail()
+        if self.order.experiment:
+            self._begin_experiment()
+
+    # --- building ----------------------------------------------------------------------------
+
+    def _build_storage(self) -> None:
+        self.ring = CheckpointRing(
+            self.rundir.checkpoints, self.settings.checkpoint, on_rejected=self._rejected
+        )
+        self.start = find_starting_point(self.order, self.ring, self.journal)
+        self.tape = TapeWriter(
+            self.rundir.tape(self.rank),
+            keep=self.start.tape_offset if self.start is not None else 0,
+            budget=int(self.settings.fast_forward.tape_budget_mib * (1 << 20)),
+        )
+        self.checkpointer = Checkpointer(
+            self.ring, self.settings.checkpoint, self.journal, self.tape.sync
+        )
+        self.recorder = FlightRecorder(
+            self.rundir.steps(self.rank), self.attempt, on_left_out=self._value_left_out
+        )
+        self.file_sizes = FileSizes(
+            self.tape,
+            self.rundir.root / "appended.json",
+            begins_again=self.attempt > 1 and self.start is None,
+        )
+
+    def _build_judgement(self) -> None:
+        advisor = CaseAdvisor(load_memory(self.rundir)) if self.policy.case_library else None
+        self.pipeline = Pipeline(self.settings, self.policy, advisor=advisor)
+        self.model_scene = ModelScene(
+            self.rundir, self.rank, lambda: self.registry.models, self.warn
+        )
+        self.scene = AnomalyScene(
+            self.rundir, self.rank, self.settings.capture, self.ring, self.model_scene
+        )
+        self.clinic = Clinic(
+            pipeline=self.pipeline,
+            journal=self.journal,
+            alert_log=AlertLog(self.rundir.alerts),
+            actions=build_actions(),
+            make_context=self._action_context,
+            on_anomaly=lambda record, alerts: self.scene.save(
+                record, alerts, self.clinic.last_batch, self.journal
+            ),
+            note_risk=lambda row, risk: self.recorder.mark(row, risk=risk),
+            before_first_update=lambda: self.boundary.before_first_update(),
+            warn=self.warn,
+        )
+        self.clinic.handlers += load_alert_handlers(self.settings.alert_handlers)
+        self.healing = Healing(
+            pipeline=self.pipeline,
+            registry=self.registry,
+            snapshots=self.snapshots,
+            held=self.held,
+            warn=self.warn,
+        )
+
+    def _build_steps(self) -> None:
+        self.boundary = Boundary(
+            settings=self.settings,
+            state=self.state,
+            held=self.held,
+            snapshots=self.snapshots,
+            checkpointer=self.checkpointer,
+            clinic=self.clinic,
+            tape_offset=self._tape_offset,
+            pure_loading=self._pure_loading,
+            steps_recorded=lambda: self.recorder.rows,
+            grads_matter=lambda: self.monitor.grads_matter,
+            controls_state=self.controls.state_dict,
+        )
+        self.updates = UpdateControls(self.controls, self._update_skipped)
+        self.updates.skip_steps = frozenset(self.order.skip_steps)
+        self.probes = Probes(
+            self.settings.probes,
+            registry=self.registry,
+            switch=self.switch,
+            journal=self.journal,
+            warn=self.warn,
+        )
+        self.clinic.places_of = self.probes.places_of
+        self.monitor = Monitor(
+            switch=self.switch,
+            registry=self.registry,
+            recorder=self.recorder,
+            recording=Recording(self.tape),
+            clinic=self.clinic,
+            updates=self.updates,
+            injector=FaultInjector(self.settings.faults, self.rundir.root / "faults.json"),
+            shield=self.shield,
+            probes=self.probes,
+            at_boundary=self.boundary,
+            at_new_training=self._begin_another_training,
+            sign_of_life=SignOfLife(self.rundir.root / "alive" / f"rank_{self.rank}").beat,
+        )
+
+    def _leave_a_trail(self) -> None:
+        trail = Trail(
+            self.rundir,
+            self.rank,
+            self.attempt,
+            registry=self.registry,
+            capture=self.state.capture,
+            held=lambda: self.held.find(user_frames()),
+            facts=lambda: {
+                "uses_autocast": self.use.autocast,
+                "uses_batches": self.use.batches,
+                "clips_at": self.updates.clips_at,
+            },
+        )
+        self.boundary.trail = trail
+        self.monitor.probe = trail.probe
+
+    def _begin_experiment(self) -> None:
+        from supervisor.worker.experiment import Experiment  # no run but a replay needs it
+        from supervisor.worker.inspection import Inspection
+        from supervisor.worker.patches_writes import keep_writes_apart
+
+        root = self.rundir.root
+        keep_writes_apart(root)
+        self.boundary.experiment = Experiment(
+            self.order.experiment,
+            registry=self.registry,
+            controls=self.controls,
+            use_fp32=self.ordered.fp32,
+            inspection=Inspection(
+                root / "inspections", self.registry, lambda: self.clinic.last_batch
+            ),
+        )
+
+    # --- what the parts ask of each other -----------------------------------------------------
+
+    def _action_context(self, decision: Decision) -> ActionContext:
+        return ActionContext(
+            step=decision.step,
+            policy=self.policy,
+            decision=decision,
+            controls=self.controls,
+            registry=self.registry,
+            state=self.state,
+            snapshots=self.snapshots,
+            recent_grad_norms=self.clinic.recent_grad_norms,
+            save_checkpoint=self._want_checkpoint,
+            request_restart=lambda reason: self.leave("restart", reason),
+            request_stop=lambda reason: self.leave("stop", reason),
+            pipeline_restore=self.healing.after_rollback,
+            skip_batches=self._leave_out_batches if self.use.batches else None,
+            script_clips=self.updates.script_clips,
+            uses_batch_size=self.use.batch_size,
+            uses_autocast=self.use.autocast,
+        )
+
+    def leave(self, note: str, reason: str) -> None:
+        """The process is to end at the next boundary; see `Boundary.leave`."""
+        self.boundary.leave = (note, reason)
+
+    def warn(self, message: str, *, aloud: bool = False) -> None:
+        """Writes a warning to the journal; the parent tells it at the terminal too if `aloud`."""
+        more = {"aloud": True} if aloud else {}
+        self.journal.write("warning", step=self.monitor.steps_done, message=message, **more)
+
+    def _update_skipped(self, step: int, why: str) -> None:
+        self.journal.write("update_skipped", step=step, reason=why)
+        self.samples.explain(self.clinic.last_batch)
+        self.healing.after_skip()
+
+    def _want_checkpoint(self, reason: str) -> bool:
+        self.clinic.wants_checkpoint = reason
+        return True
+
+    def _leave_out_batches(self, count: int) -> None:
+        self.batches_to_leave_out += count
+
+    def _begin_another_training(self, step: int) -> None:
+        """Another optimizer leads from here on: what is known of the last training is of no use."""
+        self.clinic.begin_another_training()
+        self.snapshots.clear()
+        self.controls.lr_share = 1.0
+        self.journal.write("state_found", step=step, found="another training")
+
+    def _pure_loading(self) -> list[int]:
+        """Numbers of the data sets whose loading a resume from here on may leave out."""
+        return self.proofs.held() if self.may_skip_loading else []
+
+    def _tape_offset(self) -> int:
+        """Length of the tape; -1 when it does not tell how the script came here."""
+        offset = self.tape.write_out()
+        return offset if self.tape_is_whole and not self.tape.is_full else -1
+
+    def _rejected(self, checkpoint: Checkpoint, reason: str) -> None:
+        self.journal.write("checkpoint_rejected", step=checkpoint.step, reason=reason)
+
+    def _value_left_out(self, name: str) -> None:
+        self.warn(
+            f"observed value '{name}': there are {MAX_NAMES} other names already: it and further "
+            "new ones are judged by detectors, but not recorded: give values fewer names"
+        )
+
+    def _part_failed(self, part: str, short: str, trace: str) -> None:
+        self.journal.write("warning", message=f"supervisor: {part} failed: {short}", trace=trace)
+
+    def _give_up(self, part: str) -> None:
+        self.switch.turn_off()
+        self.journal.write("warning", message=f"supervision is off: {part} failed repeatedly")
