@@ -88,6 +88,31 @@ def rooms_used(path: Path) -> set[str]:
     return {room_of(name.removeprefix("supervisor.")) for name in names} - {own_room(path)}
 
 
+def modules_used(path: Path) -> set[Path]:
+    """The other files of the package that a file imports, at its top or inside functions."""
+    used = {as_file(name) for name in imported_names(TREES[path])}
+    return {file for file in used if file is not None} - {path}
+
+
+def users(path: Path, uses: dict[Path, set[Path]]) -> set[Path]:
+    return {other for other, used in uses.items() if path in used}
+
+
+def imported_names(tree: ast.Module) -> Iterator[str]:
+    """Modules that are imported, and ``module.name`` of each name imported from one."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def as_file(module: str) -> Path | None:
+    path = PACKAGE.parent.joinpath(*module.split(".")).with_suffix(".py")
+    return path if path in TREES else None
+
+
 def name_of(path: Path) -> str:
     return str(path.relative_to(PACKAGE))
 
@@ -101,6 +126,15 @@ def test_a_room_imports_only_lower_floors() -> None:
     }
 
     assert not broken
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Imports for annotations and inside functions count too: a circle is one noun in two files."""
+    left = {path: modules_used(path) for path in FILES}
+    while ends := {path for path in left if not left[path] & left.keys() or not users(path, left)}:
+        left = {path: used for path, used in left.items() if path not in ends}
+
+    assert {name_of(path) for path in left} == set()
 
 
 def test_worker_and_parent_are_strangers() -> None:
