@@ -115,9 +115,10 @@ class FastForward(Moments):
         )
         known = self._outputs.get(signature)
         if known is None or known[0]() is not module:  # the id may be that of one long gone
+            # Not under no_grad: a forward may ask for a gradient itself, as for a force.
             random_state = torch.get_rng_state()
-            with torch.no_grad():
-                known = self._outputs[signature] = (weakref.ref(module), call())
+            output = pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, call())
+            known = self._outputs[signature] = (weakref.ref(module), output)
             torch.set_rng_state(random_state)
         self._replay_random()
         return _fresh(known[1], torch.is_grad_enabled())

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -47,6 +48,10 @@ class Monitor(Moments):
         at_boundary: called once a step at its boundary with the number of steps done; saves,
             applies pending actions, may leave the process.
         at_new_training: called with the number of steps done when another optimizer takes over.
+
+    Attributes:
+        trains_within_forward: the first update came from within a module's forward (a meta-learner
+            that trains when it is called). A replay does nothing in a forward, so it cannot follow.
     """
 
     def __init__(
@@ -97,6 +102,7 @@ class Monitor(Moments):
         self._row = -1
         self._judged = False
         self.grads_matter = False
+        self.trains_within_forward = False
 
     # --- regions -----------------------------------------------------------------------------
 
@@ -262,6 +268,8 @@ class Monitor(Moments):
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """The first update, one of a second optimizer, with a closure, or with faults injected."""
         self._meet(optimizer, self._registry.add_optimizer)
+        if self._clock.lead() is None:
+            self.trains_within_forward = self._is_within_forward()
         is_lead = self._clock.is_lead(optimizer)
         closure = args[0] if args else kwargs.get("closure")
         if closure is not None:
@@ -406,6 +414,12 @@ class Monitor(Moments):
         if known is None or known() is not found:
             register(found)
             self._met[id(found)] = weakref.ref(found)
+
+    def _is_within_forward(self) -> bool:
+        frame = sys._getframe(1) if self._switch.depth > 1 else None
+        while frame is not None and frame.f_code is not Monitor.forward.__code__:
+            frame = frame.f_back  # type: ignore[assignment]
+        return frame is not None
 
     def _region(self, call: Call) -> Any:
         self._switch.depth += 1

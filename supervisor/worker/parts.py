@@ -303,7 +303,8 @@ class Parts:
     def _tape_offset(self) -> int:
         """Length of the tape; -1 when it does not tell how the script came here."""
         offset = self.tape.write_out()
-        return offset if self.tape_is_whole and not self.tape.is_full else -1
+        whole = self.tape_is_whole and not self.monitor.trains_within_forward
+        return offset if whole and not self.tape.is_full else -1
 
     def _rejected(self, checkpoint: Checkpoint, reason: str) -> None:
         self.journal.write("checkpoint_rejected", step=checkpoint.step, reason=reason)

@@ -81,7 +81,7 @@ class Resumption:
             if end < 0:
                 raise ReplayError(
                     "the tape does not tell how the script came to this checkpoint: an earlier "
-                    "resume was approximate, or an update raised"
+                    "resume was approximate, an update raised, or updates are made within a forward"
                 )
             reader = TapeReader(parts.rundir.tape(parts.rank), end=end)
         except ReplayError as error:

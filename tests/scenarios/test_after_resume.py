@@ -26,6 +26,19 @@ for step in range(steps):
     loss = F.mse_loss(model(X[i]), Y[i]); optimizer.zero_grad(); loss.backward(); optimizer.step()
 result = model.state_dict()
 """
+META = """
+class Meta(torch.nn.Module):
+    def __init__(self):
+        super().__init__(); self.net = make_model()
+        self.optimizer = torch.optim.Adam(self.net.parameters(), lr=1e-2)
+    def forward(self, x, y):
+        loss = F.mse_loss(self.net(x), y); self.optimizer.zero_grad(); loss.backward()
+        self.optimizer.step(); return loss.item()
+meta = Meta()
+for step in range(20):
+    i = torch.randint(0, 96, (8,)); loss = meta(X[i], Y[i])
+result = meta.state_dict()
+"""
 TOSSED = """
 import os
 model = make_model(); optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
@@ -35,6 +48,17 @@ for step in range(20):
     optimizer.zero_grad(); loss.backward(); optimizer.step()
 result = model.state_dict()
 """
+
+
+def test_a_module_that_trains_when_it_is_called_resumes_approximately(tmp_path: Path) -> None:
+    prelude = script("weight average by hand").split("import copy")[0]
+    text = f"{prelude}{META}torch.save(result, sys.argv[-1])\n"
+
+    ended = supervised(tmp_path, text, settings=SETTINGS, faults=KILL)
+
+    (resumed,) = ended.events("resumed")
+    assert (ended.returncode, resumed["exactness"]) == (0, "approximate")
+    assert "updates are made within a forward" in resumed["reason"]
 
 
 def test_the_first_step_has_the_loss_it_had_before_the_kill(tmp_path: Path) -> None:

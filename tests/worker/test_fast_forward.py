@@ -30,6 +30,30 @@ def _train(replay: FastForward, registry: Registry, width: int) -> None:
     ]
 
 
+class _Force(nn.Module):
+    """Asks for a gradient within its forward, as models of molecules and potentials do."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.clone().requires_grad_()
+        return torch.autograd.grad((x**3).sum(), x, create_graph=True)[0]
+
+
+def test_a_forward_that_asks_for_a_gradient_is_replayed() -> None:
+    replay = FastForward(
+        switch=Switch(),
+        registry=Registry(),
+        tape=TapeReader.empty(),
+        target=5,
+        arrive=_arrive,
+    )
+    model, x = _Force(), torch.ones(2, 3)
+
+    outputs = [replay.forward(model, (x,), {}, lambda: model._call_impl(x)) for _ in range(2)]
+
+    assert [o.tolist() for o in outputs] == [torch.full((2, 3), 3.0).tolist()] * 2
+    assert outputs[0].requires_grad
+
+
 def test_models_that_come_one_after_another_are_not_taken_for_each_other() -> None:
     registry = Registry()
     replay = FastForward(
