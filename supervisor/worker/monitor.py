@@ -418,7 +418,7 @@ class Monitor(Moments):
     def _is_within_forward(self) -> bool:
         frame = sys._getframe(1) if self._switch.depth > 1 else None
         while frame is not None and frame.f_code is not Monitor.forward.__code__:
-            frame = frame.f_back  # type: ignore[assignment]
+            frame = frame.f_back
         return frame is not None
 
     def _region(self, call: Call) -> Any:
