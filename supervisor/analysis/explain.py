@@ -6,6 +6,7 @@ time. What cures it is the cause.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Collection
 from typing import Any
@@ -42,6 +43,7 @@ from supervisor.analysis.explain_rules import (
     OLD_WEIGHTS,
     OTHER_SEED,
     RESHUFFLED,
+    TOO_NARROW,
     UNCHANGED,
     WITHOUT_BATCH,
     Diagnosis,
@@ -118,6 +120,7 @@ class _Case:
         self._start = start_before(rundir, studio, trouble.onset_step)
         if self._start is None:
             self._check_way(rundir)
+        self._fp32: Replay | None = None
         self._stop = max(trouble.onset_step + BEYOND_ONSET, trouble.crash_step + BEFORE_ONSET) + 1
 
     @property
@@ -143,6 +146,10 @@ class _Case:
             from_checkpoint=self._start is not None,
             is_sudden=self._is_sudden(crash),
         )
+        overflow = self._overflow_step(unchanged) if not self._is_sudden(crash) else None
+        if overflow is not None and diagnosis.root_cause in ("data", "model_code"):
+            finding = self._look(unchanged, overflow)
+            return self._explanation(TOO_NARROW, outcomes, finding)
         if diagnosis.root_cause in _WHOLE and not self._is_sudden(crash):
             return self._explanation(diagnosis, outcomes)
         finding = self._look(unchanged, crash)
@@ -180,6 +187,8 @@ class _Case:
             if at is None and not self._reached(replay):
                 self._say(f"{change.name}: it did not get there")
                 continue
+            if change.name == FP32:
+                self._fp32 = replay
             outcomes.append(_outcome(change.name, at, self._say))
             effects[change.name] = effect_of(change.name, at, crash, len(change.skip_steps))
         return effects
@@ -257,7 +266,20 @@ class _Case:
         if finding.sample is None and any(nonfinite(replay.rows[replay.rows["step"] == crash])):
             cause = "the model's output is finite, the loss made of it is not"
             return Finding(module=LOSS, cause=cause)
-        return finding if finding.sample is not None else exception_of(unchanged.note)
+        if finding.sample is not None:
+            return finding
+        return dataclasses.replace(
+            exception_of(unchanged.note), rows=finding.rows, rows_before=finding.rows_before
+        )
+
+    def _overflow_step(self, unchanged: Replay) -> int | None:
+        """The step at which numbers left the finite range that FP32 holds; None without one."""
+        left = unchanged.rows["step"][nonfinite(unchanged.rows)]
+        if not len(left) or self._fp32 is None or not len(self._fp32.rows):
+            return None
+        rows = self._fp32.rows
+        reached = int(rows["step"][-1]) >= int(left[0])
+        return int(left[0]) if reached and not nonfinite(rows).any() else None
 
     def _is_sudden(self, crash: int) -> bool:
         return crash - self._trouble.onset_step <= BEFORE_ONSET

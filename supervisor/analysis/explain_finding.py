@@ -22,6 +22,7 @@ UNGUARDED = frozenset(
         "no_targets",
         "outside_domain",
         "root_of_negative",
+        "too_few_elements",
         "zero_variance",
     }
 )
@@ -38,6 +39,8 @@ class Finding:
         sample_reason: why it is that sample.
         phase, module, operation, kind, cause, fix: as in `NonfiniteReport`.
         precision: `PrecisionView` of that step as a dict; None where all was FP32.
+        rows, rows_before: samples in the batch of the step, and of the one before it; None if that
+            cannot be told.
     """
 
     sample: int | None = None
@@ -50,6 +53,8 @@ class Finding:
     cause: str = ""
     fix: str = ""
     precision: Mapping[str, Any] | None = None
+    rows: int | None = None
+    rows_before: int | None = None
 
     @property
     def place(self) -> str | None:
@@ -90,6 +95,10 @@ def finding_of(inspections: Mapping[int, Mapping[str, Any]], bad_steps: Iterable
     finding = NOTHING
     blamed = set(bad_steps)
     for step, seen in sorted(inspections.items()):
+        if step in blamed and finding.rows is None:
+            finding = replace(finding, rows=seen.get("rows"))
+        elif finding.rows is None:
+            finding = replace(finding, rows_before=seen.get("rows"))
         if finding.sample is None and step in blamed and seen["sample"] is not None:
             finding = replace(
                 finding,
@@ -133,7 +142,15 @@ def refined(diagnosis: Diagnosis, finding: Finding, *, is_sudden: bool) -> Diagn
         finding: of the bad step.
         is_sudden: the numbers were healthy until then.
     """
-    if not is_sudden or finding.kind not in UNGUARDED or finding.sample_is_odd:
+    if not is_sudden or finding.sample_is_odd:
+        return diagnosis
+    if finding.kind == "exception" and diagnosis.root_cause == "data" and _other_size(finding):
+        text = (
+            f"the code fails on a batch of {finding.rows}, where the one before had "
+            f"{finding.rows_before}"
+        )
+        return Diagnosis(root_cause="model_code", confidence=0.7, because=text)
+    if finding.kind not in UNGUARDED:
         return diagnosis
     if finding.phase not in ("forward", "loss", "backward") or diagnosis.root_cause == "precision":
         return diagnosis
@@ -144,3 +161,9 @@ def refined(diagnosis: Diagnosis, finding: Finding, *, is_sudden: bool) -> Diagn
         confidence=0.8,
         because="the values are ordinary, but the code does not guard an operation against them",
     )
+
+
+def _other_size(finding: Finding) -> bool:
+    """A batch of a size of its own, as the last of an epoch is: its values need not be to blame."""
+    known = finding.rows is not None and finding.rows_before is not None
+    return known and finding.rows != finding.rows_before

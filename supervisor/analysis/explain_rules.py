@@ -64,6 +64,14 @@ class Diagnosis:
     because: str
 
 
+TOO_NARROW = Diagnosis(
+    root_cause="precision",
+    confidence=0.6,
+    because="the values climb whatever is changed, and FP32 holds what ended the run",
+)
+"""Of a climb that no change of the training stops, only the end can be mended: by the format."""
+
+
 def effect_of(change: str, crash: int | None, unchanged_crash: int, skipped: int) -> Effect:
     """Returns what became of the crash.
 

@@ -179,12 +179,24 @@ def _exponential(operation: Operation, values: dict[str, float]) -> Found:
 
 
 def _reduction(operation: Operation, values: dict[str, float]) -> Found:
-    if operation.args[0].numel():
+    elements = operation.args[0].numel()
+    if not elements:
+        return (
+            "empty_reduction",
+            f"{operation.name} of no elements at all is NaN",
+            "an empty selection or batch: skip it, or divide by max(count, 1)",
+        )
+    if operation.name not in ("std", "std_mean", "var", "var_mean"):
+        return None
+    group = elements // max(1, operation.output.numel())
+    values["elements"] = float(group)
+    # torch divides by the count less 1 (Bessel's correction) unless told otherwise.
+    if group > 1 or not values["output_nan"]:
         return None
     return (
-        "empty_reduction",
-        f"{operation.name} of no elements at all is NaN",
-        "an empty selection or batch: skip it, or divide by max(count, 1)",
+        "too_few_elements",
+        f"{operation.name} of a single element is 0/0: it divides by the count less one",
+        "leave a last batch of one sample out (drop_last=True), or use unbiased=False and an eps",
     )
 
 
@@ -226,7 +238,10 @@ _EXAMINERS: tuple[tuple[frozenset[str], Callable[[Operation, dict[str, float]], 
     (frozenset({"pow"}), _power),
     (frozenset({"native_layer_norm", "native_group_norm", "fused_rms_norm"}), _normalisation),
     (frozenset({"exp", "exp2", "expm1", "sinh", "cosh"}), _exponential),
-    (frozenset({"mean", "std", "var", "max", "min", "logsumexp"}), _reduction),
+    (
+        frozenset({"mean", "std", "std_mean", "var", "var_mean", "max", "min", "logsumexp"}),
+        _reduction,
+    ),
     (frozenset({"nll_loss_forward", "nll_loss2d_forward"}), _loss_of_targets),
     (frozenset({"acos", "asin", "atanh", "acosh", "lgamma", "digamma"}), _inverse_function),
     (frozenset({"to_copy", "copy"}), _cast),

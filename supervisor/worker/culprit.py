@@ -47,8 +47,8 @@ def culprit_sample(
     before.
     """
     handed = [*named_tensors(batch).values(), *named_tensors([args, dict(kwargs)]).values()]
-    rows = _usual_rows(handed)
-    if rows < 2:
+    rows = rows_of(handed)
+    if rows is None or rows < 2:
         return Culprit()
     handed = [t for t in handed if t.dim() and t.shape[0] == rows and t.is_floating_point()]
     for tensor in handed:
@@ -68,9 +68,10 @@ def culprit_sample(
     return Culprit()
 
 
-def _usual_rows(tensors: list[torch.Tensor]) -> int:
+def rows_of(tensors: list[torch.Tensor]) -> int | None:
+    """Returns the usual first dimension of tensors, taken as their samples; None without any."""
     sizes = Counter(tensor.shape[0] for tensor in tensors if tensor.dim())
-    return sizes.most_common(1)[0][0] if sizes else 0
+    return sizes.most_common(1)[0][0] if sizes else None
 
 
 def _nonfinite_row(tensor: torch.Tensor) -> int | None:

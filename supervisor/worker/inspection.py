@@ -21,7 +21,7 @@ from supervisor.numerics.step_watch import StepWatch
 from supervisor.storage.private_files import write_json
 from supervisor.training_state.registry import Registry
 from supervisor.worker.anomaly_scene import named_tensors
-from supervisor.worker.culprit import culprit_sample
+from supervisor.worker.culprit import culprit_sample, rows_of
 from supervisor.worker.patches_backward import hand_over_backward
 
 MAX_MODULES = 300
@@ -58,6 +58,7 @@ class Inspection:
             "sample": None,
             "sample_reason": "",
             "sample_is_odd": False,
+            "rows": None,
             "nonfinite": None,
             "precision": None,
             "same_batch": self._is_captured(capture),
@@ -134,6 +135,9 @@ class Inspection:
             "sample": culprit.row,
             "sample_reason": culprit.reason,
             "sample_is_odd": culprit.is_odd,
+            "rows": rows_of(
+                [*named_tensors(batch).values(), *named_tensors([args, kwargs]).values()]
+            ),
         }
         self._write()
         self._watch.start()

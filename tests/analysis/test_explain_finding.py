@@ -62,6 +62,23 @@ def test_bad_data_growth_rounding_and_updates_keep_their_cause(
     assert refined(diagnosis(cause), finding, is_sudden=is_sudden).root_cause == cause
 
 
+@pytest.mark.parametrize(("rows_before", "cause"), [(8, "model_code"), (1, "data"), (None, "data")])
+def test_an_exception_on_a_batch_of_its_own_size_is_the_codes_fault(
+    rows_before: int | None, cause: str
+) -> None:
+    finding = Finding(kind="exception", cause="ValueError", rows=1, rows_before=rows_before)
+
+    assert refined(diagnosis("data"), finding, is_sudden=True).root_cause == cause
+
+
+def test_the_sizes_of_the_bad_batch_and_of_the_one_before_are_told_apart() -> None:
+    inspections = {54: {**seen(), "rows": 8}, 55: {**seen(), "rows": 1}, 56: {**seen(), "rows": 8}}
+
+    finding = finding_of(inspections, bad_steps=[55, 56])
+
+    assert (finding.rows, finding.rows_before) == (1, 8)
+
+
 def test_an_exception_of_the_script_is_told_with_its_line() -> None:
     trace = 'Traceback:\n  File "train.py", line 7, in <module>\n    table[60]\nIndexError: no'
 

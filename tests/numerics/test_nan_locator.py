@@ -72,6 +72,7 @@ def batch() -> torch.Tensor:
         (lambda x: (x * 1e30) * 1e30, "mul", "overflow"),
         (lambda x: (x.abs() + 1).acos(), "acos", "outside_domain"),
         (lambda x: x + x[x > 1e9].mean(), "mean", "empty_reduction"),
+        (lambda x: x - x[:1].std(0), "std", "too_few_elements"),
         (lambda x: (x - x.mean(-1, keepdim=True)) / (x * 0).std(-1, keepdim=True), "div",
          "zero_variance"),
         (Norm(lambda x: (x * 0) / (x * 0)), "div", "zero_variance"),
