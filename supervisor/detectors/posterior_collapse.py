@@ -156,15 +156,18 @@ class PosteriorCollapseDetector(Detector):
             return None
         return self._report(record, level, found, stop)
 
-    def _indicators(self, record: StepRecord) -> dict[str, float]:
-        lines = {
+    def _lines(self) -> dict[str, float]:
+        """Below which a value is collapsed."""
+        return {
             "kl": self.kl_below,
             "latent_variance": self.variance_below,
             "active_units": self.active_below,
         }
+
+    def _indicators(self, record: StepRecord) -> dict[str, float]:
         found = {
             name: float(record.observed[name])
-            for name, line in lines.items()
+            for name, line in self._lines().items()
             if record.observed.get(name, math.nan) < line
         }
         found |= self._fall(float(record.observed.get("kl", math.nan)))
@@ -218,5 +221,10 @@ class PosteriorCollapseDetector(Detector):
             "bits, or weaken the decoder",
             value=float(len(found)),
             threshold=2.0,
-            metadata={"level": LEVELS[level], "indicators": found, "suggest_stop": stop},
+            metadata={
+                "level": LEVELS[level],
+                "indicators": found,
+                "lines": self._lines(),
+                "suggest_stop": stop,
+            },
         )

@@ -25,6 +25,30 @@ _PROCESS_REMEDY = {
     "supervisor_died": "Find out why the supervisor ended (reboot, kill -9), then resume.",
 }
 
+_NUMERICAL_REMEDY = {
+    "collapse": (
+        "Anneal the KL term more slowly, use free bits, or weaken the decoder.",
+        f"{IN_SCRIPT} the weight of the KL term",
+    ),
+    "dead_units": (
+        "Lower the learning rate, or take an activation that does not die (GELU, leaky ReLU).",
+        "restart.careful_lr_factor=0.5",
+    ),
+    "loss_scale_collapse": (
+        "Use BF16, or run the part that overflows in FP32.",
+        f"{IN_SCRIPT} BF16 in place of FP16",
+    ),
+    "plateau": (
+        "Look at the learning rate and at the data: the training stands still, it is not broken.",
+        "",
+    ),
+    "resources": (
+        "Look at what grows in memory, and at what slows the steps down.",
+        "",
+    ),
+}
+"""Where the kind of the trouble says more than the facts around it."""
+
 
 def walk(material: Material, incident: Incident) -> DecisionPath:
     """Takes the branch that the facts about `incident` give; every answer carries its fact."""
@@ -47,6 +71,10 @@ def walk(material: Material, incident: Incident) -> DecisionPath:
             f"{show(jump[2])} at step {jump[0]}.",
             setting=f"{IN_SCRIPT} the learning rate from step {jump[0]} on",
         )
+    if incident.key in _NUMERICAL_REMEDY:
+        remedy, setting = _NUMERICAL_REMEDY[incident.key]
+        known = (process, rate, checkpoint)
+        return DecisionPath(branches=known, remedy=remedy, setting=setting)
     early = _early(incident)
     mixed = _mixed_precision(material)
     large = _large_gradients(material, incident)
@@ -62,10 +90,6 @@ def walk(material: Material, incident: Incident) -> DecisionPath:
         if large.answer != "yes":
             remedy = "Look at the batch of that step: one batch broke what was healthy around it."
         return DecisionPath(branches=(process, passed, rate, early, mixed, large), remedy=remedy)
-    if checkpoint.answer == "yes":
-        remedy += " Go back to the stable checkpoint first."
-    else:
-        remedy += " There is no stable checkpoint: start anew with it."
     return DecisionPath(branches=branches, remedy=remedy, setting=setting)
 
 
@@ -84,7 +108,7 @@ def _remedy(early: str, mixed: str, large: str) -> tuple[str, str]:
         return (
             "Run the sensitive part (attention, normalisation, loss) in FP32, or use BF16:"
             " values left the range of FP16 without large gradients.",
-            "",
+            f"{IN_SCRIPT} BF16 in place of FP16, or FP32 for the sensitive part",
         )
     if early == "yes":
         return (

@@ -56,7 +56,7 @@ def numerical_evidence(
 def process_evidence(material: Material, attempt: Attempt, cause: str) -> Sentences:
     """Weighs what is known about the end of a process."""
     scale = _Scale()
-    for sentence in attempt.evidence:
+    for sentence in () if cause == "hang" else attempt.evidence:
         scale.add(True, sentence)
     rows = material.steps.of_attempt(attempt.number)
     if not len(rows):

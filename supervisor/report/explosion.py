@@ -17,6 +17,7 @@ MIN_BASELINE_STEPS = 5
 SUDDEN_STEPS = 2
 MIN_SHARE = 0.5  # the peak must lie so far above the baseline, as a share of it
 MIN_MADS = 8.0
+MOST = 0.5  # of the excess at the peak: what reached that at once did not climb
 REVERSAL_SHARE = 0.3
 REVERSAL_SIZE = 0.15  # of the excess: smaller wiggles are noise, not oscillation
 
@@ -43,8 +44,8 @@ def find_explosion(steps: StepTable, *, until: int | None = None) -> Explosion |
     """Names the shape of the last loss explosion at or before step `until`; None without one.
 
     Onset is the first step of the last unbroken climb out of the band median +- 8 MAD of the
-    steps before. A climb of one or two steps is sudden; among the longer ones many large
-    reversals mean oscillation, and the rest is taken for growth.
+    steps before. A climb that is half way up within two steps is sudden; among the longer ones
+    many large reversals mean oscillation, and the rest is taken for growth.
     """
     window = steps.until(until).take(slice(-LOOK_BACK_STEPS, None))
     bad = window.nonfinite_loss
@@ -109,6 +110,8 @@ def _shape(excess: Floats) -> str:
     reversals = int(np.sum(moves[1:] != moves[:-1]))
     if len(finite) >= 5 and reversals >= max(2, REVERSAL_SHARE * len(changes)):
         return "oscillating_divergence"
+    if len(finite) == len(excess) and (finite[:SUDDEN_STEPS] >= MOST * finite[-1]).any():
+        return "sudden_jump"  # it has been up there from the first steps on, and only varies
     return "exponential_growth"
 
 

@@ -60,11 +60,13 @@ def show(value: Any, digits: int = 4) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Returns ``0.4 s``, ``12 s``, ``3 min 5 s`` or ``2 h 10 min``; ``–`` for NaN."""
+    """Returns ``1.5 ms``, ``0.4 s``, ``12 s``, ``3 min 5 s`` or ``2 h 10 min``; ``–`` for NaN."""
     if not math.isfinite(seconds):
         return "–"
     if seconds == 0:
         return "0 s"
+    if 0 < seconds < 0.1:
+        return f"{seconds * 1000:.1f} ms"
     if seconds < 10:
         return f"{seconds:.1f} s"
     whole = round(seconds)

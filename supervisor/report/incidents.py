@@ -13,20 +13,19 @@ from typing import Any
 
 import numpy as np
 
-from supervisor.report.attempts import first_exit, sentences
+from supervisor.report.collapse import is_confirmed, is_still_collapsed
 from supervisor.report.crash_report import Attempt, Incident
 from supervisor.report.ending import ends_nonfinite
-from supervisor.report.evidence import numerical_evidence, process_evidence
+from supervisor.report.evidence import numerical_evidence
 from supervisor.report.figures import clock, integer, moment, number, show
 from supervisor.report.interventions import PROTECTIVE, is_verdict
 from supervisor.report.material import Material
-from supervisor.report.timeline import EXITS
+from supervisor.report.process_incident import PROCESS_CAUSES, process_incident
 
 CLUSTER_STEPS = 50
 CONSEQUENCE_STEPS = 10
 SURVIVED_STEPS = 20
 RECOVERED_STEPS = 5  # after numerical trouble, within its attempt
-PROCESS_CAUSES = frozenset(EXITS) - {"completed"}
 KEYS = {
     "nonfinite": "nonfinite_loss",
     "spike": "loss_spike",
@@ -61,12 +60,20 @@ class _Sign:
     key: str
     text: str
     weighty: bool
+    lasting: bool = False
 
 
 def find_incidents(material: Material, attempts: tuple[Attempt, ...]) -> tuple[Incident, ...]:
     """Returns all incidents, the first in time first, each with its evidence."""
     clusters = _clusters(_signs(material))
-    exits = [_process_incident(material, attempt) for attempt in attempts]
+    exits = [
+        process_incident(
+            material,
+            attempt,
+            survived=_went_on(material, attempt.number, attempt.last_step, later_attempt=True),
+        )
+        for attempt in attempts
+    ]
     found: list[Incident] = []
     for cluster in clusters:
         incident = _numerical_incident(material, cluster)
@@ -132,7 +139,8 @@ def _signs_of_events(material: Material) -> list[_Sign]:
         if kind == "risk" and not _is_alarm(event, material):
             continue
         done = event.get("applied") is not False
-        weighty = done and (kind != "alert" or event.get("severity") == "critical")
+        confirmed = is_confirmed(event)
+        weighty = done and (kind != "alert" or event.get("severity") == "critical" or confirmed)
         text = str(event.get("message") or event.get("reason") or event.get("detail") or "")
         if cause in PROCESS_CAUSES - {"nonfinite"}:
             continue
@@ -142,7 +150,8 @@ def _signs_of_events(material: Material) -> list[_Sign]:
         time_s = moment(event.get("time"))
         attempt = integer(event.get("attempt"))
         text = f"{text.rstrip('.')}{_share(event)}"
-        signs.append(_Sign(time_s, step, attempt, key, text, weighty))
+        lasts = confirmed and is_still_collapsed(material, event)
+        signs.append(_Sign(time_s, step, attempt, key, text, weighty, lasts))
     return signs
 
 
@@ -193,45 +202,12 @@ def _numerical_incident(material: Material, cluster: list[_Sign]) -> Incident:
         step=first.step,
         attempt=first.attempt,
         time=clock(first.time_s),
-        survived=_went_on(material, first.attempt, cluster[-1].step),
+        survived=_went_on(material, first.attempt, cluster[-1].step)
+        and not any(sign.lasting for sign in cluster),
         numerical=True,
         evidence_for=evidence_for,
         evidence_against=evidence_against,
     )
-
-
-def _process_incident(material: Material, attempt: Attempt) -> Incident | None:
-    event = first_exit(material, attempt.number)
-    hang = next(
-        (e for e in material.of_kind("hang_detected") if e.get("attempt") == attempt.number), None
-    )
-    cause = "hang" if hang else attempt.cause
-    if cause not in PROCESS_CAUSES:
-        return None
-    step = attempt.last_step
-    where = f" after step {step}" if step is not None else " before its first step"
-    words = EXITS[cause].rstrip(".")
-    if cause == "killed" and attempt.signum:
-        words = f"The worker was killed by signal {attempt.signum}"
-    evidence_for, evidence_against = process_evidence(material, attempt, cause)
-    said = (*(sentences((hang or {}).get("evidence"))), *evidence_for)
-    return Incident(
-        key=cause,
-        sentence=f"{words}{where}{_named(attempt, cause)}.",
-        step=step,
-        attempt=attempt.number,
-        time=clock(moment((hang or event or {}).get("time"))) or attempt.ended,
-        survived=_went_on(material, attempt.number, step, later_attempt=True),
-        evidence_for=said,
-        evidence_against=evidence_against,
-    )
-
-
-def _named(attempt: Attempt, cause: str) -> str:
-    """The exception itself belongs into the first sentence that is read."""
-    if cause not in ("exception", "user_error", "out_of_memory") or not attempt.evidence:
-        return ""
-    return f": {attempt.evidence[0].strip().rstrip('.')[:300]}"
 
 
 def _is_consequence(cluster: list[_Sign], ended: Incident) -> bool:

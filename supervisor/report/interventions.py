@@ -41,7 +41,8 @@ def _intervention(event: dict[str, Any], name: str, material: Material) -> Inter
     outcome = str(event.get("outcome") or "")
     if not outcome and event.get("applied") is not None:
         outcome = "applied" if event["applied"] else "not applied"
-    outcome = _verified(event, name, material) or outcome
+    if event.get("applied") is not False:  # of one that was not made nothing can be said
+        outcome = _verified(event, name, material) or outcome
     detail = str(event.get("detail") or event.get("reason") or "")
     if event.get("kind") == "restart" and event.get("next_attempt"):
         outcome = f"attempt {event['next_attempt']}"

@@ -15,6 +15,7 @@ from omegaconf import OmegaConf
 from supervisor.errors import RunDirectoryError
 from supervisor.report.crash_report import Excerpt
 from supervisor.report.figures import integer, moment
+from supervisor.report.stack_text import arrange_stacks
 from supervisor.report.step_table import StepTable, build_step_table, empty_step_table
 from supervisor.storage.flight_recorder import read_steps
 from supervisor.storage.journal import read_events
@@ -233,7 +234,7 @@ def _stacks(rundir: RunDirectory, reader: _Reader) -> list[Excerpt]:
         lines = _lines(path, reader)[-STACK_LINES:]
         if any(line.strip() for line in lines):
             title = f"{path.parent.name.replace('_', ' ')}, rank {path.stem.rpartition('_')[2]}"
-            found.append(Excerpt(title=title, text="\n".join(lines)))
+            found.append(Excerpt(title=title, text=arrange_stacks("\n".join(lines))))
     return found
 
 

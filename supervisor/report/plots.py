@@ -12,6 +12,7 @@ import numpy as np
 
 from supervisor.report import palette
 from supervisor.report.crash_report import CrashReport
+from supervisor.report.interventions import is_treatment
 from supervisor.report.material import Material
 from supervisor.report.observed_values import draw_courses, read_courses
 from supervisor.report.step_table import Bools, Floats, StepTable
@@ -177,7 +178,7 @@ def _kinds(report: CrashReport) -> dict[str, tuple[str, list[int]]]:
         "restart": (palette.RESTART, []),
     }
     for item in report.interventions:
-        if item.step is None or item.name in ("checkpoint", "snapshot", "restart"):
+        if item.step is None or item.name == "restart" or not is_treatment(item):
             continue
         marks["rollback" if item.name == "rollback" else "treatment"][1].append(item.step)
     for earlier, later in zip(report.attempts, report.attempts[1:], strict=False):

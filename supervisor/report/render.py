@@ -16,6 +16,7 @@ from supervisor.report.crash_report import CrashReport
 from supervisor.report.explained import explained
 from supervisor.report.figures import count, duration, number, show
 from supervisor.report.plots import Picture
+from supervisor.report.tried import sum_up_treatments
 from supervisor.version import __version__
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -103,6 +104,7 @@ def _words(report: CrashReport) -> dict[str, Any]:
         "parts": parts,
         "tone": _tone(report),
         "explain": explained(report.explain),
+        "tried": sum_up_treatments(report.interventions),
         "tool_version": __version__,
         "run_name": Path(report.run_dir).name,
     }
@@ -119,10 +121,7 @@ def _figure(value: Any) -> str:
 
 
 def _cost(value: Any) -> str:
-    seconds = number(value)
-    if math.isfinite(seconds) and 0 < seconds < 0.1:
-        return f"{seconds * 1000:.1f} ms"
-    return duration(seconds)
+    return duration(number(value))
 
 
 def _in_words(value: Any) -> str:

@@ -25,6 +25,7 @@ EXITS = {
 _QUIET = frozenset({"checkpoint_stable", "state_found"})
 ANNOUNCED = "announced change"
 """What `state_found` has found when the script called `supervisor.announce`."""
+ANOTHER_TRAINING = "another training"
 _SAME_LINES = 3  # of one kind and wording in a row before they are folded into one
 
 
@@ -35,7 +36,7 @@ def build_timeline(material: Material) -> tuple[TimelineEntry, ...]:
 
 
 def _is_quiet(event: dict[str, Any]) -> bool:
-    return event.get("kind") in _QUIET and event.get("found") != ANNOUNCED
+    return event.get("kind") in _QUIET and event.get("found") not in (ANNOUNCED, ANOTHER_TRAINING)
 
 
 def _entry(event: dict[str, Any]) -> TimelineEntry:
@@ -130,7 +131,9 @@ def _action_undone(event: dict[str, Any]) -> tuple[str, str]:
     return "good", f"Treatment {event.get('name')} was taken back: the run is healthy again."
 
 
-def _announced(event: dict[str, Any]) -> tuple[str, str]:
+def _found(event: dict[str, Any]) -> tuple[str, str]:
+    if event.get("found") == ANOTHER_TRAINING:
+        return "info", "Another training of the same script is supervised from here on."
     change = _text(event, "detail")
     return "info", f"The script announced a change: {change or 'it did not say which'}."
 
@@ -233,7 +236,7 @@ _WORDS: dict[str, Callable[[dict[str, Any]], tuple[str, str]]] = {
     "checkpoint_rejected": _rejected,
     "rollback": _rollback,
     "update_skipped": _skipped,
-    "state_found": _announced,
+    "state_found": _found,
     "batch_captured": _captured,
     "hang_detected": _hang,
     "worker_exited": _exited,

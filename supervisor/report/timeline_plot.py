@@ -11,6 +11,7 @@ from supervisor.report import palette
 from supervisor.report.attempts import first_exit
 from supervisor.report.crash_report import CrashReport
 from supervisor.report.figures import moment
+from supervisor.report.interventions import is_verdict
 from supervisor.report.material import Material
 from supervisor.report.thinning import thin
 
@@ -71,8 +72,14 @@ def draw_timeline(figure: Any, material: Material, report: CrashReport, *, minut
 
 
 def _times(material: Material, kinds: tuple[str, ...], begin: float) -> list[float]:
-    times = [moment(event.get("time")) for event in material.of_kind(*kinds)]
+    events = [event for event in material.of_kind(*kinds) if not _is_only_words(event)]
+    times = [moment(event.get("time")) for event in events]
     return [value for value in times if value >= begin]
+
+
+def _is_only_words(event: dict[str, Any]) -> bool:
+    """An action that was refused or only thought of, or the later word on one."""
+    return event.get("kind") == "action" and (is_verdict(event) or event.get("applied") is False)
 
 
 def _draw_attempts(

@@ -8,9 +8,10 @@ from supervisor.report.crash_report import Attempt, Cost, DecisionPath, Incident
 from supervisor.report.decision_tree import IN_SCRIPT
 from supervisor.report.ending import ends_nonfinite
 from supervisor.report.evidence import last_checkpoint, rate_jump
-from supervisor.report.figures import count, duration, show
+from supervisor.report.figures import count, duration, integer, show
 from supervisor.report.interventions import is_treatment
 from supervisor.report.material import Material
+from supervisor.storage.rundir import RunDirectory
 
 TITLES = {
     "completed": "Completed",
@@ -108,7 +109,7 @@ def _why(
         }.get(end, "No cause was recorded.")
     sentence = root.sentence
     if root.survived:
-        told = [_lower(one.sentence).rstrip(".") for one in incidents[:TOLD]] or [_lower(sentence)]
+        told = [_told(one, material) for one in incidents[:TOLD]] or [_lower(sentence)]
         more = f"; and {len(incidents) - TOLD} more" if len(incidents) > TOLD else ""
         return f"What happened on the way was overcome: {'; '.join(told).rstrip('.')}{more}."
     if root.key in ("interrupted", "preempted", "supervisor_died"):
@@ -116,11 +117,19 @@ def _why(
         if step is None:
             return "No checkpoint is known: it would begin anew."
         return f"Its newest checkpoint is that of step {step}."
-    jump = rate_jump(material, before=root.step or 0, attempt=root.attempt)
-    if jump is not None and root.numerical:
-        rates = f"went from {show(jump[1])} to {show(jump[2])} at step {jump[0]}"
-        return f"The cause: the learning rate {rates}; {_lower(sentence)}"
-    return f"The cause: {_lower(sentence)}"
+    return f"The cause: {_told(root, material)}."
+
+
+def _told(incident: Incident, material: Material) -> str:
+    """The sentence of an incident, with a jump of the learning rate before it; no full stop."""
+    told = _lower(incident.sentence).rstrip(".")
+    if not incident.numerical:
+        return told
+    jump = rate_jump(material, before=incident.step or 0, attempt=incident.attempt)
+    if jump is None:
+        return told
+    rates = f"went from {show(jump[1])} to {show(jump[2])} at step {jump[0]}"
+    return f"the learning rate {rates}; {told}"
 
 
 def _lower(sentence: str) -> str:
@@ -142,19 +151,29 @@ def build_next_steps(
             return ("Nothing: the run needs no help.",)
         return (
             "Nothing has to be done for this run.",
-            *((f"Before the next one: {_lower(remedy)}",) if remedy else ()),
+            *(
+                (f"Before the next one: {_lower(remedy).replace(', then resume.', '.')}",)
+                if remedy
+                else ()
+            ),
         )
     if end == "running":
         return (f"Watch it: supervisor watch {shlex.quote(str(material.root))}",)
     if end == "unknown":
         return ("Start the training with: supervisor run SCRIPT",)
     steps = [remedy] if remedy else []
+    steps += _captured(material, root)
     if root is not None and root.key in EXPLAINED and material.explain is None:
         run = shlex.quote(str(material.root))
         steps.append(f"Let the cause be found by controlled replays: supervisor explain {run}")
     if end == "completed":
-        kept = "no stable checkpoint was saved" if step is None else f"those of step {step} are"
+        kept = "no stable checkpoint was saved"
+        if step is not None:
+            folder = RunDirectory(material.root).checkpoints / f"step_{step:08d}"
+            kept = f"those of step {step} are sound: {folder}"
         steps.append(f"The last weights are of no use; {kept}.")
+        if material.policy.get("observe_only"):
+            steps.append("It was only watched: under --policy default it would have been treated.")
         return tuple(steps)
     saved = last_checkpoint(material, stable=False, before=root.step if root else None)
     if step is None and saved is not None:
@@ -175,6 +194,24 @@ def build_next_steps(
     return tuple(steps)
 
 
+def _captured(material: Material, root: Incident | None) -> list[str]:
+    """Where the batch of the first bad step is kept; nothing if it was not captured."""
+    if root is None or not root.numerical:
+        return []
+    kept = [
+        str(line["data_dir"])
+        for line in material.anomalies
+        if line.get("data_dir") and integer(line.get("step")) == root.step
+    ]
+    if not kept:
+        return []
+    run = shlex.quote(str(material.root))
+    return [
+        f"The batch of step {root.step} is kept in {kept[0]}; computed again with its figures by: "
+        f"supervisor analyze {run} --step {root.step}"
+    ]
+
+
 def _explained(material: Material) -> str:
     """What controlled replay found; empty if it was not made or found nothing."""
     found = material.explain or {}
@@ -193,6 +230,8 @@ def build_setting(end: str, root: Incident | None, decision: DecisionPath | None
         return ""
     if decision and decision.setting.startswith(IN_SCRIPT):
         return decision.setting
+    if end == "completed":
+        return ""
     if root.key in _SETTINGS:
         return _SETTINGS[root.key]
     if decision and decision.setting:

@@ -34,6 +34,13 @@ def test_a_loss_that_leaves_its_level_at_once_is_a_sudden_jump(last: float) -> N
     assert "bad batch" in found.likely_causes[0]
 
 
+def test_a_level_that_is_reached_at_once_and_only_varies_is_a_sudden_jump() -> None:
+    found = find_explosion(table([*calm(), 239.0, 241.0, 236.0, 244.0, 270.0]))
+
+    assert found is not None
+    assert (found.shape, found.onset_step, found.peak_step) == ("sudden_jump", 80, 84)
+
+
 def test_a_steady_climb_is_exponential_growth_with_its_doubling_time() -> None:
     climb = [2.0 + 0.5 * 2 ** (step / 3) for step in range(25)]
 

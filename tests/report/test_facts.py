@@ -12,9 +12,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from supervisor.records import NAN
+from supervisor.records import NAN, StepRecord
 from supervisor.report.facts import gather
 from supervisor.storage.anomalies import AnomalyLog
+from supervisor.storage.flight_recorder import FlightRecorder
+from supervisor.storage.private_files import write_json
 from supervisor.storage.run_state import save_run_state
 from tests.report import synthetic_run
 from tests.report.synthetic_run import ALL_ENDS, SyntheticRun
@@ -295,3 +297,69 @@ def test_a_run_that_reached_its_end_with_nan_is_not_called_overcome(tmp_path: Pa
     assert "Nothing has to be done" not in " ".join(report.next_steps)
     assert any("supervisor explain" in step for step in report.next_steps)
     assert "The last weights are of no use" in report.next_steps[-1]
+
+
+def test_what_a_policy_would_have_done_is_no_treatment_and_helped_nothing(tmp_path: Path) -> None:
+    run = SyntheticRun(tmp_path / "run")
+    run.begin(1)
+    run.steps(0, 60)
+    run.action("rollback", 40, outcome="would_have", applied=False)
+    run.event("action", step=60, name="rollback", rung=None, cause=None, cost_s=0.0,
+              outcome="helped", applied_at=40, phase="verified")  # fmt: skip
+    run.exit("completed", 60, returncode=0)
+    root = run.finish("completed")
+
+    report = gather(root)
+
+    assert [item.outcome for item in report.interventions] == ["would have"]
+    assert "without a restart or a treatment" in report.verdict
+
+
+@pytest.mark.parametrize(("last_kl", "survived"), [(0.0004, False), (3.0, True)])
+def test_a_collapse_counts_until_the_latents_are_back(
+    tmp_path: Path, last_kl: float, survived: bool
+) -> None:
+    run = SyntheticRun(tmp_path / "run")
+    run.begin(1)
+    recorder = FlightRecorder(run.rundir.steps(0), attempt=1)
+    for step, kl in enumerate([5.0] * 30 + [0.0005] * 10 + [last_kl]):
+        record = StepRecord(step=step, loss=1.0, loss_seen=True, observed={"kl": kl})
+        recorder.append(record, time=run.now + step)
+    recorder.close()
+    metadata = {"level": "red", "indicators": {"kl": 0.0005}, "lines": {"kl": 0.01}}
+    run.event("alert", step=35, severity="high", category="collapse", cause="collapse",
+              message="posterior collapse, red", metadata=metadata)  # fmt: skip
+    run.exit("completed", 40, returncode=0)
+    root = run.finish("completed")
+
+    report = gather(root)
+
+    assert report.root_cause == "collapse"
+    assert report.incidents[0].survived is survived
+    assert report.title == ("Completed" if survived else "Completed, not healthy")
+    assert survived or report.setting == "in your script: the weight of the KL term"
+
+
+def test_the_verdict_of_a_failure_says_where_the_script_stood(tmp_path: Path) -> None:
+    hung = SyntheticRun(tmp_path / "hung")
+    hung.begin(1)
+    hung.steps(0, 20)
+    hung.event("hang_detected", step=20, frames=["get (loader.py:12)", "<module> (train.py:3)"],
+               evidence=["no step for 60 s", "get (loader.py:12)"])  # fmt: skip
+    hung.exit("hang", 20, evidence=("no step for 60 s; in get (loader.py:12)",))
+    failed = SyntheticRun(tmp_path / "failed")
+    failed.begin(1)
+    failed.steps(0, 20)
+    failed.exit("exception", 20, evidence=("KeyError: 'x'",))
+    trace = 'Traceback:\n  File "train.py", line 7, in main\n    x["x"]\n'
+    write_json(failed.rundir.exit_note(1, 0), {"kind": "exception", "traceback": trace})
+
+    of_hang = gather(hung.finish("gave_up"))
+    of_failure = gather(failed.finish("gave_up"))
+
+    assert "after step 20, in get (loader.py:12)" in of_hang.verdict
+    assert of_hang.evidence[:2] == (
+        "no step for 60 s",
+        "The main thread stood in get (loader.py:12), called from <module> (train.py:3).",
+    )
+    assert "KeyError: 'x' (train.py:7, in main)" in of_failure.verdict

@@ -1,0 +1,36 @@
+"""A collapse that was confirmed, and whether the training came out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from supervisor.report.figures import number
+from supervisor.report.material import Material
+from supervisor.report.observed_values import read_courses
+
+CONFIRMED = "red"
+
+
+def is_confirmed(event: Mapping[str, Any]) -> bool:
+    """Says whether an event is the alert of a collapse that has persisted (level red)."""
+    metadata = event.get("metadata")
+    level = metadata.get("level") if isinstance(metadata, Mapping) else None
+    return event.get("kind") == "alert" and level == CONFIRMED
+
+
+def is_still_collapsed(material: Material, event: Mapping[str, Any]) -> bool:
+    """Says whether a value that the alert named lies below its line at the end of the run.
+
+    False for an alert without lines: then the losses after it decide.
+    """
+    lines = event["metadata"].get("lines")
+    if not isinstance(lines, Mapping):
+        return False
+    courses = read_courses(material.root)
+    named = event["metadata"].get("indicators")
+    return any(
+        name in courses and float(courses[name][1][-1]) < number(line)
+        for name, line in lines.items()
+        if isinstance(named, Mapping) and name in named
+    )
