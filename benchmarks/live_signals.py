@@ -66,7 +66,6 @@ class LookedAt:
         self._bench: Bench | None = None
         self._step = -1
         self._later: dict[str, float] = {}
-        self._shown: dict[str, float] = {}
 
     def begin(self, bench: Bench, step: int) -> None:
         """Called before each step."""

@@ -145,7 +145,7 @@ class Pipeline:
                         alerts[index].append(alert)
             except Exception as error:  # a user's detector may do anything
                 errors[index].append(self._switch_off(detector, error))
-        risks = [self.predictor.update(*seen) for seen in zip(records, scores, alerts, strict=True)]
+        risks = [self.predictor.update(*seen) for seen in zip(records, scores, strict=True)]
         return [
             Judgement(record=record, alerts=tuple(said), risk=risk, errors=tuple(failed))
             for record, said, risk, failed in zip(records, alerts, risks, errors, strict=True)
@@ -181,9 +181,9 @@ class Pipeline:
             detector.reset()
         self.predictor.reset()
 
-    def settle(self, result: ActionResult, step: int) -> None:
-        """Takes in what an action of the decision at `step` did."""
-        self.ladder.settle(result, step)
+    def settle(self, result: ActionResult) -> None:
+        """Takes in what an action of the last decision did."""
+        self.ladder.settle(result)
 
     def rolled_back(self, to_step: int) -> None:
         """The training's state is that of `to_step` again: so are the windows.

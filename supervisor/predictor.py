@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from supervisor.prediction.calibration import KNOTS, calibrate, weigh
@@ -12,7 +12,7 @@ from supervisor.prediction.climb import WINDOW, Climb
 from supervisor.prediction.departure import WINDOW as LEVEL_WINDOW
 from supervisor.prediction.departure import Departure
 from supervisor.prediction.trajectory import Trajectory
-from supervisor.records import Alert, Cause, CrashRisk, StepRecord
+from supervisor.records import Cause, CrashRisk, StepRecord
 
 WARN, ALARM = 0.3, 0.5
 
@@ -92,10 +92,8 @@ class CrashPredictor:
             seen.clear()
         self._onset = -1
 
-    def update(
-        self, record: StepRecord, scores: Mapping[str, float], alerts: Sequence[Alert] = ()
-    ) -> CrashRisk:
-        """Judges `record`, of which the detectors gave `scores` and `alerts`."""
+    def update(self, record: StepRecord, scores: Mapping[str, float]) -> CrashRisk:
+        """Judges `record`, of which the detectors gave `scores`."""
         found: dict[str, float] = {}
         self._judge_nonfinite(found, scores)
         self._judge_loss(found, record)

@@ -98,7 +98,7 @@ def test_sick_weights_are_rolled_back_within_two_steps_and_the_run_goes_on() -> 
     assert decision is not None
     assert decision.actions == ("rollback",)
     assert decision.onset_step == 200
-    judge.settle(ActionResult(name="rollback", applied=True, to_step=190), 201)
+    judge.settle(ActionResult(name="rollback", applied=True, to_step=190))
     judge.rolled_back(190)
     after = [judge.update(record) for record in healthy[202:]]
 
@@ -170,7 +170,7 @@ def test_what_was_done_for_the_last_training_is_taken_back_for_the_next() -> Non
     for record in synthetic_run("divergence", 300):
         decision = judge.update(record).decision
         for name in decision.actions if decision else ():
-            judge.settle(ActionResult(name=name, applied=True), record.step)
+            judge.settle(ActionResult(name=name, applied=True))
         if "cut_lr" in judge.ladder.active:
             break
     active = judge.ladder.active

@@ -35,13 +35,11 @@ class Trouble:
         crash_step: step at which it was beyond doubt: not finite, an alarm, an update that was left
             out or rolled back, the end of the process.
         what: a few words.
-        is_process: the process ended for another reason than its numbers.
     """
 
     onset_step: int
     crash_step: int
     what: str
-    is_process: bool = False
 
 
 def find_trouble(rundir: RunDirectory) -> Trouble:
@@ -99,7 +97,7 @@ def first_trouble(rows: np.ndarray, events: Sequence[Mapping[str, Any]]) -> Trou
         if event["kind"] == "worker_exited" and event.get("cause") not in _NO_FAILURE:
             step = 0 if event.get("last_step") is None else int(event["last_step"]) + 1
             what = str(event.get("cause"))
-            return Trouble(onset_step=step, crash_step=step, what=what, is_process=True)
+            return Trouble(onset_step=step, crash_step=step, what=what)
     return None
 
 

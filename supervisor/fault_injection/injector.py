@@ -193,7 +193,7 @@ class FaultInjector:
                 self._lr.append((group, group["lr"]))
                 group["lr"] = group["lr"] * (300.0 if math.isnan(fault.factor) else fault.factor)
 
-    def on_updated(self, step: int, optimizer: Optimizer, registry: Any) -> None:
+    def on_updated(self, step: int, optimizer: Optimizer) -> None:
         """Just after the update: corrupts what lies in memory."""
         if not self._faults:
             return

@@ -162,7 +162,7 @@ class EscalationLadder:
         decision = self._hold_rate(record, risk) or self._climb(record, risk, advice)
         return decision or self._step_down(record, risk)
 
-    def settle(self, result: ActionResult, step: int) -> None:
+    def settle(self, result: ActionResult) -> None:
         """Takes in what an action did. One that did not apply leaves the way free for the next."""
         if result.applied:
             if result.to_step >= 0:

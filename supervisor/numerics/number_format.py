@@ -21,7 +21,6 @@ class NumberFormat:
         smallest: the smallest value that is not zero (subnormal).
         underflow_below: magnitudes below this count as lost. FP16 and FP8: `smallest`. BF16: the
             smallest *normal* value, because matrix units take BF16 subnormals as zero.
-        epsilon: distance from 1 to the next value.
         has_infinity: whether a value past `largest` becomes infinite (else NaN).
     """
 
@@ -30,7 +29,6 @@ class NumberFormat:
     largest: float
     smallest: float
     underflow_below: float
-    epsilon: float
     has_infinity: bool
 
     def round(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -48,7 +46,6 @@ def _number_format(name: str, dtype: torch.dtype) -> NumberFormat:
         largest=limits.max,
         smallest=smallest,
         underflow_below=limits.smallest_normal if name == "bf16" else smallest,
-        epsilon=limits.eps,
         has_infinity=name != "fp8_e4m3",
     )
 

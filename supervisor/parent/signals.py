@@ -38,9 +38,6 @@ class SignalInbox:
     def note(self, signum: int) -> None:
         self._received.append(signum)
 
-    def note_resize(self) -> None:
-        self._resized = True
-
     def take_resize(self) -> bool:
         """Returns whether the terminal changed its size since the last call."""
         resized, self._resized = self._resized, False

@@ -115,9 +115,9 @@ def _overview(figure: Any, material: Material, report: CrashReport) -> bool:
             axis.set_ylim(-0.03, 1.03)
         elif title in ("Loss", "Gradient norm"):
             _choose_scale(axis, values)
-        _mark_steps(axis, material, report)
+        _mark_steps(axis, report)
     axes[-1].set_xlabel("step")
-    _legend(figure, material, report, has_lost=bool((~newest).any()), bad=_any_bad(rows))
+    _legend(figure, report, has_lost=bool((~newest).any()), bad=_any_bad(rows))
     return True
 
 
@@ -188,15 +188,13 @@ def _kinds(report: CrashReport) -> dict[str, tuple[str, list[int]]]:
     return {name: (colour, steps) for name, (colour, steps) in marks.items() if steps}
 
 
-def _mark_steps(axis: Any, material: Material, report: CrashReport) -> None:
+def _mark_steps(axis: Any, report: CrashReport) -> None:
     for colour, steps in _kinds(report).values():
         for step in sorted(set(steps))[:200]:
             axis.axvline(step, color=colour, linewidth=0.9, linestyle=(0, (4, 2)), alpha=0.85)
 
 
-def _legend(
-    figure: Any, material: Material, report: CrashReport, *, has_lost: bool, bad: bool
-) -> None:
+def _legend(figure: Any, report: CrashReport, *, has_lost: bool, bad: bool) -> None:
     from matplotlib.lines import Line2D
 
     handles = [

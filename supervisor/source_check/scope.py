@@ -20,11 +20,6 @@ def place(node: ast.AST) -> tuple[int, int]:
     return getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
 
 
-def end_place(node: ast.AST) -> tuple[int, int]:
-    """Returns line and column of the end of ``node``."""
-    return getattr(node, "end_lineno", 0) or 0, getattr(node, "end_col_offset", 0) or 0
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
     """One binding of a name or of an attribute chain such as ``self.optimizer``."""

@@ -16,8 +16,6 @@ from supervisor.storage.record_file import load_record, save_record
 from supervisor.storage.rundir import RunDirectory
 from supervisor.storage.versions import current_versions
 
-RUN_STATES = ("running", "completed", "gave_up", "interrupted", "failed")
-RUN_KINDS = ("script", "function", "module")
 _HELP = "give the directory that `supervisor run` printed"
 
 
@@ -37,7 +35,7 @@ class RunState:
         host, pid, pid_created: the parent process, and when it was made (unix seconds), since
             numbers of processes are used again.
         started_at, ended_at: ISO 8601, UTC; `ended_at` is empty until the end.
-        state: one of `RUN_STATES`.
+        state: ``running``, ``completed``, ``gave_up``, ``interrupted`` or ``failed``.
         attempts: how many were begun.
         exit_code: of the parent; None until the end.
         crash_count: crashes without progress so far (REQUIREMENTS K10).

@@ -296,7 +296,7 @@ class Clinic:
                 reason=decision.reason,
             )
             return
-        self.pipeline.settle(result, decision.step)
+        self.pipeline.settle(result)
         self._journal.write("action", step=decision.step, **_action_fields(result, decision))
         if result.applied and result.to_step >= 0:
             self._journal.write(

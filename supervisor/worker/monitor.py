@@ -293,7 +293,7 @@ class Monitor(Moments):
                 self._judge(optimizer)  # a closure: what it saw is known only now
             self._updates.end()
             if self._armed:
-                self._injector.on_updated(self.steps_done, optimizer, self._registry)
+                self._injector.on_updated(self.steps_done, optimizer)
             if is_lead:
                 self._finish_step(optimizer)
                 clock.updated(optimizer)

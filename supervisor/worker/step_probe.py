@@ -36,7 +36,6 @@ class StepProbe:
         self._memory_gib = NAN
         self._last_time = NAN
         self._memory_time = NAN
-        self._norm_parameters = 0
         self.forget()
 
     def forget(self) -> None:

@@ -36,5 +36,4 @@ def sick_script(
 
 BAD_SAMPLE = sick_script(data="X[8 * 60 + 3] = float('nan')")
 BAD_SCHEDULE = sick_script(before="if step == 60: optimizer.param_groups[0]['lr'] = 1.0")
-BAD_CODE = sick_script(term=" + (torch.log(x.sum() * 0) * 0 if step >= 60 else 0)")
 SOUND = sick_script()

@@ -236,7 +236,7 @@ def test_a_process_that_failed_is_a_trouble_without_numbers() -> None:
 
     trouble = first_trouble(np.zeros(0, STEP_DTYPE), exits)
 
-    assert trouble == Trouble(onset_step=42, crash_step=42, what="killed", is_process=True)
+    assert trouble == Trouble(onset_step=42, crash_step=42, what="killed")
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ class Course:
                 made.append(decision)
                 for name in decision.actions:
                     result = ActionResult(name=name, applied=name not in self.refuse)
-                    self.ladder.settle(result, self.step)
+                    self.ladder.settle(result)
             self.step += 1
         self.decisions.extend(made)
         return made

@@ -85,11 +85,11 @@ def _softmax_by_trust(source: Source) -> Iterator[ast.AST]:
         if operation.operand is None or _is_float(source, operation.operand):
             continue
         origin = sole_origin(source, operation.operand)
-        if origin is not None and _can_be_half(source, origin):
+        if origin is not None and _can_be_half(origin):
             yield operation.call
 
 
-def _can_be_half(source: Source, origin: ast.expr) -> bool:
+def _can_be_half(origin: ast.expr) -> bool:
     """A matrix product is what autocast certainly makes half-precision."""
     for node in ast.walk(origin):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):

@@ -34,7 +34,7 @@ def _stays_in_eval(source: Source) -> Iterator[ast.AST]:
             loops = source.loops(call)
             if not loops or call.args or not any(loops[-1] in source.loops(s) for s in steps):
                 continue
-            if not _is_called(scope, model) or not _is_optimised(source, scope, model):
+            if not _is_called(scope, model) or not _is_optimised(source, model):
                 continue
             inside = [c for _, c in trained if source.is_inside(c, loops[-1])]
             if not inside and not _restores_mode(source, scope):
@@ -45,7 +45,7 @@ def _is_called(scope: Scope, model: str) -> bool:
     return any(dotted(call.func) == model for call in scope.all(ast.Call))
 
 
-def _is_optimised(source: Source, scope: Scope, model: str) -> bool:
+def _is_optimised(source: Source, model: str) -> bool:
     """Does an optimizer of this file get the parameters of a model of this name?"""
     short = model.rsplit(".", 1)[-1]
     for _, call in source.all(ast.Call):
@@ -69,7 +69,7 @@ def _restores_mode(source: Source, scope: Scope) -> bool:
 
 def _records_gradients(source: Source) -> Iterator[ast.AST]:
     for scope in source.scopes:
-        if scope.name == "forward" or _uses_gradients(source, scope):
+        if scope.name == "forward" or _uses_gradients(scope):
             continue
         for model, call in _calls_on(scope, "eval"):
             used = _first_use_in_loop(source, scope, model, call)
@@ -78,7 +78,7 @@ def _records_gradients(source: Source) -> Iterator[ast.AST]:
                 break
 
 
-def _uses_gradients(source: Source, scope: Scope) -> bool:
+def _uses_gradients(scope: Scope) -> bool:
     names = {"backward", "grad", "no_grad", "inference_mode", "set_grad_enabled", "requires_grad_"}
     for node in scope.nodes:
         if isinstance(node, (ast.Attribute, ast.Name)) and last_name(node) in names:

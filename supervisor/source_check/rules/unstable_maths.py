@@ -180,10 +180,10 @@ def _is_centred(source: Source, expression: ast.expr, spread: ast.expr) -> bool:
     mean = _operation(source, value.right)
     if mean is None or mean.operand is None or mean.name != "mean":
         return False
-    return _same(source, mean.operand, spread)
+    return _same(mean.operand, spread)
 
 
-def _same(source: Source, left: ast.expr, right: ast.expr) -> bool:
+def _same(left: ast.expr, right: ast.expr) -> bool:
     return ast.unparse(left) == ast.unparse(right)
 
 
@@ -192,7 +192,7 @@ def _is_scaled(source: Source, division: ast.BinOp, measured: ast.expr) -> bool:
 
     The output of a layer with a bias is not zero in practice; data and parameters can be.
     """
-    if not _same(source, division.left, measured) or not _is_of_loss(source, division, "norm"):
+    if not _same(division.left, measured) or not _is_of_loss(source, division, "norm"):
         return False
     return not any(_is_layer_call(source, origin) for origin in origins(source, measured))
 
