@@ -15,6 +15,10 @@ Judge = Callable[[Measurement], np.ndarray]
 """From a run's measurement to whether each step is an alarm."""
 
 
+LONG = 100
+"""Steps from first sign to peak of a slow collapse, and by which it is to be seen before."""
+
+
 def card(measured: Sequence[Measurement], judge: Judge) -> dict[str, Any]:
     """Recall, false alarms, leads; leads are steps from the first alarm to the peak.
 
@@ -27,6 +31,7 @@ def card(measured: Sequence[Measurement], judge: Judge) -> dict[str, Any]:
     slow = [(m, t) for m, t in crashes if m.run.outcome.peak - m.run.outcome.onset > 20]
     healthy = int(sum(m.run.healthy.sum() for m in measured))
     leads = sorted(_lead(m, t) for m, t in crashes if t.first >= 0)
+    longest = [t for t in slow if t[0].run.outcome.peak - t[0].run.outcome.onset >= LONG]
     slow_leads = [_lead(m, t) for m, t in slow if t.first >= 0]
     left = [
         min(1.0, _lead(m, t) / (m.run.outcome.peak - m.run.outcome.onset))
@@ -47,6 +52,8 @@ def card(measured: Sequence[Measurement], judge: Judge) -> dict[str, Any]:
         "lead_quartiles": _quartiles(leads),
         "crashes_over_20_steps": len(slow),
         "median_lead_of_these": statistics.median(slow_leads) if slow_leads else None,
+        "crashes_over_100_steps": len(longest),
+        "of_these_found_100_ahead": sum(t.first >= 0 and _lead(m, t) >= LONG for m, t in longest),
         "median_share_left": round(statistics.median(left), 2) if left else None,
     }
 

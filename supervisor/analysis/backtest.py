@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.analysis.trace import read_trace
+from supervisor.errors import UsageError
 from supervisor.pipeline import Judgement, Pipeline
 from supervisor.records import Decision, StepRecord
 from supervisor.settings import PolicySettings, RunSettings
@@ -99,14 +100,23 @@ class BacktestResult:
         }
 
 
+def summary(result: BacktestResult) -> str:
+    """Steps, alarms and decisions in words."""
+    counts = {"step": result.steps, "alarm": len(result.alarms), "decision": len(result.decisions)}
+    return ", ".join(f"{n:,} {noun}{'' if n == 1 else 's'}" for noun, n in counts.items())
+
+
 def backtest(path: Path | str, settings: RunSettings, policy: PolicySettings) -> BacktestResult:
     """Replays the steps recorded at `path` (CSV or run directory) through a fresh pipeline.
 
     Raises:
-        UsageError: the trace cannot be read.
+        UsageError: the trace cannot be read, or has no step.
         ConfigError: the config's detectors are wrong.
     """
-    return backtest_records(read_trace(path), settings, policy)
+    result = backtest_records(read_trace(path), settings, policy)
+    if not result.steps:
+        raise UsageError(f"{path}: no step in it: give a trace or a run that has some")
+    return result
 
 
 def backtest_records(

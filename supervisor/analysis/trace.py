@@ -57,6 +57,12 @@ def _read_run(path: Path) -> Iterator[StepRecord]:
 def _read_csv(path: Path, file: Iterator[str]) -> Iterator[StepRecord]:
     rows = csv.reader(file)
     header = [name.strip() for name in next(rows, [])]
+    if not header:
+        columns = ",".join(KNOWN[:5])
+        raise UsageError(f"{path}: it is empty: give the columns {columns} and a row a step")
+    others = [mark for mark in ";\t|" if mark in header[0]]
+    if len(header) == 1 and others:
+        raise UsageError(f"{path}: line 1: columns are separated by {others[0]!r}: use commas")
     if "loss" not in header and "grad_norm" not in header:
         raise UsageError(
             f"{path}: line 1: no column `loss` or `grad_norm` in {header}: "

@@ -24,19 +24,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from supervisor.analysis.backtest import backtest
+    from supervisor.analysis.backtest import backtest, summary
     from supervisor.cli.output import print_json, print_table
 
     settings, policy = load_settings(args)
     result = backtest(args.trace, settings, policy)
     if args.plot is not None:
-        _plot(result, args.plot, policy.alarm_threshold)
+        _plot(result, args.plot, policy.alarm_threshold, args.trace.name)
     if args.json:
         print_json(result.to_dict())
         return 0
     for error in result.errors:
         print(f"warning: {error}")
-    print(f"{result.steps} steps, {len(result.alarms)} alarms, {len(result.decisions)} decisions")
+    print(summary(result))
     if result.alarms:
         print()
         rows = [
@@ -54,10 +54,10 @@ def execute(args: argparse.Namespace) -> int:
     return 0
 
 
-def _plot(result: BacktestResult, path: Path, alarm_threshold: float) -> None:
+def _plot(result: BacktestResult, path: Path, alarm_threshold: float, title: str) -> None:
     from supervisor.analysis.backtest_plot import plot_backtest
 
     try:
-        plot_backtest(result, path, alarm_threshold=alarm_threshold)
+        plot_backtest(result, path, alarm_threshold=alarm_threshold, title=title)
     except (OSError, ValueError) as error:  # ValueError: a format that cannot be drawn
         raise UsageError(f"--plot {path}: {error}: give a .png that can be written") from error

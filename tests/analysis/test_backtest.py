@@ -68,7 +68,8 @@ def test_empty_cells_were_not_seen_and_further_columns_are_observed(tmp_path: Pa
     [
         ("step,loss\n0,1.0\n1,oops\n", "line 3, column loss: 'oops'"),
         ("a,b\n1,2\n", "line 1: no column"),
-        ("", "line 1: no column"),
+        ("", "it is empty"),
+        ("step;loss\n0;1\n", "separated by ';'"),
         ("step,loss\n0.5,1\n", "column step: '0.5'"),
         ("step,loss\n0,1,2\n", "line 2: 3 cells under 2 columns"),
         ("loss,loss\n1,2\n", "twice"),
@@ -93,6 +94,13 @@ def test_what_is_no_trace_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "missing.csv", tmp_path, tmp_path / "binary.csv"):
         with pytest.raises(UsageError, match=str(path)):
             list(read_trace(path))
+
+
+def test_a_trace_without_a_step_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("step,loss\n")
+
+    with pytest.raises(UsageError, match="no step in it"):
+        backtest(tmp_path / "t.csv", RunSettings(), default_policy())
 
 
 def test_an_alarm_is_a_rising_edge_that_rearms_after_fifty_calm_steps() -> None:

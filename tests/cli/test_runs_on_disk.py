@@ -101,7 +101,7 @@ def test_backtest_takes_policy_and_config(cli: Cli, tmp_path: Path) -> None:
     code, out, _ = cli("backtest", "trace.csv", "--policy", "observe_only", "--config", "sensitive")
 
     assert code == 0
-    assert out.startswith("62 steps, 1 alarms")
+    assert out.startswith("62 steps, 1 alarm,")
     assert "ALARM AT" in out
 
 
