@@ -17,7 +17,7 @@ import numpy as np
 from benchmarks.corpus.training import step_of_change
 from benchmarks.scorecard.alarms import Tally, tally
 from benchmarks.scorecard.labelled_run import HORIZON, LabelledRun, load_runs
-from supervisor.ladder.escalation import default_policy
+from supervisor.ladder.default_policy import default_policy
 from supervisor.pipeline import Pipeline
 from supervisor.settings import RunSettings
 

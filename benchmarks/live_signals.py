@@ -31,7 +31,7 @@ from benchmarks.corpus.catalogue import catalogue
 from benchmarks.corpus.outcome import judge
 from benchmarks.corpus.recipe import Recipe
 from benchmarks.scorecard.labelled_run import LabelledRun
-from supervisor.ladder.escalation import default_policy
+from supervisor.ladder.default_policy import default_policy
 from supervisor.pipeline import Pipeline
 from supervisor.records import StepRecord
 from supervisor.settings import RunSettings

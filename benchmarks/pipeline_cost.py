@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from supervisor.detectors.registry import build_detectors
-from supervisor.ladder.escalation import default_policy
+from supervisor.ladder.default_policy import default_policy
 from supervisor.pipeline import Pipeline
 from supervisor.settings import RunSettings
 from supervisor.testing import synthetic_run

@@ -25,7 +25,7 @@ from benchmarks.rules import RULES
 from benchmarks.rules.base import Rule
 from supervisor.analysis.backtest import AlarmEdge
 from supervisor.analysis.trace import read_trace
-from supervisor.ladder.escalation import default_policy
+from supervisor.ladder.default_policy import default_policy
 from supervisor.pipeline import Pipeline
 from supervisor.records import StepRecord
 from supervisor.settings import RunSettings

@@ -182,7 +182,8 @@ class Decision:
         onset_step: rollback must go to before this step.
         dry_run: policy `observe_only`: say it, do not do it.
         lr_limit: for `limit_lr`: the highest learning rate that is allowed; NaN for none.
-        source: who chose it: ``policy``, or ``case library`` when it helped in similar cases.
+        source: who chose it: ``policy``, ``case library`` when it helped in similar cases, or
+            ``order`` for what the parent ordered for this attempt.
     """
 
     step: int

@@ -8,7 +8,7 @@ import pytest
 
 from supervisor.detectors.base import Detector
 from supervisor.errors import ConfigError
-from supervisor.ladder.escalation import default_policy
+from supervisor.ladder.default_policy import default_policy
 from supervisor.pipeline import Judgement, Pipeline
 from supervisor.records import ActionResult, Alert, StepRecord
 from supervisor.settings import RunSettings

@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks.rules import RULES
 from benchmarks.scorecard.labelled_run import LabelledRun
-from supervisor.ladder.escalation import default_policy
+from supervisor.ladder.default_policy import default_policy
 from supervisor.pipeline import Pipeline
 from supervisor.prediction.calibration import weigh
 from supervisor.settings import RunSettings

@@ -12,18 +12,10 @@ from supervisor.ladder.budget import Budget
 from supervisor.ladder.false_start import LAST_STEP, FalseStart
 from supervisor.ladder.guard import CERTAIN, Guard, Verdict
 from supervisor.ladder.rate_leap import RateLeap
+from supervisor.ladder.rungs import FREE, Rungs
 from supervisor.ladder.treatments import Treatments
 from supervisor.records import ActionResult, Alert, Cause, CrashRisk, Decision, StepRecord
-from supervisor.settings import PolicySettings, RungSettings
-
-FREE = frozenset({"checkpoint"})
-"""Actions that change nothing of the training's course: no budget, a cooldown of their own."""
-
-LAST_RESORTS = frozenset({"restart", "stop"})
-"""Actions that are reached by escalation only."""
-
-MAX_REPEATS = 2
-"""A treatment that did not help twice is not tried a third time if a rollback is at hand."""
+from supervisor.settings import PolicySettings
 
 LIMIT_TOLERANCE = 1.05
 """A limit on the learning rate is not needed any more when the script's own lies this close."""
@@ -34,22 +26,6 @@ MAX_REFUSED_STARTS = 3
 GUARD_RUNG = -1
 UNDO_RUNG = -2
 LONG_AGO = -(10**9)
-
-
-def default_rungs() -> list[RungSettings]:
-    """The rungs of REQUIREMENTS K11."""
-    return [
-        RungSettings(at=0.3, actions=["checkpoint"]),
-        RungSettings(at=0.5, actions=["cut_lr", "tighten_clip"]),
-        RungSettings(at=0.7, actions=["fp32_fallback"], causes=["loss_scale", "nonfinite"]),
-        RungSettings(at=0.7, actions=["rollback"]),
-        RungSettings(at=0.9, actions=["restart"]),
-    ]
-
-
-def default_policy() -> PolicySettings:
-    """A policy with the default rungs, for code that has no policy file at hand."""
-    return PolicySettings(rungs=default_rungs())
 
 
 class EscalationLadder:
@@ -70,6 +46,7 @@ class EscalationLadder:
     def __init__(self, policy: PolicySettings) -> None:
         self.policy = policy
         self._guard = Guard(policy.guard)
+        self._rungs = Rungs(policy)
         self._treatments = Treatments(policy)
         self._budget = Budget(policy.budget)
         self._advice = Advice(policy)
@@ -82,10 +59,7 @@ class EscalationLadder:
         self._tick = 0
         self._treated_at = LONG_AGO
         self._checkpoint_at = LONG_AGO
-        self._tried: list[int] = []
-        self._tried_by_cause: dict[str, int] = {}
         self._rolled_back = False
-        self._repeats = 0
         self._restarts = 0
         self._stopped = False
         self._refused_starts = 0
@@ -244,12 +218,12 @@ class EscalationLadder:
         """Numbers that leave their format twice, and a policy that has the remedy untried."""
         if risk.cause is not Cause.NONFINITE or self._is_fp32:
             return False
-        offered = self._rung_with("fp32_fallback", Cause.NONFINITE) is not None
+        offered = self._rungs.with_action("fp32_fallback", Cause.NONFINITE) is not None
         return offered and "fp32_fallback" not in self.active
 
     def _last_resort(self, record: StepRecord, risk: CrashRisk) -> Decision:
         """Restart once, if the policy has such a rung, then stop."""
-        index = self._rung_with("restart")
+        index = self._rungs.with_action("restart")
         if index is not None and self._restarts == 0:
             self._restarts += 1
             return self._decide(record, risk, ("restart",), index)
@@ -259,18 +233,18 @@ class EscalationLadder:
     # -- rungs ------------------------------------------------------------------------------------
 
     def _climb(self, record: StepRecord, risk: CrashRisk, advice: Sequence[str]) -> Decision | None:
-        rungs = self.policy.rungs
+        rungs = self._rungs
         if self.policy.by_cause.get(risk.cause.value) == []:
             return None  # report only
-        fitting = [i for i, rung in enumerate(rungs) if _fits(rung, risk)]
-        if not fitting and not self._own_list(risk):
+        fitting = rungs.fitting(risk)
+        if not fitting and not rungs.own_list(risk):
             return None
-        treating = [i for i in fitting if not FREE.issuperset(rungs[i].actions)]
+        treating = [i for i in fitting if not rungs.is_free(i)]
         ready = self._tick - self._treated_at >= self.policy.cooldown_steps
         # Milder help may not delay what certain trouble needs: half a window may be all there is.
         urgent = risk.probability >= CERTAIN and not (self._rolled_back or self._restarts)
         ready = ready or (urgent and not self._budget.is_spent)
-        if ready and (treating or self._own_list(risk)):
+        if ready and (treating or rungs.own_list(risk)):
             advised = self._advised(record, risk, advice)
             decision = advised or self._treat(record, risk, treating)
             if decision is not None:
@@ -283,14 +257,7 @@ class EscalationLadder:
         if not free or self._tick - self._checkpoint_at < self.policy.cooldown_steps:
             return None
         self._checkpoint_at = self._tick
-        return self._decide(record, risk, tuple(self.policy.rungs[free[-1]].actions), free[-1])
-
-    def _own_list(self, risk: CrashRisk) -> list[str]:
-        """Actions that the policy prefers for this cause and that were not tried yet."""
-        if risk.probability < self.policy.alarm_threshold:
-            return []
-        own = list(self.policy.by_cause.get(risk.cause.value, []))
-        return own[self._tried_by_cause.get(risk.cause.value, 0) :]
+        return self._decide(record, risk, self._rungs.actions(free[-1]), free[-1])
 
     def _advised(
         self, record: StepRecord, risk: CrashRisk, advice: Sequence[str]
@@ -302,11 +269,11 @@ class EscalationLadder:
         name = self._advice.choose(advice, risk.cause, only=("rollback",) if certain else None)
         if name is None:
             return None
-        rung, cause = self._rung_with(name, risk.cause), risk.cause.value
-        if rung is not None and self.policy.rungs[rung].actions == [name]:
-            self._tried.append(rung)
-        if self._own_list(risk)[:1] == [name]:
-            self._tried_by_cause[cause] = self._tried_by_cause.get(cause, 0) + 1
+        rung = self._rungs.with_action(name, risk.cause)
+        if rung is not None and self._rungs.actions(rung) == (name,):
+            self._rungs.take(rung)
+        if self._rungs.own_list(risk)[:1] == [name]:
+            self._rungs.take_own(risk.cause)
         decision = self._treat_with(record, risk, (name,), 0 if rung is None else rung)
         if name not in decision.actions:
             return decision  # no budget is left for it
@@ -314,44 +281,24 @@ class EscalationLadder:
         return replace(decision, reason=reason, source="case library")
 
     def _treat(self, record: StepRecord, risk: CrashRisk, fitting: list[int]) -> Decision | None:
-        own = self._own_list(risk)
+        own = self._rungs.own_list(risk)
         if own and not (risk.probability >= CERTAIN and "rollback" in own[1:]):
-            self._tried_by_cause[risk.cause.value] = (
-                self._tried_by_cause.get(risk.cause.value, 0) + 1
-            )
+            self._rungs.take_own(risk.cause)
             return self._treat_with(record, risk, (own[0],), fitting[0] if fitting else 0)
-        index = self._choose(risk, fitting)
+        index = self._rungs.next(risk, fitting, rolled_back=self._rolled_back)
         if index is None:
             return self._repeat(record, risk, fitting)
-        self._tried.append(index)
-        return self._treat_with(record, risk, tuple(self.policy.rungs[index].actions), index)
-
-    def _choose(self, risk: CrashRisk, fitting: list[int]) -> int | None:
-        """The rung to try next: the mildest, or the one that rolls back when trouble is certain."""
-        rungs = self.policy.rungs
-        rollback = self._rung_with("rollback")
-        fresh = [i for i in fitting if i not in self._tried]
-        if not self._rolled_back and rollback is not None and rollback not in self._tried:
-            fresh = [i for i in fresh if not LAST_RESORTS.intersection(rungs[i].actions)]
-            if risk.probability >= CERTAIN and rollback in fresh:
-                return rollback
-        fresh = [i for i in fresh if not LAST_RESORTS.intersection(rungs[i].actions)] or fresh
-        return fresh[0] if fresh else None
+        self._rungs.take(index)
+        return self._treat_with(record, risk, self._rungs.actions(index), index)
 
     def _repeat(self, record: StepRecord, risk: CrashRisk, fitting: list[int]) -> Decision | None:
         """Every rung that applies was tried, and was given time: again, then the next stronger."""
         if not fitting or self._tick - self._treated_at < self.policy.verify_steps:
             return None
-        self._repeats += 1
-        rungs = self.policy.rungs
-        strongest = [i for i in fitting if not LAST_RESORTS.intersection(rungs[i].actions)]
-        if not strongest:
+        index = self._rungs.repeat(fitting)
+        if index is None:
             return self._last_resort(record, risk)
-        index = strongest[-1]
-        rollback = self._rung_with("rollback")
-        if self._repeats >= MAX_REPEATS and rollback is not None:
-            index = max(index, rollback)
-        return self._treat_with(record, risk, tuple(rungs[index].actions), index)
+        return self._treat_with(record, risk, self._rungs.actions(index), index)
 
     def _treat_with(
         self, record: StepRecord, risk: CrashRisk, actions: tuple[str, ...], rung: int
@@ -372,11 +319,9 @@ class EscalationLadder:
     # -- stepping down ----------------------------------------------------------------------------
 
     def _end_episode(self) -> None:
-        self._tried = []
-        self._tried_by_cause = {}
+        self._rungs.forget()
         self._advice.forget()
         self._rolled_back = False
-        self._repeats = 0
         self._budget.rollbacks = 0
 
     def _step_down(self, record: StepRecord, risk: CrashRisk) -> Decision | None:
@@ -404,14 +349,6 @@ class EscalationLadder:
 
     # -- common -----------------------------------------------------------------------------------
 
-    def _rung_with(self, action: str, cause: Cause | None = None) -> int | None:
-        """The lowest rung that has `action`; with a cause, of those for it."""
-        for index, rung in enumerate(self.policy.rungs):
-            fits = cause is None or not rung.causes or cause.value in rung.causes
-            if fits and action in rung.actions:
-                return index
-        return None
-
     def _decide(
         self, record: StepRecord, risk: CrashRisk, actions: tuple[str, ...], rung: int
     ) -> Decision:
@@ -435,17 +372,15 @@ class EscalationLadder:
     def state_dict(self) -> dict[str, Any]:
         """JSON-able; an equal ladder goes on from it bit for bit."""
         return {
+            **self._rungs.state_dict(),
             "guard": self._guard.state_dict(),
             "treatments": self._treatments.state_dict(),
             "budget": self._budget.state_dict(),
             "tick": self._tick,
             "treated_at": self._treated_at,
             "checkpoint_at": self._checkpoint_at,
-            "tried": list(self._tried),
-            "tried_by_cause": dict(self._tried_by_cause),
             "advice": self._advice.state_dict(),
             "rolled_back": self._rolled_back,
-            "repeats": self._repeats,
             "restarts": self._restarts,
             "stopped": self._stopped,
             "false_start": self._false_start.state_dict(),
@@ -457,6 +392,7 @@ class EscalationLadder:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._rungs.load_state_dict(state)
         self._guard.load_state_dict(state["guard"])
         if "rate_leap" in state:
             self._false_start.load_state_dict(state["false_start"])
@@ -470,14 +406,7 @@ class EscalationLadder:
         self._tick = int(state["tick"])
         self._treated_at = int(state["treated_at"])
         self._checkpoint_at = int(state["checkpoint_at"])
-        self._tried = list(state["tried"])
-        self._tried_by_cause = dict(state["tried_by_cause"])
         self._advice.load_state_dict(state["advice"])
         self._rolled_back = bool(state["rolled_back"])
-        self._repeats = int(state["repeats"])
         self._restarts = int(state["restarts"])
         self._stopped = bool(state["stopped"])
-
-
-def _fits(rung: RungSettings, risk: CrashRisk) -> bool:
-    return risk.probability >= rung.at and (not rung.causes or risk.cause.value in rung.causes)

@@ -9,7 +9,7 @@ from supervisor.analysis.backtest import AlarmEdge, backtest
 from supervisor.analysis.backtest_plot import plot_backtest
 from supervisor.analysis.trace import read_trace
 from supervisor.errors import UsageError
-from supervisor.ladder.escalation import default_policy
+from supervisor.ladder.default_policy import default_policy
 from supervisor.settings import RunSettings
 from supervisor.testing import synthetic_run
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.ladder.escalation import EscalationLadder, default_policy
+from supervisor.ladder.default_policy import default_policy
+from supervisor.ladder.escalation import EscalationLadder
 from supervisor.records import (
     NAN,
     ActionResult,

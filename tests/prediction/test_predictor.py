@@ -9,7 +9,7 @@ import pytest
 
 from supervisor.analysis.backtest import backtest_records
 from supervisor.analysis.trace import read_trace
-from supervisor.ladder.escalation import default_policy
+from supervisor.ladder.default_policy import default_policy
 from supervisor.predictor import CrashPredictor
 from supervisor.records import Cause, CrashRisk, StepRecord
 from supervisor.settings import RunSettings

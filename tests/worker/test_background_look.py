@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from supervisor.ladder.escalation import default_policy
+from supervisor.ladder.default_policy import default_policy
 from supervisor.pipeline import Judgement, Pipeline
 from supervisor.records import StepRecord
 from supervisor.settings import RunSettings

@@ -1,0 +1,121 @@
+"""The rungs of a policy, and which of them were tried in this episode of trouble."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from supervisor.ladder.guard import CERTAIN
+from supervisor.records import Cause, CrashRisk
+from supervisor.settings import PolicySettings, RungSettings
+
+FREE = frozenset({"checkpoint"})
+"""Actions that change nothing of the training's course: no budget, a cooldown of their own."""
+
+LAST_RESORTS = frozenset({"restart", "stop"})
+"""Actions that are reached by escalation only."""
+
+MAX_REPEATS = 2
+"""A treatment that did not help twice is not tried a third time if a rollback is at hand."""
+
+
+class Rungs:
+    """Chooses the rung to try next; what an episode has tried is forgotten when it ends.
+
+    Rungs are named by their index in the policy, the mildest first.
+    """
+
+    def __init__(self, policy: PolicySettings) -> None:
+        self._policy = policy
+        self._tried: list[int] = []
+        self._tried_by_cause: dict[str, int] = {}
+        self._repeats = 0
+
+    def forget(self) -> None:
+        """The episode is over."""
+        self._tried = []
+        self._tried_by_cause = {}
+        self._repeats = 0
+
+    def actions(self, index: int) -> tuple[str, ...]:
+        return tuple(self._policy.rungs[index].actions)
+
+    def fitting(self, risk: CrashRisk) -> list[int]:
+        """Those that apply at this risk and cause."""
+        return [i for i, rung in enumerate(self._policy.rungs) if _fits(rung, risk)]
+
+    def is_free(self, index: int) -> bool:
+        """Whether it changes nothing of the training's course."""
+        return FREE.issuperset(self._policy.rungs[index].actions)
+
+    def with_action(self, action: str, cause: Cause | None = None) -> int | None:
+        """The lowest rung that has `action`; with a cause, of those for it."""
+        for index, rung in enumerate(self._policy.rungs):
+            fits = cause is None or not rung.causes or cause.value in rung.causes
+            if fits and action in rung.actions:
+                return index
+        return None
+
+    def own_list(self, risk: CrashRisk) -> list[str]:
+        """Actions that the policy prefers for this cause and that were not tried yet."""
+        if risk.probability < self._policy.alarm_threshold:
+            return []
+        own = list(self._policy.by_cause.get(risk.cause.value, []))
+        return own[self._tried_by_cause.get(risk.cause.value, 0) :]
+
+    def take_own(self, cause: Cause) -> None:
+        """The first of `own_list` is being tried."""
+        self._tried_by_cause[cause.value] = self._tried_by_cause.get(cause.value, 0) + 1
+
+    def take(self, index: int) -> None:
+        """That rung is being tried."""
+        self._tried.append(index)
+
+    def next(self, risk: CrashRisk, fitting: list[int], *, rolled_back: bool) -> int | None:
+        """The mildest not yet tried, or the one that rolls back when trouble is certain.
+
+        Args:
+            risk: of this step.
+            fitting: the rungs to choose from.
+            rolled_back: a rollback was tried in this episode: the last resorts may be.
+        """
+        rollback = self.with_action("rollback")
+        fresh = [i for i in fitting if i not in self._tried]
+        milder = [i for i in fresh if not self._is_last_resort(i)]
+        if not rolled_back and rollback is not None and rollback not in self._tried:
+            if risk.probability >= CERTAIN and rollback in milder:
+                return rollback
+            fresh = milder
+        fresh = milder or fresh
+        return fresh[0] if fresh else None
+
+    def repeat(self, fitting: list[int]) -> int | None:
+        """All were tried: the strongest again, then the next stronger; None where only last
+        resorts are left."""
+        self._repeats += 1
+        milder = [i for i in fitting if not self._is_last_resort(i)]
+        if not milder:
+            return None
+        rollback = self.with_action("rollback")
+        if self._repeats >= MAX_REPEATS and rollback is not None:
+            return max(milder[-1], rollback)
+        return milder[-1]
+
+    def _is_last_resort(self, index: int) -> bool:
+        return not LAST_RESORTS.isdisjoint(self._policy.rungs[index].actions)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "tried": list(self._tried),
+            "tried_by_cause": dict(self._tried_by_cause),
+            "repeats": self._repeats,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._tried = list(state["tried"])
+        self._tried_by_cause = dict(state["tried_by_cause"])
+        self._repeats = int(state["repeats"])
+
+
+def _fits(rung: RungSettings, risk: CrashRisk) -> bool:
+    return risk.probability >= rung.at and (not rung.causes or risk.cause.value in rung.causes)
