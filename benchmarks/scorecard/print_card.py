@@ -10,6 +10,10 @@ def print_card(split: str, figures: dict[str, Any]) -> None:
     ours = next(iter(figures["judges"].values()))
     print(f"\n## {split}: {figures['runs']} runs ({labels}), {ours['healthy_steps']} healthy steps")
     _print_judges(figures["judges"])
+    print(
+        f"\nof {ours['crashes_over_100_steps']} crashes that take 100 steps or more "
+        f"{ours['of_these_found_100_ahead']} are found 100 steps before their peak"
+    )
     for name in ("warnings", "warnings_with_adam_rms"):
         warned = figures[name]
         print(

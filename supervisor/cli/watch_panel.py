@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import islice
 
 from rich.console import Group, RenderableType
 from rich.panel import Panel
@@ -12,6 +13,8 @@ from rich.text import Text
 
 from supervisor.cli.watch_view import WatchView
 
+MAX_OBSERVED = 30
+"""Values that a usual window has room for."""
 BARS = "▁▂▃▄▅▆▇█"
 NONFINITE = "×"
 WIDTH = 60
@@ -73,8 +76,11 @@ def _figures(view: WatchView) -> RenderableType:
         "learning rate": _known(record.lr),
         "loss scale": _known(record.loss_scale),
         "step time": _known(record.step_time_s * 1000, " ms"),
-        **{name: _number(value) for name, value in view.observed.items()},
+        **{name: _number(value) for name, value in islice(view.observed.items(), MAX_OBSERVED)},
     }
+    left_out = len(view.observed) - MAX_OBSERVED
+    if left_out > 0:
+        cells["further values"] = str(left_out)
     cells = {name: value for name, value in cells.items() if value}
     items = list(cells.items())
     for index in range(0, len(items), 3):

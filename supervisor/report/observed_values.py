@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from supervisor.storage.rundir import RunDirectory
 from supervisor.storage.step_rows import OBSERVED_SHIFT
 
 COLUMNS = 3
+MAX_PANELS = 48
+"""More are in the table alone: the picture would be too tall to look at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +84,8 @@ def sum_up(courses: dict[str, Course]) -> tuple[ObservedValue, ...]:
 
 def draw_courses(figure: Any, courses: dict[str, Course]) -> bool:
     """Draws one small panel for each value; returns False when there is nothing to draw."""
-    drawn = {name: course for name, course in courses.items() if len(course[0]) > 1}
+    curves = (item for item in courses.items() if len(item[1][0]) > 1)
+    drawn = dict(islice(curves, MAX_PANELS))
     if not drawn:
         return False
     lines = -(-len(drawn) // COLUMNS)

@@ -39,6 +39,12 @@ FIGURES = (
 what the script gives then has room, too, and is read fastest there."""
 
 
+COMPILED = (
+    "with torch.compile forwards are not looked at: no activations, attention, dead units or "
+    "latents, but what supervisor.observe gives"
+)
+
+
 class Probes:
     """Activations, attention, Adam's update and each layer's gradient, at some of the steps.
 
@@ -69,6 +75,7 @@ class Probes:
         self._warn = warn
         self._update_pace, self._forward_pace = Pace(share, every), Pace(share, every)
         self._update, self._forward = UpdateLook(), ForwardLook()
+        self._is_compiled = False
         self._take_off: Callable[[], None] | None = None
         self._cost_s = 0.0
         self._waited_s = self._begun = 0.0
@@ -83,6 +90,7 @@ class Probes:
         self._cost_s = 0.0
         if step >= self._forward_pace.next_step:
             if _has_compiled():
+                self._is_compiled = True
                 self._forward_pace.next_step = math.inf
                 return
             try:
@@ -155,7 +163,8 @@ class Probes:
         elapsed = time.perf_counter() - self._started
         spent = self._update_pace.spent_s + self._forward_pace.spent_s
         looks = self._update_pace.looks + self._forward_pace.looks
-        if looks:
+        unseen = f"; {COMPILED}" if self._is_compiled else ""
+        if looks or unseen:
             share = spent / elapsed if elapsed > 0 else 0.0
             self._journal.write(
                 "state_found",
@@ -164,7 +173,8 @@ class Probes:
                 forwards=self._forward_pace.looks,
                 cost_s=spent,
                 overhead=share,
-                detail=f"{looks} looks inside the model took {share:.2%} of the time",
+                compiled=self._is_compiled,
+                detail=f"{looks} looks inside the model took {share:.2%} of the time{unseen}",
             )
 
     # --- what the patched functions tell -----------------------------------------------------
