@@ -38,6 +38,7 @@ from supervisor.worker.monitor import Monitor
 from supervisor.worker.ordered_treatments import OrderedTreatments
 from supervisor.worker.probes.probes import Probes
 from supervisor.worker.recording import Recording
+from supervisor.worker.replayed_files import ReplayedFiles
 from supervisor.worker.sample_guard import SampleGuard
 from supervisor.worker.script_use import ScriptUse
 from supervisor.worker.shield import Shield
@@ -141,6 +142,7 @@ class Parts:
             self.rundir.root / "appended.json",
             begins_again=self.attempt > 1 and self.start is None,
         )
+        self.replayed_files = ReplayedFiles()
 
     def _build_judgement(self) -> None:
         advisor = CaseAdvisor(load_memory(self.rundir)) if self.policy.case_library else None

@@ -1,8 +1,8 @@
 """The patches that keep the script's own files right when its loop is replayed.
 
-A file that the script writes from its start is written again with the same content, because every
+A text that the script writes from its start is written again with the same content, because every
 value it prints is replayed. Two kinds need help: files opened for appending would get their lines
-twice, and `torch.save` would store weights that the replay does not have.
+twice, and binary files (checkpoints, arrays, pictures) would hold what an untrained model gives.
 """
 
 from __future__ import annotations
@@ -10,23 +10,37 @@ from __future__ import annotations
 import builtins
 import contextlib
 import functools
+import importlib.util
 import io
 import os
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from supervisor.worker.file_sizes import FileSizes
 from supervisor.worker.instrument import Seen
+from supervisor.worker.replayed_files import ReplayedFiles
 
 
-def watch_files(session: Seen, sizes: FileSizes) -> None:
-    """Patches `open` (appending only) and `torch.save`. Called once, after `instrument`."""
-    _patch_append(session, sizes)
-    _patch_save(session)
+def watch_files(session: Seen, sizes: FileSizes, replayed: ReplayedFiles) -> None:
+    """Patches `open` for files that are not just read, and `torch.save`.
+
+    Called once, after `instrument`.
+    """
+    _patch_open(session, sizes, replayed)
+    _patch_save(session, replayed)
 
 
-def _patch_append(session: Seen, sizes: FileSizes) -> None:
+def watch_replayed_files(session: Seen, replayed: ReplayedFiles) -> None:
+    """Patches the ways to write and rename files that only a replay must see."""
+    for name in ("rename", "replace"):
+        _patch_rename(session, replayed, name)
+    if importlib.util.find_spec("safetensors") is not None:
+        _patch_safetensors(session, replayed)
+
+
+def _patch_open(session: Seen, sizes: FileSizes, replayed: ReplayedFiles) -> None:
     original = builtins.open
     switch = session.switch
 
@@ -36,13 +50,23 @@ def _patch_append(session: Seen, sizes: FileSizes) -> None:
         if appending and switch.is_ours() and isinstance(file, (str, os.PathLike)):
             with contextlib.suppress(OSError):  # the script's own call will tell, if need be
                 sizes.opened(os.fspath(file), replaying=switch.replaying)
+        if switch.replaying and _writes_binary(file, mode) and switch.is_ours():
+            with contextlib.suppress(OSError):
+                kept = replayed.opened(file, mode, original)
+                if kept is not None:
+                    return kept
         return original(file, mode, *args, **kwargs)
 
     builtins.open = open_
     io.open = open_  # pathlib's way
 
 
-def _patch_save(session: Seen) -> None:
+def _writes_binary(file: Any, mode: Any) -> bool:
+    path = isinstance(file, (str, os.PathLike))
+    return path and isinstance(mode, str) and "w" in mode and "b" in mode
+
+
+def _patch_save(session: Seen, replayed: ReplayedFiles) -> None:
     original = torch.save
     switch = session.switch
 
@@ -50,8 +74,8 @@ def _patch_save(session: Seen) -> None:
     def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
         if not switch.is_ours():
             return original(obj, f, *args, **kwargs)
-        if switch.replaying and isinstance(f, (str, os.PathLike)) and os.path.exists(f):
-            return None  # what lies there is at least as new as what would be written
+        if switch.replaying and isinstance(f, (str, os.PathLike)) and replayed.keeps(f):
+            return None
         switch.depth += 1  # what `torch.save` reads from tensors decides nothing
         try:
             return original(obj, f, *args, **kwargs)
@@ -59,3 +83,33 @@ def _patch_save(session: Seen) -> None:
             switch.depth -= 1
 
     torch.save = save
+
+
+def _patch_rename(session: Seen, replayed: ReplayedFiles, name: str) -> None:
+    original: Callable[..., None] = getattr(os, name)
+    switch = session.switch
+
+    @functools.wraps(original)
+    def rename(src: Any, dst: Any, **kwargs: Any) -> None:
+        if switch.replaying and switch.is_ours() and not kwargs:
+            with contextlib.suppress(OSError, TypeError):
+                if replayed.renamed(os.fsdecode(src), os.fsdecode(dst)):
+                    return
+        original(src, dst, **kwargs)
+
+    setattr(os, name, rename)
+
+
+def _patch_safetensors(session: Seen, replayed: ReplayedFiles) -> None:
+    """Its files are written outside of Python, by the function under all of its others."""
+    library: Any = importlib.import_module("safetensors.torch")
+    original: Callable[..., Any] = library.serialize_file
+    switch = session.switch
+
+    @functools.wraps(original)
+    def serialize_file(tensors: Any, filename: Any, *args: Any, **kwargs: Any) -> Any:
+        if switch.replaying and switch.is_ours() and replayed.keeps(filename):
+            return None
+        return original(tensors, filename, *args, **kwargs)
+
+    library.serialize_file = serialize_file

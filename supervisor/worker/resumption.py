@@ -138,6 +138,8 @@ class Resumption:
         finally:
             self.silence.end()
             parts.switch.replaying = False
+            with parts.shield("files that the replay held open"):
+                parts.replayed_files.end()
             self._training_goes_on()
         parts.tape_is_whole = disproof is None
         parts.ring.discard_after(step)

@@ -1,0 +1,95 @@
+"""Files that a fast-forward must not write: their content would be that of an untrained model."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable
+from typing import IO, Any
+
+
+class ReplayedFiles:
+    """Keeps what lies on the disk, which is at least as new, from what a replay would write.
+
+    What it writes into a file that exists goes to a nameless file of the same folder. A file that
+    is still open at the target belongs to the script's future: there, that content becomes the
+    file's, and the script's object goes on writing into it.
+    """
+
+    def __init__(self) -> None:
+        self._open: list[tuple[IO[bytes], str]] = []
+        self._created: set[str] = set()
+        self._kept: set[str] = set()
+
+    def keeps(self, path: str | os.PathLike[str]) -> bool:
+        """Asked before a whole file is written: whether to leave that out."""
+        name = os.path.abspath(os.fspath(path))
+        if os.path.exists(name) and name not in self._created:
+            self._kept.add(name)
+            return True
+        self._created.add(name)
+        return False
+
+    def opened(self, path: str | os.PathLike[str], mode: str, open_: Callable[..., Any]) -> Any:
+        """Opens a binary file for writing from its start; None if the script's own call should."""
+        name = os.path.abspath(os.fspath(path))
+        self._forget_closed()
+        if not _is_regular(name):
+            if not os.path.exists(name):
+                self._created.add(name)
+            return None
+        if name in self._created:
+            return None
+        self._kept.add(name)
+        file = open_(_nameless(os.path.dirname(name)), mode)
+        self._open.append((file, name))
+        return file
+
+    def renamed(self, source: str, target: str) -> bool:
+        """Asked before a rename: whether to leave it out, because the newer `target` would go."""
+        source, target = os.path.abspath(source), os.path.abspath(target)
+        if source not in self._created and source not in self._kept:
+            return False
+        if not _is_regular(target) or target in self._created:
+            self._created.add(target)
+            return False
+        self._kept.add(target)
+        if source in self._created or os.path.getsize(source) == 0:  # `mkstemp` made it
+            os.unlink(source)
+        return True
+
+    def end(self) -> None:
+        """The target is reached: files that are still open get their names."""
+        self._forget_closed()
+        for file, name in self._open:
+            file.flush()
+            descriptor, position = file.fileno(), os.lseek(file.fileno(), 0, os.SEEK_CUR)
+            real = os.open(name, os.O_RDWR | os.O_TRUNC)
+            with os.fdopen(os.dup(descriptor), "rb") as content, os.fdopen(os.dup(real), "wb") as f:
+                content.seek(0)
+                shutil.copyfileobj(content, f)
+            os.lseek(real, position, os.SEEK_SET)
+            os.dup2(real, descriptor, inheritable=False)
+            os.close(real)
+        self._open.clear()
+
+    def _forget_closed(self) -> None:
+        self._open = [(file, name) for file, name in self._open if not file.closed]
+
+
+def _is_regular(path: str) -> bool:
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)
+    except OSError:
+        return False
+
+
+def _nameless(folder: str) -> int:
+    try:
+        return os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o600)
+    except OSError:  # not every file system can
+        descriptor, name = tempfile.mkstemp(dir=folder)
+        os.unlink(name)
+        return descriptor

@@ -1,0 +1,53 @@
+"""The files that a script writes itself are those of plain python when its loop was replayed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.scenarios.loop_styles import script
+from tests.scenarios.runs import plain, supervised
+
+LOOP = """
+import os, pickle, shutil
+import numpy as np
+model = make_model(); optimizer = torch.optim.Adam(model.parameters(), lr=1e-2); best = 1e9
+log = open("log.bin", "wb")
+for step in range(24):
+    i = torch.randint(0, 96, (8,))
+    loss = F.mse_loss(model(X[i]), Y[i]); optimizer.zero_grad(); loss.backward(); optimizer.step()
+    log.write(b"%d %.9f;" % (step, loss.item()))
+    if step % 4 == 3:
+        weights = {k: v.clone() for k, v in model.state_dict().items()}
+        big = torch.cat([v.flatten() for v in weights.values()]).repeat(400)
+        np.save(f"weights_{step}.npy", big.numpy()); np.save("newest.npy", big.numpy())
+        with open("file.pkl", "wb") as f: pickle.dump(big.numpy(), f)
+        torch.save(big, "last.pt")
+        torch.save(big, "t.tmp"); os.replace("t.tmp", "atomic.pt")
+        if step == 7: shutil.copyfile("newest.npy", "best.npy")
+        if step > 3: os.replace("turn.npy", "turned.npy")
+        with open("turn.npy", "wb") as f: np.save(f, big.numpy())
+log.close()
+result = model.state_dict()
+"""
+
+
+def test_all_files_are_those_of_plain_python(tmp_path: Path) -> None:
+    prelude = script("weight average by hand").split("import copy")[0]
+    text = f"{prelude}{LOOP}torch.save(result, sys.argv[-1])\n"
+
+    expected = plain(tmp_path / "plain", text)
+    ended = supervised(
+        tmp_path / "killed",
+        text,
+        settings=("checkpoint.every_steps=6", "checkpoint.background=false"),
+        faults="[{kind: sigkill, step: 21}]",
+    )
+
+    assert (expected.returncode, ended.returncode) == (0, 0), ended.stderr
+    assert [e["exactness"] for e in ended.events("resumed")] == ["exact"]
+    assert _files(ended.folder) == _files(expected.folder)
+
+
+def _files(folder: Path) -> dict[str, int]:
+    wanted = (".npy", ".pkl", ".bin", ".pt")
+    return {p.name: hash(p.read_bytes()) for p in folder.iterdir() if p.suffix in wanted}

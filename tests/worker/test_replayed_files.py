@@ -1,0 +1,67 @@
+"""What a replay would write stays away from what lies on the disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from supervisor.worker.replayed_files import ReplayedFiles
+
+
+def test_a_file_that_exists_is_kept_and_a_new_one_may_be_written_again(tmp_path: Path) -> None:
+    replayed, old, new = ReplayedFiles(), tmp_path / "old.pt", tmp_path / "new.pt"
+    old.write_bytes(b"trained")
+
+    first = [replayed.keeps(old), replayed.keeps(new)]
+    new.write_bytes(b"untrained")
+
+    assert first == [True, False]
+    assert [replayed.keeps(old), replayed.keeps(new)] == [True, False]
+
+
+def test_what_is_written_and_closed_in_a_replay_is_lost(tmp_path: Path) -> None:
+    replayed, path = ReplayedFiles(), tmp_path / "picture.png"
+    path.write_bytes(b"trained")
+
+    with replayed.opened(path, "w+b", open) as file:
+        file.write(b"untrained")
+        file.seek(0)
+        assert file.read() == b"untrained"
+    replayed.end()
+
+    assert path.read_bytes() == b"trained"
+    assert [p.name for p in tmp_path.iterdir()] == ["picture.png"]
+
+
+def test_a_file_that_is_open_at_the_target_goes_on_under_its_name(tmp_path: Path) -> None:
+    replayed, path = ReplayedFiles(), tmp_path / "log.bin"
+    path.write_bytes(b"0123456789")
+
+    file = replayed.opened(path, "wb", open)
+    file.write(b"0123")
+    replayed.end()
+    file.write(b"45")
+    file.close()
+
+    assert path.read_bytes() == b"012345"
+
+
+def test_an_atomic_save_does_not_replace_the_newer_file(tmp_path: Path) -> None:
+    replayed, temporary, path = ReplayedFiles(), tmp_path / "a.tmp", tmp_path / "a.pt"
+    path.write_bytes(b"trained")
+
+    assert replayed.opened(temporary, "wb", open) is None
+    temporary.write_bytes(b"untrained")
+
+    assert replayed.renamed(str(temporary), str(path))
+    assert [p.name for p in tmp_path.iterdir()] == ["a.pt"]
+
+
+def test_files_that_change_their_names_in_turn_are_left_alone(tmp_path: Path) -> None:
+    replayed, last, previous = ReplayedFiles(), tmp_path / "last.pt", tmp_path / "previous.pt"
+    last.write_bytes(b"2")
+    previous.write_bytes(b"1")
+
+    assert replayed.keeps(last)
+    assert replayed.renamed(str(last), str(previous))
+
+    assert (last.read_bytes(), previous.read_bytes()) == (b"2", b"1")
