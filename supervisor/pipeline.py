@@ -10,6 +10,7 @@ from typing import Any
 from supervisor.detectors.base import Detector
 from supervisor.detectors.registry import build_detectors
 from supervisor.ladder.escalation import EscalationLadder
+from supervisor.ladder.treatments import Outcome
 from supervisor.predictor import CrashPredictor
 from supervisor.records import ActionResult, Alert, CrashRisk, Decision, StepRecord
 from supervisor.settings import PolicySettings, RunSettings
@@ -25,8 +26,7 @@ class Judgement:
         alerts: what the detectors had to say.
         risk: the predictor's probability with its reasons.
         decision: what is to be done, or None.
-        outcomes: treatments whose verification ended at this step: (name, step at which it was
-            applied, ``helped`` or ``failed``).
+        outcomes: of the treatments whose verification ended at this step.
         errors: detectors that raised and were switched off at this step, with the reason.
         is_decided: the ladder was asked.
     """
@@ -35,7 +35,7 @@ class Judgement:
     alerts: tuple[Alert, ...]
     risk: CrashRisk
     decision: Decision | None = None
-    outcomes: tuple[tuple[str, int, str], ...] = ()
+    outcomes: tuple[Outcome, ...] = ()
     errors: tuple[str, ...] = ()
     is_decided: bool = False
 

@@ -13,7 +13,7 @@ from supervisor.ladder.false_start import LAST_STEP, FalseStart
 from supervisor.ladder.guard import CERTAIN, Guard, Verdict
 from supervisor.ladder.rate_leap import RateLeap
 from supervisor.ladder.rungs import FREE, Rungs
-from supervisor.ladder.treatments import Treatments
+from supervisor.ladder.treatments import Outcome, Treatments
 from supervisor.records import ActionResult, Alert, Cause, CrashRisk, Decision, StepRecord
 from supervisor.settings import PolicySettings
 
@@ -52,7 +52,7 @@ class EscalationLadder:
         self._advice = Advice(policy)
         self._false_start = FalseStart()
         self._rate_leap = RateLeap()
-        self.outcomes: tuple[tuple[str, int, str], ...] = ()
+        self.outcomes: tuple[Outcome, ...] = ()
         self._begin()
 
     def _begin(self) -> None:
@@ -356,7 +356,9 @@ class EscalationLadder:
             self._treated_at = self._tick
             self._budget.spend()
         for name in actions:
-            self._treatments.begin(name, record.step, self._guard.loss)
+            self._treatments.begin(
+                name, record.step, self._guard.loss, cause=risk.cause.value, rung=rung
+            )
         return Decision(
             step=record.step,
             actions=actions,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from supervisor.detectors.statistics.robust_window import RobustWindow
 from supervisor.records import CrashRisk, StepRecord
@@ -34,6 +34,23 @@ class Trial:
     step: int
     due: int
     loss_limit: float
+    cause: str = ""
+    rung: int = 0
+
+
+class Outcome(NamedTuple):
+    """The receipt's second half: whether a treatment helped.
+
+    Attributes:
+        name, step, cause, rung: of the treatment, as when it was begun.
+        outcome: ``helped`` or ``failed``.
+    """
+
+    name: str
+    step: int
+    outcome: str
+    cause: str
+    rung: int
 
 
 class Treatments:
@@ -58,8 +75,8 @@ class Treatments:
         """Steps in a row with low risk, since the last treatment or undo at most."""
         return self._calm
 
-    def observe(self, record: StepRecord, risk: CrashRisk) -> tuple[tuple[str, int, str], ...]:
-        """Takes in a step; returns the outcomes that became known: (name, step, outcome)."""
+    def observe(self, record: StepRecord, risk: CrashRisk) -> tuple[Outcome, ...]:
+        """Takes in a step; returns the outcomes that became known."""
         self._tick += 1
         if record.loss_seen:
             self._recent.add(record.loss)
@@ -69,13 +86,13 @@ class Treatments:
         if not due:
             return ()
         self._trials = [trial for trial in self._trials if trial.due > self._tick]
-        return tuple((t.name, t.step, self._outcome(t, calm)) for t in due)
+        return tuple(Outcome(t.name, t.step, self._outcome(t, calm), t.cause, t.rung) for t in due)
 
     def _outcome(self, trial: Trial, calm: bool) -> str:
         back = not len(self._recent) or not self._recent.median > trial.loss_limit
         return "helped" if calm and back else "failed"
 
-    def begin(self, name: str, step: int, before: RobustWindow) -> None:
+    def begin(self, name: str, step: int, before: RobustWindow, *, cause: str, rung: int) -> None:
         """A treatment is applied at `step`; `before` holds the losses before the trouble."""
         steps = self.policy.verify_steps
         if name == "skip_update":
@@ -90,7 +107,14 @@ class Treatments:
             )
         if name not in ("checkpoint", "restart", "stop"):
             self._trials.append(
-                Trial(name=name, step=step, due=self._tick + steps, loss_limit=limit)
+                Trial(
+                    name=name,
+                    step=step,
+                    due=self._tick + steps,
+                    loss_limit=limit,
+                    cause=cause,
+                    rung=rung,
+                )
             )
         if name in ONE_OFF:
             return

@@ -13,6 +13,7 @@ from supervisor.parent.hang import HangEvidence
 from supervisor.parent.launch import LaunchSpec
 from supervisor.parent.outcome import Outcome, RunResult
 from supervisor.parent.report_process import write_report_apart
+from supervisor.parent.restart_receipt import RestartReceipt
 from supervisor.parent.restarts import Verdict
 from supervisor.parent.run_file import RunFile
 from supervisor.parent.summary import Teller, closing_lines, describe_exit, describe_next
@@ -35,6 +36,7 @@ class Chronicle:
         self._teller = Teller(quiet=spec.quiet)
         self._run_file = RunFile(rundir, spec)
         self._first_attempt = 1
+        self._restart = RestartReceipt(journal.write, spec.policy.verify_steps)
 
     def begin(self, attempt: int) -> None:
         """The run, or its continuation from `attempt` on, begins."""
@@ -77,6 +79,7 @@ class Chronicle:
         Warnings that the worker marked ``aloud`` are told at the terminal too.
         """
         events = self._journal.merge()
+        self._restart.saw(events)
         for event in events:
             if event.get("kind") == "warning" and event.get("aloud"):
                 self._teller.say(f"warning: {event.get('message')}")
@@ -127,6 +130,7 @@ class Chronicle:
             retry=worker_exit.retry,
             **fields,
         )
+        self._restart.worker_exited(attempt, worker_exit)
         if worker_exit.retry:
             self._teller.say(describe_exit(attempt, worker_exit))
 

@@ -23,7 +23,7 @@ def build_interventions(material: Material) -> tuple[Intervention, ...]:
     acted = {_place(event, str(event.get("name"))) for event in actions}
     found = []
     for event in material.of_kind("action", *_ALSO):
-        name = _ALSO.get(str(event.get("kind"))) or str(event.get("name") or "unnamed")
+        name = str(event.get("name") or _ALSO.get(str(event.get("kind"))) or "unnamed")
         if event.get("kind") != "action" and _place(event, name) in acted:
             continue
         if is_verdict(event):

@@ -151,6 +151,8 @@ def _rollback(event: dict[str, Any]) -> tuple[str, str]:
     source = integer(event.get("from_step"))
     source = integer(event.get("step")) if source is None else source
     target = show(integer(event.get("to_step")))
+    if event.get("name") == "back_to_start":
+        return "warn", f"Back from step {show(source)} to the untrained weights."
     return "warn", f"Rolled back from step {show(source)} to the state of step {target}."
 
 

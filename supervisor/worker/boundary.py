@@ -51,6 +51,7 @@ class Boundary:
         steps_recorded: Callable[[], int],
         grads_matter: Callable[[], bool],
         controls_state: Callable[[], dict[str, Any]],
+        loss_under_way: Callable[[], float | None],
     ) -> None:
         self.leave: tuple[str, str] | None = None
         self.trail: Trail | None = None
@@ -67,6 +68,7 @@ class Boundary:
         self._steps_recorded = steps_recorded
         self._grads_matter = grads_matter
         self._controls_state = controls_state
+        self._loss_under_way = loss_under_way
         self._next_snapshot = 1.0 if settings.snapshot.enabled else math.inf
         last = settings.stop_after_steps
         self._last_step = math.inf if last is None else last
@@ -160,6 +162,7 @@ class Boundary:
             "steps_recorded": self._steps_recorded(),
             "pipeline": self._clinic.pipeline.state_dict(),
             "controls": self._controls_state(),
+            "loss_under_way": self._loss_under_way(),
             "held_left_out": self._held.left_out,
             "risk": self._clinic.risk,
         }

@@ -156,16 +156,16 @@ class Clinic:
         if judgement.alerts:
             self._tell_alerts(record, judgement.alerts)
         self._tell_risk(judgement)
-        for name, step, outcome in judgement.outcomes:
+        for found in judgement.outcomes:
             self._journal.write(
                 "action",
                 step=record.step,
-                name=name,
-                rung=None,
-                cause=None,
+                name=found.name,
+                rung=found.rung,
+                cause=found.cause,
                 cost_s=0.0,
-                outcome=outcome,
-                applied_at=step,
+                outcome=found.outcome,
+                applied_at=found.step,
                 phase="verified",
             )
         decision = judgement.decision
@@ -305,6 +305,7 @@ class Clinic:
                 from_step=decision.step,
                 to_step=result.to_step,
                 cause=decision.cause.value,
+                name=result.name,
                 before_step=self._boundary_step,
             )
 

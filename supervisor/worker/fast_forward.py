@@ -74,9 +74,15 @@ class FastForward(Moments):
         self._unhide: Callable[[], None] | None = None
         self._zero_grads: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
 
-    def hand_over(self, probe: StepProbe) -> None:
+    def hand_over(self, probe: StepProbe, loss: float | None) -> None:
         """Gives the live probe what was seen of the step under way before its boundary: the first
-        batch, and what a second optimizer did behind the lead's update."""
+        batch, and what a second optimizer did behind the lead's update.
+
+        Args:
+            loss: that part of the step's loss, from the checkpoint; a replay computes none.
+        """
+        if loss is not None:
+            probe.loss, probe.loss_seen = loss, True
         probe.signature = self._probe.signature
         probe.backward_calls = self._probe.backward_calls
         probe.forward_calls = self._probe.forward_calls

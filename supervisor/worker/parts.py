@@ -188,6 +188,9 @@ class Parts:
             steps_recorded=lambda: self.recorder.rows,
             grads_matter=lambda: self.monitor.grads_matter,
             controls_state=self.controls.state_dict,
+            loss_under_way=lambda: (
+                self.monitor.probe.loss if self.monitor.probe.loss_seen else None
+            ),
         )
         self.updates = UpdateControls(self.controls, self._update_skipped)
         self.updates.skip_steps = frozenset(self.order.skip_steps)

@@ -146,10 +146,12 @@ class Resumption:
         parts.ordered.be_careful()
         parts.monitor.continue_at(step, self._replay.clock)
         probe = parts.monitor.probe
-        self._replay.hand_over(probe)
+        loss = start.checkpoint.meta.get("loss_under_way")
+        self._replay.hand_over(probe, None if loss is None else float(loss))
         probe.announced = self._announced_at == step
         parts.boundary.continue_at(step, set(start.state.get("held", {})))
-        if not (reasons or parts.order.fp32 or probe.backward_calls):  # its loss has begun
+        is_whole = probe.loss_seen or not probe.backward_calls
+        if is_whole and not (reasons or parts.order.fp32):
             self._expect_the_same_loss(start.checkpoint)
         parts.journal.write(
             "resumed",

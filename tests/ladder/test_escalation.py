@@ -59,7 +59,7 @@ class Course:
                 step=self.step, probability=risk, cause=cause, onset_step=self.step if risk else -1
             )
             decision = self.ladder.decide(record, (), judged)
-            self.outcomes.extend(self.ladder.outcomes)
+            self.outcomes.extend(found[:3] for found in self.ladder.outcomes)
             if decision is not None:
                 made.append(decision)
                 for name in decision.actions:

@@ -119,3 +119,5 @@ def test_a_second_optimizer_is_remembered_over_two_resumes(tmp_path: Path) -> No
         (8, "exact"),
     ], ended.events("resumed")
     assert ended.events("warning") == []
+    # Of both optimizers' losses together, though one of them was computed before the kill.
+    assert [e["step"] for e in ended.found("recorded loss")] == [4, 8]

@@ -41,6 +41,9 @@ def test_a_restart_alone_heals_corrupt_weights(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stderr
     assert ended.actions() == ["restart"]
     assert [e["step"] for e in ended.events("resumed")] == [60]  # nothing newer was stable
+    asked, known = (e for e in ended.events("action") if e["name"] == "restart")
+    assert (asked["cause"], asked["rung"]) == (known["cause"], known["rung"])
+    assert (known["outcome"], known["applied_at"]) == ("helped", asked["step"])
     assert float(ended.result()) < 0.6
 
 
