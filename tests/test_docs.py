@@ -49,6 +49,20 @@ def test_every_source_file_that_a_page_names_exists(page: Path) -> None:
 
 
 @EVERY_PAGE
+def test_every_benchmark_that_a_page_names_can_be_run(page: Path) -> None:
+    named = re.findall(r"\bbenchmarks(?:\.\w+)+", page.read_text(encoding="utf-8"))
+    places = [ROOT.joinpath(*name.split(".")) for name in named]
+
+    missing = [
+        place.name
+        for place in places
+        if not (place.with_suffix(".py").exists() or (place / "__main__.py").exists())
+    ]
+
+    assert missing == []
+
+
+@EVERY_PAGE
 def test_every_command_and_option_that_a_page_shows_exists(page: Path) -> None:
     shown = re.findall(
         r"(?:^|`)supervisor ([a-z]+)([^`\n#]*)", page.read_text(encoding="utf-8"), re.MULTILINE

@@ -30,7 +30,6 @@ FLOORS: dict[str, int] = {
     "worker": 4,
     "analysis": 4,
     "testing": 4,
-    "integrations": 5,
     "cli": 5,
     "__init__": 5,
 }
@@ -53,7 +52,6 @@ TORCH_ROOMS = {
     "worker",
     "analysis",
     "testing",
-    "integrations",
 }
 
 FILES = sorted(PACKAGE.rglob("*.py"))
