@@ -7,7 +7,7 @@ without `supervisor run` every function is a plain pass-through.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from supervisor.version import __version__
 
@@ -17,7 +17,7 @@ _HOMES = {
     "Alert": "supervisor.records",
     "CrashRisk": "supervisor.records",
     "Decision": "supervisor.records",
-    "read_steps": "supervisor.storage.flight_recorder",
+    "read_steps": "supervisor.storage.flight_reader",
     "observe": "supervisor.worker.run",
     "announce": "supervisor.worker.run",
     "track": "supervisor.worker.run",
@@ -33,7 +33,48 @@ _HOMES = {
     "check_source": "supervisor.source_check.check",
 }
 
-__all__ = ["__version__", *sorted(_HOMES)]
+if TYPE_CHECKING:  # what a type checker and an editor see of the names above
+    from supervisor.errors import SupervisorError
+    from supervisor.numerics.gradient_flow import gradient_flow
+    from supervisor.numerics.layer_diff import layer_diff
+    from supervisor.numerics.nan_locator import find_nonfinite
+    from supervisor.numerics.quantization import analyze_tensor
+    from supervisor.records import Alert, CrashRisk, Decision, StepRecord
+    from supervisor.source_check.check import check_source
+    from supervisor.storage.flight_reader import read_steps
+    from supervisor.worker.run import (
+        Run,
+        announce,
+        batch_size,
+        batches,
+        observe,
+        on_alert,
+        register_detector,
+        track,
+    )
+
+__all__ = [
+    "Alert",
+    "CrashRisk",
+    "Decision",
+    "Run",
+    "StepRecord",
+    "SupervisorError",
+    "__version__",
+    "analyze_tensor",
+    "announce",
+    "batch_size",
+    "batches",
+    "check_source",
+    "find_nonfinite",
+    "gradient_flow",
+    "layer_diff",
+    "observe",
+    "on_alert",
+    "read_steps",
+    "register_detector",
+    "track",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -102,3 +102,6 @@ class Run:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+
+    def __repr__(self) -> str:
+        return f"Run(directory={str(self.directory)!r})"

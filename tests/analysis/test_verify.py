@@ -91,7 +91,7 @@ def test_a_tensor_of_a_variable_counts_only_where_both_runs_have_it() -> None:
         ("weights", 0, True, "weights", "manual_seed"),
         ("weights", 3, True, "operation", "use_deterministic_algorithms"),
         ("loss", 3, True, "operation", "use_deterministic_algorithms"),
-        ("loss", 3, False, "hidden state", "supervisor.track"),
+        ("loss", 3, False, "hidden state", "supervisor.track(name=object)"),
         ("data", 3, False, "data", "supervisor.batches"),
         ("schedule", 3, False, "schedule", "supervisor.track"),
         ("rng", 3, False, "rng", "generator"),
