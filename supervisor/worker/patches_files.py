@@ -13,7 +13,9 @@ import functools
 import importlib.util
 import io
 import os
+import shutil
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -35,7 +37,10 @@ def watch_files(session: Seen, sizes: FileSizes, replayed: ReplayedFiles) -> Non
 def watch_replayed_files(session: Seen, replayed: ReplayedFiles) -> None:
     """Patches the ways to write and rename files that only a replay must see."""
     for name in ("rename", "replace"):
-        _patch_rename(session, replayed, name)
+        _patch_pair(session, os, name, replayed.renamed)
+    _patch_pair(session, os, "link", replayed.linked)
+    for module, name in ((os, "unlink"), (os, "remove"), (shutil, "rmtree")):
+        _patch_removal(session, module, name, replayed.removed)
     if importlib.util.find_spec("safetensors") is not None:
         _patch_safetensors(session, replayed)
 
@@ -51,7 +56,7 @@ def _patch_open(session: Seen, sizes: FileSizes, replayed: ReplayedFiles) -> Non
             with contextlib.suppress(OSError):  # the script's own call will tell, if need be
                 sizes.opened(os.fspath(file), replaying=switch.replaying)
         if switch.replaying and _writes_binary(file, mode) and switch.is_ours():
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(Exception):
                 kept = replayed.opened(file, mode, original)
                 if kept is not None:
                     return kept
@@ -85,19 +90,46 @@ def _patch_save(session: Seen, replayed: ReplayedFiles) -> None:
     torch.save = save
 
 
-def _patch_rename(session: Seen, replayed: ReplayedFiles, name: str) -> None:
-    original: Callable[..., None] = getattr(os, name)
+def _patch_pair(
+    session: Seen, module: ModuleType, name: str, leaves_out: Callable[[str, str], bool]
+) -> None:
+    original: Callable[..., Any] = getattr(module, name)
     switch = session.switch
 
     @functools.wraps(original)
-    def rename(src: Any, dst: Any, **kwargs: Any) -> None:
+    def call(src: Any, dst: Any, **kwargs: Any) -> Any:
         if switch.replaying and switch.is_ours() and not kwargs:
-            with contextlib.suppress(OSError, TypeError):
-                if replayed.renamed(os.fsdecode(src), os.fsdecode(dst)):
-                    return
-        original(src, dst, **kwargs)
+            with contextlib.suppress(Exception):  # the script's own call will tell
+                if leaves_out(os.fsdecode(src), os.fsdecode(dst)):
+                    return None
+        return original(src, dst, **kwargs)
 
-    setattr(os, name, rename)
+    _install(module, name, original, call)
+
+
+def _patch_removal(
+    session: Seen, module: ModuleType, name: str, removed: Callable[[str], bool]
+) -> None:
+    original: Callable[..., Any] = getattr(module, name)
+    switch = session.switch
+
+    @functools.wraps(original)
+    def call(path: Any, *args: Any, **kwargs: Any) -> Any:
+        if switch.replaying and switch.is_ours() and "dir_fd" not in kwargs:
+            with contextlib.suppress(Exception):
+                if removed(os.fsdecode(path)):
+                    return None
+        return original(path, *args, **kwargs)
+
+    _install(module, name, original, call)
+
+
+def _install(module: ModuleType, name: str, original: Any, call: Any) -> None:
+    """Libraries ask which functions of `os` know ``dir_fd``, and do without it otherwise."""
+    for known in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks):
+        if original in known:
+            known.add(call)
+    setattr(module, name, call)
 
 
 def _patch_safetensors(session: Seen, replayed: ReplayedFiles) -> None:

@@ -6,8 +6,11 @@ import os
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Callable
 from typing import IO, Any
+
+_rename, _link, _unlink = os.rename, os.link, os.unlink  # before they are patched
 
 
 class ReplayedFiles:
@@ -15,17 +18,21 @@ class ReplayedFiles:
 
     What it writes into a file that exists goes to a nameless file of the same folder. A file that
     is still open at the target belongs to the script's future: there, that content becomes the
-    file's, and the script's object goes on writing into it.
+    file's, and the script's object goes on writing into it. What it deletes is put aside, and comes
+    back when the replay would write it again.
     """
 
     def __init__(self) -> None:
         self._open: list[tuple[IO[bytes], str]] = []
         self._created: set[str] = set()
         self._kept: set[str] = set()
+        self._aside: dict[str, str] = {}
+        self._began = time.time()
 
     def keeps(self, path: str | os.PathLike[str]) -> bool:
         """Asked before a whole file is written: whether to leave that out."""
         name = os.path.abspath(os.fspath(path))
+        self._bring_back(name)
         if os.path.exists(name) and name not in self._created:
             self._kept.add(name)
             return True
@@ -36,6 +43,7 @@ class ReplayedFiles:
         """Opens a binary file for writing from its start; None if the script's own call should."""
         name = os.path.abspath(os.fspath(path))
         self._forget_closed()
+        self._bring_back(name)
         if not _is_regular(name):
             if not os.path.exists(name):
                 self._created.add(name)
@@ -52,12 +60,36 @@ class ReplayedFiles:
         source, target = os.path.abspath(source), os.path.abspath(target)
         if source not in self._created and source not in self._kept:
             return False
+        self._bring_back(target)
         if not _is_regular(target) or target in self._created:
             self._created.add(target)
             return False
         self._kept.add(target)
         if source in self._created or os.path.getsize(source) == 0:  # `mkstemp` made it
-            os.unlink(source)
+            _unlink(source)
+        return True
+
+    def linked(self, source: str, target: str) -> bool:
+        """Asked before a link: whether to leave it out, because `target` was only put aside."""
+        source, target = os.path.abspath(source), os.path.abspath(target)
+        self._bring_back(target)
+        if target in self._kept:
+            return True
+        if source in self._created or source in self._kept:
+            self._created.add(target)
+        return False
+
+    def removed(self, path: str) -> bool:
+        """Asked before a file or folder is deleted: whether that was done, by putting it aside."""
+        name = os.path.abspath(path)
+        if name in self._created or not (_is_regular(name) or self._is_old_folder(name)):
+            return False
+        aside = f"{name}.replaced"
+        if os.path.exists(aside):
+            return False
+        _rename(name, aside)
+        self._kept.discard(name)
+        self._aside[name] = aside
         return True
 
     def end(self) -> None:
@@ -74,6 +106,32 @@ class ReplayedFiles:
             os.dup2(real, descriptor, inheritable=False)
             os.close(real)
         self._open.clear()
+        for aside in self._aside.values():
+            if os.path.isdir(aside):
+                shutil.rmtree(aside, ignore_errors=True)
+            elif os.path.exists(aside):
+                _unlink(aside)
+        self._aside.clear()
+
+    def _bring_back(self, name: str) -> None:
+        if os.path.exists(name):
+            return
+        for gone, aside in self._aside.items():
+            if name == gone or name.startswith(gone + os.sep):
+                there = aside + name[len(gone) :]
+                if _is_regular(there):
+                    _link(there, name)
+                    _unlink(there)
+                    self._kept.add(name)
+                    return
+
+    def _is_old_folder(self, path: str) -> bool:
+        """Whether something in it was there before the replay; what it made itself may go."""
+        for folder, _, names in os.walk(path):
+            for name in names:
+                if os.lstat(os.path.join(folder, name)).st_mtime < self._began:
+                    return True
+        return False
 
     def _forget_closed(self) -> None:
         self._open = [(file, name) for file, name in self._open if not file.closed]

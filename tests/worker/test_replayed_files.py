@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from supervisor.worker.replayed_files import ReplayedFiles
@@ -65,3 +66,35 @@ def test_files_that_change_their_names_in_turn_are_left_alone(tmp_path: Path) ->
     assert replayed.renamed(str(last), str(previous))
 
     assert (last.read_bytes(), previous.read_bytes()) == (b"2", b"1")
+
+
+def test_what_is_deleted_comes_back_instead_of_what_would_replace_it(tmp_path: Path) -> None:
+    replayed, best, new = ReplayedFiles(), tmp_path / "best.pt", tmp_path / "new.pt"
+    best.write_bytes(b"trained")
+    assert not replayed.keeps(new)
+    new.write_bytes(b"untrained")
+
+    assert replayed.removed(str(best))
+    gone = not best.exists()
+    assert replayed.linked(str(new), str(best))
+    replayed.end()
+
+    assert gone
+    assert best.read_bytes() == b"trained"
+
+
+def test_a_folder_that_the_script_clears_gives_its_files_back(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "first.pt").write_bytes(b"trained")
+    (out / "later.txt").write_bytes(b"of a step beyond the target")
+    os.utime(out / "first.pt", (1.0, 1.0))
+    replayed = ReplayedFiles()
+
+    assert replayed.removed(str(out))
+    out.mkdir()
+    assert replayed.keeps(out / "first.pt")
+    replayed.end()
+
+    assert [p.name for p in tmp_path.rglob("*")] == ["out", "first.pt"]
+    assert (out / "first.pt").read_bytes() == b"trained"
