@@ -14,7 +14,7 @@ from __future__ import annotations
 import enum
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,7 +75,7 @@ class TapeWriter:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._file = open_private(path, "ab")
         os.ftruncate(self._file.fileno(), keep)
-        self._parts: list[bytes] = []
+        self._parts: list[bytes | Callable[[], bytes]] = []
         self._waiting = 0
         self._written = keep
         self._budget = budget
@@ -95,6 +95,22 @@ class TapeWriter:
         """
         size = len(mark) + len(data)
         self._parts += (_HEAD.pack(kind, size) + mark, data)
+        self._waiting += _HEAD.size + size
+        if self._waiting > self._flush_at:
+            self._try_write_out()
+
+    def append_late(
+        self, kind: int, size: int, give: Callable[[], bytes], mark: bytes = b""
+    ) -> None:
+        """Adds an entry, `mark` and what `give` returns when the entry is written out.
+
+        For data that cost less when many are made at once than one by one within the steps.
+
+        Args:
+            size: how many bytes `give` is going to return.
+        """
+        size += len(mark)
+        self._parts += (_HEAD.pack(kind, size) + mark, give)
         self._waiting += _HEAD.size + size
         if self._waiting > self._flush_at:
             self._try_write_out()
@@ -122,9 +138,10 @@ class TapeWriter:
             self.is_full = True
         if not self.is_full and self._parts:
             descriptor = self._file.fileno()
+            parts = [part if isinstance(part, bytes) else part() for part in self._parts]
             try:
-                done = os.writev(descriptor, self._parts[:_MOST_PARTS])
-                rest = b"" if done == self._waiting else b"".join(self._parts)[done:]
+                done = os.writev(descriptor, parts[:_MOST_PARTS])
+                rest = b"" if done == self._waiting else b"".join(parts)[done:]
                 while rest:
                     written = os.write(descriptor, rest)
                     done, rest = done + written, rest[written:]

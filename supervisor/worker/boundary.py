@@ -28,6 +28,9 @@ in 5 steps one rollback in ten went back 100 to 300 steps, at 10 to 50 none more
 SNAPSHOT_SHARE = 0.25
 """Of `checkpoint.max_overhead`; the rest is for checkpoints, which are rarer and cost more."""
 
+PAUSE = 3.0
+"""A step that takes more than so many usual ones (an evaluation came between) counts as no more."""
+
 
 class Boundary:
     """Called at the boundary of every step; see `Monitor`.
@@ -84,11 +87,15 @@ class Boundary:
             WorkerLeaves: a person, the parent or a treatment wants this process to end.
         """
         now = time.monotonic()
-        self._step_s += 0.1 * (now - self._last_time - self._step_s) if self._last_time else 0.0
+        if self._last_time:
+            usual = self._step_s
+            took = min(now - self._last_time, PAUSE * usual) if usual else now - self._last_time
+            self._step_s += 0.1 * (took - usual)
         self._last_time = now
         if not (
             step >= self._next_snapshot
-            or self._clinic.wants_boundary
+            or self._clinic.pending
+            or self._clinic.wants_checkpoint
             or self._first
             or self.leave is not None
             or self.first_step is not None

@@ -88,11 +88,6 @@ class Clinic:
         self._was_alarm = False
         self._told_dry: dict[tuple[str, ...], int] = {}
 
-    @property
-    def wants_boundary(self) -> bool:
-        """Whether the next boundary has something to do for us."""
-        return bool(self.pending or self.wants_checkpoint)
-
     def judge(self, record: StepRecord, row: int) -> None:
         """Feeds one step to the pipeline and starts what it decides; calm steps may wait.
 

@@ -40,15 +40,18 @@ def test_nothing_is_raised_and_nothing_is_lost(tmp_path: Path, fill: Fill) -> No
     fill(True)
     for _ in range(3000):
         writer.append(EntryKind.RANDOM_STATE, bytes(100))
+        writer.append_late(EntryKind.RANDOM_STATE, 4, lambda: b"late", b"t")
     refused = writer.write_out()
     fill(False)
     end = writer.write_out()
 
     writer.close()
     assert refused == -1
+    assert end == (tmp_path / "a.tape").stat().st_size
     reader = TapeReader(tmp_path / "a.tape", end=end)
     assert reader.take(EntryKind.BOOL) == b"1"
-    assert [len(reader.take(EntryKind.RANDOM_STATE)) for _ in range(3000)] == [100] * 3000
+    read = [reader.take(EntryKind.RANDOM_STATE) for _ in range(6000)]
+    assert read == [bytes(100), b"tlate"] * 3000
     assert reader.at_end
 
 
