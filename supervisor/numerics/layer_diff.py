@@ -33,6 +33,8 @@ class LayerDiff:
         worst: name of the layer with the largest error, the first of equals.
         first_warning: name of the first layer above 1 %; None if there is none.
         unmatched: calls that only one of the two passes made (the model branches on values).
+        nan_from: name of the first layer with NaN in FP32 already; None if there is none. Where
+            both passes have NaN nothing is compared.
     """
 
     dtype: str
@@ -40,6 +42,7 @@ class LayerDiff:
     worst: str
     first_warning: str | None
     unmatched: tuple[str, ...]
+    nan_from: str | None = None
 
     @property
     def level(self) -> Level:
@@ -68,6 +71,7 @@ class LayerDiff:
             "worst": self.worst,
             "first_warning": self.first_warning,
             "unmatched": list(self.unmatched),
+            "nan_from": self.nan_from,
         }
 
     def plot(self, path: Path | str) -> Path:
@@ -104,6 +108,11 @@ class LayerDiff:
         if any(layer.loses_addends for layer in self.layers):
             sentences.append(
                 "! a sum over this dimension loses its small addends: do that reduction in FP32."
+            )
+        if self.nan_from is not None:
+            sentences.append(
+                f"FP32 itself has NaN from {self.nan_from} on, where nothing can be compared: "
+                "supervisor.find_nonfinite says where it comes from."
             )
         if self.unmatched:
             sentences.append(f"Not in both passes: {', '.join(self.unmatched)}.")
@@ -156,7 +165,12 @@ def _compare(name: str, passes: TwinPasses) -> LayerDiff:
         worst=max(layers, key=lambda layer: layer.relative_error).name,
         first_warning=next((x.name for x in layers if x.level is not Level.OK), None),
         unmatched=(*unmatched, *low_calls),
+        nan_from=next((call.name for call in passes.reference_calls if _has_nan(call)), None),
     )
+
+
+def _has_nan(call: LayerCall) -> bool:
+    return any(bool(tensor.isnan().any()) for tensor in call.outputs.values())
 
 
 def _layer(

@@ -58,8 +58,8 @@ def find_nonfinite(
         culprits = [made for made in watch.births if not made.on_purpose]
         if not culprits:
             raise UsageError(
-                f"batch: the pass failed in {trace.module} ({one_line(error)}): give a batch and a "
-                "loss_fn as the training has them"
+                f"batch: the pass failed in {trace.module} ({one_line(error)}): "
+                f"{_what_to_give(batch, loss_fn)}"
             ) from error
         birth = culprits[0]
     return report_of(birth) if birth else NonfiniteReport(found=False, values={})
@@ -106,6 +106,15 @@ def _split(batch: Any, loss_fn: Callable[..., Any] | None) -> tuple[Any, tuple[A
         inputs = batch[0] if len(batch) == 2 else tuple(batch[:-1])
         return inputs, (batch[-1],)
     return batch, (batch,)
+
+
+def _what_to_give(batch: Any, loss_fn: Callable[..., Any] | None) -> str:
+    if isinstance(batch, (list, tuple)) and (loss_fn is None or not _takes_target(loss_fn)):
+        return (
+            "all elements went to the model: give the inputs alone, or a loss_fn of output and "
+            "target for the last one"
+        )
+    return "give a batch and a loss_fn as the training has them"
 
 
 def _takes_target(loss_fn: Callable[..., Any]) -> bool:

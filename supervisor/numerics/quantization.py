@@ -63,8 +63,9 @@ def analyze_tensor(
     """
     target = format_of(dtype)
     if not isinstance(tensor, torch.Tensor) or not is_float(tensor) or tensor.is_complex():
-        kind = tensor.dtype if isinstance(tensor, torch.Tensor) else type(tensor).__name__
-        raise UsageError(f"{name}: {kind} is no dense tensor of floating numbers: give one")
+        raise UsageError(f"{name}: {_unfit(tensor)}")
+    if tensor.is_meta:
+        raise UsageError(f"{name}: it is on the device meta and has no values: load them first")
     with torch.no_grad():
         return _analyze(tensor.detach(), target, name)
 
@@ -141,3 +142,14 @@ def _judged(analysis: TensorAnalysis, target: NumberFormat) -> TensorAnalysis:
 
 def _share(hits: torch.Tensor) -> float:
     return float(hits.double().mean()) if hits.numel() else 0.0
+
+
+def _unfit(value: Any) -> str:
+    """What is wrong with something that is no dense tensor of real floating numbers, and a way."""
+    if not isinstance(value, torch.Tensor):
+        return f"{type(value).__name__} is no torch.Tensor: make one with torch.as_tensor"
+    if value.is_nested or value.layout is not torch.strided:
+        return "a sparse or nested tensor has no rows and columns to look at: give its values()"
+    if value.is_complex():
+        return f"{value.dtype} is complex: give torch.view_as_real of it"
+    return f"{value.dtype} holds no floating numbers: there is nothing to lose"

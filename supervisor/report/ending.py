@@ -18,6 +18,10 @@ ENDS = (
     "unknown",
 )
 
+EXPLODED = 3.0
+HEALTHY = 50
+LAST = 20
+
 
 def find_end(material: Material, attempts: tuple[Attempt, ...]) -> str:
     """Returns one of `ENDS`.
@@ -53,3 +57,18 @@ def ends_nonfinite(material: Material) -> bool:
     steps = material.steps.final
     seen = np.flatnonzero(np.isfinite(steps.loss) | steps.nonfinite_loss)
     return bool(len(seen)) and bool(steps.nonfinite_loss[seen[-1]])
+
+
+def stays_high(material: Material, step: int, attempt: int | None) -> bool:
+    """Whether the run's last losses lie far above what they were before `step`.
+
+    Far is `EXPLODED` times the highest healthy one, the line by which `supervisor explain` tells an
+    explosion; the median of the last `LAST` losses is compared. False for losses below zero.
+    """
+    rows = material.steps.of_attempt(attempt)
+    before = rows.loss[(rows.step < step) & np.isfinite(rows.loss)][-HEALTHY:]
+    final = material.steps.final
+    after = final.loss[(final.step > step) & np.isfinite(final.loss)][-LAST:]
+    if len(before) < 3 or not len(after) or before.max() <= 0:
+        return False
+    return bool(np.median(after) > EXPLODED * before.max())

@@ -15,7 +15,7 @@ import numpy as np
 
 from supervisor.report.collapse import is_confirmed, is_still_collapsed
 from supervisor.report.crash_report import Attempt, Incident
-from supervisor.report.ending import ends_nonfinite
+from supervisor.report.ending import ends_nonfinite, stays_high
 from supervisor.report.evidence import numerical_evidence
 from supervisor.report.figures import clock, integer, moment, number, show
 from supervisor.report.interventions import PROTECTIVE, is_verdict
@@ -203,7 +203,8 @@ def _numerical_incident(material: Material, cluster: list[_Sign]) -> Incident:
         attempt=first.attempt,
         time=clock(first.time_s),
         survived=_went_on(material, first.attempt, cluster[-1].step)
-        and not any(sign.lasting for sign in cluster),
+        and not any(sign.lasting for sign in cluster)
+        and not stays_high(material, first.step, first.attempt),
         numerical=True,
         evidence_for=evidence_for,
         evidence_against=evidence_against,

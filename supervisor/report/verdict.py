@@ -60,6 +60,12 @@ def build_verdict(
 ) -> str:
     """Returns two sentences: how the run ended, and why or what was overcome."""
     how = _how(end, material, attempts, interventions)
+    if (
+        end == "completed"
+        and not ends_nonfinite(material)
+        and any(not incident.survived for incident in incidents)
+    ):
+        how = f"{how[:-1]}, but not in health."
     return f"{how} {_why(end, root, material, incidents)}".strip()
 
 

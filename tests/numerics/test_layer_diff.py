@@ -312,3 +312,10 @@ def test_relative_error_leaves_out_what_is_not_finite_in_both() -> None:
 
     assert same == pytest.approx(0.1)
     assert one == inf
+
+
+def test_nan_of_the_fp32_pass_itself_is_said() -> None:
+    found = layer_diff(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), torch.full((1, 2), float("nan")))
+
+    assert found.nan_from == "0"
+    assert "find_nonfinite" in repr(found)

@@ -363,3 +363,21 @@ def test_the_verdict_of_a_failure_says_where_the_script_stood(tmp_path: Path) ->
         "The main thread stood in get (loader.py:12), called from <module> (train.py:3).",
     )
     assert "KeyError: 'x' (train.py:7, in main)" in of_failure.verdict
+
+
+@pytest.mark.parametrize(("last", "survived"), [(400.0, False), (2.5, True)])
+def test_a_loss_that_stays_far_above_its_level_is_not_called_overcome(
+    tmp_path: Path, last: float, survived: bool
+) -> None:
+    run = SyntheticRun(tmp_path / "run")
+    run.begin(1)
+    run.steps(0, 120, losses={60: 5000.0} | dict.fromkeys(range(61, 121), last))
+    run.event("alert", step=60, severity="critical", cause="spike", message="the loss 5000")
+    run.exit("completed", 120, returncode=0)
+    root = run.finish("completed")
+
+    report = gather(root)
+
+    assert report.incidents[0].survived is survived
+    assert ("but not in health" in report.verdict) is not survived
+    assert any("it did not pass" in sentence for sentence in report.evidence) is not survived
