@@ -13,8 +13,7 @@ _DETERMINISTIC = (
     "CUBLAS_WORKSPACE_CONFIG=:4096:8, and torch.backends.cudnn.benchmark = False)"
 )
 _TRACK = (
-    "give the object to supervisor.track(name=object): anything with state_dict and "
-    "load_state_dict"
+    "give the object to supervisor.track(name=object): anything with state_dict and load_state_dict"
 )
 
 _BY_ITSELF = {

@@ -64,49 +64,45 @@ class TrainingState:
         registry = self.registry
         models = registry.models
         parts = {name: model_state.named_parts(model) for name, model in models.items()}
-        named = {
-            name: model_state.named_tensors(model, parts[name]) for name, model in models.items()
-        }
-        in_models = {id(p) for parameters, _ in named.values() for p in parameters.values()}
-
-        def each(kind: Mapping[str, Any], capture: Callable[[str, Any], Any]) -> dict[str, Any]:
-            return {name: capture(name, value) for name, value in kind.items()}
-
-        def state_dict(name: str, value: Any) -> Any:
-            try:
-                return to_plain(value.state_dict(), name, left_out)
-            except Exception as error:  # the user's own method
-                left_out.append(f"{name}: state_dict() raised {type(error).__name__}: {error}")
-                return None
-
-        state = {
-            "format": FORMAT,
-            "models": each(named, lambda _, found: model_state.held_tensors(*found)),
-            "buffers": each(named, lambda _, found: list(found[1])),
-            "extra": each(parts, lambda n, p: model_state.extra_states(p, n, left_out)),
-            "optimizers": each(
-                registry.optimizers,
-                lambda n, o: optimizer_state.capture_optimizer(o, n, left_out, in_models),
-            ),
-            "scalers": each(
+        state = self._weights(parts, left_out) | {
+            "scalers": _each(
                 registry.scalers, lambda n, s: scaler_state.capture_scaler(s, n, left_out)
             ),
-            "tracked": each(registry.tracked, state_dict),
-            "held": each(held or {}, lambda n, v: to_plain(v, n, left_out)),
+            "tracked": _each(registry.tracked, lambda n, o: _state_dict_of(n, o, left_out)),
+            "held": _each(held or {}, lambda n, v: to_plain(v, n, left_out)),
         }
-        if for_rollback:
-            return state | {"left_out": left_out}
-        state |= {
-            "modes": each(parts, lambda _, p: model_state.modes(p)),
-            "attributes": each(models, lambda n, m: module_attributes(m, parts[n])),
-            "schedulers": each(registry.schedulers, state_dict),
-            "rng": RngState.capture(),
-        }
-        if include_grads:
-            state["grads"] = each(
-                registry.optimizers, lambda _, o: optimizer_state.capture_gradients(o)
-            )
+        if not for_rollback:
+            state |= {
+                "modes": _each(parts, lambda _, p: model_state.modes(p)),
+                "attributes": _each(models, lambda n, m: module_attributes(m, parts[n])),
+                "schedulers": _each(
+                    registry.schedulers, lambda n, s: _state_dict_of(n, s, left_out)
+                ),
+                "rng": RngState.capture(),
+            }
+            if include_grads:
+                capture = optimizer_state.capture_gradients
+                state["grads"] = _each(registry.optimizers, lambda _, o: capture(o))
         return state | {"left_out": left_out}
+
+    def _weights(self, parts: Mapping[str, Any], left_out: list[str]) -> dict[str, Any]:
+        """Models, which of their tensors are buffers, their extra states, and optimizers."""
+        registry = self.registry
+        named = {
+            name: model_state.named_tensors(model, parts[name])
+            for name, model in registry.models.items()
+        }
+        in_models = {id(p) for parameters, _ in named.values() for p in parameters.values()}
+        capture = optimizer_state.capture_optimizer
+        return {
+            "format": FORMAT,
+            "models": _each(named, lambda _, found: model_state.held_tensors(*found)),
+            "buffers": _each(named, lambda _, found: list(found[1])),
+            "extra": _each(parts, lambda n, p: model_state.extra_states(p, n, left_out)),
+            "optimizers": _each(
+                registry.optimizers, lambda n, o: capture(o, n, left_out, in_models)
+            ),
+        }
 
     def restore(self, state: Mapping[str, Any], parts: Collection[str] | None = None) -> None:
         """Writes `state` into the live objects, in place; ``held`` is `put_back`'s business.
@@ -154,6 +150,18 @@ class TrainingState:
                 scaler_state.restore_scaler(scaler, saved)
         if "rng" in wanted:
             RngState.restore(state["rng"])
+
+
+def _each(kind: Mapping[str, Any], capture: Callable[[str, Any], Any]) -> dict[str, Any]:
+    return {name: capture(name, value) for name, value in kind.items()}
+
+
+def _state_dict_of(name: str, value: Any, left_out: list[str]) -> Any:
+    try:
+        return to_plain(value.state_dict(), name, left_out)
+    except Exception as error:  # the user's own method
+        left_out.append(f"{name}: state_dict() raised {type(error).__name__}: {error}")
+        return None
 
 
 def digest(state: Mapping[str, Any]) -> str:

@@ -7,28 +7,27 @@ live monitor takes over, in the middle of the very call that the checkpoint was 
 
 from __future__ import annotations
 
-import copy
-import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.nn import Module
 from torch.optim import Optimizer
-from torch.utils import _pytree as pytree
 
 from supervisor.actions.guard import hide_gradients
 from supervisor.errors import ReplayError
 from supervisor.storage.tape import EntryKind, StepMark, TapeReader
 from supervisor.training_state.registry import Registry
 from supervisor.worker.boundary_clock import BoundaryClock
+from supervisor.worker.cached_outputs import CachedOutputs
 from supervisor.worker.loader_skipping import NEAR_STEPS, LoaderSkipping
 from supervisor.worker.loading_proof import LoadingProof
 from supervisor.worker.moments import Call, Moments
 from supervisor.worker.recording import decode, replay_random
 from supervisor.worker.stand_in_guard import StandInGuard
-from supervisor.worker.step_probe import StepProbe, tensors_in
+from supervisor.worker.step_probe import StepProbe
 from supervisor.worker.switch import Switch
+from supervisor.worker.zero_gradients import ZeroGradients
 
 
 class FastForward(Moments):
@@ -70,9 +69,9 @@ class FastForward(Moments):
             handed_out=guard.hand_out if guard is not None else lambda batch: None,
         )
         self._probe = StepProbe()
-        self._outputs: dict[tuple[Any, ...], tuple[weakref.ref[Module], Any]] = {}
+        self._outputs = CachedOutputs()
+        self._zero_gradients = ZeroGradients()
         self._unhide: Callable[[], None] | None = None
-        self._zero_grads: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
 
     def hand_over(self, probe: StepProbe, loss: float | None) -> None:
         """Gives the live probe what was seen of the step under way before its boundary: the first
@@ -106,32 +105,15 @@ class FastForward(Moments):
                     switch.depth += 1
             self.clock.passed()
             self._probe.saw_forward(args, kwargs)
-            return self._cached_output(module, args, kwargs, call)
+            output = self._outputs.output(module, args, kwargs, call)
+            self._replay_random()
+            return output
         finally:
             switch.depth -= 1
 
-    def _cached_output(
-        self, module: Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], call: Call
-    ) -> Any:
-        signature = (
-            id(module),
-            module.training,
-            tuple((t.shape, t.dtype) for t in tensors_in(args, kwargs)),
-            tuple(v for v in (*args, *kwargs.values()) if isinstance(v, (int, str, bool))),
-        )
-        known = self._outputs.get(signature)
-        if known is None or known[0]() is not module:  # the id may be that of one long gone
-            # Not under no_grad: a forward may ask for a gradient itself, as for a force.
-            random_state = torch.get_rng_state()
-            output = pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, call())
-            known = self._outputs[signature] = (weakref.ref(module), output)
-            torch.set_rng_state(random_state)
-        self._replay_random()
-        return _fresh(known[1], torch.is_grad_enabled())
-
     def backward(self, roots: Any, call: Callable[[Any], Any]) -> Any:
         self._probe.backward_calls += 1
-        self._give_zero_grads()
+        self._zero_gradients.give(self._registry.optimizers.values())
         self._replay_random()
         return None
 
@@ -313,33 +295,3 @@ class FastForward(Moments):
             return call()
         finally:
             self._switch.depth -= 1
-
-    def _give_zero_grads(self) -> None:
-        """The script may look at ``p.grad``: it finds zeros, which no optimizer gets to see."""
-        for optimizer in self._registry.optimizers.values():
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    if parameter.grad is None and parameter.requires_grad:
-                        parameter.grad = self._zeros_for(parameter)
-
-    def _zeros_for(self, parameter: torch.Tensor) -> torch.Tensor:
-        known = self._zero_grads.get(id(parameter))
-        if known is None or known[0]() is not parameter:
-            zeros = torch.zeros_like(parameter, requires_grad=False)
-            known = self._zero_grads[id(parameter)] = (weakref.ref(parameter), zeros)
-        return known[1]
-
-
-def _fresh(output: Any, wants_grad: bool) -> Any:
-    """A copy of a cached output that the script may change in place and call backward on."""
-
-    def again(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor):
-            return copy.copy(value) if isinstance(value, (list, dict)) else value
-        clone = value.clone()
-        if wants_grad and clone.is_floating_point():
-            clone.requires_grad_()
-            clone = clone * 1  # not a leaf: the script may write into it
-        return clone
-
-    return pytree.tree_map(again, output)

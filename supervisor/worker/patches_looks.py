@@ -42,57 +42,90 @@ def look_at_modules(looker: Looker, switch: Switch) -> Callable[[], None]:
     Returns:
         What takes them off again.
     """
-    inside: list[Module] = []
-    thread = threading.get_ident()
+    sight = _Sight(looker, switch)
+    product, softmax = functional.scaled_dot_product_attention, torch.softmax
+    by_functional = functional.softmax
+    next_batch = dataloader._BaseDataLoaderIter.__next__
+    functional.scaled_dot_product_attention = sight.on_product(product)
+    torch.softmax = sight.on_softmax(softmax)
+    functional.softmax = sight.on_softmax(by_functional)
+    dataloader._BaseDataLoaderIter.__next__ = _timed(next_batch, looker)  # type: ignore[method-assign]
+    hooks = (
+        register_module_forward_pre_hook(sight.entered),
+        register_module_forward_hook(sight.left),
+    )
 
-    def may_look() -> bool:
-        return (
-            switch.depth > 0
-            and torch.is_grad_enabled()
-            and not torch._C._len_torch_function_stack()
-            and _get_current_dispatch_mode() is None
-            and threading.get_ident() == thread
-        )
+    def take_off() -> None:
+        for hook in hooks:
+            hook.remove()
+        dataloader._BaseDataLoaderIter.__next__ = next_batch  # type: ignore[method-assign]
+        functional.scaled_dot_product_attention = product
+        torch.softmax = softmax
+        functional.softmax = by_functional
 
-    def entered(module: Module, args: Any) -> None:
-        if threading.get_ident() == thread:
-            inside.append(module)
+    return take_off
 
-    def left(module: Module, args: Any, output: Any) -> None:
-        if threading.get_ident() != thread:
+
+class _Sight:
+    """Follows which modules the training's thread is in, and tells the looker what they do."""
+
+    def __init__(self, looker: Looker, switch: Switch) -> None:
+        self._looker = looker
+        self._switch = switch
+        self._inside: list[Module] = []
+        self._thread = threading.get_ident()
+
+    def entered(self, module: Module, args: Any) -> None:
+        if threading.get_ident() == self._thread:
+            self._inside.append(module)
+
+    def left(self, module: Module, args: Any, output: Any) -> None:
+        if threading.get_ident() != self._thread:
             return
-        while inside and inside.pop() is not module:
+        while self._inside and self._inside.pop() is not module:
             pass  # an inner forward raised, and the script went on
-        if may_look():
+        if self._may_look():
             with torch.no_grad():
-                looker.saw_module(module, output, is_root=not inside)
+                self._looker.saw_module(module, output, is_root=not self._inside)
 
-    def on_product(original: Callable[..., Any]) -> Callable[..., Any]:
+    def on_product(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def attention(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
-            if inside and not torch.compiler.is_compiling() and may_look():
+            if self._may_look_inside():
                 names = ("attn_mask", "dropout_p", "is_causal")
                 given = {**dict(zip(names, args, strict=False)), **kwargs}
                 with torch.no_grad():
-                    looker.saw_product(inside[-1], query, key, given)
+                    self._looker.saw_product(self._inside[-1], query, key, given)
             return original(query, key, value, *args, **kwargs)
 
         return attention
 
-    def on_softmax(original: Callable[..., Any]) -> Callable[..., Any]:
+    def on_softmax(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def softmax(scores: Any, *args: Any, **kwargs: Any) -> Any:
-            if inside and not torch.compiler.is_compiling() and may_look():
+            if self._may_look_inside():
                 dim = kwargs.get("dim", args[0] if args else None)
                 if isinstance(scores, torch.Tensor) and dim in (-1, scores.dim() - 1):
                     with torch.no_grad():
-                        looker.saw_scores(inside[-1], scores)
+                        self._looker.saw_scores(self._inside[-1], scores)
             return original(scores, *args, **kwargs)
 
         return softmax
 
-    next_batch = dataloader._BaseDataLoaderIter.__next__
+    def _may_look_inside(self) -> bool:
+        return not torch.compiler.is_compiling() and bool(self._inside) and self._may_look()
 
+    def _may_look(self) -> bool:
+        return (
+            self._switch.depth > 0
+            and torch.is_grad_enabled()
+            and not torch._C._len_torch_function_stack()
+            and _get_current_dispatch_mode() is None
+            and threading.get_ident() == self._thread
+        )
+
+
+def _timed(next_batch: Callable[..., Any], looker: Looker) -> Callable[..., Any]:
     def __next__(self: Any) -> Any:
         started = time.perf_counter()
         try:
@@ -100,20 +133,4 @@ def look_at_modules(looker: Looker, switch: Switch) -> Callable[[], None]:
         finally:
             looker.waited(time.perf_counter() - started)
 
-    product, function = functional.scaled_dot_product_attention, torch.softmax
-    by_functional = functional.softmax
-    functional.scaled_dot_product_attention = on_product(product)
-    torch.softmax = on_softmax(function)
-    functional.softmax = on_softmax(by_functional)
-    dataloader._BaseDataLoaderIter.__next__ = __next__  # type: ignore[method-assign]
-    hooks = (register_module_forward_pre_hook(entered), register_module_forward_hook(left))
-
-    def take_off() -> None:
-        for hook in hooks:
-            hook.remove()
-        dataloader._BaseDataLoaderIter.__next__ = next_batch  # type: ignore[method-assign]
-        functional.scaled_dot_product_attention = product
-        torch.softmax = function
-        functional.softmax = by_functional
-
-    return take_off
+    return __next__
