@@ -55,7 +55,7 @@ from supervisor.analysis.explain_rules import (
 from supervisor.analysis.explanation import Explanation, ReplayOutcome
 from supervisor.errors import SupervisorError
 from supervisor.storage.checkpoints import Checkpoint, CheckpointRing
-from supervisor.storage.flight_reader import read_steps
+from supervisor.storage.flight_reader import FlightReader, read_steps
 from supervisor.storage.private_files import write_json
 from supervisor.storage.rundir import RunDirectory
 
@@ -94,11 +94,19 @@ def explain(
     """
     deadline = time.monotonic() + budget_s
     trouble = find_trouble(rundir)
+    _tell_lost_steps(rundir, say)
     with replay_studio(rundir) as studio:
         case = _Case(rundir, studio, trouble, deadline, say)
         explanation = case.explain(changes, make_all=make_all)
     write_json(rundir.report / "explain.json", explanation.to_dict())
     return explanation
+
+
+def _tell_lost_steps(rundir: RunDirectory, say: Callable[[str], None]) -> None:
+    with FlightReader(rundir.steps(0)) as reader:
+        lost = reader.lost_rows()
+    if lost:
+        say(f"{rundir.steps(0)}: the file was cut, its last {lost} steps are missing")
 
 
 class _Case:
@@ -117,7 +125,7 @@ class _Case:
         self._deadline = deadline
         self._say = say
         self._recorded = read_steps(rundir, all_attempts=True)
-        self._start = start_before(rundir, studio, trouble.onset_step)
+        self._start = start_before(rundir, studio, trouble.onset_step, say)
         if self._start is None:
             self._check_way(rundir)
         self._fp32: Replay | None = None
@@ -336,12 +344,25 @@ _ADVICE = {
 }
 
 
-def start_before(rundir: RunDirectory, studio: ReplayStudio, onset_step: int) -> Checkpoint | None:
+def start_before(
+    rundir: RunDirectory,
+    studio: ReplayStudio,
+    onset_step: int,
+    say: Callable[[str], None] = lambda _: None,
+) -> Checkpoint | None:
     """Returns the newest stable checkpoint before a step, else the newest that verifies.
 
     One that lies so close that its state may be sick already only counts without an older one.
+    `say` is told once of each damaged one that was passed over.
     """
-    ring = CheckpointRing(rundir.checkpoints, studio.settings.checkpoint)
+    told: set[int] = set()
+
+    def reject(checkpoint: Checkpoint, why: str) -> None:
+        if checkpoint.step not in told:
+            told.add(checkpoint.step)
+            say(f"the checkpoint of step {checkpoint.step} is damaged and passed over ({why})")
+
+    ring = CheckpointRing(rundir.checkpoints, studio.settings.checkpoint, on_rejected=reject)
     limit = max(1, onset_step - BEFORE_ONSET + 1)
     for before in (limit - IMMEDIATE_STEPS, limit):
         stable = ring.last_stable(before_step=before)

@@ -253,8 +253,16 @@ def _read(
         returncode=returncode,
         timed_out=timed_out,
         inspections=inspections,
-        output=(copy.root / "output.txt").read_text(errors="replace")[-4000:],
+        output=_end_of(copy.root / "output.txt"),
     )
+
+
+def _end_of(path: Path) -> str:
+    """Empty without the file: the time was up before the process began."""
+    try:
+        return path.read_text(errors="replace")[-4000:]
+    except OSError:
+        return ""
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from supervisor.report.crash_report import Excerpt
 from supervisor.report.figures import integer, moment
 from supervisor.report.stack_text import arrange_stacks
 from supervisor.report.step_table import StepTable, build_step_table, empty_step_table
-from supervisor.storage.flight_recorder import read_steps
+from supervisor.storage.flight_recorder import FlightReader, read_steps
 from supervisor.storage.journal import read_events
 from supervisor.storage.run_state import has_live_parent, load_run_state
 from supervisor.storage.rundir import RunDirectory
@@ -186,6 +187,9 @@ def _steps(rundir: RunDirectory, reader: _Reader) -> StepTable:
     path = rundir.steps(0)
     if not path.exists():
         return empty_step_table()
+    with contextlib.suppress(RunDirectoryError, OSError), FlightReader(path) as recorder:
+        if lost := recorder.lost_rows():
+            reader.problems.append(f"{path.name}: it was cut, its last {lost} steps are missing.")
     return reader.read(
         path,
         "the flight recorder",

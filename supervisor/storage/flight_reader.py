@@ -52,6 +52,20 @@ class FlightReader:
                 self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:
                 return 0
+        rows = self._written()
+        stored = max(0, os.fstat(self._fd).st_size - HEADER_BYTES) // ROW.size
+        return min(rows, stored)
+
+    def lost_rows(self) -> int:
+        """Returns how many rows were written that the file no longer holds: it was cut.
+
+        Raises:
+            RunDirectoryError: the file is not a flight recorder's, or of another version.
+        """
+        held = self.rows()
+        return self._written() - held if self._fd >= 0 else 0
+
+    def _written(self) -> int:
         head = os.pread(self._fd, HEADER.size, 0)
         if len(head) < HEADER.size:
             return 0
@@ -61,10 +75,9 @@ class FlightReader:
         if magic != MAGIC or version != VERSION or row_bytes != ROW.size:
             raise RunDirectoryError(
                 f"{self.path}: not a flight recorder of this version: "
-                "read it with the version of training-supervisor that wrote it"
+                "it is damaged, or another version of training-supervisor wrote it"
             )
-        stored = max(0, os.fstat(self._fd).st_size - HEADER_BYTES) // ROW.size
-        return min(int(rows), stored)
+        return int(rows)
 
     def read(self, start: int = 0, stop: int | None = None) -> np.ndarray:
         """Returns rows `start` to `stop` (exclusive, default all) as an array of `STEP_DTYPE`."""

@@ -18,6 +18,7 @@ from supervisor.storage.anomalies import AnomalyLog
 from supervisor.storage.flight_recorder import FlightRecorder
 from supervisor.storage.private_files import write_json
 from supervisor.storage.run_state import save_run_state
+from supervisor.storage.step_rows import HEADER_BYTES, ROW
 from tests.report import synthetic_run
 from tests.report.synthetic_run import ALL_ENDS, SyntheticRun
 
@@ -381,3 +382,15 @@ def test_a_loss_that_stays_far_above_its_level_is_not_called_overcome(
     assert report.incidents[0].survived is survived
     assert ("but not in health" in report.verdict) is not survived
     assert any("it did not pass" in sentence for sentence in report.evidence) is not survived
+
+
+def test_steps_that_were_cut_off_are_counted(tmp_path: Path) -> None:
+    run = SyntheticRun(tmp_path / "run")
+    run.begin(1)
+    run.steps(0, 20)
+    path = run.rundir.steps(0)
+    os.truncate(path, HEADER_BYTES + 15 * ROW.size)
+
+    problems = gather(run.rundir.root).problems
+
+    assert any("its last 6 steps are missing" in problem for problem in problems)
