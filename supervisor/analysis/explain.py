@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from supervisor.analysis.explain_changes import changes_to_try
 from supervisor.analysis.explain_criterion import Criterion, criterion_of
 from supervisor.analysis.explain_finding import (
     LOSS,
@@ -22,7 +23,7 @@ from supervisor.analysis.explain_finding import (
     finding_of,
     refined,
 )
-from supervisor.analysis.explain_onset import Trouble, find_trouble, healthy, nonfinite, rate_jump
+from supervisor.analysis.explain_onset import Trouble, find_trouble, healthy, nonfinite
 from supervisor.analysis.explain_replay import (
     Change,
     Replay,
@@ -31,27 +32,19 @@ from supervisor.analysis.explain_replay import (
     replay_studio,
 )
 from supervisor.analysis.explain_rules import (
+    BEFORE_ONSET,
     CHANGES,
-    CLIPPED,
     FP32,
-    FRESH_OPTIMIZER,
     IMMEDIATE_STEPS,
-    LR_BEFORE,
-    LR_HALF,
-    LR_TENTH,
-    LR_THOUSANDTH,
-    OLD_WEIGHTS,
-    OTHER_SEED,
-    RESHUFFLED,
     TOO_NARROW,
     UNCHANGED,
-    WITHOUT_BATCH,
     Diagnosis,
     Effect,
     diagnose,
     effect_of,
     is_settled,
 )
+from supervisor.analysis.explain_words import explanation_of
 from supervisor.analysis.explanation import Explanation, ReplayOutcome
 from supervisor.errors import SupervisorError
 from supervisor.storage.checkpoints import Checkpoint, CheckpointRing
@@ -62,11 +55,6 @@ from supervisor.storage.rundir import RunDirectory
 BUDGET_S = 900.0
 MIN_REPLAY_S = 5.0
 BEYOND_ONSET = 20
-BEFORE_ONSET = 2
-"""What makes a step explode may have happened in the one or two updates before it."""
-MAX_SKIPPED = 5
-OTHER = 20_231
-"""Any seed that nobody uses."""
 
 
 def explain(
@@ -146,7 +134,7 @@ class _Case:
         crash = criterion.crash_step(unchanged)
         outcomes = [_outcome(UNCHANGED, crash, self._say)]
         if crash is None:
-            return self._explanation(self._not_again(unchanged), outcomes)
+            return explanation_of(onset, self._not_again(unchanged), outcomes)
         effects = self._effects(names, unchanged, criterion, crash, outcomes, make_all=make_all)
         diagnosis = diagnose(
             effects,
@@ -157,14 +145,14 @@ class _Case:
         overflow = self._overflow_step(unchanged) if not self._is_sudden(crash) else None
         if overflow is not None and diagnosis.root_cause in ("data", "model_code"):
             finding = self._look(unchanged, overflow)
-            return self._explanation(TOO_NARROW, outcomes, finding)
+            return explanation_of(onset, TOO_NARROW, outcomes, finding)
         if diagnosis.root_cause in _WHOLE and not self._is_sudden(crash):
-            return self._explanation(diagnosis, outcomes)
+            return explanation_of(onset, diagnosis, outcomes)
         finding = self._look(unchanged, crash)
         diagnosis = refined(diagnosis, finding, is_sudden=self._is_sudden(crash))
         if diagnosis.root_cause in _WHOLE:
-            return self._explanation(diagnosis, outcomes)
-        return self._explanation(diagnosis, outcomes, finding)
+            return explanation_of(onset, diagnosis, outcomes)
+        return explanation_of(onset, diagnosis, outcomes, finding)
 
     def _effects(
         self,
@@ -178,7 +166,7 @@ class _Case:
     ) -> dict[str, Effect]:
         effects: dict[str, Effect] = {}
         raised = _exception_type(unchanged)
-        for change in self._changes(crash):
+        for change in changes_to_try(self._recorded, self._trouble.onset_step, crash):
             if change.name not in names:
                 continue
             if not make_all and is_settled(effects):
@@ -200,37 +188,6 @@ class _Case:
             outcomes.append(_outcome(change.name, at, self._say))
             effects[change.name] = effect_of(change.name, at, crash, len(change.skip_steps))
         return effects
-
-    def _changes(self, crash: int) -> list[Change]:
-        onset = self._trouble.onset_step
-        skipped = tuple(range(onset, min(max(onset, crash), onset + MAX_SKIPPED - 1) + 1))
-        before = list(range(max(0, min(onset, crash) - BEFORE_ONSET), onset + 1))
-        experiments: dict[str, dict[str, Any]] = {
-            WITHOUT_BATCH: {},
-            FP32: {"fp32": True},
-            LR_HALF: {"lr_factor": 0.5},
-            LR_TENTH: {"lr_factor": 0.1},
-            LR_THOUSANDTH: {"lr_factor": 0.001},
-            FRESH_OPTIMIZER: {"fresh_optimizer_at": before},
-            OTHER_SEED: {"seed": OTHER},
-            RESHUFFLED: {"seed": OTHER + 1, "reshuffle": 1},
-            OLD_WEIGHTS: {"old_weights_at": before},
-        }
-        jump = rate_jump(self._recorded, max(onset, crash))
-        if jump is not None:
-            experiments[LR_BEFORE] = {"lr_from": jump[0], "lr_factor": jump[1]}
-        norms = healthy(self._recorded, "grad_norm", onset)
-        if len(norms):
-            experiments[CLIPPED] = {"clip_norm": float(np.median(norms))}
-        return [
-            Change(
-                name=name,
-                experiment=experiments[name],
-                skip_steps=skipped if name == WITHOUT_BATCH else (),
-            )
-            for name in CHANGES
-            if name in experiments
-        ]
 
     def _replay(self, change: Change) -> Replay:
         return self._studio.replay(
@@ -292,31 +249,6 @@ class _Case:
     def _is_sudden(self, crash: int) -> bool:
         return crash - self._trouble.onset_step <= BEFORE_ONSET
 
-    def _explanation(
-        self, diagnosis: Diagnosis, outcomes: list[ReplayOutcome], finding: Finding = NOTHING
-    ) -> Explanation:
-        onset = self._trouble.onset_step
-        cause = diagnosis.root_cause.replace("_", " ")
-        told = {
-            "unknown": f"The cause of the trouble at step {onset} is not known",
-            "transient": f"The trouble at step {onset} was transient",
-        }.get(diagnosis.root_cause, f"The trouble at step {onset} comes from the {cause}")
-        advice = _ADVICE[diagnosis.root_cause]
-        if diagnosis.root_cause == "model_code" and finding.fix:
-            advice = finding.fix
-        clauses = "; ".join(clause for clause in (finding.detail, advice) if clause)
-        return Explanation(
-            root_cause=diagnosis.root_cause,
-            confidence=round(diagnosis.confidence, 2),
-            replays=tuple(outcomes),
-            onset_step=onset,
-            sample=finding.sample,
-            module=finding.place,
-            operation=finding.operation or None,
-            precision=finding.precision,
-            summary=f"{told}: {diagnosis.because}. {clauses[:1].upper()}{clauses[1:]}.",
-        )
-
     def _check_way(self, rundir: RunDirectory) -> None:
         """Raises SupervisorError if a replay from the script's start would take too long."""
         times = healthy(self._recorded, "step_time_s", self._trouble.onset_step)
@@ -331,17 +263,6 @@ class _Case:
 
 _WHOLE = ("learning_rate", "optimizer_state", "weights")
 """Causes that lie in no single sample and no single module."""
-
-_ADVICE = {
-    "data": "look at this sample and at the preparation of the data",
-    "precision": "compute the unstable part in FP32, or use BF16",
-    "learning_rate": "lower the learning rate from there on, or lengthen its warm-up",
-    "optimizer_state": "reset the optimizer's state, or raise its epsilon",
-    "weights": "go on from an older checkpoint with `supervisor resume RUN --from STEP`",
-    "model_code": "look at the model's code and at the loss for what begins at this step",
-    "transient": "continue with `supervisor resume RUN`; if it comes again, test the machine",
-    "unknown": "`supervisor report RUN` shows all that is known",
-}
 
 
 def start_before(

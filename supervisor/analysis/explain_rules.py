@@ -42,6 +42,8 @@ TELLING = (WITHOUT_BATCH, LR_TENTH, RESHUFFLED, FRESH_OPTIMIZER, FP32)
 SETTLED = 0.9
 """A diagnosis so sure cannot be overturned by the replays that follow `TELLING`."""
 
+BEFORE_ONSET = 2
+"""What makes a step explode may have happened in the one or two updates before it."""
 IMMEDIATE_STEPS = 2
 SHIFT_STEPS = 3
 """A crash that comes so much earlier or later is the same one."""
