@@ -1,4 +1,7 @@
-"""Walks what the user's variables reach: containers, plain objects, modules; not the libraries."""
+"""Walks what the user's variables reach: containers, plain objects, modules.
+
+Of objects whose class a library brings (trainers, averages) only what they hold themselves.
+"""
 
 from __future__ import annotations
 
@@ -92,6 +95,8 @@ def _inside(path: str, value: Any) -> Iterable[Place]:
         return _inside_module(path, value)
     if dataclasses.is_dataclass(value) or is_users_class(type(value)):
         return _inside_object(path, value)
+    if type(value).__module__.partition(".")[0] not in ("torch", "numpy"):
+        return _on_the_surface(path, value)
     return []
 
 
@@ -109,6 +114,19 @@ def _inside_object(path: str, value: Any) -> list[Place]:
         for name in names
         if not name.startswith("__") and hasattr(value, name)
     ]
+
+
+def _on_the_surface(path: str, value: Any) -> list[Place]:
+    """Tensors and arrays that are attributes of a library's object, alone or in containers."""
+    found = []
+    for name, own in list(getattr(value, "__dict__", {}).items()):
+        first = own
+        if isinstance(own, (list, tuple, dict)) and own:
+            first = next(iter(own.values() if isinstance(own, dict) else own))
+        if isinstance(first, (torch.Tensor, np.ndarray)):
+            write = _bind(_attribute_writer(value), name)
+            found.append(Place(path=f"{path}.{name}", value=own, replace=write))
+    return found
 
 
 def _inside_module(path: str, module: nn.Module) -> list[Place]:

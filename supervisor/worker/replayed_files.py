@@ -84,7 +84,8 @@ class ReplayedFiles:
         name = os.path.abspath(path)
         if name in self._created or not (_is_regular(name) or self._is_old_folder(name)):
             return False
-        aside = f"{name}.replaced"
+        folder, own = os.path.split(name)
+        aside = os.path.join(folder, f".{own}.replaced")  # hidden: scripts list their checkpoints
         if os.path.exists(aside):
             return False
         _rename(name, aside)

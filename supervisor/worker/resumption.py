@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from torch.nn import Module
+
 from supervisor.errors import ReplayError
 from supervisor.storage.checkpoints import Checkpoint
 from supervisor.storage.tape import EntryKind, TapeReader
@@ -178,7 +180,8 @@ class Resumption:
         problems: list[str] = []
         if not replayed:
             for module in modules_in(frames):
-                parts.registry.add_model(module)
+                if _is_saved(module, start.state["models"]):
+                    parts.registry.add_model(module)
         meta = start.checkpoint.meta
         if meta["controls"]["fp32"] or parts.order.fp32:
             # Before the state: a model that is half precision itself would lose digits of it.
@@ -218,3 +221,9 @@ class Resumption:
             parts.boundary.first_step = FirstStep(
                 parts.journal, recorder.path, checkpoint.step, int(row), recorder.rows
             )
+
+
+def _is_saved(module: Module, models: dict[str, Any]) -> bool:
+    """Whether a saved model has its parameters: a wrapper around one has others."""
+    names = {name for name, _ in Module.named_parameters(module)}
+    return any(names <= saved.keys() for saved in models.values())

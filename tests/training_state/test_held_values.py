@@ -4,6 +4,7 @@ import sys
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -172,3 +173,23 @@ def test_long_logs_are_not_walked() -> None:
     held = find_held({"main": {"losses": [0.0] * 5000, "t": torch.zeros(1)}}, set())
 
     assert list(held) == ["main.t"]
+
+
+def test_of_a_librarys_object_what_it_holds_itself_is_saved_and_put_back() -> None:
+    def average(value: float) -> SimpleNamespace:
+        weights = [torch.full((2,), value), torch.full((3,), value)]
+        inner = SimpleNamespace(hidden=torch.zeros(1))
+        return SimpleNamespace(total=torch.tensor(value), weights=weights, inner=inner, name="ema")
+
+    frames = {"main": {"ema": average(1.0)}}
+    known = stamps(find_held(frames, set()))
+    frames["main"]["ema"].total += 1
+    frames["main"]["ema"].weights[1].mul_(3)
+    found = find_held(frames, set(), known=known)
+    saved = {path: to_plain(value, path, []) for path, value in found.items()}
+    resumed = {"main": {"ema": average(0.0)}}
+
+    assert set(saved) == {"main.ema.total", "main.ema.weights[1]"}
+    assert put_back(resumed, saved) == []
+    assert resumed["main"]["ema"].total.item() == 2
+    assert resumed["main"]["ema"].weights[1].tolist() == [3, 3, 3]
