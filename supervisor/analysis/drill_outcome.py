@@ -161,6 +161,10 @@ def _detail(run: TrialRun) -> str:
         if event.get("outcome") == "applied" and event.get("name") != "checkpoint":
             name = str(event["name"]).replace("_", " ")
             counts[name] = counts.get(name, 0) + 1
+    # The second optimizer's poisoned update (a GAN's) is left out without the ladder.
+    others = len(run.events("update_skipped")) - counts.get("skip update", 0)
+    if others > 0:
+        counts["update left out"] = others
     restarts = len(run.events("attempt_started")) - 1
     if restarts > 0:
         counts["new process"] = restarts

@@ -118,7 +118,8 @@ class EscalationLadder:
     ) -> Decision | None:
         self._tick += 1
         self._budget.observe(record)
-        self.outcomes = self._treatments.observe(record, risk)
+        outcomes = self._treatments.observe(record, risk)
+        self.outcomes = () if self.policy.observe_only else outcomes  # nothing was done that helped
         self._rate_leap.update(record, self._guard.loss)
         verdict, why = self._guard.update(record, risk)
         if record.step < LAST_STEP and record.loss_seen:
@@ -309,11 +310,13 @@ class EscalationLadder:
             self._restarts += 1
         elif "rollback" in actions and len(actions) == 1:
             return self._roll_back(record, risk, rung)
-        elif "rollback" in actions:
-            self._budget.rollbacks += 1
-            self._rolled_back = True
         elif self._budget.is_spent:
             return self._last_resort(record, risk)
+        elif "rollback" in actions:
+            if not self._budget.has_rollbacks:
+                return self._last_resort(record, risk)
+            self._budget.rollbacks += 1
+            self._rolled_back = True
         return self._decide(record, risk, actions, rung)
 
     # -- stepping down ----------------------------------------------------------------------------

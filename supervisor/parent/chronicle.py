@@ -36,6 +36,7 @@ class Chronicle:
         self._teller = Teller(quiet=spec.quiet)
         self._run_file = RunFile(rundir, spec)
         self._first_attempt = 1
+        self._told_dry: set[str] = set()
         self._restart = RestartReceipt(journal.write, spec.policy.verify_steps)
 
     def begin(self, attempt: int) -> None:
@@ -81,9 +82,20 @@ class Chronicle:
         events = self._journal.merge()
         self._restart.saw(events)
         for event in events:
+            if event.get("kind") == "action" and event.get("outcome") == "would_have":
+                self._tell_dry(event)
             if event.get("kind") == "warning" and event.get("aloud"):
                 self._teller.say(f"warning: {event.get('message')}")
         return events
+
+    def _tell_dry(self, event: dict[str, Any]) -> None:
+        """A policy that only observes: each treatment is told when it is first thought of."""
+        name = str(event.get("name"))
+        if name not in self._told_dry:
+            self._told_dry.add(name)
+            self._teller.say(
+                f"would have done {name} at step {event.get('step')}: {event.get('reason')}"
+            )
 
     def signal_received(self, signum: int, step: int | None, grace_s: float) -> None:
         name = signal_name(signum)

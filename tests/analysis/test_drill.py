@@ -226,3 +226,9 @@ def test_faults_in_a_training_are_survived(capfd: pytest.CaptureFixture[str]) ->
     assert "checkpoint rejected" in killed["detail"]
     assert (skipped["name"], skipped["steps_lost"]) == ("nan_loss", 1)
     assert [path.name for path in Path.cwd().iterdir()] == ["train.py"]
+
+
+def test_an_update_of_a_second_optimizer_that_was_left_out_is_told(tmp_path: Path) -> None:
+    run = run_of(tmp_path, FALLING, events=({"kind": "update_skipped", "reason": "poisoned"},))
+
+    assert judge("nan_gradient", run, reference_of(), seconds=4.0).detail == "update left out ×1"

@@ -245,8 +245,10 @@ def test_observe_only_says_what_it_would_do() -> None:
     course = Course(policy)
 
     made = course.go(0.95)
+    course.go(0.0, 300)
 
     assert made[0].dry_run
+    assert course.outcomes == []
 
 
 def test_a_policy_without_rungs_still_guards() -> None:

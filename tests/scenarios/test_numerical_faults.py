@@ -92,6 +92,8 @@ def test_a_policy_that_only_observes_changes_nothing(undisturbed: float, tmp_pat
     assert ended.returncode == 0
     assert ended.actions() == []
     assert any(e["outcome"] == "would_have" for e in ended.events("action"))
+    assert {e["outcome"] for e in ended.events("action")} == {"would_have"}
+    assert ended.stderr.count("supervisor: would have done skip_update at step") == 1
 
 
 def test_a_run_that_stays_sick_is_stopped_with_its_reasons(tmp_path: Path) -> None:
