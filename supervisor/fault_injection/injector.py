@@ -7,6 +7,7 @@
 ``moment``  for faults of the process: ``forward``, ``evaluation`` (a forward without gradients),
             ``backward``, ``update``, ``after`` (default)
 ``count``   how often it strikes in the whole run, attempts counted together (default 1)
+``every``   at every step from `step` on (default false)
 ``transient``  a fault of the machine: `supervisor explain` does not repeat it (default false)
 ``factor``  for ``loss_spike`` (1e4), ``lr_spike`` (300), ``second_moment`` (1e-9); steps for
             ``disk_full`` (20); seconds for ``slow`` (2)

@@ -1,15 +1,10 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+def same_weights() -> None:
+    """Models that a test makes begin with the same weights each time."""
     torch.manual_seed(0)
-    yield
-    torch.set_num_threads(threads)
