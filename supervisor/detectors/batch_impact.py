@@ -14,7 +14,8 @@ class BatchImpactDetector(Detector):
 
     Args:
         window: steps on each side.
-        line: relative change of loss or of samples per second worth reporting.
+        line: relative change of loss or of samples per second worth reporting. A median of 20
+            steps with 10 % noise is good to 3 %.
     """
 
     name = "batch_impact"

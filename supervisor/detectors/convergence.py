@@ -18,7 +18,7 @@ class ConvergenceDetector(Detector):
         window: steps.
         plateau_below: relative improvement below which the run stands still.
         diverge_above: relative rise that is a divergence.
-        patience: plateaus in a row that make one alert.
+        patience: plateaus in a row that make one alert: 500 steps; noise hides progress for one.
     """
 
     name = "convergence"

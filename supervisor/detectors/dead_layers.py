@@ -10,8 +10,9 @@ class DeadLayersDetector(ObservedLineDetector):
     """Share of layers whose gradient is zero, from the observed value ``dead_layers_share``.
 
     Args:
-        line: share that is worth an alert.
-        patience: observations in a row.
+        line: share that is worth an alert; single layers are without gradient by design, where
+            parts are frozen or used now and then.
+        patience: observations in a row; one batch may pass a branch by.
     """
 
     name = "dead_layers"

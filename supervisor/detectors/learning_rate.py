@@ -8,24 +8,29 @@ from collections import deque
 from supervisor.detectors.base import Detector
 from supervisor.records import Alert, Cause, Severity, StepRecord
 
+FEWEST_STEPS = 10
+"""A warm-up doubles the rate at its first step, and grows by less than `change` from the fifth on;
+its rates look steady before it has begun."""
+
 
 class LearningRateDetector(Detector):
     """Reports a rate out of [`low`, `high`] once, and sudden changes above `change`.
 
-    Warm-up, decay and step schedules explain themselves: a change is sudden only when the rates
-    before were steady (each within `steady` of its neighbour), and a rate that returns to one seen
-    in the last `memory` changes is a cycle. A cut to a round share (0.1, 0.5, 0.7, 0.95; a third, a
-    hundredth) is how step schedules fall.
+    Warm-up, decay and step schedules explain themselves: a change is sudden only from the
+    `FEWEST_STEPS`-th step on, and when the rates before were steady (each within `steady` of its
+    neighbour), and a rate that returns to one seen in the last `memory` changes is a cycle. A cut
+    to a round share (0.1, 0.5, 0.7, 0.95; a third, a hundredth) is how step schedules fall.
 
     Args:
-        low, high: usual range. A rate of 0 is allowed while it warms up.
+        low, high: usual range: below it weights around 1 do not move in single precision, above it
+            an update is as large as its gradient. A rate of 0 is allowed while it warms up.
         change: relative change from one step to the next.
         steady: relative change per step up to which a schedule counts as smooth.
         memory: rates remembered.
     """
 
     name = "learning_rate"
-    _state = ("_previous", "_levels", "_out", "_moving")
+    _state = ("_previous", "_levels", "_out", "_seen", "_moving")
 
     def __init__(
         self,
@@ -47,6 +52,7 @@ class LearningRateDetector(Detector):
         self._previous = math.nan
         self._levels: deque[float] = deque(maxlen=self.memory)
         self._out = False
+        self._seen = 0
         self._moving = 0
 
     def update(self, record: StepRecord) -> Alert | None:
@@ -54,6 +60,7 @@ class LearningRateDetector(Detector):
         self.score = 0.0
         if not math.isfinite(rate) or rate < 0:
             return None
+        self._seen += 1
         before, self._previous = self._previous, rate
         out = rate > self.high or 0 < rate < self.low
         fresh, self._out = out and not self._out, out
@@ -73,7 +80,8 @@ class LearningRateDetector(Detector):
             return None
         known = any(abs(level - rate) <= 0.05 * rate for level in self._levels)
         self._levels.append(before)
-        if was_moving or known or self._is_scheduled_cut(rate / before):
+        explained = was_moving or known or self._is_scheduled_cut(rate / before)
+        if explained or self._seen < FEWEST_STEPS:
             return None
         self.score = 1.0
         return self.alert(

@@ -17,7 +17,8 @@ class LossScaleDetector(Detector):
     `severe_below`, or `backoffs` halvings within `window` steps without one growth after start-up.
 
     Args:
-        warn_below: scale under which gradients begin to lose their small values.
+        warn_below: scale under which gradients begin to lose their small values; healthy public
+            runs do not go below 1,024.
         severe_below: scale at which fp16 is of no use any more.
         backoffs: halvings in a row that mean the scaler cannot settle.
         window: steps within which they count.

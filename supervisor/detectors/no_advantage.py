@@ -12,8 +12,8 @@ class NoAdvantageDetector(ObservedLineDetector):
     With rewards compared within groups, a group whose answers are all right or all wrong has none.
 
     Args:
-        line: share.
-        patience: observations in a row.
+        line: share; with less than a tenth of the batch an update is mostly noise.
+        patience: observations in a row; hard or easy tasks come in runs.
     """
 
     name = "no_advantage"

@@ -17,7 +17,7 @@ class NonfiniteDetector(Detector):
 
     Args:
         overflow_limit: non-finite gradients under a scaler within `overflow_window` steps that
-            are still normal.
+            are still normal; a scaler that has found its scale has one in 2,000 steps.
         overflow_window: steps.
         startup_limit: the same within the first `overflow_window` steps, while the scaler comes
             down from its initial scale (2^16 in PyTorch).

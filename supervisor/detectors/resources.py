@@ -18,8 +18,8 @@ class ResourcesDetector(Detector):
     Args:
         block: steps of a block.
         memory_growth: relative growth since the first of the growing blocks.
-        growing_blocks: blocks in a row.
-        slowdown: relative rise of the median step time.
+        growing_blocks: blocks in a row; allocators and caches are full before the fifth.
+        slowdown: relative rise of the median step time; other jobs on a machine cost less, for long.
     """
 
     name = "resources"
