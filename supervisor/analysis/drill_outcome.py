@@ -174,4 +174,4 @@ def _detail(run: TrialRun) -> str:
     unsaved = sum("not saved" in str(e.get("message")) for e in run.events("warning"))
     if unsaved:
         counts["checkpoint not saved"] = unsaved
-    return ", ".join(f"{name} ×{count}" for name, count in counts.items()) or "nothing was needed"
+    return ", ".join(f"{name} ×{count}" for name, count in counts.items()) or "nothing was done"
