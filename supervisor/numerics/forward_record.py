@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import torch
 from torch import nn
 
-from supervisor.numerics.model_call import watched_modules
+from supervisor.numerics.module_hooks import ModuleHooks
 from supervisor.numerics.tensor_tree import is_float, tensors_in
 
 ROOT = "(model)"
@@ -33,7 +32,7 @@ class LayerCall:
     outputs: dict[str, torch.Tensor]
 
 
-class ForwardRecord:
+class ForwardRecord(ModuleHooks):
     """Records the calls of `model`'s modules while it is entered; leaves no hook behind.
 
     Args:
@@ -47,34 +46,16 @@ class ForwardRecord:
         model: nn.Module,
         on_enter: Callable[[str, str, tuple[Any, ...], dict[str, Any]], None] | None = None,
     ) -> None:
+        super().__init__(model)
         self.calls: list[LayerCall] = []
         self.running: list[tuple[str, str]] = []
-        self._model = model
         self._on_enter = on_enter
         self._counts: Counter[str] = Counter()
-        self._handles: list[Any] = []
 
     @property
     def innermost(self) -> str:
         """The module that was running when the pass broke off; the whole model before any."""
         return self.running[-1][1] if self.running else ROOT
-
-    def __enter__(self) -> ForwardRecord:
-        for path, module in watched_modules(self._model):
-            self._handles += [
-                module.register_forward_pre_hook(self._entering(path), with_kwargs=True),
-                module.register_forward_hook(self._leaving(path)),
-            ]
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for handle in self._handles:
-            handle.remove()
 
     def _entering(self, path: str) -> Callable[..., None]:
         def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

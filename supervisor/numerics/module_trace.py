@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, cast
 
 import torch
 from torch import nn
 
 from supervisor.numerics.forward_record import ROOT
-from supervisor.numerics.model_call import watched_modules
+from supervisor.numerics.module_hooks import ModuleHooks
 from supervisor.numerics.tensor_tree import tensors_in
 
 LOSS = "(loss)"
 MARK = "training_supervisor_module"
 
 
-class ModuleTrace:
+class ModuleTrace(ModuleHooks):
     """Knows the running module while it is entered; leaves no hook on the model behind.
 
     Nodes of the autograd graph are marked with the module that made them when it returns (and what
@@ -26,11 +25,10 @@ class ModuleTrace:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._model = model
+        super().__init__(model)
         self._types = {path or ROOT: type(m).__name__ for path, m in model.named_modules()}
         self._stack: list[str] = []
         self._node: tuple[str, str] | None = None
-        self._handles: list[Any] = []
         self.outside = LOSS
         """What work outside of the model counts as."""
 
@@ -77,25 +75,9 @@ class ModuleTrace:
             node.register_prehook(self._arriving(module, node.name()))
             open_nodes += [following for following, _ in node.next_functions]
 
-    def __enter__(self) -> ModuleTrace:
-        for path, module in watched_modules(self._model):
-            name = path or ROOT
-            self._handles += [
-                module.register_forward_pre_hook(self._entering(name), with_kwargs=True),
-                module.register_forward_hook(self._leaving(name)),
-            ]
-        return self
+    def _entering(self, path: str) -> Callable[..., None]:
+        name = path or ROOT
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for handle in self._handles:
-            handle.remove()
-
-    def _entering(self, name: str) -> Callable[..., None]:
         def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
             if self._stack:
                 self.mark((args, kwargs), self._stack[-1])
@@ -103,7 +85,9 @@ class ModuleTrace:
 
         return enter
 
-    def _leaving(self, name: str) -> Callable[..., None]:
+    def _leaving(self, path: str) -> Callable[..., None]:
+        name = path or ROOT
+
         def leave(module: nn.Module, args: Any, output: Any) -> None:
             self.mark(output, name)
             while self._stack and self._stack.pop() != name:
