@@ -33,7 +33,7 @@ class ReplayedFiles:
         """Asked before a whole file is written: whether to leave that out."""
         name = os.path.abspath(os.fspath(path))
         self._bring_back(name)
-        if os.path.exists(name) and name not in self._created:
+        if _has_content(name) and name not in self._created:
             self._kept.add(name)
             return True
         self._created.add(name)
@@ -48,7 +48,8 @@ class ReplayedFiles:
             if not os.path.exists(name):
                 self._created.add(name)
             return None
-        if name in self._created:
+        if name in self._created or not _has_content(name):  # `mkstemp` made it
+            self._created.add(name)
             return None
         self._kept.add(name)
         file = open_(_nameless(os.path.dirname(name)), mode)
@@ -65,7 +66,7 @@ class ReplayedFiles:
             self._created.add(target)
             return False
         self._kept.add(target)
-        if source in self._created or os.path.getsize(source) == 0:  # `mkstemp` made it
+        if source in self._created:
             _unlink(source)
         return True
 
@@ -136,6 +137,10 @@ class ReplayedFiles:
 
     def _forget_closed(self) -> None:
         self._open = [(file, name) for file, name in self._open if not file.closed]
+
+
+def _has_content(path: str) -> bool:
+    return os.path.exists(path) and (not _is_regular(path) or os.path.getsize(path) > 0)
 
 
 def _is_regular(path: str) -> bool:

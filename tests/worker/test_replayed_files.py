@@ -98,3 +98,18 @@ def test_a_folder_that_the_script_clears_gives_its_files_back(tmp_path: Path) ->
 
     assert [p.name for p in tmp_path.rglob("*")] == ["out", "first.pt"]
     assert (out / "first.pt").read_bytes() == b"trained"
+
+
+def test_a_temporary_file_that_was_made_empty_is_written_and_does_not_replace(
+    tmp_path: Path,
+) -> None:
+    replayed, temporary, path = ReplayedFiles(), tmp_path / "a.tmp", tmp_path / "a.pt"
+    path.write_bytes(b"trained")
+    temporary.touch()
+
+    assert replayed.opened(temporary, "wb", open) is None
+    assert not replayed.keeps(temporary)
+    temporary.write_bytes(b"untrained")
+    assert replayed.renamed(str(temporary), str(path))
+
+    assert [p.name for p in tmp_path.iterdir()] == ["a.pt"]
