@@ -92,6 +92,8 @@ def draw_courses(figure: Any, courses: dict[str, Course]) -> bool:
     figure.set_size_inches(9.6, 0.5 + 1.5 * lines)
     axes = figure.subplots(lines, COLUMNS, sharex=True, squeeze=False).ravel()
     for axis, (name, (steps, values)) in zip(axes, drawn.items(), strict=False):
+        order = np.argsort(steps, kind="stable")  # what a restart repeated lies in between
+        steps, values = steps[order], values[order]
         axis.plot(steps, values, color=palette.SCALE, linewidth=1.0, marker=".", markersize=2)
         axis.set_title(name.replace("_", " "))
     for axis in axes[len(drawn) :]:

@@ -31,7 +31,20 @@ _SAME_LINES = 3  # of one kind and wording in a row before they are folded into 
 
 def build_timeline(material: Material) -> tuple[TimelineEntry, ...]:
     """Returns the events in the order of time; long rows of the same event are folded."""
-    entries = [_entry(event) for event in material.events if not _is_quiet(event)]
+    thought_of = {
+        (event.get("name"), integer(event.get("step")))
+        for event in material.of_kind("action")
+        if event.get("applied") is False
+    }
+    entries = [
+        _entry(event)
+        for event in material.events
+        if not _is_quiet(event)
+        and not (
+            event.get("phase") == "verified"
+            and (event.get("name"), integer(event.get("applied_at"))) in thought_of
+        )
+    ]
     return tuple(_fold(entries))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 
 from supervisor.report.crash_report import Attempt, Cost, DecisionPath, Incident, Intervention
 from supervisor.report.decision_tree import IN_SCRIPT
@@ -173,7 +174,8 @@ def build_next_steps(
         run = shlex.quote(str(material.root))
         steps.append(f"Let the cause be found by controlled replays: supervisor explain {run}")
     if end == "completed":
-        kept = "no stable checkpoint was saved"
+        kept = "no stable checkpoint from before the trouble was kept"
+        step = last_checkpoint(material, stable=True, before=root.step if root else None)
         if step is not None:
             folder = RunDirectory(material.root).checkpoints / f"step_{step:08d}"
             kept = f"those of step {step} are sound: {folder}"
@@ -213,8 +215,8 @@ def _captured(material: Material, root: Incident | None) -> list[str]:
         return []
     run = shlex.quote(str(material.root))
     return [
-        f"The batch of step {root.step} is kept in {kept[0]}; computed again with its figures by: "
-        f"supervisor analyze {run} --step {root.step}"
+        f"The batch of step {root.step} is kept in anomalies/data/{Path(kept[0]).name}; "
+        f"computed again with its figures by: supervisor analyze {run} --step {root.step}"
     ]
 
 
