@@ -7,6 +7,7 @@ import numpy as np
 from supervisor.report.attempts import first_exit
 from supervisor.report.crash_report import Attempt
 from supervisor.report.material import Material
+from supervisor.report.step_table import Floats
 
 ENDS = (
     "completed",
@@ -60,15 +61,21 @@ def ends_nonfinite(material: Material) -> bool:
 
 
 def stays_high(material: Material, step: int, attempt: int | None) -> bool:
-    """Whether the run's last losses lie far above what they were before `step`.
-
-    Far is `EXPLODED` times the highest healthy one, the line by which `supervisor explain` tells an
-    explosion; the median of the last `LAST` losses is compared. False for losses below zero.
-    """
+    """Whether the run's last losses lie far above what they were before `step`."""
     rows = material.steps.of_attempt(attempt)
     before = rows.loss[(rows.step < step) & np.isfinite(rows.loss)][-HEALTHY:]
     final = material.steps.final
     after = final.loss[(final.step > step) & np.isfinite(final.loss)][-LAST:]
-    if len(before) < 3 or not len(after) or before.max() <= 0:
+    return is_far_above(after, before)
+
+
+def is_far_above(after: Floats, before: Floats) -> bool:
+    """Whether the median of `after` is above all of `before` and `EXPLODED` times its median.
+
+    `EXPLODED` is the line by which `supervisor explain` tells an explosion. False for losses below
+    zero, of which there is no multiple, and without enough of them.
+    """
+    if len(before) < 3 or not len(after) or not np.median(before) > 0:
         return False
-    return bool(np.median(after) > EXPLODED * before.max())
+    level = float(np.median(after))
+    return level > float(before.max()) and level > EXPLODED * float(np.median(before))

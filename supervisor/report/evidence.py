@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from supervisor.report.crash_report import Attempt
-from supervisor.report.ending import EXPLODED
+from supervisor.report.ending import is_far_above
 from supervisor.report.figures import duration, integer, show
 from supervisor.report.material import Material
 from supervisor.report.step_table import Bools, Floats, StepTable
@@ -243,7 +243,7 @@ def _weigh_aftermath(scale: _Scale, after: StepTable, before: StepTable) -> None
     old = _finite(before.loss)
     if len(old):
         text += f" (before: {show(float(np.median(old)))})"
-    if len(old) and level > EXPLODED * float(old.max()) > 0:
+    if is_far_above(known, old):
         scale.add(True, f"{text}: it did not pass, the loss stayed far above its level.")
         return
     scale.add(True, f"{text}: it passed, the weights are not sick.")
