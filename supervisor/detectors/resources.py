@@ -19,7 +19,7 @@ class ResourcesDetector(Detector):
         block: steps of a block.
         memory_growth: relative growth since the first of the growing blocks.
         growing_blocks: blocks in a row; allocators and caches are full before the fifth.
-        slowdown: relative rise of the median step time; other jobs on a machine cost less, for long.
+        slowdown: relative rise of the median step time; smaller ones are common on shared machines.
     """
 
     name = "resources"
