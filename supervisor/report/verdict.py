@@ -39,6 +39,11 @@ _SETTINGS = {
     "loss_spike": "--set restart.careful_lr_factor=0.5",
 }
 
+_UNSEEN = (
+    "If it was meant to train: what is seen is the `step` of a `torch.optim.Optimizer` in the "
+    "script's own process, not in processes that it starts itself."
+)
+
 
 def resume_command(material: Material) -> str:
     return f"supervisor resume {shlex.quote(str(material.root))}"
@@ -83,6 +88,8 @@ def _how(
     help_ = f"after {count(restarts, 'restart')} and {count(treatments, 'treatment')}"
     if not restarts and not treatments:
         help_ = "without a restart or a treatment"
+    if end == "completed" and not last:
+        return f"The script ran to its end, {help_}, but no step of a training was seen."
     if end == "completed":
         sick = ", but its last loss is not finite" if ends_nonfinite(material) else ""
         return f"The training ran to its end{f' at {last}' if last else ''}, {help_}{sick}."
@@ -155,7 +162,7 @@ def build_next_steps(
     remedy = _explained(material) or (decision.remedy if decision else "")
     if end == "completed" and (root is None or root.survived):
         if root is None:
-            return ("Nothing: the run needs no help.",)
+            return ("Nothing: the run needs no help." if len(material.steps) else _UNSEEN,)
         return (
             "Nothing has to be done for this run.",
             *(

@@ -394,3 +394,14 @@ def test_steps_that_were_cut_off_are_counted(tmp_path: Path) -> None:
     problems = gather(run.rundir.root).problems
 
     assert any("its last 6 steps are missing" in problem for problem in problems)
+
+
+def test_a_run_in_which_no_training_was_seen_is_not_called_one(tmp_path: Path) -> None:
+    run = SyntheticRun(tmp_path / "run")
+    run.begin(1)
+    run.exit("completed", None, returncode=0)
+
+    facts = gather(run.finish("completed"))
+
+    assert "no step of a training was seen" in facts.verdict
+    assert "processes that it starts itself" in facts.next_steps[0]
