@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from supervisor.report.figures import number
+from supervisor.report.figures import number, show
 from supervisor.report.material import Material
 from supervisor.report.observed_values import read_courses
 
@@ -34,3 +34,14 @@ def is_still_collapsed(material: Material, event: Mapping[str, Any]) -> bool:
         for name, line in lines.items()
         if isinstance(named, Mapping) and name in named
     )
+
+
+def latents_at_end(material: Material) -> tuple[str, ...]:
+    """Returns one sentence with the last values of the latents; nothing if none were observed."""
+    courses = read_courses(material.root)
+    told = [
+        f"{name} {show(float(courses[name][1][-1]))}"
+        for name in ("kl", "latent_variance", "active_units")
+        if name in courses
+    ]
+    return (f"The last values of the latents: {', '.join(told)}.",) if told else ()

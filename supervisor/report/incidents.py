@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from supervisor.report.collapse import is_confirmed, is_still_collapsed
+from supervisor.report.collapse import is_confirmed, is_still_collapsed, latents_at_end
 from supervisor.report.crash_report import Attempt, Incident
 from supervisor.report.ending import ends_nonfinite, stays_high
 from supervisor.report.evidence import numerical_evidence
@@ -196,6 +196,8 @@ def _numerical_incident(material: Material, cluster: list[_Sign]) -> Incident:
     evidence_for, evidence_against = numerical_evidence(
         material, step=first.step, end=cluster[-1].step, attempt=first.attempt
     )
+    if first.key == "collapse":  # the losses of a collapsed model are finite and calm
+        evidence_for = latents_at_end(material)
     return Incident(
         key=first.key,
         sentence=sentence,

@@ -188,7 +188,9 @@ def build_next_steps(
             kept = f"those of step {step} are sound: {folder}"
         steps.append(f"The last weights are of no use; {kept}.")
         if material.policy.get("observe_only"):
-            steps.append("It was only watched: under --policy default it would have been treated.")
+            steps.append(
+                "It was only watched: what a policy that treats would have done stands below."
+            )
         return tuple(steps)
     saved = last_checkpoint(material, stable=False, before=root.step if root else None)
     if step is None and saved is not None:

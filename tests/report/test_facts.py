@@ -337,6 +337,7 @@ def test_a_collapse_counts_until_the_latents_are_back(
 
     assert report.root_cause == "collapse"
     assert report.incidents[0].survived is survived
+    assert report.evidence == (f"The last values of the latents: kl {last_kl:g}.",)
     assert report.title == ("Completed" if survived else "Completed, not healthy")
     assert survived or report.setting == "in your script: the weight of the KL term"
 
