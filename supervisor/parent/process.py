@@ -111,9 +111,13 @@ def worker_environment(*, has_pipe: bool) -> dict[str, str]:
 
     Into a pipe Python writes in blocks: lines would come late, and a killed worker would take its
     last ones with it. So buffering is switched off there, unless the user has decided otherwise.
+
+    Python salts the hashes of texts anew in each process: a set of class names would have another
+    order after a restart, and each class another number. All attempts have one salt.
     """
     environment = dict(os.environ)
     environment[PARENT_PID_VARIABLE] = str(os.getpid())
+    environment.setdefault("PYTHONHASHSEED", "0")
     if has_pipe:
         environment.setdefault("PYTHONUNBUFFERED", "1")
     return environment
