@@ -7,7 +7,7 @@ from supervisor.records import ActionResult
 
 
 class Stop(Action):
-    """The emergency stop: the run gives up, with a checkpoint and a report of why."""
+    """The emergency stop: the run gives up, with a report of why; its checkpoints stay."""
 
     name = "stop"
     moment = "boundary"
