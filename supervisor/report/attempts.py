@@ -57,7 +57,7 @@ def _attempt(material: Material, number: int) -> Attempt:
         ended=clock(ended),
         seconds=ended - started,
         from_step=integer(began.get("checkpoint_step")) if from_step is None else from_step,
-        exactness=str(resumed.get("exactness") or ""),
+        exactness=_exactness(resumed, mine),
         first_step=int(steps.step[0]) if len(steps) else None,
         last_step=int(steps.step[-1]) if len(steps) else last,
         cause="hang" if hung else str(exit_event.get("cause") or ""),
@@ -65,6 +65,13 @@ def _attempt(material: Material, number: int) -> Attempt:
         signum=integer(exit_event.get("signum")),
         evidence=sentences(exit_event.get("evidence")),
     )
+
+
+def _exactness(resumed: dict[str, Any], events: list[dict[str, Any]]) -> str:
+    """What the resume said, unless its first step had another loss than before the kill."""
+    if any(event.get("found") == "another loss" for event in events):
+        return "approximate"
+    return str(resumed.get("exactness") or "")
 
 
 def sentences(value: Any) -> tuple[str, ...]:

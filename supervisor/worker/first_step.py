@@ -57,6 +57,9 @@ class FirstStep:
         self._journal.write(
             "warning",
             step=self._step,
+            found="another loss",
+            loss=own,
+            recorded_loss=recorded,
             message=(
                 f"the first step after the resume has the loss {own!r}, before the kill it was "
                 f"{recorded!r}: `supervisor verify` finds what is not the same"

@@ -15,6 +15,7 @@ from tests.scenarios.loop_styles import script
 from tests.scenarios.runs import supervised
 
 SETTINGS = ("checkpoint.every_steps=4", "checkpoint.background=false")
+REPORT = "report.enabled=true"
 KILL = "[{kind: sigkill, step: 9}]"
 LOOP = """
 import os
@@ -74,11 +75,14 @@ def test_another_loss_in_the_first_step_is_told_with_both_numbers(tmp_path: Path
     prelude = script("weight average by hand").split("import copy")[0]
     text = f"{prelude}{TOSSED}torch.save(result, sys.argv[-1])\n"
 
-    ended = supervised(tmp_path, text, settings=SETTINGS, faults=KILL)
+    ended = supervised(tmp_path, text, settings=(*SETTINGS, REPORT), faults=KILL)
 
     (warning,) = ended.events("warning")
     assert warning["step"] == 8
     assert "before the kill it was" in warning["message"]
+    assert warning["loss"] != warning["recorded_loss"]
+    report = json.loads((ended.run_dir / "report" / "report.json").read_text())
+    assert report["attempts"][1]["exactness"] == "approximate"
     assert ended.found("recorded loss") == []
 
 
