@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from supervisor.detectors.base import Detector
 from supervisor.detectors.registry import build_detectors
+from supervisor.ladder.acquittal import LOOK_BACK, Acquittal
 from supervisor.ladder.escalation import EscalationLadder
 from supervisor.ladder.treatments import Outcome
 from supervisor.predictor import CrashPredictor
@@ -28,6 +30,8 @@ class Judgement:
         decision: what is to be done, or None.
         outcomes: of the treatments whose verification ended at this step.
         errors: detectors that raised and were switched off at this step, with the reason.
+        acquittal: the weights were found not to be to blame (`Acquittal`): why, in a sentence; the
+            record then counts as announced.
         is_decided: the ladder was asked.
     """
 
@@ -37,12 +41,13 @@ class Judgement:
     decision: Decision | None = None
     outcomes: tuple[Outcome, ...] = ()
     errors: tuple[str, ...] = ()
+    acquittal: str = ""
     is_decided: bool = False
 
     @property
     def is_quiet(self) -> bool:
         """Whether nothing was thought of this step."""
-        return not (self.risk.probability or self.alerts or self.errors)
+        return not (self.risk.probability or self.alerts or self.errors or self.acquittal)
 
 
 class Pipeline:
@@ -73,6 +78,7 @@ class Pipeline:
         self._advisor = advisor
         self._copies: deque[_Copy] = deque(maxlen=COPIES)
         self._announced_at = -1
+        self._acquittal = Acquittal()
 
     def update(self, record: StepRecord) -> Judgement:
         """Judges one step, before its update is applied. Never raises for a detector's fault."""
@@ -118,11 +124,16 @@ class Pipeline:
         judgement.is_decided = True
         record, alerts, risk = judgement.record, judgement.alerts, judgement.risk
         advice = self._advisor.update(record, alerts, risk) if self._advisor else ()
+        if judgement.acquittal:
+            self.ladder.acquit()
         judgement.decision = self.ladder.decide(record, alerts, risk, advice)
         judgement.outcomes = self.ladder.outcomes
         return judgement
 
     def _look_at_part(self, records: Sequence[StepRecord]) -> list[Judgement]:
+        acquittal = self._acquittal.update(records[0]) if self._acquittal.is_on else ""
+        if acquittal:
+            records = [replace(records[0], announced=True), *records[1:]]
         if records[0].begins_training:
             self._begin()
         if self._is_copy_due(records[0]):
@@ -146,10 +157,12 @@ class Pipeline:
             except Exception as error:  # a user's detector may do anything
                 errors[index].append(self._switch_off(detector, error))
         risks = [self.predictor.update(*seen) for seen in zip(records, scores, strict=True)]
-        return [
+        found = [
             Judgement(record=record, alerts=tuple(said), risk=risk, errors=tuple(failed))
             for record, said, risk, failed in zip(records, alerts, risks, errors, strict=True)
         ]
+        found[0].acquittal = acquittal
+        return found
 
     def _switch_off(self, detector: Detector, error: Exception) -> str:
         self.detectors = [d for d in self.detectors if d is not detector]
@@ -167,7 +180,7 @@ class Pipeline:
         return failed
 
     def _begins_part(self, record: StepRecord) -> bool:
-        return record.announced or self._is_copy_due(record)
+        return record.announced or self._acquittal.is_on or self._is_copy_due(record)
 
     def _is_copy_due(self, record: StepRecord) -> bool:
         copies = self._copies
@@ -190,12 +203,14 @@ class Pipeline:
 
         The pipeline goes back to its own newest copy at or before `to_step` and looks at the steps
         between once more, or begins anew. Treatments, skips and budgets are not taken back, nor is
-        an announced change: the script's data do not go back with the weights.
+        an announced change: the script's data do not go back with the weights. The next steps show
+        whether the weights were to blame at all (`Acquittal`).
 
         Args:
             to_step: the step whose state was restored.
         """
         copies = self._copies
+        seen = [record for copy in copies for record in copy.since]
         while copies and copies[-1].step > to_step:
             copies.pop()
         if not copies:
@@ -209,6 +224,8 @@ class Pipeline:
             self.look_at(between)
         if self._announced_at >= to_step:
             self._forget_levels()
+        then = [r.loss for r in seen if to_step - LOOK_BACK <= r.step <= to_step]
+        self._acquittal.begin(to_step, then, seen[-1].loss if seen else math.nan)
 
     def state_dict(self) -> dict[str, Any]:
         """JSON-able; an equal pipeline goes on from it bit for bit."""
@@ -218,6 +235,7 @@ class Pipeline:
             "ladder": self.ladder.state_dict(),
             "advisor": advisor,
             "announced_at": self._announced_at,
+            "acquittal": self._acquittal.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -225,6 +243,8 @@ class Pipeline:
         self._load_view(state)
         self.ladder.load_state_dict(state["ladder"])
         self._announced_at = int(state.get("announced_at", -1))
+        if "acquittal" in state:
+            self._acquittal.load_state_dict(state["acquittal"])
         if self._advisor and state.get("advisor"):
             self._advisor.load_state_dict(state["advisor"])
 

@@ -66,6 +66,7 @@ class EscalationLadder:
         self._is_fp32 = False
         self._keeps_fp32 = False
         self._lr_limit = math.nan
+        self._acquitted = False
 
     @property
     def active(self) -> tuple[str, ...]:
@@ -87,15 +88,31 @@ class EscalationLadder:
                 that the policy has for this cause and that was not advised in this episode yet is
                 tried before anything else, if `PolicySettings.case_library` is on.
         """
-        undo = self._begin_another_training() if record.begins_training else ()
+        undo: tuple[str, ...] = ()
+        reason = "another training has begun"
+        if self._acquitted:
+            undo, reason = self._end_of_needless_treatment(), "the weights were not to blame"
+        if record.begins_training:
+            undo = (*undo, *self._begin_another_training())
         if record.announced:
             self._forget_levels(record)
         decision = self._next_treatment(record, risk, advice)
         if not undo:
             return decision
         if decision is None:
-            return self._take_back(record, risk, undo, "another training has begun")
+            return self._take_back(record, risk, undo, reason)
         return replace(decision, undo=(*undo, *decision.undo))
+
+    def acquit(self) -> None:
+        """What was treated last was no sickness of the weights; said before `decide`."""
+        self._acquitted = True
+
+    def _end_of_needless_treatment(self) -> tuple[str, ...]:
+        """Returns the treatments of this episode, which are to be taken back."""
+        self._acquitted = False
+        undo = self._treatments.take_back_recent(self.policy.healthy_steps)
+        self._end_episode()
+        return undo
 
     def _begin_another_training(self) -> tuple[str, ...]:
         """Forgets the course of the last one; returns what is to be taken back."""

@@ -26,6 +26,8 @@ _QUIET = frozenset({"checkpoint_stable", "state_found"})
 ANNOUNCED = "announced change"
 """What `state_found` has found when the script called `supervisor.announce`."""
 ANOTHER_TRAINING = "another training"
+ANOTHER_LEVEL = "another level"
+"""When restored weights have shown that weights are not to blame (`ladder.acquittal`)."""
 _SAME_LINES = 3  # of one kind and wording in a row before they are folded into one
 
 
@@ -49,7 +51,8 @@ def build_timeline(material: Material) -> tuple[TimelineEntry, ...]:
 
 
 def _is_quiet(event: dict[str, Any]) -> bool:
-    return event.get("kind") in _QUIET and event.get("found") not in (ANNOUNCED, ANOTHER_TRAINING)
+    told = (ANNOUNCED, ANOTHER_TRAINING, ANOTHER_LEVEL)
+    return event.get("kind") in _QUIET and event.get("found") not in told
 
 
 def _entry(event: dict[str, Any]) -> TimelineEntry:
@@ -148,6 +151,8 @@ def _found(event: dict[str, Any]) -> tuple[str, str]:
     if event.get("found") == ANOTHER_TRAINING:
         return "info", "Another training of the same script is supervised from here on."
     change = _text(event, "detail")
+    if event.get("found") == ANOTHER_LEVEL:
+        return "info", f"The weights were acquitted: {change}."
     return "info", f"The script announced a change: {change or 'it did not say which'}."
 
 

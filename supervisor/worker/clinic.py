@@ -148,6 +148,13 @@ class Clinic:
             return
         for error in judgement.errors:
             self._warn(f"detector {error}")
+        if judgement.acquittal:
+            self._journal.write(
+                "state_found",
+                step=record.step,
+                found="another level",
+                detail=judgement.acquittal,
+            )
         if judgement.alerts:
             self._tell_alerts(record, judgement.alerts)
         self._tell_risk(judgement)

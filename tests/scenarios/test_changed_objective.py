@@ -1,0 +1,44 @@
+"""An objective that changes by design: its treatment ends with the proof that nothing is sick."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.scenarios.runs import supervised
+
+SCRIPT = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+patterns = torch.rand(10, 64)
+encoder = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 16))
+decoder = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 64))
+model = nn.ModuleList([encoder, decoder])
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+for step in range(450):
+    images = patterns[torch.randint(0, 10, (64,))] + 0.1 * torch.randn(64, 64)
+    mu, logvar = encoder(images).chunk(2, dim=1)
+    drawn = decoder(mu + torch.randn_like(mu) * (0.5 * logvar).exp())
+    kl = -0.5 * (1 + logvar - mu**2 - logvar.exp()).sum(1).mean()
+    weight = 4 * min(1.0, max(0.0, (step - 200) / 100))
+    loss = (drawn - images).square().sum(1).mean() + weight * kl
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+print("final loss", float(loss))
+"""
+
+
+@pytest.mark.parametrize("policy", ["default", "vae"])
+def test_a_kl_weight_that_rises_steeply_ends_no_run(tmp_path: Path, policy: str) -> None:
+    """Without the comparison of old weights both policies gave up: 85 treatments, 3 restarts."""
+    ended = supervised(tmp_path, SCRIPT, options=("--policy", policy, "--config", policy))
+
+    assert ended.returncode == 0
+    assert len(ended.found("another level")) == 1
+    assert len(ended.actions()) <= 4
+    assert ended.events("restart") == []
