@@ -32,7 +32,6 @@ class Judgement:
         errors: detectors that raised and were switched off at this step, with the reason.
         acquittal: the weights were found not to be to blame (`Acquittal`): why, in a sentence; the
             record then counts as announced.
-        is_decided: the ladder was asked.
     """
 
     record: StepRecord
@@ -42,7 +41,6 @@ class Judgement:
     outcomes: tuple[Outcome, ...] = ()
     errors: tuple[str, ...] = ()
     acquittal: str = ""
-    is_decided: bool = False
 
     @property
     def is_quiet(self) -> bool:
@@ -106,22 +104,8 @@ class Pipeline:
                 first = index
         return found
 
-    def judge_ahead(self, records: Sequence[StepRecord]) -> list[Judgement]:
-        """Judges some steps as far as nothing is decided that would have to be done first.
-
-        Nothing of the training is touched and no case library is asked, so another thread may do
-        this while the training goes on, as long as nobody else asks this pipeline for anything.
-        Those results that are not decided must go through `decide_on`, in the same order.
-        """
-        found = self.look_at(records)
-        for judgement in found:
-            if not judgement.is_quiet or self.decide_on(judgement).decision is not None:
-                break
-        return found
-
     def decide_on(self, judgement: Judgement) -> Judgement:
         """Fills in what the ladder decides about a step that was looked at."""
-        judgement.is_decided = True
         record, alerts, risk = judgement.record, judgement.alerts, judgement.risk
         advice = self._advisor.update(record, alerts, risk) if self._advisor else ()
         if judgement.acquittal:

@@ -8,10 +8,8 @@ from collections import deque
 from supervisor.records import StepRecord
 
 RECENT = 64
-GIVE_AT = 8
 MAX_WAITING = 32
-"""Eight waiting steps are given to another thread at the next backward (`background_look`); where
-none comes, 32 are judged at once, because code that judges is pushed out of the processor's caches
+"""Steps that are judged at once, because code that judges is pushed out of the processor's caches
 by every step of the training. What may wait so long is only what no detector of sudden trouble
 could see: slow ones look at blocks of 50 steps and more."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,8 +12,7 @@ from supervisor.actions.base import Action, ActionContext, carry_out
 from supervisor.pipeline import Judgement, Pipeline
 from supervisor.records import ActionResult, Alert, Decision, StepRecord, plain
 from supervisor.storage.journal import AlertLog, Journal
-from supervisor.worker.background_look import BackgroundLook
-from supervisor.worker.calm_line import GIVE_AT, MAX_WAITING, CalmLine
+from supervisor.worker.calm_line import MAX_WAITING, CalmLine
 
 QUIET_STEPS = 20
 """The same alert of the same detector is told at most once in so many steps."""
@@ -67,8 +66,6 @@ class Clinic:
         self._calm = CalmLine()
         self._boundary_step = 0
         self._waiting: list[tuple[StepRecord, int]] = []
-        self._background = BackgroundLook(pipeline.judge_ahead)
-        self._rows_out: list[int] = []
         self.handlers: list[Callable[[Alert], None]] = []
         self.places_of: Callable[[Alert], list[dict[str, Any]]] = lambda alert: []
         self.pending: list[Pending] = []
@@ -99,18 +96,8 @@ class Clinic:
         """
         waiting = self._waiting
         waiting.append((record, row))
-        background = self._background
-        if background.is_out and background.is_done:
-            self._take_back()
         if not self._calm.is_calm(record) or len(waiting) >= MAX_WAITING:
             self.judge_waiting(last_is_now=True)
-
-    def torch_takes_over(self) -> None:
-        """Gives waiting steps to the other thread; called right before a backward."""
-        if len(self._waiting) >= GIVE_AT and not self._background.is_out:
-            waiting, self._waiting = self._waiting, []
-            self._rows_out = [row for _, row in waiting]
-            self._background.give([record for record, _ in waiting])
 
     def judge_waiting(self, *, last_is_now: bool = False) -> None:
         """Judges the steps that waited, in their order, so that nothing is left open.
@@ -118,24 +105,13 @@ class Clinic:
         Args:
             last_is_now: the last of them is the step under way, whose update can still be left out.
         """
-        if self._background.is_out:
-            self._take_back()
         waiting, self._waiting = self._waiting, []
         if waiting and waiting[0][0].step == 0:
             self._before_first_update()
-        found = self.pipeline.look_at([record for record, _ in waiting])
-        self._take_in_all(found, [row for _, row in waiting], last_is_now=last_is_now)
-
-    def _take_back(self) -> None:
-        self._take_in_all(self._background.take(), self._rows_out, last_is_now=False)
-
-    def _take_in_all(
-        self, found: Sequence[Judgement], rows: Sequence[int], *, last_is_now: bool
-    ) -> None:
-        for index, (judgement, row) in enumerate(zip(found, rows, strict=False)):
-            if not judgement.is_decided:
-                self.pipeline.decide_on(judgement)
-            self._take_in(judgement, is_now=last_is_now and index == len(rows) - 1)
+        judged = self.pipeline.update_all([record for record, _ in waiting])
+        for judgement, (record, row) in zip(judged, waiting, strict=True):
+            is_now = last_is_now and record is waiting[-1][0]
+            self._take_in(judgement, is_now=is_now)
             self._note_risk(row, judgement.risk.probability)
 
     def _take_in(self, judgement: Judgement, *, is_now: bool) -> None:

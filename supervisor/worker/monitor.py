@@ -150,7 +150,6 @@ class Monitor(Moments):
                     self.grads_matter = first is not None and has_gradient(first)
                 probe.backward_calls += 1
                 self._see_loss(roots)
-                self._clinic.torch_takes_over()
             except Exception as error:
                 self._loss_shield.caught(error)
             trail = self._random
