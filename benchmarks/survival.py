@@ -246,8 +246,10 @@ def main() -> int:
         sick = [case for case in sick if case["fault"] in options.faults]
         healthy_seeds = 0
     healthy = healthy_cases(healthy_seeds, quick=options.quick)
-    jobs = [(case, [arm for arm in _arms(case) if arm in options.arms]) for case in sick]
+    jobs = [(case, [*_arms(case)]) for case in sick]
     jobs += [(case, ["alone", "default"]) for case in healthy]
+    jobs = [(case, [arm for arm in arms if arm in options.arms]) for case, arms in jobs]
+    jobs = [(case, arms) for case, arms in jobs if arms]
     if options.tell:
         jobs = [(case, [arm for arm in arms if _is_known(case, arm)]) for case, arms in jobs]
         jobs = [(case, arms) for case, arms in jobs if arms and _is_known(_right(case), "alone")]
