@@ -14,7 +14,7 @@ The other side: healthy trainings, ordinary and hard ones (warm restarts, batche
 and supervised: how often was one treated, and was it worse for it?
 
 With FILE the runs that are in it already are not made again; `--tell` prints what it holds. The
-whole table needs about 50 minutes of processor time, `--quick` about 3.
+whole table needs about two hours of processor time, `--quick` about 3 minutes.
 """
 
 from __future__ import annotations
