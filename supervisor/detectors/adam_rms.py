@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from supervisor.detectors.observed_line import ObservedLineDetector
-from supervisor.detectors.statistics.robust_window import RobustWindow
+from supervisor.detectors.usual_line import MIN_LOOKS, UsualLineDetector
 from supervisor.records import Cause, Severity
 
-MIN_LOOKS = 20
 
-
-class AdamRmsDetector(ObservedLineDetector):
+class AdamRmsDetector(UsualLineDetector):
     """RMS of the gradient over Adam's second moment, from the looks (``adam_rms``).
 
     sqrt(mean(g^2 / max(v, eps^2))) of the worst tensor is about 1 when the second moment is up to
@@ -30,7 +27,6 @@ class AdamRmsDetector(ObservedLineDetector):
     category = "gradient"
     kind = "stale_second_moment"
     cause = Cause.DIVERGENCE
-    _state = (*ObservedLineDetector._state, "_usual")
 
     def __init__(
         self,
@@ -40,13 +36,7 @@ class AdamRmsDetector(ObservedLineDetector):
         window: int = 100,
         patience: int = 1,
     ) -> None:
-        self.over_usual = over_usual
-        self.window = window
-        super().__init__(line=line, patience=patience)
-
-    def _begin(self) -> None:
-        super()._begin()
-        self._usual = RobustWindow(self.window)
+        super().__init__(line=line, over_usual=over_usual, window=window, patience=patience)
 
     def closeness(self, value: float) -> float:
         usual = self._usual

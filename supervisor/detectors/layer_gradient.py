@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from supervisor.detectors.observed_line import ObservedLineDetector
-from supervisor.detectors.statistics.robust_window import RobustWindow
+from supervisor.detectors.usual_line import MIN_LOOKS, UsualLineDetector
 from supervisor.records import Cause, Severity
 
-MIN_LOOKS = 20
 
-
-class LayerGradientDetector(ObservedLineDetector):
+class LayerGradientDetector(UsualLineDetector):
     """Largest gradient norm of one layer, before clipping, from the looks (``layer_gradient_max``).
 
     What is large depends on the loss: one that is summed over pixels rests above any fixed line. So
@@ -30,7 +27,6 @@ class LayerGradientDetector(ObservedLineDetector):
     category = "gradient"
     kind = "layer_gradient_explosion"
     cause = Cause.DIVERGENCE
-    _state = (*ObservedLineDetector._state, "_usual")
 
     def __init__(
         self,
@@ -40,13 +36,7 @@ class LayerGradientDetector(ObservedLineDetector):
         window: int = 100,
         patience: int = 2,
     ) -> None:
-        self.over_usual = over_usual
-        self.window = window
-        super().__init__(line=line, patience=patience)
-
-    def _begin(self) -> None:
-        super()._begin()
-        self._usual = RobustWindow(self.window)
+        super().__init__(line=line, over_usual=over_usual, window=window, patience=patience)
 
     def forget_levels(self) -> None:
         """Other data have other gradients."""

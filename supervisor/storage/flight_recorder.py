@@ -12,7 +12,7 @@ import math
 import mmap
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from supervisor.errors import RunDirectoryError
@@ -126,20 +126,8 @@ class FlightRecorder:
             flags |= ANNOUNCED
         observed = _NOTHING_OBSERVED
         if record.observed:
-            values = [math.nan] * OBSERVED_SLOTS
-            more: list[tuple[int, float]] = []
-            for name, value in record.observed.items():
-                slot = self._slots.get(name)
-                if slot is None:
-                    slot = self._register(name)
-                if 0 <= slot < OBSERVED_SLOTS:
-                    values[slot] = value
-                    flags |= 1 << (OBSERVED_SHIFT + slot)
-                elif slot >= 0:
-                    more.append((slot, value))
-            if more:
-                self._more.append(row, more)
-            observed = OBSERVED.pack(*values)
+            observed, seen = self._observed(row, record.observed)
+            flags |= seen
         start = HEADER_BYTES + row * ROW_BYTES
         fixed = FIXED.pack(
             record.step,
@@ -161,6 +149,24 @@ class FlightRecorder:
         self._memory[start : start + ROW_BYTES] = fixed + observed
         self._rows = self._count[0] = row + 1
         return row
+
+    def _observed(self, row: int, found: Mapping[str, float]) -> tuple[bytes, int]:
+        """Returns the values' part of a row and the flags of its slots; the rest lies beside."""
+        values = [math.nan] * OBSERVED_SLOTS
+        more: list[tuple[int, float]] = []
+        flags = 0
+        for name, value in found.items():
+            slot = self._slots.get(name)
+            if slot is None:
+                slot = self._register(name)
+            if 0 <= slot < OBSERVED_SLOTS:
+                values[slot] = value
+                flags |= 1 << (OBSERVED_SHIFT + slot)
+            elif slot >= 0:
+                more.append((slot, value))
+        if more:
+            self._more.append(row, more)
+        return OBSERVED.pack(*values), flags
 
     def mark(self, row: int, *, risk: float | None = None, flags: int = 0) -> None:
         """Adds `flags` to those of a stored row, and sets its risk, in place.

@@ -56,7 +56,7 @@ def _patch_open(session: Seen, sizes: FileSizes, replayed: ReplayedFiles) -> Non
             with contextlib.suppress(OSError):  # the script's own call will tell, if need be
                 sizes.opened(os.fspath(file), replaying=switch.replaying)
         if switch.replaying and _writes_binary(file, mode) and switch.is_ours():
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception):  # ours; the script's own call follows
                 kept = replayed.opened(file, mode, original)
                 if kept is not None:
                     return kept
@@ -116,7 +116,7 @@ def _patch_removal(
     @functools.wraps(original)
     def call(path: Any, *args: Any, **kwargs: Any) -> Any:
         if switch.replaying and switch.is_ours() and "dir_fd" not in kwargs:
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception):  # as above
                 if removed(os.fsdecode(path)):
                     return None
         return original(path, *args, **kwargs)
