@@ -56,9 +56,10 @@ def test_skipped_batches_change_nothing_though_loading_draws(tmp_path: Path) -> 
 WORKERS = """
 import os
 class Slow(Dataset):
+    def __init__(self): self.process = os.getpid()  # a worker whose process was killed loads on
     def __len__(self): return 40
     def __getitem__(self, i):
-        with open(f"loads_{os.getppid()}", "ab", buffering=0) as file: file.write(b".")
+        with open(f"loads_{self.process}", "ab", buffering=0) as file: file.write(b".")
         return X[i] + 0.1 * torch.randn(8), Y[i]
 model = make_model(); optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
 loader = DataLoader(Slow(), batch_size=8, shuffle=True, num_workers=1)
