@@ -52,7 +52,7 @@ class WatchdogSettings:
     hang_timeout_s: Optional[float] = None  # noqa: UP045
     """No step for so long is a hang. None: max(60 s, 10 x the 99th percentile of step times)."""
     first_step_timeout_s: float = 1800.0
-    """Until the first step: imports, data, compilation."""
+    """Until the first step: imports, data, compilation. Later attempts: see docs/processes.md."""
     grace_s: float = 30.0
     """After SIGTERM, time for a checkpoint and a clean end before SIGKILL."""
     stack_dumps: int = 2

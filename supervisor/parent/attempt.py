@@ -5,12 +5,13 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from supervisor.parent import hang
 from supervisor.parent.chronicle import Chronicle
 from supervisor.parent.exits import Ending
+from supervisor.parent.known_starts import KnownStarts
 from supervisor.parent.launch import LaunchSpec
 from supervisor.parent.live_pictures import LivePictures
 from supervisor.parent.memory import count_oom_kills, sample_memory
@@ -37,6 +38,7 @@ class Surroundings:
     inbox: SignalInbox
     replica: Replica
     pictures: LivePictures
+    starts: KnownStarts = field(default_factory=KnownStarts)
     worker_command: Sequence[str] = DEFAULT_COMMAND
     poll_s: float = POLL_S
 
@@ -73,15 +75,20 @@ class Attempt:
         except OSError:
             output.finish()
             raise
-        watchdog = Watchdog(s.spec.settings.watchdog, started_s=time.monotonic())
+        watchdog = Watchdog(
+            s.spec.settings.watchdog,
+            started_s=time.monotonic(),
+            known_start_s=s.starts.longest_silence_s,
+        )
         try:
             while not process.wait(s.poll_s):
                 self._look(process, watchdog, output)
         finally:
             left = process.end()
-            self._guarded("steps", self._take_steps)
+            watchdog.saw_steps(self._guarded("steps", self._take_steps) or 0, time.monotonic())
             self._guarded("journal", s.chronicle.merge)
             self._feed.close()
+            s.starts.attempt_ended(watchdog, hung=self._hang is not None)
         if left:
             text = f"{left} process(es) that the worker left behind were ended"
             s.chronicle.warn(text, aloud=False)
@@ -112,7 +119,7 @@ class Attempt:
 
     def _sample(self, process: WorkerProcess, watchdog: Watchdog) -> None:
         process.family.look()
-        watchdog.saw_cpu_time(process.family.cpu_s())
+        watchdog.saw_cpu_time(process.family.cpu_s(), process.family.all_cpu_s())
         self._memory = str(sample_memory(process.family.resident_bytes()))
 
     def _heed_signals(self, process: WorkerProcess, now_s: float) -> None:
@@ -134,14 +141,17 @@ class Attempt:
         def is_back() -> bool:
             count = self._guarded("steps", self._take_steps) or 0
             watchdog.saw_steps(count, time.monotonic())
-            return count > 0
+            lives = count > 0 or self._life.has_moved()
+            if lives:
+                watchdog.saw_sign_of_life(time.monotonic())
+            return lives
 
         settings = self._s.spec.settings.watchdog
         now_s = time.monotonic()
         reason = watchdog.reason(now_s)
         evidence = hang.dump_stacks(process, settings, stacks, is_back=is_back)
         if evidence is None:
-            self._s.chronicle.warn(f"steps come again after a silence: {reason}; see {stacks}")
+            self._s.chronicle.warn(f"the training goes on after a silence: {reason}; see {stacks}")
             return
         self._hang = reason + "".join(f"; in {frame}" for frame in evidence.frames[:1])
         self._s.chronicle.hang_detected(

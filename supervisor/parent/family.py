@@ -47,6 +47,15 @@ class Family:
             return float(times.user + times.system)
         return 0.0
 
+    def all_cpu_s(self) -> float:
+        """Returns the processor time of the worker, its living descendants, and those that they
+        have waited for: datasets are prepared and kernels compiled in processes of their own."""
+        total = 0.0
+        for process in (_process(self._worker_pid), *self._known):
+            with contextlib.suppress(psutil.Error):
+                total += sum(process.cpu_times()[:4]) if process else 0.0
+        return total
+
     def end(self) -> int:
         """Ends what is left after the worker: SIGTERM, then SIGKILL; returns how many."""
         # Some end by themselves when the worker does, such as multiprocessing's resource tracker.

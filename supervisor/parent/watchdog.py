@@ -17,6 +17,9 @@ QUANTILE = 0.99
 # sign of life: it is given longer than one that waits. A loop without end is still found.
 BUSY_FACTOR = 10.0
 BUSY_SHARE = 0.5
+# At a start even a little work is life (a data set read over a network); a wait for a lock or a
+# dead peer takes none.
+START_BUSY_SHARE = 0.05
 
 
 class Watchdog:
@@ -27,12 +30,24 @@ class Watchdog:
     batch loaded, an evaluation's forward, a checkpoint written.
     """
 
-    def __init__(self, settings: WatchdogSettings, *, started_s: float) -> None:
-        """`started_s`: when the process was started, on any monotonic clock."""
+    def __init__(
+        self, settings: WatchdogSettings, *, started_s: float, known_start_s: float | None = None
+    ) -> None:
+        """
+        Args:
+            settings: of the run.
+            started_s: when the process was started, on any monotonic clock.
+            known_start_s: the longest silence before the first step in earlier attempts; None if
+                nothing is known (`KnownStarts`).
+        """
         self._settings = settings
+        self._known_start_s = known_start_s
         self._last_sign_s = started_s
         self._cpu_s = 0.0
         self._cpu_at_sign_s = 0.0
+        self._all_cpu_s = 0.0
+        self._all_cpu_at_sign_s = 0.0
+        self._longest_start_s = 0.0
         self._last_step_s: float | None = None
         self._started_s = started_s
         self._steps = 0
@@ -45,24 +60,35 @@ class Watchdog:
         if self._last_step_s is not None:
             # One entry for each poll is enough: of many steps in one poll none was slow.
             self._step_times_s.append((now_s - self._last_step_s) / count)
-        self._steps += count
         self._last_step_s = now_s
         self.saw_sign_of_life(now_s)
+        self._steps += count
 
     def saw_sign_of_life(self, now_s: float) -> None:
         """Takes in that the worker did something that is not a step, at `now_s`."""
+        if self._steps == 0:
+            self._longest_start_s = max(self._longest_start_s, now_s - self._last_sign_s)
         self._last_sign_s = now_s
         self._cpu_at_sign_s = self._cpu_s
+        self._all_cpu_at_sign_s = self._all_cpu_s
 
-    def saw_cpu_time(self, cpu_s: float) -> None:
-        """Takes in the processor time that the worker has used so far."""
+    def saw_cpu_time(self, cpu_s: float, all_cpu_s: float | None = None) -> None:
+        """Takes in the processor time that the worker has used so far, and that of its descendants
+        too, which count at a start: later they may be loaders that work ahead of a hung training.
+        """
         self._cpu_s = cpu_s
+        self._all_cpu_s = cpu_s if all_cpu_s is None else all_cpu_s
+
+    @property
+    def start_silence_s(self) -> float | None:
+        """The longest silence before this attempt's first step; None before that step."""
+        return self._longest_start_s if self._steps else None
 
     def timeout_s(self, now_s: float) -> float:
         """Returns how long silence may last; a timeout that the user set is meant as it is."""
         settings = self._settings
         if self._steps == 0:
-            return settings.first_step_timeout_s
+            return self._start_timeout_s(now_s)
         if settings.hang_timeout_s is not None:
             return settings.hang_timeout_s
         usual_s = max(SHORTEST_S, FACTOR * self._slow_step_s())
@@ -84,7 +110,26 @@ class Watchdog:
     def reason(self, now_s: float) -> str:
         """Returns one sentence on why the worker counts as hung at `now_s`."""
         what = "no step" if self._steps else "no first step"
-        return f"{what} for {self.since_step_s(now_s):.0f} s (limit {self.timeout_s(now_s):.0f} s)"
+        limit = f"(limit {self.timeout_s(now_s):.0f} s)"
+        silent_s, since_s = self.silent_s(now_s), self.since_step_s(now_s)
+        if since_s - silent_s < 1.0:
+            return f"{what} for {since_s:.0f} s {limit}"
+        return f"{what} for {since_s:.0f} s, no sign of life for {silent_s:.0f} s {limit}"
+
+    def _start_timeout_s(self, now_s: float) -> float:
+        """Returns how long silence may last before the first step.
+
+        A first start has no measure: imports, data and compilation may take any time, and the
+        setting says how long. A later one does again what an earlier one did on this machine, or
+        less. One that uses no processor, and is silent ten times as long as any before, hangs.
+        """
+        settings = self._settings
+        known_s = self._known_start_s
+        work_s = self._all_cpu_s - self._all_cpu_at_sign_s
+        if known_s is None or work_s > START_BUSY_SHARE * self.silent_s(now_s):
+            return settings.first_step_timeout_s
+        least_s = WARM_UP_S if settings.hang_timeout_s is None else settings.hang_timeout_s
+        return min(settings.first_step_timeout_s, max(least_s, FACTOR * known_s))
 
     def _is_busy(self, now_s: float) -> bool:
         return self._cpu_s - self._cpu_at_sign_s > BUSY_SHARE * self.silent_s(now_s)

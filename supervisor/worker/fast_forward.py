@@ -40,6 +40,7 @@ class FastForward(Moments):
         arrive: called at the target, within the first forward after it: restores and makes the
             live moments the current ones. Its argument is None, or why this is not the recorded
             run; then it is called at the next boundary, wherever that is.
+        sign_of_life: called at each forward, batch and step of the replay.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class FastForward(Moments):
         skips: Collection[int] = (),
         guard: StandInGuard | None = None,
         arrive: Callable[[int, str | None], Moments],
+        sign_of_life: Callable[[], None] = lambda: None,
     ) -> None:
         self.steps_done = 0
         self.clock = BoundaryClock()
@@ -61,6 +63,7 @@ class FastForward(Moments):
         self._tape = tape
         self._target = target
         self._arrive = arrive
+        self._sign_of_life = sign_of_life
         self._guard = guard
         self._skipping = LoaderSkipping(
             tape,
@@ -105,6 +108,7 @@ class FastForward(Moments):
                     switch.depth += 1
             self.clock.passed()
             self._probe.saw_forward(args, kwargs)
+            self._sign_of_life()
             output = self._outputs.output(module, args, kwargs, call)
             self._replay_random()
             return output
@@ -179,6 +183,7 @@ class FastForward(Moments):
         self._switch.depth += 1
         try:
             self._probe.saw_batch(batch)
+            self._sign_of_life()
         finally:
             self._switch.depth -= 1
         return batch
@@ -255,6 +260,7 @@ class FastForward(Moments):
             except ReplayError as error:
                 self._disprove(f"step {self.steps_done}: {error}")
         probe.forget()
+        self._sign_of_life()
         self.steps_done += 1
 
     def _compare(self, recorded: StepMark, now: StepMark) -> None:

@@ -33,5 +33,10 @@ class SignOfLife:
         if step != self._last_step:
             self._last_step = step
             return
+        self.count()
+
+    def count(self) -> None:
+        """Called for what is progress in any case: the batches and steps of a fast-forward, which
+        leave no row in the flight recorder."""
         self._count += 1
         _COUNT.pack_into(self._map, 0, self._count)

@@ -143,6 +143,7 @@ class Parts:
             begins_again=self.attempt > 1 and self.start is None,
         )
         self.replayed_files = ReplayedFiles()
+        self.life = SignOfLife(self.rundir.root / "alive" / f"rank_{self.rank}")
 
     def _build_judgement(self) -> None:
         advisor = CaseAdvisor(load_memory(self.rundir)) if self.policy.case_library else None
@@ -214,7 +215,7 @@ class Parts:
             probes=self.probes,
             at_boundary=self.boundary,
             at_new_training=self._begin_another_training,
-            sign_of_life=SignOfLife(self.rundir.root / "alive" / f"rank_{self.rank}").beat,
+            sign_of_life=self.life.beat,
         )
 
     def _leave_a_trail(self) -> None:

@@ -102,6 +102,7 @@ class Resumption:
             skips=skips,
             guard=self.guard,
             arrive=self._arrive,
+            sign_of_life=parts.life.count,
         )
         self._replay.disproof = problem
         self.silence.begin()

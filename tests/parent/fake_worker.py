@@ -61,11 +61,11 @@ class FakeWorker:
         os.kill(os.getpid(), signum)
         time.sleep(60)
 
-    def hang(self) -> None:
+    def hang(self, steps: int = 1) -> None:
         self.rundir.make(self.rundir.stacks(self.attempt, 0).parent)
         file = self.rundir.stacks(self.attempt, 0).open("w")
         faulthandler.register(signal.SIGUSR2, file=file, all_threads=True)
-        self.steps(0, 0)
+        self.steps(0, steps - 1)
         wait_for_ever()
 
     def save_on_sigterm(self, checkpoint: bool = True) -> None:

@@ -148,6 +148,25 @@ def test_a_hung_worker_is_ended_after_its_stacks_were_read(supervise: Callable[.
     assert ran.of_kind("worker_exited")[0]["cause"] == "hang"
     assert hang["step"] == 0
     assert hang["frames"][0].startswith("wait_for_ever (")
+
+
+def test_a_hang_before_the_first_step_is_found_by_what_earlier_starts_took(
+    supervise: Callable[..., Ran],
+) -> None:
+    settings = fast_settings()
+    settings.watchdog.hang_timeout_s = 0.2
+
+    ran = supervise(
+        {"1": [["steps", 0, 9], ["kill", signal.SIGKILL]], "2": [["hang", 0]], "3": [COMPLETED]},
+        settings=settings,
+    )
+
+    hang = ran.of_kind("hang_detected")[0]
+    assert ran.result.exit_code == 0
+    assert [e["cause"] for e in ran.of_kind("worker_exited")] == ["killed", "hang", "completed"]
+    assert hang["attempt"] == 2
+    assert hang["limit_s"] < settings.watchdog.first_step_timeout_s
+    assert hang["frames"][0].startswith("wait_for_ever (")
     assert "wait_for_ever" in (ran.run_dir / hang["stacks"]).read_text()
 
 

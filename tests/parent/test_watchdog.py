@@ -3,6 +3,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from supervisor.parent.known_starts import KnownStarts
 from supervisor.parent.watchdog import Watchdog
 from supervisor.settings import WatchdogSettings
 
@@ -21,6 +22,68 @@ def test_before_the_first_step_half_an_hour_may_pass() -> None:
     assert not watchdog.is_hanging(100.0 + 1800.0)
     assert watchdog.is_hanging(100.0 + 1800.1)
     assert watchdog.reason(2000.0) == "no first step for 1900 s (limit 1800 s)"
+
+
+def starting(known_start_s: float | None, **fields: object) -> Watchdog:
+    """A watchdog of a later attempt, that has seen no step yet."""
+    settings = WatchdogSettings(**fields)  # type: ignore[arg-type]
+    return Watchdog(settings, started_s=0.0, known_start_s=known_start_s)
+
+
+def test_a_later_start_that_waits_ten_times_as_long_as_any_before_hangs() -> None:
+    quick, slow, slowest = starting(20.0), starting(90.0), starting(600.0)
+
+    assert not quick.is_hanging(300.0)
+    assert quick.is_hanging(300.1)
+    assert not slow.is_hanging(900.0)
+    assert slow.is_hanging(900.1)
+    assert not slowest.is_hanging(1800.0)
+
+
+def test_a_later_start_that_works_a_little_has_the_whole_time() -> None:
+    prepares_data, waits = starting(5.0), starting(5.0)
+    prepares_data.saw_cpu_time(8.0, all_cpu_s=80.0)
+    waits.saw_cpu_time(8.0, all_cpu_s=8.0)
+
+    assert not prepares_data.is_hanging(1500.0)
+    assert prepares_data.is_hanging(1800.1)
+    assert waits.is_hanging(300.1)
+
+
+def test_a_replay_that_goes_on_is_no_hang_however_long_it_takes() -> None:
+    watchdog = starting(5.0)
+    for minute in range(60):
+        watchdog.saw_sign_of_life(60.0 * minute)
+
+    assert not watchdog.is_hanging(3600.0)
+    assert watchdog.is_hanging(3540.0 + 300.1)
+    assert watchdog.reason(3900.0) == (
+        "no first step for 3900 s, no sign of life for 360 s (limit 300 s)"
+    )
+
+
+def test_a_set_timeout_may_shorten_a_later_start_but_not_below_ten_times_the_known() -> None:
+    watchdog = starting(5.0, hang_timeout_s=20.0)
+
+    assert not watchdog.is_hanging(50.0)
+    assert watchdog.is_hanging(50.1)
+
+
+def test_the_longest_silence_of_all_starts_counts_until_one_was_called_a_hang() -> None:
+    starts = KnownStarts()
+    for start_s in (10.0, 40.0, 20.0):
+        watchdog = Watchdog(WatchdogSettings(), started_s=0.0)
+        watchdog.saw_sign_of_life(start_s / 4)
+        watchdog.saw_steps(1, start_s)
+        watchdog.saw_sign_of_life(start_s + 500.0)
+        starts.attempt_ended(watchdog, hung=False)
+    assert starts.longest_silence_s == 30.0
+
+    starts.attempt_ended(starting(30.0), hung=False)
+    assert starts.longest_silence_s == 30.0
+
+    starts.attempt_ended(starting(30.0), hung=True)
+    assert starts.longest_silence_s is None
 
 
 def test_fast_steps_may_pause_a_minute() -> None:

@@ -54,6 +54,29 @@ def test_a_forward_that_asks_for_a_gradient_is_replayed() -> None:
     assert outputs[0].requires_grad
 
 
+def test_a_replay_gives_signs_of_life() -> None:
+    signs: list[int] = []
+    registry = Registry()
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters())
+    replay = FastForward(
+        switch=Switch(),
+        registry=registry,
+        tape=TapeReader.empty(),
+        target=5,
+        arrive=_arrive,
+        sign_of_life=lambda: signs.append(replay.steps_done),
+    )
+
+    for _ in range(2):
+        replay.batch(torch.ones(4, 3))
+        replay.forward(model, (torch.ones(4, 3),), {}, lambda: None)
+        replay.before_update(optimizer, (), {})
+        replay.after_update(optimizer)
+
+    assert signs == [0, 0, 0, 1, 1, 1]
+
+
 def test_models_that_come_one_after_another_are_not_taken_for_each_other() -> None:
     registry = Registry()
     replay = FastForward(
