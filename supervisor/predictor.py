@@ -208,18 +208,18 @@ class CrashPredictor:
     def _reason(self, main: str, record: StepRecord) -> str:
         if main.startswith("loss_") and main != "loss_scale":
             return (
-                f"loss {record.loss:.6g} is {math.exp(min(self._loss.rise, 50.0)):.3g} x its "
-                f"recent median ({self._loss.z:.1f} sigma)"
+                f"the loss of {record.loss:.6g} is {_times(self._loss.rise)} times its recent "
+                "median"
             )
         if main.startswith("gradient"):
             return (
-                f"gradient norm {record.grad_norm:.6g} is "
-                f"{math.exp(min(self._grad.rise, 50.0)):.3g} x its recent median"
+                f"the gradient norm of {record.grad_norm:.6g} is {_times(self._grad.rise)} times "
+                "its recent median"
             )
         if main == "steady_climb":
             return f"the loss has climbed for {WINDOW} steps, to {record.loss:.6g}"
         if main == "departure":
-            return f"the mean loss of {LEVEL_WINDOW} steps has left the best level of the run"
+            return f"the mean loss of {LEVEL_WINDOW} steps was well above the best of the run"
         if main == "reward_fall":
             return f"the mean reward of {LEVEL_WINDOW} steps has fallen from the best of the run"
         if main == "nonfinite":
@@ -264,3 +264,9 @@ class CrashPredictor:
 def _slow_risk(distance: float) -> float:
     """Of a level that left: an alarm, graded, below the rungs that roll back."""
     return min(0.69, 0.55 + 0.05 * (distance - 1.0))
+
+
+def _times(rise: float) -> str:
+    """A rise in the log domain as a factor, without powers of ten."""
+    factor = math.exp(min(rise, 50.0))
+    return f"{factor:.3g}" if factor < 1000.0 else f"{factor:,.0f}"

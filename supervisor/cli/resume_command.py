@@ -42,23 +42,25 @@ def execute(args: argparse.Namespace) -> int:
     from supervisor.storage.run_state import load_run_state
 
     state = load_run_state(rundir)
-    _check_state(args.run, state)
+    _check_state(args.run, state, wish)
     spec = _spec(args, rundir, state)
     _enter(state)
     return Supervisor(spec).run().exit_code
 
 
-def _check_state(path: Path, state: RunState) -> None:
+def _check_state(path: Path, state: RunState, wish: str | None) -> None:
+    """A run that came to its end goes back only to a checkpoint that a person names: the end may
+    have been a sick one, and no rule says from where."""
     from supervisor.storage.run_state import has_live_parent
 
     if has_live_parent(state):
         raise UsageError(
             f"{path}: still running (process {state.pid}): watch it with `supervisor watch {path}`"
         )
-    if state.state == "completed":
+    if state.state == "completed" and wish is None:
         raise UsageError(
-            f"{path}: ran to its end, there is nothing to continue: start a new run with "
-            "`supervisor run`"
+            f"{path}: ran to its end, there is nothing to continue: go back to a checkpoint with "
+            "--from last-stable or --from STEP, or start a new run with `supervisor run`"
         )
 
 

@@ -105,7 +105,7 @@ class SignalAnomalyDetector(Detector):
             self.score = min(MAX_SCORE, max(0.0, value / self.fixed))
         if value <= self.fixed:
             return None
-        return self._spike(record, value, self.fixed, Severity.HIGH, "above the fixed line")
+        return self._spike(record, value, self.fixed, Severity.HIGH, "above what is allowed")
 
     def _judge_band(self, record: StepRecord, value: float) -> Alert | None:
         if len(self._band) < self.min_window or value < 0 <= self._band.lowest:
@@ -126,7 +126,7 @@ class SignalAnomalyDetector(Detector):
         if not self._negative:
             threshold = math.exp(min(threshold, 700.0))
         severity = Severity.HIGH if self.score > 2.0 else Severity.MEDIUM
-        return self._spike(record, value, threshold, severity, f"above median + {self.k:g} MAD")
+        return self._spike(record, value, threshold, severity, "far above its usual")
 
     def _spike(
         self, record: StepRecord, value: float, threshold: float, severity: Severity, why: str
@@ -137,7 +137,7 @@ class SignalAnomalyDetector(Detector):
             category=self.category,
             kind=f"{'loss' if self.category == 'loss' else 'grad'}_spike",
             cause=Cause.SPIKE,
-            message=f"the {self.noun} {value:.6g} is {why} ({threshold:.6g}); "
+            message=f"the {self.noun} {value:.6g} is {why} (line {threshold:.6g}); "
             "look at this step's batch",
             value=value,
             threshold=threshold,

@@ -192,7 +192,7 @@ class EscalationLadder:
         may = self.policy.guard.false_start and self._refused_starts < MAX_REFUSED_STARTS
         if not may or self._budget.is_spent:
             return None
-        reason = f"the loss went up with the first updates, to {record.loss:.6g}, and stays there"
+        reason = f"the loss went up with the first updates, to {record.loss:.6g}, and stayed there"
         risk = replace(risk, cause=Cause.DIVERGENCE, reason=reason, onset_step=0)
         return self._decide(record, risk, ("back_to_start",), GUARD_RUNG)
 

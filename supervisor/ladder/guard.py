@@ -132,7 +132,7 @@ class Guard:
             return False, ""
         if not self._is_absurd(loss, window) and not self._is_leap(loss):
             return False, ""
-        return True, f"loss {loss:.6g} against a recent median of {window.median:.6g}"
+        return True, f"the loss is {loss:.6g}, its recent median {window.median:.6g}"
 
     def _judge_gradient(self, record: StepRecord) -> tuple[bool, str]:
         norm = record.grad_norm
@@ -145,7 +145,7 @@ class Guard:
         if self._is_usual(norm, self._grad) or not self._is_absurd(norm, self._grad):
             return False, ""
         median = self._grad.median
-        return True, f"gradient norm {norm:.6g} against a recent median of {median:.6g}"
+        return True, f"the gradient norm is {norm:.6g}, its recent median {median:.6g}"
 
     def _is_usual(self, value: float, window: RobustWindow) -> bool:
         """Whether `value` cannot be absurd, whatever the median is: a cheap look first."""

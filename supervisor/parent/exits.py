@@ -58,7 +58,7 @@ def classify(ending: Ending) -> WorkerExit:
         verdict = rule(ending)
         if verdict is not None:
             return verdict
-    return _exit(ending, ExitCause.EXCEPTION, f"exit code {ending.returncode} without a note")
+    return _exit(ending, ExitCause.EXCEPTION, f"exit code {ending.returncode}, and no word why")
 
 
 def _completed(ending: Ending) -> WorkerExit | None:
@@ -173,7 +173,7 @@ def _silent_zero(ending: Ending) -> WorkerExit | None:
 
 
 def _unexplained(ending: Ending) -> WorkerExit | None:
-    lines = [f"exit code {ending.returncode} without a note", _tail_line(ending.log_tail)]
+    lines = [f"exit code {ending.returncode}, and no word why", _tail_line(ending.log_tail)]
     return _exit(ending, ExitCause.EXCEPTION, *lines)
 
 

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import numpy as np
 
+from supervisor.report.bad_samples import samples_behind
 from supervisor.report.crash_report import Branch, DecisionPath, Incident
 from supervisor.report.evidence import LARGE, WINDOW, last_checkpoint, rate_jump
-from supervisor.report.figures import show
+from supervisor.report.figures import integer, show
 from supervisor.report.material import Material
+from supervisor.report.process_incident import disk_refusal
 
 EARLY_STEPS = 1000
+NEXT_STEPS = 3
+"""The update of a bad batch is left out and costs one step; what is bad in the weights or the
+optimizer shows again at the very next ones."""
 YES_NO = ("yes", "no")
 IN_SCRIPT = "in your script:"
 """How a setting begins that is none of ours."""
+SMALLER_REQUEST = "Make what is asked for at the line above smaller, then resume."
 _PROCESS_REMEDY = {
     "killed": "Find out who sent the signal (scheduler, memory killer, a colleague), then resume.",
     "host_out_of_memory": "Lower the number of loader workers or what they hold, then resume.",
     "out_of_memory": "Halve the micro-batch and accumulate more, or checkpoint activations.",
-    "hang": "Read the stacks below: the innermost line of rank 0 says what it waited for.",
+    "hang": "Look at that line, and at the stacks below: they show what the script waited for.",
     "exception": "Mend the exception that is shown below, then resume.",
     "user_error": "Mend the script: another attempt would fail in the same way.",
     "interrupted": "Nothing is to be mended: resume when you are ready.",
@@ -32,7 +38,7 @@ _NUMERICAL_REMEDY = {
     ),
     "dead_units": (
         "Lower the learning rate, or take an activation that does not die (GELU, leaky ReLU).",
-        "restart.careful_lr_factor=0.5",
+        "restart.careful_lr_factor=0.25",
     ),
     "loss_scale_collapse": (
         "Use BF16, or run the part that overflows in FP32.",
@@ -60,8 +66,20 @@ def walk(material: Material, incident: Incident) -> DecisionPath:
     )
     checkpoint = _checkpoint(material, stable=incident.numerical)
     if not incident.numerical:
-        remedy = _PROCESS_REMEDY.get(incident.key, "Read the end of the log, then resume.")
+        remedy = _process_remedy(material, incident)
         return DecisionPath(branches=(process, checkpoint), remedy=remedy)
+    samples = samples_behind(material, incident)
+    if samples:
+        named = Branch(
+            question="Was it in the data?",
+            answers=YES_NO,
+            answer="yes",
+            fact=f"NaN or infinity was found in {samples}.",
+        )
+        return DecisionPath(
+            branches=(process, named, checkpoint),
+            remedy=f"Mend or remove {samples} in your data: NaN or infinity stands there.",
+        )
     jump = rate_jump(material, before=incident.step or 0, attempt=incident.attempt)
     rate = _rate(jump)
     if jump is not None:
@@ -80,6 +98,9 @@ def walk(material: Material, incident: Incident) -> DecisionPath:
     large = _large_gradients(material, incident)
     branches = (process, rate, early, mixed, large, checkpoint)
     remedy, setting = _remedy(early.answer, mixed.answer, large.answer)
+    if incident.key == "divergence" and large.answer != "yes" and mixed.answer != "yes":
+        remedy = "Lower the learning rate, to a third for a try: the loss climbed and did not stop."
+        setting = f"{IN_SCRIPT} a third of the learning rate"
     if incident.survived:
         passed = Branch(
             question="Did it pass?",
@@ -87,10 +108,53 @@ def walk(material: Material, incident: Incident) -> DecisionPath:
             answer="yes",
             fact="The training went on past it, with finite numbers.",
         )
-        if large.answer != "yes":
-            remedy = "Look at the batch of that step: one batch broke what was healthy around it."
+        if large.answer != "yes" and incident.key != "divergence":
+            remedy = _after_it_passed(material, incident)
         return DecisionPath(branches=(process, passed, rate, early, mixed, large), remedy=remedy)
     return DecisionPath(branches=branches, remedy=remedy, setting=setting)
+
+
+def _process_remedy(material: Material, incident: Incident) -> str:
+    attempts = {
+        integer(event.get("attempt"))
+        for event in material.of_kind("worker_exited")
+        if event.get("cause") == incident.key and integer(event.get("last_step")) == incident.step
+    }
+    if incident.key == "killed" and len(attempts) > 1:
+        return (
+            f"Look at what the script does after step {incident.step}: it was killed there "
+            f"{len(attempts)} times, which is no chance (the kernel's log, `dmesg`, says more)."
+        )
+    if incident.key == "host_out_of_memory" and _raised_it(material, incident):
+        return SMALLER_REQUEST
+    if disk_refusal(material, incident.attempt or 0, incident.evidence_for):
+        return "Make room on the disk (or the quota), then resume."
+    return _PROCESS_REMEDY.get(incident.key, "Read the end of the log, then resume.")
+
+
+def _raised_it(material: Material, incident: Incident) -> bool:
+    """Whether the script's own request failed, and not a process of its that was killed."""
+    return any(
+        integer(note.get("attempt")) == incident.attempt and note.get("traceback")
+        for note in material.exit_notes
+    )
+
+
+def _after_it_passed(material: Material, incident: Incident) -> str:
+    """What a healthy run has to learn from trouble that it got past."""
+    step, attempt = incident.step or 0, incident.attempt
+    went_back = any(
+        0 < (integer(event.get("step")) or 0) - step <= NEXT_STEPS
+        and integer(event.get("attempt")) == attempt
+        for event in material.of_kind("rollback")
+    )
+    if went_back:
+        return (
+            "Look for what changed the weights or the optimizer's state (learning rate, the "
+            "script's own code, the hardware): it was bad with the next batches, too, until older "
+            "weights were put back, so it was not one batch."
+        )
+    return "Look at the batch of that step: one batch broke what was healthy around it."
 
 
 def _remedy(early: str, mixed: str, large: str) -> tuple[str, str]:
@@ -102,7 +166,7 @@ def _remedy(early: str, mixed: str, large: str) -> tuple[str, str]:
     if large == "yes":
         return (
             "Clip the gradient norm near its usual level and halve the learning rate.",
-            "restart.careful_lr_factor=0.5",
+            "restart.careful_lr_factor=0.25",
         )
     if mixed == "yes":
         return (
@@ -113,11 +177,11 @@ def _remedy(early: str, mixed: str, large: str) -> tuple[str, str]:
     if early == "yes":
         return (
             "Look at the batch of that step, then at the initialisation: nothing grew before it.",
-            "restart.careful_lr_factor=0.5",
+            "",
         )
     return (
         "Look at the batch of that step: one batch broke what was healthy before.",
-        "capture.enabled=true",
+        "",
     )
 
 

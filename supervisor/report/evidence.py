@@ -291,14 +291,15 @@ def rate_jump(
 
 
 def last_checkpoint(material: Material, *, stable: bool, before: int | None = None) -> int | None:
-    """Returns the step of the newest checkpoint that the journal or a manifest knows of.
+    """Returns the step of the newest checkpoint that is there; of those that the journal knows,
+    where no manifest is left.
 
     Args:
         stable: only those that stayed healthy for long enough.
         before: only those of this step or an earlier one.
     """
     found = {integer(m.get("step")) for m in material.checkpoints if m.get("stable") or not stable}
-    if stable or not material.checkpoints:
+    if not material.checkpoints:
         kinds = ("checkpoint_stable",) if stable else ("checkpoint_saved", "checkpoint_stable")
         found |= {integer(event.get("step")) for event in material.of_kind(*kinds)}
     known = (step for step in found if step is not None)

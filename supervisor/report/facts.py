@@ -21,18 +21,13 @@ from supervisor.report.explosion import find_explosion
 from supervisor.report.figures import number, show
 from supervisor.report.gradient_flow import read_gradient_flow
 from supervisor.report.incidents import find_incidents
-from supervisor.report.interventions import build_interventions
+from supervisor.report.interventions import build_interventions, would_have
 from supervisor.report.ledger import build_cost
 from supervisor.report.material import Material, load_material
+from supervisor.report.next_steps import build_next_steps, build_setting, resume_command
 from supervisor.report.observed_values import read_courses, sum_up
 from supervisor.report.timeline import build_timeline
-from supervisor.report.verdict import (
-    build_next_steps,
-    build_setting,
-    build_title,
-    build_verdict,
-    resume_command,
-)
+from supervisor.report.verdict import build_title, build_verdict
 
 MEMORY_KEYS = frozenset({"out_of_memory", "host_out_of_memory", "resources"})
 FROM_OUTSIDE = frozenset({"killed", "preempted", "interrupted"})
@@ -68,8 +63,8 @@ def build_report(material: Material) -> CrashReport:
         title=build_title(end, root),
         verdict=build_verdict(end, root, material, attempts, interventions, incidents),
         root_cause=root.key if root else "none",
-        root_cause_sentence=root.sentence if root else "Nothing out of the ordinary was seen.",
-        resume_command=resume_command(material),
+        root_cause_sentence=root.sentence if root else _nothing(material),
+        resume_command=resume_command(material, end, root),
         next_steps=build_next_steps(end, root, material, decision, cost),
         setting=build_setting(end, root, decision),
         evidence=_evidence(material, root, attempts),
@@ -142,6 +137,12 @@ def _supervisor_died(material: Material) -> Incident:
         step=last,
         evidence_for=tuple(said),
     )
+
+
+def _nothing(material: Material) -> str:
+    if would_have(material):
+        return "Nothing broke for good; a policy that treats would have acted, see below."
+    return "Nothing out of the ordinary was seen."
 
 
 def _evidence(

@@ -13,11 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from supervisor.records import NAN
+from supervisor.report.bad_samples import samples_behind
 from supervisor.report.collapse import is_confirmed, is_still_collapsed, latents_at_end
 from supervisor.report.crash_report import Attempt, Incident
 from supervisor.report.ending import ends_nonfinite, stays_high
 from supervisor.report.evidence import numerical_evidence
 from supervisor.report.figures import clock, integer, moment, number, show
+from supervisor.report.incident_sentence import numerical_sentence
 from supervisor.report.interventions import PROTECTIVE, is_verdict
 from supervisor.report.material import Material
 from supervisor.report.process_incident import PROCESS_CAUSES, process_incident
@@ -37,19 +40,8 @@ KEYS = {
     "learning_rate": "learning_rate",
     "resources": "resources",
 }
-_WORDS = {
-    "nonfinite_loss": "the loss became NaN or infinite",
-    "nonfinite_gradient": "the gradient became NaN or infinite",
-    "loss_spike": "the loss or the gradient left its level at once",
-    "divergence": "the loss diverged",
-    "loss_scale_collapse": "the loss scale collapsed",
-    "collapse": "the model collapsed",
-    "dead_units": "units of the model died",
-    "plateau": "the training stopped getting better",
-    "learning_rate": "the learning rate was out of order",
-    "resources": "resources ran short",
-    "numerical": "the predictor saw trouble",
-}
+ORDERED = "ordered after"
+"""How the reason of a treatment begins that a restart ordered: what it answers was told before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +53,7 @@ class _Sign:
     text: str
     weighty: bool
     lasting: bool = False
+    share: float = NAN
 
 
 def find_incidents(material: Material, attempts: tuple[Attempt, ...]) -> tuple[Incident, ...]:
@@ -149,18 +142,12 @@ def _signs_of_events(material: Material) -> list[_Sign]:
             key = "nonfinite_gradient"
         time_s = moment(event.get("time"))
         attempt = integer(event.get("attempt"))
-        text = f"{text.rstrip('.')}{_share(event)}"
+        if text.startswith(ORDERED):
+            continue
         lasts = confirmed and is_still_collapsed(material, event)
-        signs.append(_Sign(time_s, step, attempt, key, text, weighty, lasts))
+        share = number(event.get("calibrated"))
+        signs.append(_Sign(time_s, step, attempt, key, text.rstrip("."), weighty, lasts, share))
     return signs
-
-
-def _share(event: dict[str, Any]) -> str:
-    """What the calibrated probability of a risk says, in words."""
-    share = number(event.get("calibrated"))
-    if not math.isfinite(share):
-        return ""
-    return f" (a crash within 20 steps followed {share:.0%} of such steps in the corpus)"
 
 
 def _is_alarm(event: dict[str, Any], material: Material) -> bool:
@@ -187,18 +174,20 @@ def _numerical_incident(material: Material, cluster: list[_Sign]) -> Incident:
     if first.key == "numerical":
         named = [sign for sign in cluster if sign.key != "numerical" and sign.step == first.step]
         first = named[0] if named else first
-    words = _WORDS.get(first.key, first.key.replace("_", " "))
     said = first.text or next((sign.text for sign in cluster if sign.text), "")
-    if said.startswith("the ") and " became " in said:
-        words, said = said, ""
-    said = said[:1].lower() + said[1:].partition("; ")[0]  # what to do stands elsewhere
-    sentence = f"At step {first.step} {words}{f': {said}' if said else ''}."
+    sentence = numerical_sentence(
+        material, key=first.key, step=first.step, attempt=first.attempt, said=said
+    )
     evidence_for, evidence_against = numerical_evidence(
         material, step=first.step, end=cluster[-1].step, attempt=first.attempt
     )
     if first.key == "collapse":  # the losses of a collapsed model are finite and calm
         evidence_for = latents_at_end(material)
-    return Incident(
+    shares = [sign.share for sign in cluster if math.isfinite(sign.share)]
+    if shares:
+        told = f"of recorded steps with such a risk, {shares[0]:.0%} led to a crash within 20 steps"
+        evidence_for = (*evidence_for, f"The forecast gave the alarm: {told}.")
+    incident = Incident(
         key=first.key,
         sentence=sentence,
         step=first.step,
@@ -211,6 +200,11 @@ def _numerical_incident(material: Material, cluster: list[_Sign]) -> Incident:
         evidence_for=evidence_for,
         evidence_against=evidence_against,
     )
+    samples = samples_behind(material, incident)
+    if not samples:
+        return incident
+    with_samples = f"{incident.sentence.rstrip('.')}: {samples} held NaN or infinity."
+    return replace(incident, sentence=with_samples)
 
 
 def _is_consequence(cluster: list[_Sign], ended: Incident) -> bool:

@@ -37,6 +37,15 @@ def is_treatment(intervention: Intervention) -> bool:
     return intervention.name not in PROTECTIVE and intervention.outcome not in NOT_DONE
 
 
+def would_have(material: Material) -> list[dict[str, Any]]:
+    """Returns the treatments that a policy which only observes would have made, in their order."""
+    return [
+        event
+        for event in material.of_kind("action")
+        if event.get("outcome") == "would_have" and event.get("name") not in PROTECTIVE
+    ]
+
+
 def _intervention(event: dict[str, Any], name: str, material: Material) -> Intervention:
     outcome = str(event.get("outcome") or "")
     if not outcome and event.get("applied") is not None:

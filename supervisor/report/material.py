@@ -20,6 +20,7 @@ from supervisor.report.stack_text import arrange_stacks
 from supervisor.report.step_table import StepTable, build_step_table, empty_step_table
 from supervisor.storage.flight_recorder import FlightReader, read_steps
 from supervisor.storage.journal import read_events
+from supervisor.storage.line_file import read_lines
 from supervisor.storage.run_state import has_live_parent, load_run_state
 from supervisor.storage.rundir import RunDirectory
 
@@ -73,6 +74,7 @@ class Material:
     policy: dict[str, Any]
     anomalies: tuple[dict[str, Any], ...]
     exit_notes: tuple[dict[str, Any], ...]
+    bad_samples: tuple[dict[str, Any], ...]
     checkpoints: tuple[dict[str, Any], ...]
     stacks: tuple[Excerpt, ...]
     log_tail: Excerpt | None
@@ -136,6 +138,7 @@ def load_material(root: Path | str) -> Material:
         policy=reader.yaml(rundir.policy_yaml, "the policy"),
         anomalies=tuple(_anomalies(rundir, reader)),
         exit_notes=tuple(_exit_notes(rundir, reader)),
+        bad_samples=tuple(_bad_samples(rundir, reader)),
         checkpoints=tuple(_checkpoints(rundir, reader)),
         stacks=tuple(_stacks(rundir, reader)),
         log_tail=_log_tail(rundir, reader),
@@ -221,6 +224,11 @@ def _exit_notes(rundir: RunDirectory, reader: _Reader) -> list[dict[str, Any]]:
             note.setdefault("rank", integer(path.stem.rpartition("_")[2]))
             notes.append(note)
     return notes
+
+
+def _bad_samples(rundir: RunDirectory, reader: _Reader) -> list[dict[str, Any]]:
+    path = rundir.root / "bad_samples.jsonl"
+    return reader.read(path, "samples that were left out", lambda: read_lines(path), [])
 
 
 def _checkpoints(rundir: RunDirectory, reader: _Reader) -> list[dict[str, Any]]:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+import signal
+from collections.abc import Sequence
 from typing import Any
 
 from supervisor.report.attempts import first_exit, sentences
 from supervisor.report.crash_report import Attempt, Incident
 from supervisor.report.evidence import process_evidence
-from supervisor.report.figures import clock, integer, moment
+from supervisor.report.figures import clock, integer, moment, show
 from supervisor.report.material import Material
 from supervisor.report.timeline import EXITS
 
+_ASKED_FOR = re.compile(r"tried to allocate (\d+) bytes")
+_NO_ROOM = re.compile(r"No space left on device|File too large|Disk quota exceeded")
 PROCESS_CAUSES = frozenset(EXITS) - {"completed"}
 _FRAME = re.compile(r'^  File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
 
@@ -29,11 +33,11 @@ def process_incident(material: Material, attempt: Attempt, *, survived: bool) ->
     where = f" after step {step}" if step is not None else " before its first step"
     words = EXITS[cause].rstrip(".")
     if cause == "killed" and attempt.signum:
-        words = f"The worker was killed by signal {attempt.signum}"
+        words = f"The worker was killed by {_signal(attempt.signum)}"
     evidence_for, evidence_against = process_evidence(material, attempt, cause)
     return Incident(
         key=cause,
-        sentence=f"{words}{where}{_named(material, attempt, cause)}{_stood(hang)}.",
+        sentence=f"{words}{where}{_named(material, attempt, cause)}{_stood(material, hang)}.",
         step=step,
         attempt=attempt.number,
         time=clock(moment((hang or event or {}).get("time"))) or attempt.ended,
@@ -43,10 +47,32 @@ def process_incident(material: Material, attempt: Attempt, *, survived: bool) ->
     )
 
 
-def _stood(hang: dict[str, Any] | None) -> str:
-    """Where the main thread of a hung worker stood; empty if that is not known."""
+def _signal(signum: int) -> str:
+    try:
+        return f"{signal.Signals(signum).name} (signal {signum})"
+    except ValueError:
+        return f"signal {signum}"
+
+
+def _stood(material: Material, hang: dict[str, Any] | None) -> str:
+    """Where the main thread of a hung worker stood: the script's own line, and what it waited in.
+
+    Empty if that is not known.
+    """
     frames = sentences((hang or {}).get("frames"))
-    return f", in {frames[0]}" if frames else ""
+    if not frames:
+        return ""
+    own = next((frame for frame in frames if _is_own(material, frame.rpartition(" (")[2])), None)
+    if own is None or own == frames[0]:
+        return f", in {frames[0]}"
+    line = own.rpartition(" (")[2].rstrip(")")
+    return f", at {line}, which had called {frames[0]}"
+
+
+def _is_own(material: Material, file: str) -> bool:
+    """Whether a file is the script's, not an installed package's."""
+    folder = str(material.run.get("cwd") or "\0")
+    return file.startswith(folder) and "site-packages" not in file
 
 
 def _hang_evidence(hang: dict[str, Any] | None) -> tuple[str, ...]:
@@ -62,19 +88,45 @@ def _hang_evidence(hang: dict[str, Any] | None) -> tuple[str, ...]:
 
 def _named(material: Material, attempt: Attempt, cause: str) -> str:
     """The exception itself, and its line, belong into the first sentence that is read."""
+    if cause == "host_out_of_memory":
+        return f"{_asked_for(attempt)}{_raised(material, attempt.number)}"
     if cause not in ("exception", "user_error", "out_of_memory") or not attempt.evidence:
         return ""
+    refused = disk_refusal(material, attempt.number, attempt.evidence)
+    if refused:
+        return f": a file could not be written ({refused}){_raised(material, attempt.number)}"
     return f": {attempt.evidence[0].strip().rstrip('.')[:300]}{_raised(material, attempt.number)}"
+
+
+def disk_refusal(material: Material, attempt: int, evidence: Sequence[str]) -> str:
+    """Returns what the system said when it refused to write a file; empty if it was not that.
+
+    torch itself only says that a stream failed: then the end of the output tells.
+    """
+    said = [*evidence]
+    said += [
+        str(note.get("traceback") or "")
+        for note in material.exit_notes
+        if integer(note.get("attempt")) == attempt
+    ]
+    found = (_NO_ROOM.search(text) for text in said)
+    return next((match.group(0) for match in found if match), "")
+
+
+def _asked_for(attempt: Attempt) -> str:
+    """How much memory was asked for at once, where the allocator says it."""
+    found = (_ASKED_FOR.search(text) for text in attempt.evidence)
+    size = next((int(match.group(1)) for match in found if match), None)
+    return "" if size is None else f": {show(size / (1 << 30), 3)} GiB were asked for at once"
 
 
 def _raised(material: Material, attempt: int) -> str:
     """The innermost line of the script in the traceback; empty if none was noted."""
-    script = str(material.run.get("cwd") or "\0")
     for note in material.exit_notes:
         if integer(note.get("attempt")) != attempt:
             continue
         frames = _FRAME.findall(str(note.get("traceback") or ""))
-        own = [frame for frame in frames if frame[0].startswith(script)] or frames
+        own = [frame for frame in frames if _is_own(material, frame[0])] or frames
         if own:
             file, line, function = own[-1]
             return f" ({file}:{line}, in {function})"

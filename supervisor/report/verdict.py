@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
-from pathlib import Path
-
-from supervisor.report.crash_report import Attempt, Cost, DecisionPath, Incident, Intervention
-from supervisor.report.decision_tree import IN_SCRIPT
+from supervisor.report.crash_report import Attempt, Incident, Intervention
 from supervisor.report.ending import ends_nonfinite
 from supervisor.report.evidence import last_checkpoint, rate_jump
-from supervisor.report.figures import count, duration, integer, show
-from supervisor.report.interventions import is_treatment
+from supervisor.report.figures import count, integer, show
+from supervisor.report.interventions import is_treatment, would_have
 from supervisor.report.material import Material
-from supervisor.storage.rundir import RunDirectory
 
 TITLES = {
     "completed": "Completed",
@@ -24,29 +19,6 @@ TITLES = {
     "unknown": "Nothing recorded",
 }
 TOLD = 3
-EXPLAINED = frozenset(
-    {"nonfinite_loss", "nonfinite_gradient", "loss_spike", "divergence", "numerical",
-     "loss_scale_collapse", "learning_rate", "exception", "nonfinite"}
-)  # fmt: skip
-"""What `supervisor explain` can say more about than the report."""
-_SETTINGS = {
-    "out_of_memory": "in your script: half the micro-batch, twice the accumulation",
-    "host_out_of_memory": "in your script: fewer loader workers (num_workers)",
-    "hang": "--set watchdog.hang_timeout_s=600 if the step was only slow",
-    "loss_scale_collapse": "in your script: BF16 in place of FP16",
-    "learning_rate": "--set restart.careful_lr_factor=0.25",
-    "divergence": "--set restart.careful_lr_factor=0.25",
-    "loss_spike": "--set restart.careful_lr_factor=0.5",
-}
-
-_UNSEEN = (
-    "If it was meant to train: what is seen is the `step` of a `torch.optim.Optimizer` in the "
-    "script's own process, not in processes that it starts itself."
-)
-
-
-def resume_command(material: Material) -> str:
-    return f"supervisor resume {shlex.quote(str(material.root))}"
 
 
 def build_title(end: str, root: Incident | None) -> str:
@@ -72,7 +44,7 @@ def build_verdict(
         and any(not incident.survived for incident in incidents)
     ):
         how = f"{how[:-1]}, but not in health."
-    return f"{how} {_why(end, root, material, incidents)}".strip()
+    return f"{how} {_why(end, root, material, attempts, incidents)}".strip()
 
 
 def _how(
@@ -108,10 +80,21 @@ def _how(
 
 
 def _why(
-    end: str, root: Incident | None, material: Material, incidents: tuple[Incident, ...]
+    end: str,
+    root: Incident | None,
+    material: Material,
+    attempts: tuple[Attempt, ...],
+    incidents: tuple[Incident, ...],
 ) -> str:
     if root is None:
         alerts = len(material.of_kind("alert"))
+        wished = would_have(material)
+        if wished and end in ("completed", "running"):
+            return (
+                f"It was only watched: another policy would have treated it "
+                f"{count(len(wished), 'time')}, first at step {integer(wished[0].get('step'))} "
+                f"({_lower(str(wished[0].get('reason') or '')).rstrip('.')})."
+            )
         if end in ("completed", "running") and alerts:
             said = count(alerts, "alert")
             return f"No trouble came that needed help; the timeline holds {said} of little weight."
@@ -131,7 +114,9 @@ def _why(
         if step is None:
             return "No checkpoint is known: it would begin anew."
         return f"Its newest checkpoint is that of step {step}."
-    return f"The cause: {_told(root, material)}."
+    same = sum(attempt.cause == root.key and attempt.last_step == root.step for attempt in attempts)
+    times = f", {same} times at the same step" if same > 1 else ""
+    return f"The cause{times}: {_told(root, material)}."
 
 
 def _told(incident: Incident, material: Material) -> str:
@@ -148,109 +133,3 @@ def _told(incident: Incident, material: Material) -> str:
 
 def _lower(sentence: str) -> str:
     return sentence[:1].lower() + sentence[1:]
-
-
-def build_next_steps(
-    end: str,
-    root: Incident | None,
-    material: Material,
-    decision: DecisionPath | None,
-    cost: Cost,
-) -> tuple[str, ...]:
-    """Returns what to do next, the most important first."""
-    step = last_checkpoint(material, stable=bool(root and root.numerical))
-    remedy = _explained(material) or (decision.remedy if decision else "")
-    if end == "completed" and (root is None or root.survived):
-        if root is None:
-            return ("Nothing: the run needs no help." if len(material.steps) else _UNSEEN,)
-        return (
-            "Nothing has to be done for this run.",
-            *(
-                (f"Before the next one: {_lower(remedy).replace(', then resume.', '.')}",)
-                if remedy
-                else ()
-            ),
-        )
-    if end == "running":
-        return (f"Watch it: supervisor watch {shlex.quote(str(material.root))}",)
-    if end == "unknown":
-        return ("Start the training with: supervisor run SCRIPT",)
-    steps = [remedy] if remedy else []
-    steps += _captured(material, root)
-    if root is not None and root.key in EXPLAINED and material.explain is None:
-        run = shlex.quote(str(material.root))
-        steps.append(f"Let the cause be found by controlled replays: supervisor explain {run}")
-    if end == "completed":
-        kept = "no stable checkpoint from before the trouble was kept"
-        step = last_checkpoint(material, stable=True, before=root.step if root else None)
-        if step is not None:
-            folder = RunDirectory(material.root).checkpoints / f"step_{step:08d}"
-            kept = f"those of step {step} are sound: {folder}"
-        steps.append(f"The last weights are of no use; {kept}.")
-        if material.policy.get("observe_only"):
-            steps.append(
-                "It was only watched: what a policy that treats would have done stands below."
-            )
-        return tuple(steps)
-    saved = last_checkpoint(material, stable=False, before=root.step if root else None)
-    if step is None and saved is not None:
-        steps.append(
-            "No checkpoint had stayed healthy for long enough to count as stable: the command "
-            f"starts from the beginning; with --from {saved} it continues from before the trouble."
-        )
-    elif step is not None:
-        steps.append(f"The command continues from the checkpoint of step {step}.")
-    else:
-        steps.append("No checkpoint is known: the command starts the training from its beginning.")
-    if cost.replayed_s > 0.2 * max(cost.wall_s, 1e-9):
-        share = show(100 * cost.replayed_s / cost.wall_s, 2)
-        steps.append(
-            f"{share} % of the time ({duration(cost.replayed_s)}) was work done twice:"
-            " save more often, with --set checkpoint.every_s=60."
-        )
-    return tuple(steps)
-
-
-def _captured(material: Material, root: Incident | None) -> list[str]:
-    """Where the batch of the first bad step is kept; nothing if it was not captured."""
-    if root is None or not root.numerical:
-        return []
-    kept = [
-        str(line["data_dir"])
-        for line in material.anomalies
-        if line.get("data_dir") and integer(line.get("step")) == root.step
-    ]
-    if not kept:
-        return []
-    run = shlex.quote(str(material.root))
-    return [
-        f"The batch of step {root.step} is kept in anomalies/data/{Path(kept[0]).name}; "
-        f"computed again with its figures by: supervisor analyze {run} --step {root.step}"
-    ]
-
-
-def _explained(material: Material) -> str:
-    """What controlled replay found; empty if it was not made or found nothing."""
-    found = material.explain or {}
-    if not found.get("summary") or found.get("root_cause") in (None, "unknown"):
-        return ""
-    cause = str(found["root_cause"]).replace("_", " ")
-    because, _, advice = str(found["summary"]).partition(". ")
-    return f"Controlled replay names the {cause}: {_lower(advice or because)}"
-
-
-def build_setting(end: str, root: Incident | None, decision: DecisionPath | None) -> str:
-    """Returns the one setting to change; empty when none would help."""
-    if root is None or end == "running" or root.key in ("interrupted", "preempted"):
-        return ""
-    if end == "completed" and root.survived:
-        return ""
-    if decision and decision.setting.startswith(IN_SCRIPT):
-        return decision.setting
-    if end == "completed":
-        return ""
-    if root.key in _SETTINGS:
-        return _SETTINGS[root.key]
-    if decision and decision.setting:
-        return f"--set {decision.setting}"
-    return ""

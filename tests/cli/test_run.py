@@ -246,6 +246,17 @@ def test_what_cannot_be_resumed_is_refused(
     assert not launched
 
 
+def test_a_run_that_ended_goes_back_to_a_checkpoint_that_is_named(
+    cli: Cli, interrupted: RunState, launched: list[LaunchSpec], tmp_path: Path
+) -> None:
+    make_run(tmp_path / "run", replace(interrupted, state="completed"))
+
+    code, _, err = cli("resume", "run", "--from", "40")
+
+    assert (code, err) == (75, "")
+    assert launched[0].resume_from == "40"
+
+
 def test_a_run_that_still_runs_is_not_resumed(
     cli: Cli, interrupted: RunState, launched: list[LaunchSpec], tmp_path: Path
 ) -> None:

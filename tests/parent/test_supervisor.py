@@ -75,6 +75,18 @@ def test_after_numerical_trouble_the_stable_checkpoint_is_used_carefully(
     assert not (ran.run_dir / "checkpoints/step_00000080").exists()
 
 
+def test_a_run_that_ended_sick_goes_back_to_the_step_that_is_named(
+    supervise: Callable[..., Ran],
+) -> None:
+    supervise({"1": [["checkpoint", 50, True], ["checkpoint", 80], ["steps", 0, 99], COMPLETED]})
+
+    again = supervise({"*": [["steps", 50, 99], COMPLETED]}, resume=True, resume_from="50")
+
+    assert (again.result.exit_code, again.result.state) == (0, "completed")
+    assert again.order(2)["checkpoint_step"] == 50
+    assert not (again.run_dir / "checkpoints/step_00000080").exists()
+
+
 def test_a_damaged_checkpoint_is_reported_and_passed_over(supervise: Callable[..., Ran]) -> None:
     ran = supervise(
         {

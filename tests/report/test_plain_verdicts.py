@@ -1,0 +1,162 @@
+"""The first lines of a report, read by somebody who has never seen one."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from supervisor.report.facts import gather
+from supervisor.storage.private_files import write_json
+from tests.report.synthetic_run import SyntheticRun
+
+JARGON = ("MAD", "sigma", "median +", "corpus", "predictor", "K2", "e+0", "noisy")
+
+
+def begun(root: Path) -> SyntheticRun:
+    run = SyntheticRun(root)
+    run.begin(1)
+    return run
+
+
+def test_a_spike_is_told_without_jargon_and_its_odds_stand_in_the_evidence(tmp_path: Path) -> None:
+    run = begun(tmp_path / "run")
+    run.steps(0, 120, losses={60: 4131.65})
+    run.event("alert", step=60, severity="high", cause="spike",
+              message="the loss 4131.65 is far above its usual (line 9.7); look at this step's batch")  # fmt: skip  # noqa: E501
+    run.event("risk", step=60, probability=0.6, calibrated=0.494, alarm=True, cause="spike",
+              reason="the loss of 4131.65 is 1,500 times its recent median")  # fmt: skip
+    run.action("skip_update", 60, cause="spike", reason="the loss is 4131.65, its recent median 3")
+    run.exit("completed", 120, returncode=0)
+
+    report = gather(run.finish("completed"))
+
+    assert "at step 60 the loss jumped to 4132, from a usual 3." in report.verdict
+    assert not [word for word in JARGON if word in report.verdict]
+    assert any("49% led to a crash within 20 steps" in line for line in report.evidence)
+
+
+def test_the_data_that_a_restart_left_out_is_no_trouble_of_its_own(tmp_path: Path) -> None:
+    run = begun(tmp_path / "run")
+    for attempt in (1, 2, 3):
+        if attempt > 1:
+            run.event("restart", step=40, next_attempt=attempt, skip_steps=[60] * (attempt - 2))
+            run.begin(attempt, from_step=40)
+        run.steps(0 if attempt == 1 else 41, 60)
+        if attempt == 3:
+            run.event("update_skipped", step=60, reason="ordered after repeated failures")
+        run.exit("killed", 60, signum=signal.SIGKILL, evidence=("SIGKILL, from outside",))
+
+    report = gather(run.finish("gave_up"))
+
+    assert report.root_cause == "killed"
+    assert [incident.key for incident in report.incidents] == ["killed"] * 3
+    assert "3 times at the same step: the worker was killed by SIGKILL (signal 9)" in report.verdict
+    assert report.next_steps[0].startswith("Look at what the script does after step 60")
+
+
+def test_a_sample_that_holds_nan_is_named_and_is_what_to_mend(tmp_path: Path) -> None:
+    run = begun(tmp_path / "run")
+    run.steps(0, 120, losses={60: float("nan")}, skipped=frozenset({60}))
+    found = {"data": "TensorDataset of 640", "sample": "37", "error": "NaN", "found_at": 60}
+    lines = [json.dumps({**found, "left_out": again}) for again in (False, True)]
+    (run.rundir.root / "bad_samples.jsonl").write_text("\n".join(lines) + "\n")
+    run.exit("completed", 120, returncode=0)
+
+    report = gather(run.finish("completed"))
+
+    assert "NaN: sample 37 of TensorDataset of 640 held NaN or infinity." in report.verdict
+    assert "mend or remove sample 37 of TensorDataset of 640" in report.next_steps[1]
+
+
+def test_what_came_back_until_older_weights_were_there_was_not_one_batch(tmp_path: Path) -> None:
+    run = begun(tmp_path / "run")
+    run.steps(0, 120, losses={60: 5000.0, 61: 6000.0}, skipped=frozenset({60}))
+    run.action("skip_update", 60, cause="spike", reason="the loss is 5000, its recent median 3")
+    run.action("rollback", 61, cause="spike", reason="the loss is 6000, its recent median 3")
+    run.event("rollback", step=61, from_step=61, to_step=50)
+    run.exit("completed", 120, returncode=0)
+
+    report = gather(run.finish("completed"))
+
+    assert "what changed the weights or the optimizer's state" in report.next_steps[1]
+
+
+def test_a_hang_names_the_line_of_the_script_and_gives_a_setting_that_works(tmp_path: Path) -> None:
+    run = begun(tmp_path / "run")
+    run.state = dataclasses.replace(run.state, cwd="/home/me")
+    run.steps(0, 20)
+    frames = ["wait (/venv/site-packages/torch/a.py:5)", "main (/home/me/train.py:27)"]
+    run.event("hang_detected", step=20, limit_s=90.0, frames=frames, evidence=["no step for 91 s"])
+    run.exit("hang", 20, evidence=("no step for 91 s",))
+
+    report = gather(run.finish("gave_up"))
+
+    assert "at /home/me/train.py:27, which had called wait (/venv/" in report.verdict
+    assert report.next_steps[1].endswith(": --set watchdog.hang_timeout_s=900")
+
+
+@pytest.mark.parametrize(
+    ("cause", "evidence", "told", "remedy"),
+    [
+        (
+            "exception",
+            ("exit code 1, and no word why", "last output: [Errno 28] No space left on device"),
+            "a file could not be written (No space left on device) (train.py:7, in main)",
+            "Make room on the disk (or the quota), then resume.",
+        ),
+        (
+            "host_out_of_memory",
+            ("RuntimeError: DefaultCPUAllocator: you tried to allocate 68719476736 bytes",),
+            "64 GiB were asked for at once (train.py:7, in main)",
+            "Make what is asked for at the line above smaller, then resume.",
+        ),
+    ],
+)
+def test_what_a_machine_had_no_room_for_is_told_with_the_line(
+    tmp_path: Path, cause: str, evidence: tuple[str, ...], told: str, remedy: str
+) -> None:
+    run = begun(tmp_path / "run")
+    run.steps(0, 20)
+    run.exit(cause, 20, evidence=evidence)
+    trace = 'Traceback:\n  File "train.py", line 7, in main\n'
+    write_json(run.rundir.exit_note(1, 0), {"kind": "exception", "traceback": trace})
+
+    report = gather(run.finish("gave_up"))
+
+    assert told in report.verdict
+    assert report.next_steps[0] == remedy
+
+
+def test_a_watched_run_says_what_another_policy_would_have_done(tmp_path: Path) -> None:
+    run = begun(tmp_path / "run")
+    run.steps(0, 60)
+    run.action("cut_lr", 40, outcome="would_have", applied=False, reason="the loss climbed")
+    run.exit("completed", 60, returncode=0)
+
+    report = gather(run.finish("completed"))
+
+    assert "treated it 1 time, first at step 40 (the loss climbed)." in report.verdict
+    assert report.next_steps[-1] == "Next time, let it treat: leave out --policy observe_only."
+
+
+def test_a_run_that_ended_sick_goes_back_to_a_checkpoint_that_is_still_there(
+    tmp_path: Path,
+) -> None:
+    run = begun(tmp_path / "run")
+    run.steps(0, 120, losses=dict.fromkeys(range(90, 121), float("nan")))
+    run.checkpoint(20).checkpoint(40).checkpoint(60, stable=False).checkpoint(100, stable=False)
+    for step in (40, 60, 100):  # that of step 20 was removed long ago
+        folder = run.rundir.checkpoints / f"step_{step:08d}"
+        folder.mkdir(parents=True)
+        write_json(folder / "manifest.json", {"step": step, "stable": step == 40})
+    run.exit("completed", 120, returncode=0)
+
+    report = gather(run.finish("completed"))
+
+    assert report.title == "Completed, not healthy"
+    assert report.resume_command.endswith("run --from 40")
+    assert any("those of step 40 are from before the trouble" in s for s in report.next_steps)
