@@ -33,6 +33,7 @@ class BackToStart(Action):
 
     name = "back_to_start"
     moment = "boundary"
+    abandons_state = True
     cost = "the steps since the start, and nine tenths of the rate for the rest of the run"
 
     def precondition(self, context: ActionContext) -> str | None:

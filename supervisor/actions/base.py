@@ -32,6 +32,9 @@ class ActionContext:
         controls: what the action may turn.
         registry, state, snapshots: the run's objects, their state, copies of it.
         recent_grad_norms: norms before clipping of the last steps, oldest first, NaN included.
+        keep_state: (this context, the action's name) → the step under which the state as it is now
+            is being written to the disk; None if it is not. Called right before an action that
+            `abandons_state`; never raises.
         save_checkpoint: reason → whether one was written, or is being written.
         request_restart, request_stop: reason → carried out by the worker at the boundary.
         pipeline_restore: takes `Snapshot.extras` after a rollback.
@@ -50,6 +53,9 @@ class ActionContext:
     state: TrainingState
     snapshots: SnapshotRing
     recent_grad_norms: Sequence[float] = ()
+    keep_state: Callable[[ActionContext, str], int | None] = field(
+        default=lambda context, name: None
+    )
     save_checkpoint: Callable[[str], bool] = field(default=lambda reason: False)
     request_restart: Callable[[str], None] = _nothing
     request_stop: Callable[[str], None] = _nothing
@@ -67,11 +73,13 @@ class Action(abc.ABC):
         name: as in policies, in `Decision.actions` and in the journal.
         moment: ``update``: applied at once, before the update of the judged step. ``boundary``:
             at the entry of the first root forward after it.
+        abandons_state: `undo` cannot bring back what it changes: the state is kept on disk first.
         cost: what it costs the run, in words, for `supervisor policies`.
     """
 
     name: str
     moment: Moment = "boundary"
+    abandons_state: bool = False
     cost: str = "nothing"
 
     def precondition(self, context: ActionContext) -> str | None:
@@ -103,7 +111,12 @@ def carry_out(action: Action, context: ActionContext, *, undo: bool = False) -> 
         if refusal is not None:
             result = ActionResult(name=action.name, applied=False, detail=refusal)
         else:
+            kept = None
+            if action.abandons_state and not undo:
+                kept = context.keep_state(context, action.name)
             result = action.undo(context) if undo else action.apply(context)
+            if kept is not None:
+                result = replace(result, fields={**result.fields, "kept_step": kept})
     except Exception as error:
         detail = f"{type(error).__name__}: {error}"
         result = ActionResult(name=action.name, applied=False, detail=detail)

@@ -26,20 +26,16 @@ class RepairOptimizer(Action):
 
     name = "repair_optimizer"
     moment = "boundary"
-    cost = "one pass over the optimizer's state"
+    abandons_state = True
+    cost = "two passes over the optimizer's state"
+
+    def precondition(self, context: ActionContext) -> str | None:
+        if not _repaired(context, look_only=True):
+            return "nothing in the optimizers' state is impossible"
+        return None
 
     def apply(self, context: ActionContext) -> ActionResult:
-        repaired: dict[str, int] = {}
-        with outside_autograd():
-            for name, optimizer in context.registry.optimizers.items():
-                for group in optimizer.param_groups:
-                    for index, parameter in enumerate(group["params"]):
-                        entries = optimizer.state.get(parameter)
-                        if entries:
-                            _repair(f"{name}.{index}", entries, group, repaired)
-        if not repaired:
-            detail = "nothing in the optimizers' state is impossible"
-            return ActionResult(name=self.name, applied=False, detail=detail)
+        repaired = _repaired(context)
         worst = max(repaired, key=lambda where: repaired[where])
         total = sum(repaired.values())
         return self.done(f"{total} values replaced, most in {worst}", repaired=repaired)
@@ -56,8 +52,25 @@ def adam_bound(beta1: float, beta2: float) -> float:
     return (1 - beta1) / math.sqrt((1 - beta2) * (1 - beta1 * beta1 / beta2))
 
 
+def _repaired(context: ActionContext, *, look_only: bool = False) -> dict[str, int]:
+    """Returns which entry needs or has had how many values replaced."""
+    repaired: dict[str, int] = {}
+    with outside_autograd():
+        for name, optimizer in context.registry.optimizers.items():
+            for group in optimizer.param_groups:
+                for index, parameter in enumerate(group["params"]):
+                    entries = optimizer.state.get(parameter)
+                    if entries:
+                        _repair(f"{name}.{index}", entries, group, repaired, look_only)
+    return repaired
+
+
 def _repair(
-    where: str, entries: dict[str, Any], group: dict[str, Any], repaired: dict[str, int]
+    where: str,
+    entries: dict[str, Any],
+    group: dict[str, Any],
+    repaired: dict[str, int],
+    look_only: bool,
 ) -> None:
     for key, value in entries.items():
         if not isinstance(value, torch.Tensor) or not value.is_floating_point() or key == "step":
@@ -72,11 +85,13 @@ def _repair(
             if math.isfinite(bound):
                 bad |= tensor.abs() > _SLACK * bound * squares.sqrt() + _TINY
         count = int(bad.sum())
-        if count:
+        if not count:
+            continue
+        repaired[f"{where}.{key}"] = count
+        if not look_only:
             good = tensor[~bad]
             largest = good.max() if key in _SECOND_MOMENTS and good.numel() else 0.0
             tensor.copy_(torch.where(bad, largest, tensor))
-            repaired[f"{where}.{key}"] = count
 
 
 _EXACT = (torch.float32, torch.float64)

@@ -11,6 +11,7 @@ class ResetOptimizer(Action):
 
     name = "reset_optimizer"
     moment = "boundary"
+    abandons_state = True
     cost = "the optimizer warms up again"
 
     def precondition(self, context: ActionContext) -> str | None:

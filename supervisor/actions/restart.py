@@ -11,6 +11,7 @@ class Restart(Action):
 
     name = "restart"
     moment = "boundary"
+    abandons_state = True
     cost = "a process start, and the steps since the checkpoint"
 
     def apply(self, context: ActionContext) -> ActionResult:

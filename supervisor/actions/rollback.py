@@ -19,17 +19,18 @@ class Rollback(Action):
 
     name = "rollback"
     moment = "boundary"
+    abandons_state = True
     cost = "the steps since the snapshot"
 
     def precondition(self, context: ActionContext) -> str | None:
         if context.snapshots.newest() is None:
             return "there is no snapshot to go back to"
-        if _choose(context) is None:
+        if way_back(context) is None:
             return "every snapshot holds NaN or infinite weights"
         return None
 
     def apply(self, context: ActionContext) -> ActionResult:
-        snapshot = _choose(context)
+        snapshot = way_back(context)
         if snapshot is None:
             return ActionResult(name=self.name, applied=False, detail="no snapshot is usable")
         context.state.restore(snapshot.state, ROLLBACK_PARTS)
@@ -45,7 +46,8 @@ class Rollback(Action):
         )
 
 
-def _choose(context: ActionContext) -> Snapshot | None:
+def way_back(context: ActionContext) -> Snapshot | None:
+    """Returns the newest finite snapshot from before the onset, or the next best; None without."""
     onset = context.decision.onset_step
     target = (onset if onset >= 0 else context.step) - context.policy.rollback_margin_steps
     chosen = context.snapshots.before(target + 1) or context.snapshots.oldest()

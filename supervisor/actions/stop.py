@@ -11,6 +11,7 @@ class Stop(Action):
 
     name = "stop"
     moment = "boundary"
+    abandons_state = True
     cost = "the run"
 
     def apply(self, context: ActionContext) -> ActionResult:

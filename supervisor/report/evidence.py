@@ -301,6 +301,7 @@ def last_checkpoint(material: Material, *, stable: bool, before: int | None = No
     found = {integer(m.get("step")) for m in material.checkpoints if m.get("stable") or not stable}
     if not material.checkpoints:
         kinds = ("checkpoint_stable",) if stable else ("checkpoint_saved", "checkpoint_stable")
-        found |= {integer(event.get("step")) for event in material.of_kind(*kinds)}
+        events = [event for event in material.of_kind(*kinds) if not event.get("abandoned")]
+        found |= {integer(event.get("step")) for event in events}
     known = (step for step in found if step is not None)
     return max((step for step in known if before is None or step <= before), default=None)

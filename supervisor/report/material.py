@@ -235,7 +235,7 @@ def _checkpoints(rundir: RunDirectory, reader: _Reader) -> list[dict[str, Any]]:
     found = []
     for path in sorted(rundir.checkpoints.glob("step_*/manifest.json")):
         manifest = reader.json_object(path, f"the manifest of {path.parent.name}")
-        if manifest:
+        if manifest and not manifest.get("abandoned"):
             found.append(manifest)
     return found
 

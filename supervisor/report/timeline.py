@@ -157,6 +157,10 @@ def _found(event: dict[str, Any]) -> tuple[str, str]:
 
 
 def _saved(event: dict[str, Any]) -> tuple[str, str]:
+    if event.get("abandoned"):
+        step, reason = show(integer(event.get("step"))), _text(event, "reason")
+        back = _text(event, "command")
+        return "info", f"State of step {step} kept, {reason}; the way back to it: {back}"
     return "good", f"Checkpoint of step {show(integer(event.get('step')))} saved."
 
 

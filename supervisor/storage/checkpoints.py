@@ -32,7 +32,7 @@ from supervisor.storage.manifest import (
     to_manifest,
 )
 from supervisor.storage.refusals import told_refusals
-from supervisor.storage.retention import ripening, superfluous
+from supervisor.storage.retention import ripening, superfluous, superfluous_abandoned
 from supervisor.storage.staging import stage
 
 __all__ = ["Checkpoint", "CheckpointRing", "FileSum", "FileSystem", "OnRejected"]
@@ -73,11 +73,13 @@ class CheckpointRing:
         reason: str,
         meta: Mapping[str, Any],
         estimated_bytes: int | None = None,
+        abandoned: bool = False,
     ) -> Checkpoint:
         """Saves what `write` puts into the folder that it is called with.
 
         When this returns, it is on disk, and what `retain` does not keep is gone. A step that was
-        saved before and verifies is returned as it is; a damaged one is put aside.
+        saved before and verifies is returned as it is; a damaged one is put aside, and an abandoned
+        one makes way.
 
         Args:
             step: the step after which the state was taken.
@@ -86,6 +88,7 @@ class CheckpointRing:
             reason: why now.
             meta: JSON-serialisable; comes back in `Checkpoint.meta`.
             estimated_bytes: size to make room for; by default that of the newest checkpoint.
+            abandoned: see `Checkpoint.abandoned`; it costs none of the others their place.
 
         Raises:
             CheckpointError: no room, a read-only disk, or any other refusal of the disk.
@@ -93,15 +96,19 @@ class CheckpointRing:
         target = self.folder / folder_name(step)
         with self._lock, told_refusals(target):
             existing = self._sound(target)
-            if existing is not None:
+            if existing is not None and not existing.abandoned:
                 return existing
             self._prepare_folder()
-            self._make_room(estimated_bytes)
+            self._make_room(estimated_bytes, for_abandoned=abandoned)
             staged = aside.aside_path(self.folder, aside.STAGED, step)
             now = self._clock()
-            planned = Checkpoint(step=step, path=staged, reason=reason, time=now, meta=meta)
+            planned = Checkpoint(
+                step=step, path=staged, reason=reason, time=now, meta=meta, abandoned=abandoned
+            )
             try:
                 checkpoint = stage(self._disk, staged, planned, write)
+                if existing is not None:
+                    self._remove(existing)
                 self._publish(staged, target)
             except Exception:
                 with contextlib.suppress(OSError):
@@ -114,7 +121,17 @@ class CheckpointRing:
             return dataclasses.replace(checkpoint, path=target)
 
     def checkpoints(self) -> list[Checkpoint]:
-        """Returns what has a readable manifest, newest step last; the files are not checked."""
+        """Returns what has a readable manifest, newest step last; the files are not checked.
+
+        Without those that were abandoned.
+        """
+        return [checkpoint for checkpoint in self._all() if not checkpoint.abandoned]
+
+    def abandoned(self) -> list[Checkpoint]:
+        """Returns the states kept for a person, newest step last; the files are not checked."""
+        return [checkpoint for checkpoint in self._all() if checkpoint.abandoned]
+
+    def _all(self) -> list[Checkpoint]:
         found = []
         with told_refusals(self.folder):
             for path in find_checkpoints(self._disk, self.folder):
@@ -161,20 +178,46 @@ class CheckpointRing:
 
         Raises:
             CheckpointDamaged: what was read back is not what was written.
-            CheckpointError: there is none of this step, or the disk refuses; it stays unstable.
+            CheckpointError: there is none of this step, it was abandoned, or the disk refuses; it
+                stays unstable.
         """
         path = self.folder / folder_name(step)
         with self._lock, told_refusals(path):
             checkpoint = verify(self._disk, self._known(step), fresh=True)
+            if checkpoint.abandoned:
+                raise CheckpointError(f"{path}: was abandoned, so it cannot be stable")
             if checkpoint.stable:
                 return checkpoint
-            checkpoint = dataclasses.replace(checkpoint, stable=True)
-            staged = path / f".{MANIFEST}.staged"
-            self._disk.write(staged, to_manifest(checkpoint))
-            self._disk.sync_file(staged)
-            self._disk.replace(staged, path / MANIFEST)
-            self._disk.sync_folder(path)
-            return checkpoint
+            return self._rewrite(dataclasses.replace(checkpoint, stable=True))
+
+    def adopt(self, step: int) -> None:
+        """An attempt starts from the checkpoint of `step`: it is no longer abandoned, if it was."""
+        with self._lock, told_refusals(self.folder):
+            for checkpoint in self.abandoned():
+                if checkpoint.step == step:
+                    self._rewrite(dataclasses.replace(checkpoint, abandoned=False))
+
+    def leave_course(self, step: int) -> None:
+        """The run goes on from `step` and its tape ends there: what was abandoned later stays.
+
+        The script cannot be led to it any more as the run came to it, so a resume from there is
+        approximate (`tape_offset` -1).
+        """
+        with self._lock, told_refusals(self.folder):
+            for checkpoint in self.abandoned():
+                if checkpoint.step > step and checkpoint.meta.get("tape_offset", -1) != -1:
+                    meta = {**checkpoint.meta, "tape_offset": -1}
+                    self._rewrite(dataclasses.replace(checkpoint, meta=meta))
+
+    def _rewrite(self, checkpoint: Checkpoint) -> Checkpoint:
+        """Gives a checkpoint its new manifest, in one step."""
+        path = self.folder / folder_name(checkpoint.step)
+        staged = path / f".{MANIFEST}.staged"
+        self._disk.write(staged, to_manifest(checkpoint))
+        self._disk.sync_file(staged)
+        self._disk.replace(staged, path / MANIFEST)
+        self._disk.sync_folder(path)
+        return checkpoint
 
     def spoil(self, step: int) -> None:
         """Notes that the checkpoint of `step` can never be stable: trouble followed it.
@@ -185,7 +228,7 @@ class CheckpointRing:
             self._spoiled.add(step)
 
     def discard_after(self, step: int) -> list[Checkpoint]:
-        """Removes the checkpoints of later steps and returns them.
+        """Removes the checkpoints of later steps, but for those abandoned, and returns them.
 
         For a new attempt that starts from an older checkpoint because the later ones hold the
         trouble: otherwise `save` would take them for its own when it comes to their steps again.
@@ -198,7 +241,7 @@ class CheckpointRing:
 
     def retain(self) -> None:
         """Removes all but the newest `keep_last`, the newest stable one, the one that will be
-        stable next, and the last damaged one."""
+        stable next, the last damaged one, and what `superfluous_abandoned` leaves."""
         with self._lock, told_refusals(self.folder):
             found = self.checkpoints()
             old = superfluous(found, self._settings, self._spoiled)
@@ -207,7 +250,7 @@ class CheckpointRing:
                 stable = [c for c in reversed(found) if c.stable]
                 sound = next((c for c in stable if self._is_sound(c)), None)
                 old = [c for c in old if c is not sound]
-            for checkpoint in old:
+            for checkpoint in [*old, *superfluous_abandoned(self.abandoned(), self._settings)]:
                 self._remove(checkpoint)
             for path in self._aside(aside.DAMAGED)[:-1]:
                 self._disk.remove_tree(path)
@@ -231,7 +274,7 @@ class CheckpointRing:
     def _known(self, step: int) -> Path:
         path = self.folder / folder_name(step)
         if not is_folder(path):
-            known = ", ".join(str(c.step) for c in self.checkpoints()) or "none"
+            known = ", ".join(str(c.step) for c in self._all()) or "none"
             raise CheckpointError(
                 f"{self.folder}: no checkpoint of step {step}: choose one of these steps: {known}"
             )
@@ -245,10 +288,11 @@ class CheckpointRing:
         with contextlib.suppress(CheckpointError):  # left-overs cost room, no more
             self.sweep()
 
-    def _make_room(self, estimated_bytes: int | None) -> None:
-        found = self.checkpoints()
+    def _make_room(self, estimated_bytes: int | None, *, for_abandoned: bool) -> None:
+        found = [] if for_abandoned else self.checkpoints()
         ripe_next = ripening(found, self._settings, self._spoiled)
         found.sort(key=lambda c: (c.stable, c is ripe_next, c.step))
+        found = [*self.abandoned(), *found]
         self._room.make(self._remove, found, self._is_sound, estimated_bytes)
 
     def _publish(self, staged: Path, target: Path) -> None:
@@ -266,7 +310,7 @@ class CheckpointRing:
             checkpoint = Checkpoint(step=step, path=path)
             try:
                 checkpoint = read_manifest(self._disk, path)
-                if stable and not checkpoint.stable:
+                if checkpoint.abandoned or (stable and not checkpoint.stable):
                     continue
                 return verify(self._disk, path)
             except (CheckpointDamaged, OSError) as error:

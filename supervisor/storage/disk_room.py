@@ -35,7 +35,8 @@ class DiskRoom:
     ) -> None:
         """Removes checkpoints, in the order in which they are given, until another one fits.
 
-        The newest one that verifies and the newest stable one that does are never removed.
+        The newest one that verifies and the newest stable one that does are never removed; those
+        that are `abandoned` have no such right.
 
         Raises:
             CheckpointError: it does not fit even so.
@@ -43,7 +44,8 @@ class DiskRoom:
         needed = _size(checkpoints, estimated_bytes) + self._reserve()
         if self._free() >= needed:
             return
-        by_age = sorted(checkpoints, key=lambda c: c.step, reverse=True)
+        course = [c for c in checkpoints if not c.abandoned]
+        by_age = sorted(course, key=lambda c: c.step, reverse=True)
         newest = next((c for c in by_age if is_sound(c)), None)
         stable = next((c for c in by_age if c.stable and is_sound(c)), None)
         for checkpoint in checkpoints:

@@ -36,6 +36,8 @@ class Checkpoint:
         reason: why it was saved (``interval``, ``risk``, ``signal``, ...).
         stable: read back, finite and followed by healthy steps (REQUIREMENTS N3).
         time: when it was saved, unix seconds.
+        abandoned: a state that a treatment threw away, kept for a person: nothing starts from it
+            unless its step is asked for, and it is never stable.
         meta: what the one who saved it wanted to know again; NaN and infinities included.
         bytes: size of the state's files together.
         files: name within the folder (with ``/``) → size and checksum.
@@ -46,6 +48,7 @@ class Checkpoint:
     path: Path
     reason: str = ""
     stable: bool = False
+    abandoned: bool = False
     time: float = 0.0
     meta: Mapping[str, Any] = field(default_factory=dict)
     bytes: int = 0
@@ -65,6 +68,8 @@ def to_manifest(checkpoint: Checkpoint) -> bytes:
         "files": {name: plain(file) for name, file in sorted(checkpoint.files.items())},
         "meta": plain(checkpoint.meta),
     }
+    if checkpoint.abandoned:
+        body["abandoned"] = True
     return (json.dumps({**body, "checksum": _checksum(body)}, indent=1) + "\n").encode()
 
 
@@ -90,6 +95,7 @@ def from_manifest(path: Path, data: bytes) -> Checkpoint:
             path=path,
             reason=str(body["reason"]),
             stable=body["stable"] is True,
+            abandoned=body.get("abandoned") is True,
             time=float(body["time"]),
             meta=body["meta"],
             bytes=sum(file.bytes for file in files.values()),

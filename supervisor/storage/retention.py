@@ -24,6 +24,29 @@ def superfluous(
     return [c for c in checkpoints if c not in newest and c not in stable and c not in ripe_next]
 
 
+def superfluous_abandoned(
+    abandoned: Sequence[Checkpoint], settings: CheckpointSettings
+) -> list[Checkpoint]:
+    """Returns all but the first and the last state that the newest trouble threw away.
+
+    The first is the one with the most training in it that is nowhere else: what later treatments of
+    the same trouble throw away was made since. Treatments belong to one trouble if each came within
+    `stable_after_steps` of the one before.
+
+    Args:
+        abandoned: all of them, in any order.
+        settings: for `stable_after_steps`.
+    """
+    by_time = sorted(abandoned, key=lambda c: c.time)
+    first = max(0, len(by_time) - 1)
+    while first > 0:
+        apart = abs(by_time[first].step - by_time[first - 1].step)
+        if apart > settings.stable_after_steps:
+            break
+        first -= 1
+    return by_time[:first] + by_time[first + 1 : -1]
+
+
 def ripening(
     checkpoints: Sequence[Checkpoint], settings: CheckpointSettings, spoiled: Collection[int]
 ) -> Checkpoint | None:

@@ -125,7 +125,7 @@ class Boundary:
         if step >= self._next_snapshot and clinic.risk < 0.3:
             self._take_snapshot(step)
         due = wanted or (clinic.risk < 0.5 and self._checkpointer.is_due(step))
-        if due and not self._checkpointer.is_busy:
+        if due and self._checkpointer.is_free(step):
             clinic.wants_checkpoint = ""
             self.save(step, wanted or "interval", wait=False)
         self._checkpointer.healthy_at(step, clinic.last_trouble_step)
@@ -159,6 +159,11 @@ class Boundary:
 
     def save(self, step: int, reason: str, *, wait: bool) -> float:
         """Saves the state of this boundary; returns the seconds the training stood still."""
+        state, meta = self.whole_state()
+        return self._checkpointer.save(step, state, meta, reason, wait=wait)
+
+    def whole_state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Returns what a checkpoint of this boundary holds, live, and what its manifest needs."""
         self._clinic.judge_waiting()
         frames = user_frames()
         held = self._held.find(frames)
@@ -173,7 +178,7 @@ class Boundary:
             "held_left_out": self._held.left_out,
             "risk": self._clinic.risk,
         }
-        return self._checkpointer.save(step, state, meta, reason, wait=wait)
+        return state, meta
 
     def _take_snapshot(self, step: int) -> None:
         started = time.perf_counter()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import queue
 import threading
@@ -46,12 +47,20 @@ class Checkpointer:
         self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue()
         self._busy = threading.Event()
         self._unstable: list[int] = []
+        self._abandoned: set[int] = set()
+        with contextlib.suppress(CheckpointError):
+            self._abandoned = {checkpoint.step for checkpoint in ring.abandoned()}
+        self._is_late = False
         self._thread: threading.Thread | None = None
         self._warned_room = False
 
     @property
     def is_busy(self) -> bool:
         return self._busy.is_set()
+
+    def is_free(self, step: int) -> bool:
+        """Whether a save at `step` would neither wait nor take the place of an abandoned state."""
+        return not self.is_busy and step not in self._abandoned
 
     def wants_boundary(self, step: int, now: float) -> bool:
         """Whether `is_due` or `healthy_at` may have something to do; asked at every boundary.
@@ -61,6 +70,8 @@ class Checkpointer:
             now: `time.monotonic()`.
         """
         every = self._settings.every_steps
+        if self._is_late:
+            return True
         if now >= self._next_save if every is None else step % every == 0:
             return True
         unstable = self._unstable
@@ -81,9 +92,13 @@ class Checkpointer:
         """Whether the boundary after `step` steps is one to save at; asked at every boundary."""
         if step <= self._last_step or self._busy.is_set():
             return False
-        if self._settings.every_steps is not None:
-            return step % self._settings.every_steps == 0
-        return time.monotonic() >= self._next_save
+        every = self._settings.every_steps
+        if every is None:
+            return time.monotonic() >= self._next_save
+        if step in self._abandoned:
+            self._is_late = self._is_late or step % every == 0
+            return False
+        return step % every == 0 or self._is_late
 
     def save(
         self, step: int, state: Mapping[str, Any], meta: dict[str, Any], reason: str, *, wait: bool
@@ -96,22 +111,46 @@ class Checkpointer:
             meta: goes into the manifest; `digest` is added.
             wait: return only when it is on disk (before leaving the process).
         """
+        self._last_step = step
+        self._is_late = False
+        cost = self._hand_over(state, wait, lambda copied: self._write(step, copied, meta, reason))
+        self._save_cost_s = cost if not self._save_cost_s else 0.5 * (self._save_cost_s + cost)
+        self._next_save = time.monotonic() + self.interval_s()
+        return cost
+
+    def keep_abandoned(
+        self, step: int, state: Mapping[str, Any], meta: dict[str, Any], reason: str, command: str
+    ) -> None:
+        """As `save`, for a state that a treatment is about to throw away.
+
+        No other save takes its place or comes later for it; a disk without room costs a warning.
+
+        Args:
+            command: by which a person goes back to it, for the journal.
+        """
+        self._abandoned.add(step)
+        self._hand_over(
+            state,
+            False,
+            lambda copied: self._write_abandoned(step, copied, meta, reason, command),
+        )
+
+    def _hand_over(
+        self, state: Mapping[str, Any], wait: bool, write: Callable[[dict[str, Any]], None]
+    ) -> float:
+        """Copies `state` and has it written; returns the seconds the training waited."""
         started = time.perf_counter()
         wait = wait or not self._settings.background
         self._wait_idle()
         copied = copy_state(state, self._buffers)
         self._buffers = copied
         self._busy.set()
-        self._last_step = step
-        job = partial(self._write, step, copied, meta, reason)
         if wait:
-            job()
+            write(copied)
         else:
             self._start_thread()
-            self._jobs.put(job)
+            self._jobs.put(partial(write, copied))
         cost = time.perf_counter() - started
-        self._save_cost_s = cost if not self._save_cost_s else 0.5 * (self._save_cost_s + cost)
-        self._next_save = time.monotonic() + self.interval_s()
         self.stalled_s += cost
         return cost
 
@@ -193,6 +232,36 @@ class Checkpointer:
             self._warn_of_room()
         except (CheckpointError, OSError) as error:
             self._journal.write("warning", step=step, message=f"checkpoint not saved: {error}")
+        finally:
+            self._busy.clear()
+
+    def _write_abandoned(
+        self, step: int, state: dict[str, Any], meta: dict[str, Any], reason: str, command: str
+    ) -> None:
+        started = time.perf_counter()
+        try:
+            meta["digest"] = digest(state)
+            self._before_publishing()
+            kept = self._ring.save(
+                step,
+                partial(_fill, state),
+                reason=reason,
+                meta=meta,
+                estimated_bytes=state_bytes(state),
+                abandoned=True,
+            )
+            self._journal.write(
+                "checkpoint_saved",
+                step=step,
+                path=str(kept.path.name),
+                reason=reason,
+                bytes=kept.bytes,
+                seconds=time.perf_counter() - started,
+                abandoned=True,
+                command=command,
+            )
+        except (CheckpointError, OSError) as error:
+            self._journal.write("warning", step=step, message=f"{reason}: not kept: {error}")
         finally:
             self._busy.clear()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 from supervisor.actions.base import ActionContext
@@ -9,6 +10,7 @@ from supervisor.actions.catalogue import build_actions
 from supervisor.actions.controls import Controls
 from supervisor.config import load_resolved_config, load_resolved_policy
 from supervisor.detectors.alert_handlers import load_alert_handlers
+from supervisor.errors import CheckpointError
 from supervisor.fault_injection.injector import FaultInjector
 from supervisor.pipeline import Pipeline
 from supervisor.records import Decision, WorkerOrder
@@ -31,6 +33,7 @@ from supervisor.worker.clinic import Clinic
 from supervisor.worker.file_sizes import FileSizes
 from supervisor.worker.healing import Healing
 from supervisor.worker.held import HeldValues
+from supervisor.worker.keepsake import Keepsake
 from supervisor.worker.life import SignOfLife
 from supervisor.worker.loading_proof import LoadingProofs
 from supervisor.worker.model_scene import ModelScene
@@ -126,6 +129,8 @@ class Parts:
             self.rundir.checkpoints, self.settings.checkpoint, on_rejected=self._rejected
         )
         self.start = find_starting_point(self.order, self.ring, self.journal)
+        with contextlib.suppress(CheckpointError):
+            self.ring.leave_course(-1 if self.start is None else self.start.checkpoint.step)
         self.tape = TapeWriter(
             self.rundir.tape(self.rank),
             keep=self.start.tape_offset if self.start is not None else 0,
@@ -192,6 +197,13 @@ class Parts:
             loss_under_way=lambda: (
                 self.monitor.probe.loss if self.monitor.probe.loss_seen else None
             ),
+        )
+        self.keepsake = Keepsake(
+            whole_state=self.boundary.whole_state,
+            checkpointer=self.checkpointer,
+            step=lambda: self.monitor.steps_done,
+            run=self.rundir.root,
+            warn=self.warn,
         )
         self.updates = UpdateControls(self.controls, self._update_skipped)
         self.updates.skip_steps = frozenset(self.order.skip_steps)
@@ -264,6 +276,7 @@ class Parts:
             state=self.state,
             snapshots=self.snapshots,
             recent_grad_norms=self.clinic.recent_grad_norms,
+            keep_state=self.keepsake.keep,
             save_checkpoint=self._want_checkpoint,
             request_restart=lambda reason: self.leave("restart", reason),
             request_stop=lambda reason: self.leave("stop", reason),

@@ -83,7 +83,8 @@ class Resumption:
             if end < 0:
                 raise ReplayError(
                     "the tape does not tell how the script came to this checkpoint: an earlier "
-                    "resume was approximate, an update raised, or updates are made within a forward"
+                    "resume was approximate, an update raised, updates are made within a forward, "
+                    "or the run has gone another way since"
                 )
             reader = TapeReader(parts.rundir.tape(parts.rank), end=end)
         except ReplayError as error:
@@ -154,7 +155,8 @@ class Resumption:
         probe.announced = self._announced_at == step
         parts.boundary.continue_at(step, set(start.state.get("held", {})))
         is_whole = probe.loss_seen or not probe.backward_calls
-        if is_whole and not (reasons or parts.order.fp32):
+        went_on_otherwise = start.checkpoint.abandoned
+        if is_whole and not (reasons or parts.order.fp32 or went_on_otherwise):
             self._expect_the_same_loss(start.checkpoint)
         parts.journal.write(
             "resumed",
@@ -200,7 +202,8 @@ class Resumption:
             start.checkpoint.step, was_on=parts.controls.checkpoint_activations
         )
         with parts.shield("memory of the pipeline"):  # without it the windows begin anew
-            parts.pipeline.load_state_dict(meta["pipeline"])
+            if "pipeline" in meta:
+                parts.pipeline.load_state_dict(meta["pipeline"])
         problems += meta.get("held_left_out", [])
         return problems + list(start.state.get("left_out", []))
 

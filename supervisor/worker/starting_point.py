@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,19 +45,22 @@ def find_starting_point(
 ) -> StartingPoint | None:
     """Returns the ordered checkpoint, or the next older one that can be loaded; None for nothing.
 
-    What is left out on the way is in the journal. Called once, at the worker's start.
+    What is left out on the way is in the journal. An abandoned state is taken only if it is the
+    ordered one, and is abandoned no longer then. Called once, at the worker's start.
     """
     step = order.checkpoint_step
     if step is None:
         return None
     found = ring.checkpoints()
-    wanted = [c for c in found if c.step == step]
+    wanted = [c for c in [*found, *ring.abandoned()] if c.step == step]
     older = [c for c in found if c.step < step]
     for checkpoint in [*wanted, *reversed(older)]:
         try:
             ring.verify(checkpoint)
             start = StartingPoint(checkpoint=checkpoint, state=read_state(checkpoint.path))
             start.check_digest()
+            with contextlib.suppress(CheckpointError):  # it is loaded, whatever its manifest says
+                ring.adopt(checkpoint.step)
             return start
         except CheckpointError as error:
             journal.write("checkpoint_rejected", step=checkpoint.step, reason=str(error))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from supervisor.settings import CheckpointSettings
 from supervisor.storage.case import Case
 from supervisor.storage.cases import CaseLibrary
+from supervisor.storage.checkpoints import CheckpointRing
 from tests.scenarios.loop_styles import PRELUDE
 from tests.scenarios.runs import supervised
 
@@ -45,6 +47,9 @@ def test_a_restart_alone_heals_corrupt_weights(tmp_path: Path) -> None:
     assert (asked["cause"], asked["rung"]) == (known["cause"], known["rung"])
     assert (known["outcome"], known["applied_at"]) == ("helped", asked["step"])
     assert float(ended.result()) < 0.6
+    ring = CheckpointRing(ended.run_dir / "checkpoints", CheckpointSettings())
+    (left,) = ring.abandoned()  # what the restart left behind stays, though not its tape
+    assert (left.step, left.meta["tape_offset"]) == (asked["fields"]["kept_step"], -1)
 
 
 def test_a_checkpoint_at_the_first_sign_of_trouble_saves_what_a_kill_would_take(

@@ -1,0 +1,60 @@
+"""What a rollback threw away is on disk, and a person can go back to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from supervisor.settings import CheckpointSettings
+from supervisor.storage.checkpoints import CheckpointRing
+from supervisor.storage.flight_reader import read_steps
+from supervisor.storage.rundir import RunDirectory
+from tests.scenarios.loop_styles import PRELUDE
+from tests.scenarios.runs import again, supervised
+
+SCRIPT = (
+    PRELUDE
+    + """
+model = make_model(dropout=0.1); optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.95)
+for step in range(110):
+    rows = torch.randint(96, (32,))
+    loss = F.mse_loss(model(X[rows]), Y[rows])
+    optimizer.zero_grad(); loss.backward(); optimizer.step(); scheduler.step()
+torch.save(model.state_dict(), sys.argv[-1])
+"""
+)
+
+
+def test_a_person_can_go_back_to_what_a_rollback_threw_away(tmp_path: Path) -> None:
+    ended = supervised(
+        tmp_path,
+        SCRIPT,
+        settings=("checkpoint.every_steps=20",),
+        faults="[{kind: lr_spike, step: 60, factor: 300}, {kind: sigterm_parent, step: 90}]",
+    )
+
+    assert ended.returncode == 75, ended.stderr
+    kept, *more = [e for e in ended.events("checkpoint_saved") if e.get("abandoned")]
+    step = kept["step"]
+    (rollback,) = ended.events("rollback")
+    assert (more, rollback["before_step"]) == ([], step)
+    (receipt,) = (e for e in ended.events("action") if e["name"] == "rollback")
+    assert receipt["fields"]["kept_step"] == step
+    ring = CheckpointRing(ended.run_dir / "checkpoints", CheckpointSettings())
+    assert [c.step for c in ring.abandoned()] == [step]
+    newest = ring.newest_verified()
+    assert newest is not None
+    assert newest.step == 91
+
+    assert kept["command"] == f"supervisor resume {ended.run_dir} --from {step}"
+    resumed = again(ended, *kept["command"].split()[1:])
+
+    assert resumed.returncode == 0, resumed.stderr
+    found = [(e["from_step"], e["exactness"]) for e in resumed.events("resumed")]
+    assert found == [(step, "exact")]
+    assert not [e for e in resumed.events("warning") if e.get("found") == "another loss"]
+    rows = read_steps(RunDirectory(ended.run_dir), all_attempts=True)
+    healed, thrown = (
+        float(rows[(rows["attempt"] == n) & (rows["step"] == step)]["loss"][0]) for n in (1, 2)
+    )
+    assert thrown > 5 > healed
