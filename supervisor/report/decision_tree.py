@@ -12,6 +12,9 @@ from supervisor.report.material import Material
 from supervisor.report.process_incident import disk_refusal
 
 EARLY_STEPS = 1000
+FIRST = 50
+FIRST_STEPS = "Look at the batch of that step, then at the initialisation: nothing grew before it."
+ONE_BATCH = "Look at the batch of that step: nothing had grown before it."
 NEXT_STEPS = 3
 """The update of a bad batch is left out and costs one step; what is bad in the weights or the
 optimizer shows again at the very next ones."""
@@ -98,6 +101,8 @@ def walk(material: Material, incident: Incident) -> DecisionPath:
     large = _large_gradients(material, incident)
     branches = (process, rate, early, mixed, large, checkpoint)
     remedy, setting = _remedy(early.answer, mixed.answer, large.answer)
+    if remedy == FIRST_STEPS and (incident.step or 0) >= FIRST:
+        remedy = ONE_BATCH
     if incident.key == "divergence" and large.answer != "yes" and mixed.answer != "yes":
         remedy = "Lower the learning rate, to a third for a try: the loss climbed and did not stop."
         setting = f"{IN_SCRIPT} a third of the learning rate"
@@ -175,14 +180,8 @@ def _remedy(early: str, mixed: str, large: str) -> tuple[str, str]:
             f"{IN_SCRIPT} BF16 in place of FP16, or FP32 for the sensitive part",
         )
     if early == "yes":
-        return (
-            "Look at the batch of that step, then at the initialisation: nothing grew before it.",
-            "",
-        )
-    return (
-        "Look at the batch of that step: one batch broke what was healthy before.",
-        "",
-    )
+        return FIRST_STEPS, ""
+    return ONE_BATCH, ""
 
 
 def _rate(jump: tuple[int, float, float] | None) -> Branch:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +188,9 @@ def _explosion(material: Material, root: Incident | None) -> Any:
     if len(later):
         until = min(until, int(later.step[0]))
     found = find_explosion(rows, until=until)
+    if found and root.key == "divergence":
+        causes = ("a learning rate that is too high", *found.likely_causes)
+        found = replace(found, likely_causes=tuple(dict.fromkeys(causes)))
     # A climb that was over long before the incident is another story.
     return found if found and found.peak_step >= root.step - 5 else None
 

@@ -62,7 +62,7 @@ def _leap(material: Material, step: int, attempt: int | None) -> str:
     ):
         usual = _usual(values)
         if usual is not None and len(now) and float(now[-1]) > LEAP * abs(usual):
-            return f"the {name} jumped to {show(float(now[-1]))}, from a usual {show(usual)}"
+            return f"the {name} jumped to {show(float(now[-1]))}, from the usual {show(usual)}"
     return ""
 
 

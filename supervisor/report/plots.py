@@ -142,6 +142,9 @@ def _panel(
     order = np.argsort(steps[newest], kind="stable")
     x, y = steps[newest][order], values[newest][order]
     axis.plot(*thin(x, y), color=colour, linewidth=1.25, solid_joinstyle="round")
+    if not np.isfinite(values).any():
+        axis.set_yticks([])
+        axis.text(0.5, 0.45, "no finite value", ha="center", transform=axis.transAxes)
     if bad is not None and bad.any():
         axis.plot(
             steps[bad],
@@ -161,6 +164,7 @@ def _choose_scale(axis: Any, values: Floats) -> None:
     if len(known) and known.min() > 0 and known.max() > 3 * known.min():
         axis.set_yscale("log")
         axis.yaxis.set_minor_formatter("")
+        axis.tick_params(axis="y", which="minor", length=0)
         if known.max() < 30 * known.min():
             # Less than a decade and a half has a single labelled tick otherwise.
             from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter

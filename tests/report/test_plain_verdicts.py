@@ -34,7 +34,7 @@ def test_a_spike_is_told_without_jargon_and_its_odds_stand_in_the_evidence(tmp_p
 
     report = gather(run.finish("completed"))
 
-    assert "at step 60 the loss jumped to 4132, from a usual 3." in report.verdict
+    assert "at step 60 the loss jumped to 4132, from the usual 3." in report.verdict
     assert not [word for word in JARGON if word in report.verdict]
     assert any("49% led to a crash within 20 steps" in line for line in report.evidence)
 
