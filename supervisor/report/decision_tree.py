@@ -6,7 +6,7 @@ import numpy as np
 
 from supervisor.report.bad_samples import samples_behind
 from supervisor.report.crash_report import Branch, DecisionPath, Incident
-from supervisor.report.evidence import LARGE, WINDOW, last_checkpoint, rate_jump
+from supervisor.report.evidence import LARGE, WINDOW, last_checkpoint, rate_jump, rate_rise
 from supervisor.report.figures import integer, show
 from supervisor.report.material import Material
 from supervisor.report.process_incident import disk_refusal
@@ -106,6 +106,19 @@ def walk(material: Material, incident: Incident) -> DecisionPath:
     if incident.key == "divergence" and large.answer != "yes" and mixed.answer != "yes":
         remedy = "Lower the learning rate, to a third for a try: the loss climbed and did not stop."
         setting = f"{IN_SCRIPT} a third of the learning rate"
+    rise = rate_rise(material, before=incident.step or 0, attempt=incident.attempt)
+    if rise is not None and incident.key in ("loss_spike", "divergence"):
+        remedy = (
+            f"End the rise of the learning rate earlier: it went from {show(rise[0])} to "
+            f"{show(rise[1])} within the 20 steps before."
+        )
+        setting = f"{IN_SCRIPT} the warm-up of the learning rate"
+    elif _came_back(material, incident):
+        remedy = (
+            f"Look at what the script computes at step {incident.step}, in its data and in its "
+            "loss: it came back there when a new attempt began from older weights."
+        )
+        setting = ""
     if incident.survived:
         passed = Branch(
             question="Did it pass?",
@@ -113,7 +126,7 @@ def walk(material: Material, incident: Incident) -> DecisionPath:
             answer="yes",
             fact="The training went on past it, with finite numbers.",
         )
-        if large.answer != "yes" and incident.key != "divergence":
+        if incident.key != "divergence":
             remedy = _after_it_passed(material, incident)
         return DecisionPath(branches=(process, passed, rate, early, mixed, large), remedy=remedy)
     return DecisionPath(branches=branches, remedy=remedy, setting=setting)
@@ -160,6 +173,13 @@ def _after_it_passed(material: Material, incident: Incident) -> str:
             "weights were put back, so it was not one batch."
         )
     return "Look at the batch of that step: one batch broke what was healthy around it."
+
+
+def _came_back(material: Material, incident: Incident) -> bool:
+    """Whether the same step was not finite in another attempt, too."""
+    steps = material.steps
+    same = steps.take((steps.step == incident.step) & (steps.attempt != incident.attempt))
+    return incident.key == "nonfinite_loss" and bool(same.nonfinite_loss.any())
 
 
 def _remedy(early: str, mixed: str, large: str) -> tuple[str, str]:

@@ -290,6 +290,18 @@ def rate_jump(
     return None
 
 
+def rate_rise(
+    material: Material, *, before: int, attempt: int | None
+) -> tuple[float, float] | None:
+    """Returns the rates of the 20 steps before a step, the first and the last, if they rose as much
+    as a jump would; a warm-up too long or too high does."""
+    rows = material.steps.of_attempt(attempt)
+    rates = _finite(rows.take(rows.step < before).lr)[-BEFORE_LR:]
+    if len(rates) < 2 or rates[0] <= 0 or rates[-1] <= LR_JUMP * rates[0]:
+        return None
+    return float(rates[0]), float(rates[-1])
+
+
 def last_checkpoint(material: Material, *, stable: bool, before: int | None = None) -> int | None:
     """Returns the step of the newest checkpoint that is there; of those that the journal knows,
     where no manifest is left.

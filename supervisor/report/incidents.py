@@ -129,6 +129,8 @@ def _signs_of_events(material: Material) -> list[_Sign]:
             continue
         if kind == "action" and (event.get("name") in PROTECTIVE or event.get("name") == "restart"):
             continue
+        if event.get("outcome") == "refused":  # and so is what it was to be for
+            continue
         if kind == "risk" and not _is_alarm(event, material):
             continue
         done = event.get("applied") is not False

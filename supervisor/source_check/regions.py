@@ -98,9 +98,13 @@ def _calls_of(source: Source, name: str) -> list[ast.Call]:
 
 _INFERENCE = re.compile(
     r"(^|_)(generate|sample|predict|infer|inference|post_?process|decode|evaluate|eval"
-    r"|validate|test|metrics?|extract|visuali[sz]e|plot)($|_)|Pipeline|FeatureExtractor|Processor"
+    r"|validate|test|metrics?|extract|visuali[sz]e|plot|reference)($|_)|Pipeline|FeatureExtractor|Processor"
     r"|Metric|Tokenizer|Scheduler|Transform",
 )
+
+
+_COMPARED_WITH = frozenset({"reference_fn", "ref", "reference"})
+"""Arguments that take what tests compare a result with."""
 
 
 def is_inference_code(source: Source, node: ast.AST) -> bool:
@@ -110,6 +114,8 @@ def is_inference_code(source: Source, node: ast.AST) -> bool:
     for ancestor in source.ancestors(node):
         named = isinstance(ancestor, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
         if named and _INFERENCE.search(getattr(ancestor, "name", "")):
+            return True
+        if isinstance(ancestor, ast.keyword) and ancestor.arg in _COMPARED_WITH:
             return True
     return False
 

@@ -58,6 +58,19 @@ def test_the_data_that_a_restart_left_out_is_no_trouble_of_its_own(tmp_path: Pat
     assert report.next_steps[0].startswith("Look at what the script does after step 60")
 
 
+def test_a_treatment_that_was_refused_is_not_where_trouble_began(tmp_path: Path) -> None:
+    run = begun(tmp_path / "run")
+    run.steps(0, 120, losses={60: 5000.0})
+    run.action("back_to_start", 40, cause="divergence", outcome="refused", applied=False,
+               reason="the loss went up with the first updates")  # fmt: skip
+    run.action("skip_update", 60, cause="spike", reason="the loss is 5000, its recent median 3")
+    run.exit("completed", 120, returncode=0)
+
+    report = gather(run.finish("completed"))
+
+    assert [(incident.key, incident.step) for incident in report.incidents] == [("loss_spike", 60)]
+
+
 def test_a_sample_that_holds_nan_is_named_and_is_what_to_mend(tmp_path: Path) -> None:
     run = begun(tmp_path / "run")
     run.steps(0, 120, losses={60: float("nan")}, skipped=frozenset({60}))

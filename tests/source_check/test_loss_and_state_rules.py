@@ -108,6 +108,33 @@ PROGRAMS = {
             shifted = x - x.max(dim=1, keepdim=True).values
             return shifted.exp().sum(1).log() + torch.logsumexp(x, 1)
         """,
+    "a logarithm of a sum over nothing": """
+        def loss(x):
+            if x.numel() == 0:
+                return torch.exp(x).sum(1).log()
+            return torch.logsumexp(x, 1)
+        """,
+    "logarithms that tests compare with": """
+        def module_inputs(make):
+            return make(reference_fn=lambda m, i: i.sigmoid().log())
+
+        def log_sigmoid_reference_fn(i):
+            return i.sigmoid().log()
+        """,
+    "a direction whose length is a feature of its own": """
+        def forward(self, between, centre, other):
+            distance = torch.norm(between, dim=1, keepdim=True)
+            direction = between / distance
+            bonds = centre - other
+            lengths = torch.norm(bonds, dim=1)
+            bonds = bonds / lengths[:, None]
+            return self.radial(distance), direction, bonds, self.basis(lengths)
+        """,
+    "a direction whose length is no feature": """
+        def forward(self, between):
+            length = torch.norm(between, dim=1, keepdim=True)
+            return between / length  # expect: unguarded-normalisation
+        """,
     "roots of what can be zero": """
         def loss(x, y):
             distance = torch.sqrt(((x - y) ** 2).sum(1))  # expect: sqrt-at-zero
@@ -232,6 +259,20 @@ PROGRAMS = {
                 right += (model(x).argmax(1) == y).sum().item()
             return right
         """,
+    "evaluations that record nothing or are over": """
+        def pseudo_labels(model, loader):
+            model.eval()
+            for parameter in model.parameters():
+                parameter.requires_grad = False
+            return [model(x) for x in loader]
+
+        def adapt(model, loader):
+            for step in loader:
+                model.eval()
+                model.adapt(step)
+                model.train()
+                keep(model(step))
+        """,
     "evaluations without gradients": """
         @torch.inference_mode()
         def evaluate(model, loader):
@@ -256,6 +297,39 @@ PROGRAMS = {
             optimizer.zero_grad()
             loss = F.cross_entropy(model(x), y)
             loss.backward()
+            optimizer.step()
+        """,
+    "anomaly detection around a training, and a sampler given to a loader": """
+        from torch.utils.data import DataLoader, DistributedSampler
+
+        def load(data):
+            sampler = DistributedSampler(data)  # expect: sampler-without-set-epoch
+            return DataLoader(data, sampler=sampler)
+
+        with torch.autograd.detect_anomaly():  # expect: anomaly-detection-on
+            for x, y in loader:
+                optimizer.zero_grad()
+                F.cross_entropy(model(x), y).backward()
+                optimizer.step()
+        """,
+    "anomaly detection that checks nothing or trains nothing, and a sampler that is looked at": """
+        from torch.utils.data import DistributedSampler
+
+        def trace(f, x):
+            with torch.autograd.detect_anomaly(check_nan=False):
+                return f(x)
+
+        def compare(f, g, x):
+            with torch.autograd.set_detect_anomaly(True):
+                look(f, g, x)
+
+        def padding(data):
+            sampler = DistributedSampler(data)
+            return len(list(iter(sampler)))
+
+        for x, y in loader:
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
             optimizer.step()
         """,
     "anomaly detection by an option and a sampler with epochs": """

@@ -73,13 +73,24 @@ def _records_gradients(source: Source) -> Iterator[ast.AST]:
             continue
         for model, call in _calls_on(scope, "eval"):
             used = _first_use_in_loop(source, scope, model, call)
-            if used is not None and not without_gradients(source, used):
+            if used is None or _trains_again(scope, model, call, used):
+                continue
+            if not without_gradients(source, used):
                 yield call
                 break
 
 
+def _trains_again(scope: Scope, model: str, after: ast.Call, before: ast.Call) -> bool:
+    """Is the model put back into training mode between the two calls?"""
+    return any(
+        owner == model and after.lineno < call.lineno < before.lineno
+        for owner, call in _calls_on(scope, "train")
+    )
+
+
 def _uses_gradients(scope: Scope) -> bool:
-    names = {"backward", "grad", "no_grad", "inference_mode", "set_grad_enabled", "requires_grad_"}
+    names = {"backward", "grad", "no_grad", "inference_mode", "set_grad_enabled", "requires_grad_",
+             "requires_grad"}  # fmt: skip
     for node in scope.nodes:
         if isinstance(node, (ast.Attribute, ast.Name)) and last_name(node) in names:
             return True

@@ -6,9 +6,10 @@ import ast
 from collections.abc import Iterator
 
 from supervisor.source_check.events import Moment, training_of
-from supervisor.source_check.names import last_name
+from supervisor.source_check.names import dotted, last_name
 from supervisor.source_check.operations import is_literal, keyword_of
 from supervisor.source_check.rule import Rule
+from supervisor.source_check.scope import Scope
 from supervisor.source_check.source import Source
 
 
@@ -20,8 +21,25 @@ def _detects_anomalies(source: Source) -> Iterator[ast.AST]:
             given = call.args[0] if call.args else keyword_of(call, "mode")
             if not is_literal(given, True):
                 continue
-        if not any(held for _, held in source.facts(call)):
+        if is_literal(keyword_of(call, "check_nan"), False):  # then it only keeps call stacks
+            continue
+        if not any(held for _, held in source.facts(call)) and not _is_around_no_training(
+            source, call
+        ):
             yield call
+
+
+def _is_around_no_training(source: Source, call: ast.Call) -> bool:
+    """Is this the head of a ``with`` block in which nothing is trained, as far as one can see?"""
+    for block in source.ancestors_in_scope(call):
+        if isinstance(block, (ast.With, ast.AsyncWith)) and any(
+            source.is_inside(call, item) for item in block.items
+        ):
+            inside = [node for line in block.body for node in ast.walk(line)]
+            called = {last_name(n.func) for n in inside if isinstance(n, ast.Call)}
+            is_loop = any(isinstance(node, (ast.For, ast.While)) for node in inside)
+            return not is_loop and not called & {"backward", "step", "fit", "train"}
+    return False
 
 
 def _never_reshuffles(source: Source) -> Iterator[ast.AST]:
@@ -35,8 +53,25 @@ def _never_reshuffles(source: Source) -> Iterator[ast.AST]:
     for scope in source.scopes:
         for assignment in scope.every_assignment():
             value = assignment.value
-            if isinstance(value, ast.Call) and _is_training_sampler(source, value, assignment.key):
+            if (
+                isinstance(value, ast.Call)
+                and _is_training_sampler(source, value, assignment.key)
+                and _is_used_for_training(source, scope, assignment.key)
+            ):
                 yield value
+
+
+def _is_used_for_training(source: Source, scope: Scope, key: str) -> bool:
+    """Is the sampler made where training goes on, or given to a loader?"""
+    events = training_of(source).events(scope)
+    if any(event.moment in {Moment.STEP, Moment.SCALER_STEP} for event in events):
+        return True
+    for _, call in source.all(ast.Call):
+        if (last_name(call.func) or "").endswith("Loader"):
+            given = [*call.args, *(keyword.value for keyword in call.keywords)]
+            if any(dotted(argument) == key for argument in given):
+                return True
+    return False
 
 
 def _is_training_sampler(source: Source, call: ast.Call, key: str) -> bool:

@@ -65,8 +65,14 @@ def _log_of_exponentials(source: Source) -> Iterator[ast.AST]:
         terms = _operation(source, total.operand)
         if terms is None or terms.name != "exp" or not is_trained_code(source, operation.call):
             continue
-        if not _is_shifted(source, terms.operand):
-            yield operation.call
+        if _is_shifted(source, terms.operand) or _is_of_nothing(source, operation.call):
+            continue
+        yield operation.call
+
+
+def _is_of_nothing(source: Source, call: ast.Call) -> bool:
+    """Is this the branch for a tensor without elements?"""
+    return any("numel() == 0" in condition and held for condition, held in source.facts(call))
 
 
 def _is_shifted(source: Source, exponent: ast.expr | None) -> bool:
@@ -168,8 +174,24 @@ def _is_guarded(source: Source, division: ast.BinOp, divisor: Operation) -> bool
         made = _operation(source, made.operand)
     if made is not None and made.name in _NEVER_CONSTANT:
         return True
+    if divisor.name in _NORMS and _is_a_feature(source, division):
+        return True
     around = next(source.ancestors(division), None)
     return isinstance(around, ast.Call) and last_name(around.func) in {"where", "nan_to_num"}
+
+
+def _is_a_feature(source: Source, division: ast.BinOp) -> bool:
+    """Is the norm given to a call, too? Then it is a distance of points that are apart."""
+    length = division.right
+    while isinstance(length, ast.Subscript):
+        length = length.value
+    if not isinstance(length, ast.Name):
+        return False
+    return any(
+        isinstance(argument, ast.Name) and argument.id == length.id
+        for call in source.scope_of(division).all(ast.Call)
+        for argument in (*call.args, *(keyword.value for keyword in call.keywords))
+    )
 
 
 def _is_centred(source: Source, expression: ast.expr, spread: ast.expr) -> bool:
