@@ -183,6 +183,15 @@ PROGRAMS = {
             path = f"checkpoint_{epoch}.pt"
             torch.save(model.state_dict(), path)  # expect: checkpoint-without-optimizer
         """,
+    "weights with the options they were trained with": """
+        opt = parser.parse_args()
+        for epoch in range(9):
+            for x, y in loader:
+                optimizer.zero_grad()
+                F.cross_entropy(model(x), y).backward()
+                optimizer.step()
+            torch.save({"epoch": epoch, "settings": opt, "model": model.state_dict()}, path)
+        """,
     "a checkpoint without scaler, scheduler and random numbers": """
         for epoch in range(9):
             for x, y in loader:

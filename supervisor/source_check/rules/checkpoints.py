@@ -68,6 +68,15 @@ def _mentions(entries: dict[str, ast.expr], pattern: str) -> bool:
     return any(re.search(pattern, text, re.IGNORECASE) for text in texts)
 
 
+def _holds_optimizer(entries: dict[str, ast.expr]) -> bool:
+    """Options are often called ``opt``, too: those have no state."""
+    return any(
+        re.search("optim", key, re.IGNORECASE)
+        or (_is_state(value) and _mentions({key: value}, "optim|opt"))
+        for key, value in entries.items()
+    )
+
+
 def _saves_weights_to_resume(source: Source) -> Iterator[ast.Call]:
     """Saves of bare weights to a file called a checkpoint, while training goes on.
 
@@ -109,7 +118,7 @@ def _without_scaler(source: Source) -> Iterator[ast.AST]:
     if next(steps, None) is None or _states_of(source, "scaler"):
         return
     for call, entries in _resume_checkpoints(source):
-        if _mentions(entries, "optim|opt") and not _mentions(entries, "scaler|amp"):
+        if _holds_optimizer(entries) and not _mentions(entries, "scaler|amp"):
             yield call
 
 
@@ -120,7 +129,7 @@ def _without_scheduler(source: Source) -> Iterator[ast.AST]:
     if any(last_name(node) == "last_epoch" for node in source.nodes):
         return  # the schedule is set by hand to where it was
     for call, entries in _resume_checkpoints(source):
-        if _mentions(entries, "optim|opt") and not _mentions(entries, "sched"):
+        if _holds_optimizer(entries) and not _mentions(entries, "sched"):
             yield call
 
 
@@ -128,7 +137,7 @@ def _without_random_state(source: Source) -> Iterator[ast.AST]:
     if any(_RNG.search(last_name(node)) for node in source.nodes):
         return
     for call, entries in _resume_checkpoints(source):
-        if _mentions(entries, "optim|opt") and not _mentions(entries, "rng|random"):
+        if _holds_optimizer(entries) and not _mentions(entries, "rng|random"):
             yield call
 
 
