@@ -129,7 +129,10 @@ class Pipeline:
             self._announced_at = records[0].step
             errors[0] += self._forget_levels()
         scores: list[dict[str, float]] = [{} for _ in records]
+        nothing_observed = not any(record.observed for record in records)
         for detector in self.detectors:
+            if nothing_observed and detector.observed_only and not detector.score:
+                continue
             index = 0
             try:
                 for index, record in enumerate(records):

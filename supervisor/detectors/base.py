@@ -23,10 +23,13 @@ class Detector(ABC):
     Attributes:
         name: key in the config and in the predictor's scores.
         score: how near the last step came to the alarm line: 0 calm, 1.0 the line itself.
+        observed_only: at a score of 0 a step without observed values changes nothing of it, so it
+            need not be asked: half of the detectors, for values that most runs never have.
     """
 
     name: str = "detector"
     _state: ClassVar[tuple[str, ...]] = ()
+    observed_only: ClassVar[bool] = False
     score: float = 0.0
 
     @abstractmethod

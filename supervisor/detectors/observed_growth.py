@@ -19,6 +19,7 @@ class ObservedGrowthDetector(Detector):
     adopted, and may grow again. A subclass names the value and says what it means.
     """
 
+    observed_only = True
     key: ClassVar[str]
     severity: ClassVar[Severity]
     category: ClassVar[str]

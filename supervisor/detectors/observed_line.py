@@ -25,6 +25,7 @@ class ObservedLineDetector(Detector):
     it means; with `is_low_bad` a value below the line is beyond it.
     """
 
+    observed_only = True
     key: ClassVar[str]
     severity: ClassVar[Severity]
     category: ClassVar[str]

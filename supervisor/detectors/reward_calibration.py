@@ -27,6 +27,7 @@ class RewardCalibrationDetector(Detector):
     """
 
     name = "reward_calibration"
+    observed_only = True
     _state = (
         "_accuracy",
         "_gap",

@@ -30,6 +30,7 @@ class RewardDriftDetector(Detector):
     """
 
     name = "reward_drift"
+    observed_only = True
     _state = ("_rewards", "_scores", "_best", "_best_mean", "_spread", "_since", "_count", "_told")
 
     def __init__(

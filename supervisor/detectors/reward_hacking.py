@@ -26,6 +26,7 @@ class RewardHackingDetector(Detector):
     """
 
     name = "reward_hacking"
+    observed_only = True
     _state = ("_rewards", "_distances", "_since", "_told")
 
     def __init__(

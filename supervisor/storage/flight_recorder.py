@@ -12,7 +12,7 @@ import math
 import mmap
 import os
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from supervisor.errors import RunDirectoryError
@@ -23,19 +23,18 @@ from supervisor.storage.private_files import write_json
 from supervisor.storage.step_rows import (
     ANNOUNCED,
     BEGINS_TRAINING,
-    FIXED,
     FLAGS_OFFSET,
     GRAD_SEEN,
     HEADER,
     HEADER_BYTES,
     LOSS_SEEN,
     MAGIC,
-    OBSERVED,
     OBSERVED_SHIFT,
     OBSERVED_SLOTS,
     OTHERS_TRAINED,
     REPLAYED,
     RISK_OFFSET,
+    ROW,
     ROW_BYTES,
     ROWS_OFFSET,
     SCALER_SKIPPED,
@@ -60,7 +59,7 @@ __all__ = [
 CHUNK_ROWS = 4096
 _RISK = struct.Struct("<d")
 _UINT64 = 0xFFFFFFFFFFFFFFFF
-_NOTHING_OBSERVED = OBSERVED.pack(*[math.nan] * OBSERVED_SLOTS)
+_NOTHING_OBSERVED = (math.nan,) * OBSERVED_SLOTS
 
 
 class FlightRecorder:
@@ -124,12 +123,13 @@ class FlightRecorder:
             flags |= BEGINS_TRAINING
         if record.announced:
             flags |= ANNOUNCED
-        observed = _NOTHING_OBSERVED
+        observed: Sequence[float] = _NOTHING_OBSERVED
         if record.observed:
             observed, seen = self._observed(row, record.observed)
             flags |= seen
-        start = HEADER_BYTES + row * ROW_BYTES
-        fixed = FIXED.pack(
+        ROW.pack_into(
+            self._memory,
+            HEADER_BYTES + row * ROW_BYTES,
             record.step,
             self._attempt,
             flags,
@@ -145,13 +145,13 @@ class FlightRecorder:
             forward_calls,
             batch_signature & _UINT64,
             risk,
+            *observed,
         )
-        self._memory[start : start + ROW_BYTES] = fixed + observed
         self._rows = self._count[0] = row + 1
         return row
 
-    def _observed(self, row: int, found: Mapping[str, float]) -> tuple[bytes, int]:
-        """Returns the values' part of a row and the flags of its slots; the rest lies beside."""
+    def _observed(self, row: int, found: Mapping[str, float]) -> tuple[list[float], int]:
+        """Returns the values of a row's slots and their flags; the rest lies beside."""
         values = [math.nan] * OBSERVED_SLOTS
         more: list[tuple[int, float]] = []
         flags = 0
@@ -166,7 +166,7 @@ class FlightRecorder:
                 more.append((slot, value))
         if more:
             self._more.append(row, more)
-        return OBSERVED.pack(*values), flags
+        return values, flags
 
     def mark(self, row: int, *, risk: float | None = None, flags: int = 0) -> None:
         """Adds `flags` to those of a stored row, and sets its risk, in place.

@@ -16,7 +16,9 @@ import os
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from supervisor.errors import ReplayError
 from supervisor.storage.private_files import open_private
@@ -58,8 +60,19 @@ class StepMark:
         return cls(*_STEP.unpack(data))
 
 
-pack_step_mark = _STEP.pack
-"""The fields of a `StepMark`, in their order, as bytes: no object is made for each step."""
+def entry_head(kind: int, size: int) -> bytes:
+    """What stands before the `size` bytes of an entry."""
+    return _HEAD.pack(kind, size)
+
+
+pack_step_entry = partial(
+    struct.Struct(f"{_HEAD.format}{_STEP.format[1:]}").pack, int(EntryKind.STEP), _STEP.size
+)
+"""A whole entry from the fields of a `StepMark`, in their order: no object is made of them."""
+
+
+def _as_they_are(things: list[Any]) -> list[Any]:
+    return things
 
 
 class TapeWriter:
@@ -69,13 +82,22 @@ class TapeWriter:
         path: the tape of one rank.
         keep: offset up to which an earlier attempt's entries are kept; the rest is cut off.
         budget: bytes after which nothing more is written and `is_full` becomes true.
+        convert: gives the bytes of all things that `append_late` took, when they are written out.
     """
 
-    def __init__(self, path: Path, *, keep: int = 0, budget: int = 1 << 30) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        keep: int = 0,
+        budget: int = 1 << 30,
+        convert: Callable[[list[Any]], list[Any]] = _as_they_are,
+    ) -> None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._file = open_private(path, "ab")
         os.ftruncate(self._file.fileno(), keep)
-        self._parts: list[bytes | Callable[[], bytes]] = []
+        self._parts: list[Any] = []
+        self._convert = convert
         self._waiting = 0
         self._written = keep
         self._budget = budget
@@ -87,31 +109,32 @@ class TapeWriter:
         """Length of the tape with everything that was appended so far."""
         return self._written + self._waiting
 
-    def append(self, kind: int, data: bytes, mark: bytes = b"") -> None:
-        """Adds one entry, `mark` and `data`. Called many times a step: a few hundred nanoseconds.
+    def append(self, kind: int, data: bytes) -> None:
+        """Adds one entry. Called many times a step: a few hundred nanoseconds.
 
         Never raises: what a full disk does not take is kept and tried again later; past 64 MiB
         of it the tape counts as full.
         """
-        size = len(mark) + len(data)
-        self._parts += (_HEAD.pack(kind, size) + mark, data)
-        self._waiting += _HEAD.size + size
+        self.append_entry(_HEAD.pack(kind, len(data)) + data)
+
+    def append_entry(self, entry: bytes) -> None:
+        """Adds one entry that has its head already."""
+        self._parts.append(entry)
+        self._waiting += len(entry)
         if self._waiting > self._flush_at:
             self._try_write_out()
 
-    def append_late(
-        self, kind: int, size: int, give: Callable[[], bytes], mark: bytes = b""
-    ) -> None:
-        """Adds an entry, `mark` and what `give` returns when the entry is written out.
+    def append_late(self, head: bytes, thing: Any, size: int) -> None:
+        """Adds `head` and the bytes that `convert` makes of `thing` when they are written out.
 
-        For data that cost less when many are made at once than one by one within the steps.
+        For data that cost less when many are converted at once than one by one within the steps.
 
         Args:
-            size: how many bytes `give` is going to return.
+            head: of the entry, and what of it comes before the thing.
+            size: how many bytes the thing is going to have.
         """
-        size += len(mark)
-        self._parts += (_HEAD.pack(kind, size) + mark, give)
-        self._waiting += _HEAD.size + size
+        self._parts += (head, thing)
+        self._waiting += len(head) + size
         if self._waiting > self._flush_at:
             self._try_write_out()
 
@@ -138,7 +161,7 @@ class TapeWriter:
             self.is_full = True
         if not self.is_full and self._parts:
             descriptor = self._file.fileno()
-            parts = [part if isinstance(part, bytes) else part() for part in self._parts]
+            parts = self._all_bytes()
             try:
                 done = os.writev(descriptor, parts[:_MOST_PARTS])
                 rest = b"" if done == self._waiting else b"".join(parts)[done:]
@@ -150,6 +173,13 @@ class TapeWriter:
                 raise
             self._written += done
         self._forget()
+
+    def _all_bytes(self) -> list[Any]:
+        late = [part for part in self._parts if not isinstance(part, bytes)]
+        if not late:
+            return self._parts
+        made = iter(self._convert(late))
+        return [part if isinstance(part, bytes) else next(made) for part in self._parts]
 
     def _forget(self) -> None:
         self._parts.clear()

@@ -18,7 +18,7 @@ def check_detector(factory: Callable[[], Detector]) -> None:
     Checked: it never raises; scores are finite and not negative; alerts are complete and of the
     step judged; the same records give the same alerts; `reset` equals a fresh one; a copy made
     from `state_dict`, sent through JSON in mid-run, goes on identically, also behind an announced
-    change (`Detector.forget_levels`).
+    change (`Detector.forget_levels`); `Detector.observed_only` is true if it is claimed.
 
     Args:
         factory: makes a fresh detector with the same settings each time.
@@ -36,6 +36,17 @@ def check_detector(factory: Callable[[], Detector]) -> None:
         again.reset()
         assert first == _play(again, records, kind), f"{kind}: reset() is not a fresh start"
         _check_copy(factory, records, kind, first)
+        _check_observed_only(factory(), records, kind)
+
+
+def _check_observed_only(detector: Detector, records: list[StepRecord], kind: str) -> None:
+    for record in records:
+        idle = detector.observed_only and not (record.observed or detector.score)
+        before = detector.state_dict() if idle else {}
+        alert = detector.update(record)
+        if idle:
+            unchanged = alert is None and repr(detector.state_dict()) == repr(before)
+            assert unchanged, f"{kind}, step {record.step}: `observed_only` is not true of it"
 
 
 def _check_copy(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any, Protocol
 
 import torch
@@ -54,7 +55,7 @@ def _patch_forward(session: Seen) -> None:
     switch = session.switch
 
     def outermost(self: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if not switch.is_ours() or not session.has_parameters(self):
+        if get_ident() != switch.thread or not session.has_parameters(self):
             return original(self, *args, **kwargs)
         call = functools.partial(original, self, *args, **kwargs)
         return session.moments.forward(self, args, kwargs, call)
@@ -93,7 +94,7 @@ def _patch_backward(session: Seen) -> None:
 
     @functools.wraps(tensor_backward)
     def backward(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if switch.depth or not switch.is_ours():
+        if switch.depth or not switch.active or get_ident() != switch.thread:
             return tensor_backward(self, *args, **kwargs)  # type: ignore[no-untyped-call]
         if not args and not kwargs:
             return session.moments.backward(self, tensor_backward)
@@ -191,7 +192,7 @@ def _patch_clipping(session: Seen) -> None:
 
     @functools.wraps(original)
     def clip_grad_norm_(parameters: Any, max_norm: float, *args: Any, **kwargs: Any) -> Any:
-        if not switch.is_ours():
+        if switch.depth or not switch.active or get_ident() != switch.thread:
             return original(parameters, max_norm, *args, **kwargs)
         if isinstance(parameters, torch.Tensor):
             chosen = [parameters]

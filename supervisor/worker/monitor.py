@@ -24,7 +24,7 @@ from torch.optim import Optimizer
 
 from supervisor.fault_injection.injector import FaultInjector
 from supervisor.storage.flight_recorder import SCALER_SKIPPED, UPDATE_SKIPPED, FlightRecorder
-from supervisor.storage.tape import EntryKind, pack_step_mark
+from supervisor.storage.tape import EntryKind, pack_step_entry
 from supervisor.training_state.registry import Registry
 from supervisor.worker.boundary_clock import BoundaryClock
 from supervisor.worker.clinic import Clinic
@@ -37,8 +37,6 @@ from supervisor.worker.shield import Shield
 from supervisor.worker.step_probe import StepProbe, gradient_norm, has_gradient, read_number
 from supervisor.worker.switch import Switch
 from supervisor.worker.update_controls import UpdateControls
-
-_STEP = int(EntryKind.STEP)
 
 
 class Monitor(Moments):
@@ -77,6 +75,7 @@ class Monitor(Moments):
         self._recorder = recorder
         self._recording = recording
         self._random = recording.random
+        self._tape = recording.tape
         self._clinic = clinic
         self._updates = updates
         self._injector = injector
@@ -222,7 +221,7 @@ class Monitor(Moments):
                 proof.reason = "loading runs a model"
             proof.decide()
             mark = b"" if proof.is_given_up else self._region(lambda: pack_mark(indices, batch))
-            self._recording.tape.append(EntryKind.BATCH, mark)
+            self._tape.append(EntryKind.BATCH, mark)
             if earlier is not None:
                 self._random.note_changes(earlier)
         return batch
@@ -231,7 +230,7 @@ class Monitor(Moments):
         return False
 
     def epoch_ended(self, number: int) -> None:
-        self._recording.tape.append(EntryKind.EPOCH_END, pack_epoch(number))
+        self._tape.append(EntryKind.EPOCH_END, pack_epoch(number))
 
     def batch(self, batch: Any) -> Any:
         self._switch.depth += 1
@@ -353,14 +352,14 @@ class Monitor(Moments):
 
     def _finish_step(self, lead: Optimizer) -> None:
         probe = self.probe
-        mark = pack_step_mark(
+        entry = pack_step_entry(
             self.steps_done,
             float(lead.param_groups[0]["lr"]),
             probe.backward_calls,
             probe.forward_calls,
             probe.signature,
         )
-        self._recording.tape.append(_STEP, mark)
+        self._tape.append_entry(entry)
         controls = self._updates.controls
         if controls.ramp is not None or controls.adaptive is not None:
             controls.advance(math.nan if probe.grad_norm is None else probe.grad_norm)

@@ -17,19 +17,20 @@ class Switch:
         depth: above 0 inside a region (an outermost forward, a backward, an update): what happens
             there belongs to the region and is neither seen nor recorded on its own.
         replaying: a fast-forward is under way.
+        thread: identifier of the training's own thread.
     """
 
-    __slots__ = ("_thread", "active", "depth", "replaying")
+    __slots__ = ("active", "depth", "replaying", "thread")
 
     def __init__(self) -> None:
         self.active = False
         self.depth = 0
         self.replaying = False
-        self._thread = threading.get_ident()
+        self.thread = threading.get_ident()
 
     def is_ours(self) -> bool:
         """Whether a call outside of any region comes from the training's own thread."""
-        return self.active and not self.depth and threading.get_ident() == self._thread
+        return self.active and not self.depth and threading.get_ident() == self.thread
 
     @contextlib.contextmanager
     def region(self) -> Iterator[None]:
