@@ -68,6 +68,7 @@ class SignalAnomalyDetector(Detector):
         self._negative = False
         self._before_jump = math.nan
         self._above = 0
+        self._floor = math.log1p(self.min_rise)
 
     @abstractmethod
     def signal(self, record: StepRecord) -> tuple[float, bool]:
@@ -112,7 +113,7 @@ class SignalAnomalyDetector(Detector):
             return None
         inner = self._inner(value) if value >= 0 or self._negative else value
         median = self._band.median
-        floor = math.log1p(self.min_rise)
+        floor = self._floor
         if inner - median <= floor and not self._negative:
             return None  # no anomaly whatever the spread is
         sigma = self._band.sigma

@@ -27,6 +27,7 @@ class Rungs:
 
     def __init__(self, policy: PolicySettings) -> None:
         self._policy = policy
+        self._lowest = min((rung.at for rung in policy.rungs), default=1.0)
         self._tried: list[int] = []
         self._tried_by_cause: dict[str, int] = {}
         self._repeats = 0
@@ -42,6 +43,8 @@ class Rungs:
 
     def fitting(self, risk: CrashRisk) -> list[int]:
         """Those that apply at this risk and cause."""
+        if risk.probability < self._lowest:
+            return []
         return [i for i, rung in enumerate(self._policy.rungs) if _fits(rung, risk)]
 
     def is_free(self, index: int) -> bool:

@@ -70,7 +70,8 @@ class BoundaryClock:
             return self._takes_over(optimizer)
         self._updates += 1
         self.by_others = 0
-        self._awaited, self._seen = self._seen, set()
+        if self._seen or self._awaited:
+            self._awaited, self._seen = self._seen, set()
         self._in_a_row = 0
         self.is_due = self._updates > 1 and not self._awaited
         return False

@@ -289,7 +289,8 @@ class Monitor(Moments):
             is_lead = optimizer is clock.lead()
             if is_lead and self._row < 0:
                 self._judge(optimizer)  # a closure: what it saw is known only now
-            self._updates.end()
+            if self._updates.is_open:
+                self._updates.end()
             if self._armed:
                 self._injector.on_updated(self.steps_done, optimizer)
             if is_lead:

@@ -55,15 +55,25 @@ class StepProbe:
 
     def saw_forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self.forward_calls += 1
+        if not kwargs and len(args) == 1 and isinstance(args[0], torch.Tensor):
+            tensor = args[0]
+            shape = tensor.shape
+            words = (self.signature, len(shape), tensor.element_size(), *shape)
+            if not self.batch_size and shape:
+                self.batch_size = shape[0]
+        else:
+            words = self._words_of(tensors_in(args, kwargs))
+        # Hashes of tuples of numbers are the same in every process, unlike those of strings.
+        self.signature = hash(words) & _64_BITS
+
+    def _words_of(self, tensors: list[torch.Tensor]) -> tuple[int, ...]:
         words = [self.signature]
-        is_one = not kwargs and len(args) == 1 and isinstance(args[0], torch.Tensor)
-        for tensor in args if is_one else tensors_in(args, kwargs):
+        for tensor in tensors:
             shape = tensor.shape
             if not self.batch_size and shape:
                 self.batch_size = shape[0]
             words += (len(shape), tensor.element_size(), *shape)
-        # Hashes of tuples of numbers are the same in every process, unlike those of strings.
-        self.signature = hash(tuple(words)) & _64_BITS
+        return tuple(words)
 
     def saw_batch(self, batch: Any) -> None:
         """Takes the first numbers of a loader's batch into the step's signature."""

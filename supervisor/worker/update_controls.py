@@ -22,6 +22,9 @@ class UpdateControls:
 
     The learning-rate factor multiplies ``group["lr"]`` for the update alone, so schedulers, the
     script's own schedule and its logging never see it; a factor of 1 touches nothing.
+
+    Attributes:
+        is_open: something was changed that `end` must take back.
     """
 
     def __init__(self, controls: Controls, on_skip: Callable[[int, str], None]) -> None:
@@ -35,7 +38,7 @@ class UpdateControls:
         self.script_clips = False
         self._script_max_norm: Any = None
         self._follower_skip = False
-        self._changed = False
+        self.is_open = False
 
     @property
     def clips_at(self) -> float | None:
@@ -73,7 +76,7 @@ class UpdateControls:
         controls = self.controls
         if controls.is_neutral and not self.skip_steps and not self._follower_skip:
             return
-        self._changed = True
+        self.is_open = True
         ordered = step in self.skip_steps
         if controls.skip_update or self._follower_skip or ordered:
             why = "ordered after repeated failures" if ordered else "poisoned update"
@@ -94,9 +97,9 @@ class UpdateControls:
 
     def end(self) -> None:
         """Takes back what was changed for the update that was just made."""
-        if not self._changed:
+        if not self.is_open:
             return
-        self._changed = False
+        self.is_open = False
         for group, lr in self._restore_lr:
             group["lr"] = lr
         self._restore_lr.clear()
