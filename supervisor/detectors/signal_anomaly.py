@@ -58,6 +58,7 @@ class SignalAnomalyDetector(Detector):
         self.window = window
         self.min_window = min_window
         self.min_rise = min_rise
+        self._floor = math.log1p(min_rise)
         self.jump = jump
         self.jump_steps = jump_steps
         self._begin()
@@ -68,7 +69,6 @@ class SignalAnomalyDetector(Detector):
         self._negative = False
         self._before_jump = math.nan
         self._above = 0
-        self._floor = math.log1p(self.min_rise)
 
     @abstractmethod
     def signal(self, record: StepRecord) -> tuple[float, bool]:

@@ -40,7 +40,7 @@ class RobustWindow:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self._values: deque[float] = deque()
+        self._values: deque[float] = deque(maxlen=size)
         self._sorted: list[float] | None = None
         self._unasked = 0
         self._mad: float | None = None
@@ -56,9 +56,9 @@ class RobustWindow:
         if not math.isfinite(value):
             return
         values, ordered = self._values, self._sorted
-        if len(values) >= self.size:
-            self._drop()
         if ordered is not None:
+            if len(values) == self.size:
+                del ordered[bisect_left(ordered, values[0])]
             insort(ordered, value)
             self._unasked += 1
             if self._unasked > self.size // RESORT:
@@ -72,8 +72,11 @@ class RobustWindow:
 
     def shrink(self, size: int) -> None:
         """Forgets the oldest values beyond the last `size`; the window may grow again."""
-        while len(self._values) > size:
-            self._drop()
+        values, ordered = self._values, self._sorted
+        while len(values) > size:
+            value = values.popleft()
+            if ordered is not None:
+                del ordered[bisect_left(ordered, value)]
             self._mad = self._median = None
 
     def clear(self) -> None:
@@ -138,13 +141,6 @@ class RobustWindow:
         self.clear()
         self._values.extend(state["values"])
         self._order()
-
-    def _drop(self) -> None:
-        """Forgets the oldest value."""
-        value = self._values.popleft()
-        ordered = self._sorted
-        if ordered is not None:
-            del ordered[bisect_left(ordered, value)]
 
     def _order(self) -> list[float]:
         """The values in ascending order."""
