@@ -1,91 +1,175 @@
-"""What supervision costs a step: the same script plain and supervised, in turn, in one sitting.
+"""What supervision costs a step: the same script plain and supervised, turn about, in one sitting.
 
-    python -m benchmarks.overhead [--rounds 5] [--json FILE]
+    python -m benchmarks.overhead [--rounds 3] [--ms 2 5 50] [--json FILE]
 
-Each round runs the script once plain and once supervised, in alternating order, and gives the ratio
-of their step times: the median over blocks of 64 steps of their means, because some of our work is
-done every few steps (the first 50 steps are left out). Machines are noisy: the quartiles over the
-rounds say how much the figure can be trusted. The pipeline's own cost is printed beside it.
+A round starts the script twice, plain and supervised. The two take turns of 64 steps, while the
+other waits, and each pair of turns gives a ratio of mean steps: turns so short see the same
+machine, however its speed changes from minute to minute, and each holds all that supervision does
+every few steps. The first steps of a turn, which fill the processor's caches again, and the first
+turns are left out. Medians and quartiles are over the pairs of all rounds; `typical` is the ratio
+of the turns' median steps, without what is done every few steps. The plain script against itself,
+measured in the same way, says how much of a figure is chance.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.pipeline_cost import measure_pipeline_us
 
 TRAINER = Path(__file__).with_name("timed_trainer.py")
-WARM_UP = 50
-BLOCK = 64
-TARGETS_MS = (2.0, 5.0, 50.0)
-STEPS = {2.0: WARM_UP + 10 * BLOCK, 5.0: WARM_UP + 8 * BLOCK, 50.0: WARM_UP + 2 * BLOCK}
+TURN = 64
+COLD_STEPS = 4
+WARM_UP_TURNS = 2
+TURNS = {2.0: 30, 5.0: 24, 50.0: 8}
 LAYERS = {2.0: 1, 5.0: 2, 50.0: 2}
+SUPERVISED = ["-m", "supervisor.cli.main", "run", "--quiet", "--set", "report.enabled=false"]
 
 
-def step_ms(target_ms: float, batch: int, steps: int, folder: Path, *, supervised: bool) -> float:
-    """Typical step of one process in milliseconds."""
-    out = folder / "times.json"
-    script = [str(TRAINER), "--batch", str(batch), "--steps", str(steps), "--out", str(out)]
-    script += ["--layers", str(LAYERS[target_ms])]
-    line = [sys.executable, *script]
-    if supervised:
-        run_dir = tempfile.mkdtemp(dir=folder)
-        line = [sys.executable, "-m", "supervisor.cli.main", "run", "--quiet"]
-        line += ["--run-dir", f"{run_dir}/run", "--set", "report.enabled=false", *script]
-    subprocess.run(line, check=True, capture_output=True)
-    times = json.loads(out.read_text())[WARM_UP:]
-    blocks = [times[at : at + BLOCK] for at in range(0, len(times), BLOCK)]
-    return 1000.0 * statistics.median(statistics.mean(block) for block in blocks)
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """The script with steps of about `target_ms`."""
+
+    target_ms: float
+    batch: int
+
+    def options(self, turns: int) -> list[str]:
+        return [
+            *("--batch", str(self.batch), "--layers", str(LAYERS[self.target_ms])),
+            *("--turns", str(turns), "--turn-steps", str(TURN)),
+        ]
+
+
+class Player:
+    """One process of the script that waits for its turns."""
+
+    def __init__(self, workload: Workload, turns: int, folder: Path, *, supervised: bool) -> None:
+        folder.mkdir()
+        self._out = folder / "times.json"
+        go, done = folder / "go", folder / "done"
+        os.mkfifo(go)
+        os.mkfifo(done)
+        line = [sys.executable]
+        if supervised:
+            line += [*SUPERVISED, "--run-dir", str(folder / "run")]
+        line += [str(TRAINER), *workload.options(turns), "--out", str(self._out)]
+        line += ["--go", str(go), "--done", str(done)]
+        self._process = subprocess.Popen(line, stdout=subprocess.DEVNULL)
+        self._go = os.open(go, os.O_WRONLY)
+        self._done = os.open(done, os.O_RDONLY)
+
+    def play(self) -> None:
+        os.write(self._go, b".")
+        if os.read(self._done, 1) != b".":
+            raise RuntimeError(f"the script ended early, with {self._process.wait()}")
+
+    def times(self) -> list[list[float]]:
+        """Seconds of each step, by turn. Waits for the end of the process."""
+        self._process.wait()
+        turns = json.loads(self._out.read_text())[WARM_UP_TURNS:]
+        return [times[COLD_STEPS:] for times in turns]
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        os.close(self._go)
+        os.close(self._done)
+
+
+def play_round(
+    workload: Workload, folder: Path, supervised: tuple[bool, bool]
+) -> tuple[list[list[float]], list[list[float]]]:
+    """The steps of two processes, by turn."""
+    turns = TURNS[workload.target_ms] + WARM_UP_TURNS
+    with ExitStack() as stack:
+        players = []
+        for index, watched in enumerate(supervised):
+            player = Player(workload, turns, folder / str(index), supervised=watched)
+            stack.callback(player.close)
+            players.append(player)
+        for turn in range(turns):
+            for player in players if turn % 2 else players[::-1]:
+                player.play()
+        first, second = (player.times() for player in players)
+    return first, second
 
 
 def batch_for(target_ms: float, folder: Path) -> int:
     """The batch size whose plain step takes about `target_ms`."""
-    steps = WARM_UP + BLOCK
-    small, large = (step_ms(target_ms, batch, steps, folder, supervised=False) for batch in (1, 32))
-    slope = max((large - small) / 31.0, 1e-3)
-    return max(1, round(1 + (target_ms - small) / slope))
+    costs = []
+    for batch in (1, 32):
+        out = folder / f"batch_{batch}.json"
+        line = [*Workload(target_ms, batch).options(turns=2), "--out", str(out)]
+        subprocess.run([sys.executable, str(TRAINER), *line], check=True)
+        costs.append(1000.0 * statistics.median(json.loads(out.read_text())[-1]))
+    slope = max((costs[1] - costs[0]) / 31.0, 1e-3)
+    return max(1, round(1 + (target_ms - costs[0]) / slope))
 
 
-def measure(target_ms: float, rounds: int, folder: Path) -> dict[str, float]:
-    """Plain and supervised steps, and quartiles of their ratio over the rounds."""
-    batch = batch_for(target_ms, folder)
-    plain, watched = [], []
+def compare(
+    workload: Workload, rounds: int, folder: Path, *, against_itself: bool = False
+) -> dict[str, float]:
+    """Plain and supervised steps, and quartiles of their ratio over all pairs of turns."""
+    plain: list[list[float]] = []
+    other: list[list[float]] = []
     for number in range(rounds):
-        for supervised in (False, True) if number % 2 else (True, False):
-            taken = step_ms(target_ms, batch, STEPS[target_ms], folder, supervised=supervised)
-            (watched if supervised else plain).append(taken)
-    ratios = sorted(w / p for w, p in zip(watched, plain, strict=True))
+        with tempfile.TemporaryDirectory(dir=folder) as place:
+            two = play_round(workload, Path(place), (False, not against_itself))
+        plain += two[0]
+        other += two[1]
+        print(f"  round {number + 1} of {rounds}", file=sys.stderr, flush=True)
+    pairs = list(zip(other, plain, strict=True))
+    ratios = [statistics.mean(o) / statistics.mean(p) for o, p in pairs]
     low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
+    typical = [statistics.median(o) / statistics.median(p) for o, p in pairs]
     return {
-        "target_ms": target_ms,
-        "plain_ms": statistics.median(plain),
-        "supervised_ms": statistics.median(watched),
+        "target_ms": workload.target_ms,
+        "plain_ms": 1000.0 * statistics.median(map(statistics.mean, plain)),
+        "supervised_ms": 1000.0 * statistics.median(map(statistics.mean, other)),
         "ratio": middle,
         "ratio_low": low,
         "ratio_high": high,
+        "typical_ratio": statistics.median(typical),
+        "pairs": len(pairs),
     }
+
+
+def show(name: str, row: dict[str, float]) -> None:
+    keys = ("ratio", "ratio_low", "ratio_high", "typical_ratio")
+    middle, low, high, typical = (100.0 * (row[key] - 1.0) for key in keys)
+    print(
+        f"{name:12s} {row['plain_ms']:8.2f} {row['supervised_ms']:12.2f}"
+        f"     {middle:+.1f} % ({low:+.1f} ... {high:+.1f})    {typical:+.1f} %",
+        flush=True,
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--ms", type=float, nargs="+", choices=list(TURNS), default=list(TURNS))
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    rows = {}
+    print("step         plain ms  supervised ms  mean step (quartiles)      typical step")
     with tempfile.TemporaryDirectory() as folder:
-        rows = [measure(target, options.rounds, Path(folder)) for target in TARGETS_MS]
-    print("step    plain ms  supervised ms  overhead (quartiles over rounds)")
-    for row in rows:
-        shares = [100.0 * (row[key] - 1.0) for key in ("ratio", "ratio_low", "ratio_high")]
-        print(
-            f"{row['target_ms']:4.0f} ms {row['plain_ms']:8.2f} {row['supervised_ms']:12.2f}"
-            f"     {shares[0]:+.1f} % ({shares[1]:+.1f} ... {shares[2]:+.1f})"
-        )
+        for target in options.ms:
+            workload = Workload(target, batch_for(target, Path(folder)))
+            rows[f"{target:g} ms"] = compare(workload, options.rounds, Path(folder))
+            show(f"{target:g} ms", rows[f"{target:g} ms"])
+        if 5.0 in options.ms:
+            workload = Workload(5.0, batch_for(5.0, Path(folder)))
+            rows["chance"] = compare(workload, options.rounds, Path(folder), against_itself=True)
+            show("5 ms, plain", rows["chance"])
     pipeline_us = measure_pipeline_us()
     print(f"pipeline: {pipeline_us:.1f} us a step (all default detectors, predictor, ladder)")
     if options.json:

@@ -1,12 +1,16 @@
-"""An ordinary training that writes down how long each of its steps took.
+"""An ordinary training that writes down how long each of its steps took, a turn at a time.
 
-python timed_trainer.py --batch 16 --steps 300 --out times.json
+python timed_trainer.py --batch 16 --turns 20 --turn-steps 64 --out times.json [--go F --done F]
+
+With the two named pipes it waits for a byte from the one before each turn, and gives one to the
+other behind it, so that two trainings can take turns on one machine.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import time
 
 import torch
@@ -17,7 +21,10 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--turns", type=int, default=1)
+    parser.add_argument("--turn-steps", type=int, default=300)
+    parser.add_argument("--go")
+    parser.add_argument("--done")
     parser.add_argument("--out", required=True)
     options = parser.parse_args()
     torch.manual_seed(0)
@@ -27,19 +34,28 @@ def main() -> None:
     model = nn.Sequential(nn.Embedding(64, 64), encoder, nn.Linear(64, 64))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     data = torch.randint(0, 64, (4096, 33))
-    times = []
-    for _ in range(options.steps):
-        started = time.perf_counter()
-        rows = data[torch.randint(0, len(data), (options.batch,))]
-        logits = model(rows[:, :-1])
-        loss = nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        times.append(time.perf_counter() - started)
+    go = os.open(options.go, os.O_RDONLY) if options.go else -1
+    done = os.open(options.done, os.O_WRONLY) if options.done else -1
+    turns = []
+    for _ in range(options.turns):
+        if go >= 0:
+            os.read(go, 1)
+        times = []
+        for _ in range(options.turn_steps):
+            started = time.perf_counter()
+            rows = data[torch.randint(0, len(data), (options.batch,))]
+            logits = model(rows[:, :-1])
+            loss = nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            times.append(time.perf_counter() - started)
+        turns.append(times)
+        if done >= 0:
+            os.write(done, b".")
     with open(options.out, "w") as file:
-        json.dump(times, file)
+        json.dump(turns, file)
 
 
 if __name__ == "__main__":
