@@ -96,8 +96,11 @@ class CrashPredictor:
         """Judges `record`, of which the detectors gave `scores`."""
         found: dict[str, float] = {}
         self._judge_nonfinite(found, scores)
-        self._judge_loss(found, record)
-        self._judge_gradient(found, record)
+        if record.in_environment:
+            self._is_game = True
+        else:
+            self._judge_loss(found, record)
+            self._judge_gradient(found, record)
         if record.observed:
             self._judge_reward(found, record.observed)
         if scores and max(scores.values()) >= 1.0:

@@ -134,6 +134,9 @@ class RunSettings:
     """Dotted paths of functions called with each Alert."""
     faults: list[dict[str, Any]] = field(default_factory=list)
     """Faults to inject, for drills and tests: ``{kind: sigkill, step: 90}``."""
+    in_environment: Optional[bool] = None  # noqa: UP045
+    """The data come from an environment that the model acts in: loss and gradient are no evidence
+    unless they are not finite. None: where a library of environments is loaded."""
     stop_after_steps: Optional[int] = None  # noqa: UP045
     """End the run as completed after so many steps, for trials. None: the script decides."""
     trail: bool = False

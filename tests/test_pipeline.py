@@ -261,3 +261,14 @@ def test_a_rollback_beyond_all_memory_begins_anew() -> None:
     judge.rolled_back(3)
 
     assert math.isclose(judge.predictor.update(StepRecord(step=4), {}).probability, 0.0)
+
+
+@pytest.mark.parametrize("kind", ["divergence", "leap", "gradient_spike", "nan_forever"])
+def test_in_an_environment_only_values_that_are_not_finite_are_treated(kind: str) -> None:
+    records = list(synthetic_run(kind))
+    acting = [replace(record, in_environment=True) for record in records]
+
+    usual, acted = (actions(list(pipeline().update_all(seen))) for seen in (records, acting))
+
+    assert usual != []
+    assert bool(acted) == (kind == "nan_forever")

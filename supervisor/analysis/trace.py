@@ -15,6 +15,7 @@ KNOWN = (
     "others_trained",
     "begins_training",
     "announced",
+    "in_environment",
 )
 """Columns with a meaning of their own; every other column becomes an observed value."""
 
@@ -105,6 +106,7 @@ def _record(where: str, cells: dict[str, str], number: int) -> StepRecord:
         others_trained=values.get("others_trained", 0.0) > 0,
         begins_training=values.get("begins_training", 0.0) > 0,
         announced=values.get("announced", 0.0) > 0,
+        in_environment=values.get("in_environment", 0.0) > 0,
         observed={name: value for name, value in values.items() if name not in KNOWN},
     )
 

@@ -15,7 +15,7 @@ from supervisor.storage.private_files import write_private
 from supervisor.storage.rundir import RunDirectory
 
 COLUMNS = ("loss", "grad_norm", "lr", "loss_scale", "step_time_s", "batch_size", "memory_gib")
-MARKS = ("others_trained", "begins_training", "announced")
+MARKS = ("others_trained", "begins_training", "announced", "in_environment")
 """Columns that are there only if some step has them."""
 
 

@@ -137,9 +137,10 @@ class EscalationLadder:
         self._budget.observe(record)
         outcomes = self._treatments.observe(record, risk)
         self.outcomes = () if self.policy.observe_only else outcomes  # nothing was done that helped
-        self._rate_leap.update(record, self._guard.loss)
+        if not record.in_environment:
+            self._rate_leap.update(record, self._guard.loss)
         verdict, why = self._guard.update(record, risk)
-        if record.step < LAST_STEP and record.loss_seen:
+        if record.step < LAST_STEP and record.loss_seen and not record.in_environment:
             self._false_start.update(record.step, record.loss)
         if self._stopped:
             return None

@@ -125,7 +125,7 @@ class Guard:
     def _judge_loss(self, record: StepRecord) -> tuple[bool, str]:
         if record.has_nonfinite_loss:
             return self.settings.skip_nonfinite, f"loss {record.loss:g}"
-        if not record.loss_seen or not self.settings.skip_spike:
+        if not record.loss_seen or not self._judges_level(record):
             return False, ""
         loss, window = record.loss, self.loss
         if self._is_usual(loss, window) and loss <= self._highest_loss:
@@ -140,12 +140,15 @@ class Guard:
             if record.loss_scale > 0:  # the GradScaler leaves this update out by itself
                 return False, ""
             return self.settings.skip_nonfinite, f"gradient norm {norm:g}"
-        if not record.grad_norm_seen or not self.settings.skip_spike:
+        if not record.grad_norm_seen or not self._judges_level(record):
             return False, ""
         if self._is_usual(norm, self._grad) or not self._is_absurd(norm, self._grad):
             return False, ""
         median = self._grad.median
         return True, f"the gradient norm is {norm:.6g}, its recent median {median:.6g}"
+
+    def _judges_level(self, record: StepRecord) -> bool:
+        return self.settings.skip_spike and not record.in_environment
 
     def _is_usual(self, value: float, window: RobustWindow) -> bool:
         """Whether `value` cannot be absurd, whatever the median is: a cheap look first."""

@@ -18,6 +18,7 @@ from supervisor.storage.step_rows import (
     GRAD_SEEN,
     HEADER,
     HEADER_BYTES,
+    IN_ENVIRONMENT,
     LOSS_SEEN,
     MAGIC,
     OBSERVED_SHIFT,
@@ -198,5 +199,6 @@ def _to_record(row: tuple[float, ...], names: list[str]) -> StepRecord:
         others_trained=bool(flags & OTHERS_TRAINED),
         begins_training=bool(flags & BEGINS_TRAINING),
         announced=bool(flags & ANNOUNCED),
+        in_environment=bool(flags & IN_ENVIRONMENT),
         observed={names[i]: observed[i] for i in range(OBSERVED_SLOTS) if seen >> i & 1},
     )

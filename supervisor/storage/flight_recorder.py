@@ -27,6 +27,7 @@ from supervisor.storage.step_rows import (
     GRAD_SEEN,
     HEADER,
     HEADER_BYTES,
+    IN_ENVIRONMENT,
     LOSS_SEEN,
     MAGIC,
     OBSERVED_SHIFT,
@@ -123,6 +124,8 @@ class FlightRecorder:
             flags |= BEGINS_TRAINING
         if record.announced:
             flags |= ANNOUNCED
+        if record.in_environment:
+            flags |= IN_ENVIRONMENT
         observed: Sequence[float] = _NOTHING_OBSERVED
         if record.observed:
             observed, seen = self._observed(row, record.observed)

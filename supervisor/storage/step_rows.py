@@ -57,6 +57,7 @@ REPLAYED = 16
 OTHERS_TRAINED = 32
 BEGINS_TRAINING = 64
 ANNOUNCED = 128
+IN_ENVIRONMENT = 256
 
 OBSERVED_SHIFT = 16
 """Bit 16 + i of `flags` says that slot i was observed, since NaN is a value too."""

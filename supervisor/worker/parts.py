@@ -119,6 +119,7 @@ class Parts:
         )
         if self.settings.trail:
             self._leave_a_trail()
+        self.monitor.probe.in_environment = self.settings.in_environment
         if self.order.experiment:
             self._begin_experiment()
 

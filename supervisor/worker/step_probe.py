@@ -13,10 +13,11 @@ from torch._C import TensorBase
 from torch.optim import Optimizer
 
 from supervisor.records import NAN, StepRecord
+from supervisor.worker.environments import has_environment
 
 _GIB = float(1 << 30)
 _64_BITS = (1 << 64) - 1
-_MEMORY_EVERY_S = 1.0  # between two looks at the process's memory (up to 170 us each)
+_LOOK_EVERY_S = 1.0  # between two looks at the process's memory (up to 170 us each)
 
 
 class StepProbe:
@@ -28,10 +29,13 @@ class StepProbe:
         others_trained: another optimizer stepped after a backward of its own.
         begins_training: the step is the first of another training.
         announced: the script has announced a change for the step.
+        in_environment: as in the settings; None asks from time to time whether one is there.
     """
 
     def __init__(self) -> None:
         self.observed: dict[str, float] = {}
+        self.in_environment: bool | None = None
+        self._is_in_environment = False
         self._process = psutil.Process()
         self._memory_gib = NAN
         self._last_time = NAN
@@ -95,9 +99,11 @@ class StepProbe:
         self._last_time = now
         if elapsed < 0.0:
             elapsed = NAN
-        if not now - self._memory_time < _MEMORY_EVERY_S:
+        if not now - self._memory_time < _LOOK_EVERY_S:
             self._memory_gib = self._memory()
             self._memory_time = now
+            asked = self.in_environment
+            self._is_in_environment = has_environment() if asked is None else asked
         norm = self.grad_norm
         observed: Mapping[str, float] = self.observed
         if observed:
@@ -117,6 +123,7 @@ class StepProbe:
             others_trained=self.others_trained,
             begins_training=self.begins_training,
             announced=self.announced,
+            in_environment=self._is_in_environment,
             observed=observed,
         )
 

@@ -47,6 +47,7 @@ records = st.builds(
     others_trained=st.booleans(),
     begins_training=st.booleans(),
     announced=st.booleans(),
+    in_environment=st.booleans(),
     observed=st.dictionaries(st.sampled_from(list("abcdefgh")), figures, max_size=4),
 )
 
