@@ -28,6 +28,7 @@ ACTION_NAMES = (
     "fp32_fallback",
     "fp32_modules",
     "rollback",
+    "reinstate",
     "back_to_start",
     "reset_optimizer",
     "repair_optimizer",

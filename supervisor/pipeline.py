@@ -109,7 +109,7 @@ class Pipeline:
         record, alerts, risk = judgement.record, judgement.alerts, judgement.risk
         advice = self._advisor.update(record, alerts, risk) if self._advisor else ()
         if judgement.acquittal:
-            self.ladder.acquit()
+            self.ladder.acquit(newer_are_as_good=self._acquittal.newer_are_as_good)
         judgement.decision = self.ladder.decide(record, alerts, risk, advice)
         judgement.outcomes = self.ladder.outcomes
         return judgement

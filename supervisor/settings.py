@@ -169,6 +169,8 @@ class GuardSettings:
     """A run that its first updates made far worse starts once more, with a tenth of its rate."""
     rate_leap: bool = True
     """A rate that leaps beyond all earlier ones and does harm is held at the one before."""
+    reinstate: bool = True
+    """A rollback for which no weights were to blame is taken back: the newer ones come again."""
 
 
 @dataclass

@@ -11,6 +11,7 @@ from supervisor.actions.cut_lr import CutLr
 from supervisor.actions.fp32_fallback import Fp32Fallback
 from supervisor.actions.fp32_modules import Fp32Modules
 from supervisor.actions.limit_lr import LimitLr
+from supervisor.actions.reinstate import Reinstate
 from supervisor.actions.repair_optimizer import RepairOptimizer
 from supervisor.actions.reset_optimizer import ResetOptimizer
 from supervisor.actions.restart import Restart
@@ -36,6 +37,7 @@ ACTIONS: tuple[type[Action], ...] = (
     Fp32Modules,
     Fp32Fallback,
     Rollback,
+    Reinstate,
     BackToStart,
     Restart,
     Stop,

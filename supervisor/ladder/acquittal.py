@@ -32,13 +32,21 @@ class Acquittal:
     and each further one does harm. Was it high at their time already, the rollback did not go far
     enough, and nothing is said.
 
+    Were the newer weights' last loss and those of the restored ones today within `RISE` of each
+    other, then the rollback has won nothing either, and what it threw away is worth more: the
+    training between the two. Above that the newer weights may be sick as well, and stay away.
+
     Attributes:
         is_on: the steps after a rollback are being looked at.
+        newer_are_as_good: of the last acquittal: the rollback itself is to be taken back.
     """
 
     def __init__(self) -> None:
         self.is_on = False
+        self.newer_are_as_good = False
         self._to_step = -1
+        self._alarming = math.nan
+        self._highest = -math.inf
         self._then = math.nan
         self._line = math.nan
         self._seen = 0
@@ -54,6 +62,7 @@ class Acquittal:
         self.is_on = known and 0.0 < alarming < math.inf
         if self.is_on:
             self._to_step, self._seen = to_step, 0
+            self._alarming, self._highest = alarming, -math.inf
             self._then = max(then)
             self._line = max(RISE * self._then, math.sqrt(self._then * alarming))
 
@@ -61,9 +70,11 @@ class Acquittal:
         """Takes in a step while `is_on`; returns the sentence of the acquittal, or nothing yet."""
         self._seen += 1
         self.is_on = record.loss_seen and self._line < record.loss < math.inf
+        self._highest = max(self._highest, record.loss)
         if not self.is_on or self._seen < LOOK:
             return ""
         self.is_on = False
+        self.newer_are_as_good = self._alarming <= RISE * self._highest
         return (
             f"the weights of step {self._to_step} have a loss of {record.loss:.6g} now and had "
             f"{self._then:.6g} at most: the data or the objective has changed, not the weights; "
@@ -77,6 +88,8 @@ class Acquittal:
             "then": self._then,
             "line": self._line,
             "seen": self._seen,
+            "alarming": self._alarming,
+            "highest": self._highest,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -85,3 +98,5 @@ class Acquittal:
         self._then = float(state["then"])
         self._line = float(state["line"])
         self._seen = int(state["seen"])
+        self._alarming = float(state.get("alarming", math.nan))
+        self._highest = float(state.get("highest", -math.inf))

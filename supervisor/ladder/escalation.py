@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from supervisor.detectors.statistics.robust_window import RobustWindow
 from supervisor.ladder.advice import Advice
 from supervisor.ladder.budget import Budget
 from supervisor.ladder.false_start import LAST_STEP, FalseStart
@@ -67,6 +68,7 @@ class EscalationLadder:
         self._keeps_fp32 = False
         self._lr_limit = math.nan
         self._acquitted = False
+        self._newer_are_as_good = False
 
     @property
     def active(self) -> tuple[str, ...]:
@@ -89,23 +91,32 @@ class EscalationLadder:
                 tried before anything else, if `PolicySettings.case_library` is on.
         """
         undo: tuple[str, ...] = ()
+        reinstates = False
         reason = "another training has begun"
         if self._acquitted:
             undo, reason = self._end_of_needless_treatment(), "the weights were not to blame"
+            reinstates = self._newer_are_as_good and self.policy.guard.reinstate
         if record.begins_training:
             undo = (*undo, *self._begin_another_training())
         if record.announced:
             self._forget_levels(record)
         decision = self._next_treatment(record, risk, advice)
+        if decision is None and reinstates:
+            return self._reinstate(record, risk, undo, reason)
         if not undo:
             return decision
         if decision is None:
             return self._take_back(record, risk, undo, reason)
         return replace(decision, undo=(*undo, *decision.undo))
 
-    def acquit(self) -> None:
-        """What was treated last was no sickness of the weights; said before `decide`."""
+    def acquit(self, *, newer_are_as_good: bool = False) -> None:
+        """What was treated last was no sickness of the weights; said before `decide`.
+
+        Args:
+            newer_are_as_good: the rollback is to be taken back, too.
+        """
         self._acquitted = True
+        self._newer_are_as_good = newer_are_as_good
 
     def _end_of_needless_treatment(self) -> tuple[str, ...]:
         """Returns the treatments of this episode, which are to be taken back."""
@@ -367,6 +378,20 @@ class EscalationLadder:
             risk=risk.probability,
             dry_run=self.policy.observe_only,
         )
+
+    def _reinstate(
+        self, record: StepRecord, risk: CrashRisk, undo: tuple[str, ...], reason: str
+    ) -> Decision:
+        decision = self._take_back(record, risk, undo, reason)
+        # The level before the trouble is no measure of what helps now.
+        self._treatments.begin(
+            "reinstate",
+            record.step,
+            RobustWindow(1),
+            cause=decision.cause.value,
+            rung=decision.rung,
+        )
+        return replace(decision, actions=("reinstate",))
 
     # -- common -----------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from supervisor.settings import PolicySettings
 
 ONE_OFF = frozenset(
     {
-        "checkpoint", "skip_update", "rollback", "back_to_start", "restart", "stop",
+        "checkpoint", "skip_update", "rollback", "reinstate", "back_to_start", "restart", "stop",
         "reset_optimizer", "repair_optimizer", "skip_data", "checkpoint_activations",
     }
 )  # fmt: skip

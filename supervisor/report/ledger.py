@@ -50,7 +50,8 @@ def build_cost(material: Material) -> Cost:
 def useful_steps(material: Material) -> Bools:
     """Marks the rows whose update is part of the final weights.
 
-    Not useful are rows that a later attempt repeated, and rows that a rollback threw away.
+    Not useful are rows that a later attempt repeated, and rows that a rollback threw away; where it
+    was taken back (action ``reinstate``), those since the rollback instead.
     """
     steps = material.steps
     useful = np.zeros(len(steps), dtype=bool)
@@ -58,14 +59,31 @@ def useful_steps(material: Material) -> Bools:
         return useful
     _, newest = np.unique(steps.step[::-1], return_index=True)
     useful[len(steps) - 1 - newest] = True
+    taken_back = _taken_back(material)
     for event in material.of_kind("rollback"):
         source, target = integer(event.get("from_step")), integer(event.get("to_step"))
         if source is None or target is None:
             continue
         attempt = integer(event.get("attempt"))
+        since = taken_back.get((attempt, integer(event.get("before_step"))))
+        if since is not None:
+            target, source = source, since
         lost = (steps.step > target) & (steps.step <= source)
         useful &= ~(lost & ((steps.attempt == attempt) | (attempt is None)))
     return useful
+
+
+def _taken_back(material: Material) -> dict[tuple[int | None, int | None], int | None]:
+    """Attempt and boundary of each rollback that was taken back → the step at which it was."""
+    return {
+        (integer(event.get("attempt")), integer(event["fields"].get("kept_step"))): integer(
+            event.get("step")
+        )
+        for event in material.of_kind("action")
+        if event.get("name") == "reinstate"
+        and event.get("applied") is True
+        and isinstance(event.get("fields"), dict)
+    }
 
 
 def _step_seconds(steps: StepTable) -> Floats:

@@ -16,7 +16,7 @@ from supervisor.errors import CheckpointDamaged, CheckpointError
 from supervisor.settings import CheckpointSettings
 from supervisor.storage.checkpoints import CheckpointRing
 from supervisor.storage.journal import Journal
-from supervisor.training_state.codec import write_state
+from supervisor.training_state.codec import read_state, write_state
 from supervisor.training_state.snapshot import copy_state, state_bytes
 from supervisor.training_state.state import digest, is_finite
 
@@ -134,6 +134,15 @@ class Checkpointer:
             False,
             lambda copied: self._write_abandoned(step, copied, meta, reason, command),
         )
+
+    def read_back(self, step: int) -> dict[str, Any]:
+        """Returns the state saved at `step`, verified; waits until it is on disk.
+
+        Raises:
+            CheckpointError: it is not there, or damaged.
+        """
+        self._wait_idle()
+        return read_state(self._ring.get(step).path)
 
     def _hand_over(
         self, state: Mapping[str, Any], wait: bool, write: Callable[[dict[str, Any]], None]

@@ -51,6 +51,14 @@ class Healing:
         if healed:
             self._warn(f"variables that were not finite were zeroed: {', '.join(healed)}")
 
+    def put_back_held(self, saved: Mapping[str, Any]) -> None:
+        """The newer weights are back after a rollback: so is what belongs to them.
+
+        Args:
+            saved: ``held`` of their checkpoint.
+        """
+        self._held.put_back_lasting(saved)
+
     def after_skip(self) -> None:
         """An update was left out; its forward may have brought NaN into running statistics."""
         snapshot = self._snapshots.newest()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from supervisor.actions.base import ActionContext
+from supervisor.actions.base import ActionContext, ThrownAway
 from supervisor.actions.rollback import way_back
 from supervisor.training_state.state import ROLLBACK_PARTS, is_finite
 from supervisor.worker.checkpointer import Checkpointer
@@ -46,6 +46,7 @@ class Keepsake:
         self._run = run
         self._warn = warn
         self._kept_at = 0
+        self._thrown_at = 0
 
     def keep(self, context: ActionContext, name: str) -> int | None:
         """Called at a boundary, right before the action `name` is applied; see `ActionContext`.
@@ -71,6 +72,8 @@ class Keepsake:
         state, meta = self._whole_state()
         del meta["pipeline"]
         finite, bad = is_finite(state)
+        if name == "rollback":
+            self._thrown_at = step if finite else 0
         reason = f"before {name}"
         if not finite:
             snapshot = way_back(context)
@@ -84,6 +87,13 @@ class Keepsake:
         command = f"supervisor resume {shlex.quote(str(self._run))} --from {step}"
         self._checkpointer.keep_abandoned(step, state, meta, reason, command)
         return ""
+
+    def thrown_away(self) -> ThrownAway | None:
+        """What the last rollback threw away; None if there was none, or it was not finite."""
+        step = self._thrown_at
+        if not step:
+            return None
+        return ThrownAway(step, lambda: self._checkpointer.read_back(step))
 
 
 def overlaid(state: Mapping[str, Any], snapshot: Mapping[str, Any]) -> dict[str, Any]:

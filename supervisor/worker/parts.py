@@ -279,6 +279,8 @@ class Parts:
             snapshots=self.snapshots,
             recent_grad_norms=self.clinic.recent_grad_norms,
             keep_state=self.keepsake.keep,
+            thrown_away=self.keepsake.thrown_away,
+            put_back_held=self.healing.put_back_held,
             save_checkpoint=self._want_checkpoint,
             request_restart=lambda reason: self.leave("restart", reason),
             request_stop=lambda reason: self.leave("stop", reason),

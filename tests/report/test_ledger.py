@@ -53,3 +53,17 @@ def test_a_rollback_in_place_makes_its_steps_useless_and_counts_its_stall_once(
 
     assert (cost.useful_steps, cost.replayed_steps) == (81, 20)
     assert cost.stalled_s == pytest.approx(0.5)
+
+
+def test_a_rollback_that_was_taken_back_costs_the_steps_since(tmp_path: Path) -> None:
+    run = SyntheticRun(tmp_path / "run")
+    run.begin(1)
+    run.steps(0, 80)
+    run.event("rollback", step=80, from_step=80, to_step=60, before_step=81)
+    run.steps(81, 100)
+    run.action("reinstate", 82, applied=True, fields={"from_step": 82, "kept_step": 81})
+    run.exit("completed", 100, returncode=0)
+
+    cost = build_cost(load_material(run.finish("completed")))
+
+    assert (cost.useful_steps, cost.replayed_steps) == (99, 2)

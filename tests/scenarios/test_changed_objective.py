@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.scenarios.runs import supervised
+from supervisor.report.ledger import useful_steps
+from supervisor.report.material import load_material
+from tests.scenarios.runs import Ended, supervised
 
 SCRIPT = """
 import torch
@@ -45,6 +47,20 @@ for step in range(450):
 """
 
 
+def _the_rollback_was_taken_back(ended: Ended) -> None:
+    """What it threw away is in the weights again; lost are the steps since, not those before."""
+    (rollback,) = ended.events("rollback")
+    (back,) = (
+        event
+        for event in ended.events("action")
+        if event["name"] == "reinstate" and event["outcome"] == "applied"
+    )
+    assert back["fields"]["kept_step"] == rollback["before_step"]
+    lost = int((~useful_steps(load_material(ended.run_dir))).sum())
+    assert lost == back["step"] - rollback["step"]
+    assert lost <= 3 < rollback["from_step"] - rollback["to_step"]
+
+
 @pytest.mark.parametrize("policy", ["default", "vae"])
 def test_a_kl_weight_that_rises_steeply_ends_no_run(tmp_path: Path, policy: str) -> None:
     """Without the comparison of old weights both policies gave this run up, after 61 treatments."""
@@ -52,5 +68,6 @@ def test_a_kl_weight_that_rises_steeply_ends_no_run(tmp_path: Path, policy: str)
 
     assert ended.returncode == 0
     assert len(ended.found("another level")) == 1
-    assert len(ended.actions()) <= 4
+    assert len(ended.actions()) <= 5
+    _the_rollback_was_taken_back(ended)
     assert ended.events("restart") == []
