@@ -136,21 +136,31 @@ def _behind(run: TrialRun) -> int:
     """Returns how many of the steps are not in the final weights.
 
     Follows the age of the weights, in updates, from step to step: a rollback gives them the age
-    that they had there, and so does a new process that repeats steps.
+    that they had there, one that is taken back (``reinstate``) what they had before it, and so does
+    a new process that repeats steps.
     """
     rollbacks = {
         (int(e["attempt"]), int(e["from_step"])): int(e["to_step"]) for e in run.events("rollback")
     }
+    reinstated = {
+        (int(e["attempt"]), int(e["step"])): int(e["fields"]["kept_step"])
+        for e in run.events("action")
+        if e.get("name") == "reinstate" and e.get("outcome") == "applied"
+    }
     ages = {0: 0}
+    thrown_away: dict[int, int] = {}
     step = -1
     for row in read_steps(run.rundir, all_attempts=True):
         step = int(row["step"])
         before = ages.get(step, step)
-        undone_to = rollbacks.get((int(row["attempt"]), step))
-        if undone_to is not None:
-            ages[step + 1] = ages.get(undone_to, undone_to)
-        else:
-            ages[step + 1] = before + (not row["flags"] & UPDATE_SKIPPED)
+        place = (int(row["attempt"]), step)
+        after = before + (not row["flags"] & UPDATE_SKIPPED)
+        if place in rollbacks:
+            thrown_away[step + 1] = after
+            after = ages.get(rollbacks[place], rollbacks[place])
+        elif place in reinstated:
+            after = thrown_away.get(reinstated[place], after)
+        ages[step + 1] = after
     return step + 1 - ages[step + 1]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from supervisor.errors import SupervisorError
 from supervisor.parent.exits import signal_name
 from supervisor.parent.hang import HangEvidence
+from supervisor.parent.history import first_made
 from supervisor.parent.launch import LaunchSpec
 from supervisor.parent.outcome import Outcome, RunResult
 from supervisor.parent.report_process import write_report_apart
@@ -37,7 +38,11 @@ class Chronicle:
         self._run_file = RunFile(rundir, spec)
         self._first_attempt = 1
         self._told_dry: set[str] = set()
-        self._restart = RestartReceipt(journal.write, spec.policy.verify_steps)
+        self._restart = RestartReceipt(
+            journal.write,
+            spec.policy.verify_steps,
+            made_at=lambda attempt, step: first_made(rundir.steps(0), attempt, step),
+        )
 
     def begin(self, attempt: int) -> None:
         """The run, or its continuation from `attempt` on, begins."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 from pathlib import Path
 
@@ -28,3 +29,22 @@ def records_until(path: Path, checkpoint_step: int | None) -> list[StepRecord]:
             if record.step <= checkpoint_step:
                 newest[record.step] = record
     return [newest[step] for step in sorted(newest)][-HISTORY_STEPS:]
+
+
+def first_made(path: Path, attempt: int, step: int) -> float | None:
+    """Returns when `attempt` first made `step` or a later one (unix seconds); None if it did not.
+
+    Rows are in the order of attempts, and of steps within one; so a few of them need to be read. A
+    flight recorder that cannot be read tells nothing.
+    """
+    with contextlib.suppress(RunDirectoryError, OSError), FlightReader(path) as reader:
+
+        def place(index: int) -> tuple[int, int]:
+            row = reader.read(index, index + 1)[0]
+            return int(row["attempt"]), int(row["step"])
+
+        count = reader.rows()
+        found = bisect.bisect_left(range(count), (attempt, step), key=place)
+        if found < count and place(found)[0] == attempt:
+            return float(reader.read(found, found + 1)["time"][0])
+    return None

@@ -64,11 +64,17 @@ def _intervention(event: dict[str, Any], name: str, material: Material) -> Inter
         time=str(event.get("time") or ""),
         cause=str(event.get("cause") or ""),
         rung=integer(event.get("rung")),
-        cost_s=number(event.get("cost_s")),
+        cost_s=_cost_s(event, name, material),
         outcome=outcome.replace("_", " "),
         detail=detail,
         undone_step=_undone(event, name, material),
     )
+
+
+def _cost_s(event: dict[str, Any], name: str, material: Material) -> float:
+    """What it cost; of a restart this is known only with its outcome."""
+    later = _verdict(event, name, material) if name == "restart" else None
+    return number((later or event).get("cost_s"))
 
 
 def is_verdict(event: dict[str, Any]) -> bool:
@@ -78,11 +84,15 @@ def is_verdict(event: dict[str, Any]) -> bool:
 
 def _verified(event: dict[str, Any], name: str, material: Material) -> str:
     """Whether it helped, as was found out some steps later; empty if it was not."""
+    return str((_verdict(event, name, material) or {}).get("outcome") or "")
+
+
+def _verdict(event: dict[str, Any], name: str, material: Material) -> dict[str, Any] | None:
     step = integer(event.get("step"))
     for later in material.of_kind("action"):
         if is_verdict(later) and later.get("name") == name and later.get("applied_at") == step:
-            return str(later.get("outcome") or "")
-    return ""
+            return later
+    return None
 
 
 def _undone(event: dict[str, Any], name: str, material: Material) -> int | None:

@@ -10,6 +10,7 @@ import numpy as np
 from supervisor.report.attempts import first_exit
 from supervisor.report.crash_report import Cost
 from supervisor.report.figures import integer, moment, number
+from supervisor.report.interventions import is_verdict
 from supervisor.report.material import Material
 from supervisor.report.step_table import Bools, Floats, StepTable
 
@@ -107,6 +108,8 @@ def _stalled_s(material: Material) -> float:
     acted = {(_place(e), str(e.get("name"))) for e in material.of_kind("action")}
     total = 0.0
     for event in material.of_kind("action", "checkpoint_saved", "rollback"):
+        if is_verdict(event):  # a restart's cost is in what was down and what was done again
+            continue
         cost = number(event.get("cost_s"))
         if not math.isfinite(cost):
             cost = number(event.get("stall_s"))

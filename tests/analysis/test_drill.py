@@ -117,6 +117,15 @@ def test_steps_that_were_undone_are_lost_and_counted_in_the_comparison(tmp_path:
     assert not judge("weight", without, reference_of(), seconds=4.0).survived
 
 
+def test_a_rollback_that_was_taken_back_loses_the_steps_since(tmp_path: Path) -> None:
+    undone = {"kind": "rollback", "from_step": 60, "to_step": 30}
+    back = {"kind": "action", "name": "reinstate", "step": 62, "outcome": "applied"}
+
+    run = run_of(tmp_path, FALLING, events=(undone, {**back, "fields": {"kept_step": 61}}))
+
+    assert judge("loss_spike", run, reference_of(), seconds=4.0).steps_lost == 2
+
+
 def test_undoing_the_same_steps_again_does_not_lose_them_again(tmp_path: Path) -> None:
     undone = tuple({"kind": "rollback", "from_step": step, "to_step": 30} for step in (60, 70, 80))
 

@@ -46,6 +46,7 @@ def test_a_restart_alone_heals_corrupt_weights(tmp_path: Path) -> None:
     asked, known = (e for e in ended.events("action") if e["name"] == "restart")
     assert (asked["cause"], asked["rung"]) == (known["cause"], known["rung"])
     assert (known["outcome"], known["applied_at"]) == ("helped", asked["step"])
+    assert known["cost_s"] > asked["cost_s"]  # a process start, and the steps since 60
     assert float(ended.result()) < 0.6
     ring = CheckpointRing(ended.run_dir / "checkpoints", CheckpointSettings())
     (left,) = ring.abandoned()  # what the restart left behind stays, though not its tape
