@@ -12,6 +12,8 @@ from supervisor.report.material import Material
 from supervisor.report.process_incident import disk_refusal
 
 EARLY_STEPS = 1000
+RISE_EXPLAINS = frozenset({"loss_spike", "divergence"})
+"""What a learning rate that has just risen is held for; NaN has other causes more often."""
 FIRST = 50
 FIRST_STEPS = "Look at the batch of that step, then at the initialisation: nothing grew before it."
 ONE_BATCH = "Look at the batch of that step: nothing had grown before it."
@@ -84,7 +86,8 @@ def walk(material: Material, incident: Incident) -> DecisionPath:
             remedy=f"Mend or remove {samples} in your data: NaN or infinity stands there.",
         )
     jump = rate_jump(material, before=incident.step or 0, attempt=incident.attempt)
-    rate = _rate(jump)
+    rise = rate_rise(material, before=incident.step or 0, attempt=incident.attempt)
+    rate = _rate(jump, rise)
     if jump is not None:
         return DecisionPath(
             branches=(process, rate, checkpoint),
@@ -106,8 +109,7 @@ def walk(material: Material, incident: Incident) -> DecisionPath:
     if incident.key == "divergence" and large.answer != "yes" and mixed.answer != "yes":
         remedy = "Lower the learning rate, to a third for a try: the loss climbed and did not stop."
         setting = f"{IN_SCRIPT} a third of the learning rate"
-    rise = rate_rise(material, before=incident.step or 0, attempt=incident.attempt)
-    if rise is not None and incident.key in ("loss_spike", "divergence"):
+    if rise is not None and incident.key in RISE_EXPLAINS:
         remedy = (
             f"End the rise of the learning rate earlier: it went from {show(rise[0])} to "
             f"{show(rise[1])} within the 20 steps before."
@@ -204,8 +206,10 @@ def _remedy(early: str, mixed: str, large: str) -> tuple[str, str]:
     return ONE_BATCH, ""
 
 
-def _rate(jump: tuple[int, float, float] | None) -> Branch:
+def _rate(jump: tuple[int, float, float] | None, rise: tuple[float, float] | None = None) -> Branch:
     fact = "The learning rate went on as before."
+    if rise is not None:
+        fact = f"Not in one step; it rose from {show(rise[0])} to {show(rise[1])} within 20 steps."
     if jump is not None:
         fact = f"At step {jump[0]} it went from {show(jump[1])} to {show(jump[2])}."
     return Branch(

@@ -30,6 +30,7 @@ from supervisor.report.observed_values import read_courses, sum_up
 from supervisor.report.timeline import build_timeline
 from supervisor.report.verdict import build_title, build_verdict
 
+LATER_STEPS = 10
 MEMORY_KEYS = frozenset({"out_of_memory", "host_out_of_memory", "resources"})
 FROM_OUTSIDE = frozenset({"killed", "preempted", "interrupted"})
 EXPLOSIVE_KEYS = frozenset(
@@ -188,6 +189,8 @@ def _explosion(material: Material, root: Incident | None) -> Any:
     if len(later):
         until = min(until, int(later.step[0]))
     found = find_explosion(rows, until=until)
+    if found and found.onset_step > root.step + LATER_STEPS:  # the next one, higher than this
+        found = find_explosion(rows, until=found.onset_step - 1)
     if found and root.key == "divergence":
         causes = ("a learning rate that is too high", *found.likely_causes)
         found = replace(found, likely_causes=tuple(dict.fromkeys(causes)))

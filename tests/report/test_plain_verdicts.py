@@ -144,6 +144,21 @@ def test_what_a_machine_had_no_room_for_is_told_with_the_line(
     assert report.next_steps[0] == remedy
 
 
+def test_a_learning_rate_that_rose_before_a_jump_is_the_cause_that_is_told(tmp_path: Path) -> None:
+    run = begun(tmp_path / "run")
+    rates = {step: 0.001 * 1.1**step for step in range(121)}
+    run.steps(0, 120, losses=dict.fromkeys(range(60, 121), 5000.0), lrs=rates)
+    run.action("skip_update", 60, cause="spike", reason="the loss is 5000, its recent median 3")
+    run.exit("completed", 120, returncode=0)
+
+    report = gather(run.finish("completed"))
+
+    rise = "from 0.04526 to 0.2768 within"
+    assert f"The cause: the learning rate rose {rise} 20 steps; at step 60" in report.verdict
+    assert rise in report.next_steps[0]
+    assert report.setting == "in your script: the warm-up of the learning rate"
+
+
 def test_a_watched_run_says_what_another_policy_would_have_done(tmp_path: Path) -> None:
     run = begun(tmp_path / "run")
     run.steps(0, 60)
