@@ -19,7 +19,9 @@ class LearningRateDetector(Detector):
     Warm-up, decay and step schedules explain themselves: a change is sudden only from the
     `FEWEST_STEPS`-th step on, and when the rates before were steady (each within `steady` of its
     neighbour), and a rate that returns to one seen in the last `memory` changes is a cycle. A cut
-    to a round share (0.1, 0.5, 0.7, 0.95; a third, a hundredth) is how step schedules fall.
+    to a round share (0.1, 0.5, 0.7, 0.95; a third, a hundredth) is how step schedules fall, and
+    the same difference as the last time is a line, whose last steps are large shares of what is
+    left.
 
     Args:
         low, high: usual range: below it weights around 1 do not move in single precision, above it
@@ -30,7 +32,7 @@ class LearningRateDetector(Detector):
     """
 
     name = "learning_rate"
-    _state = ("_previous", "_levels", "_out", "_seen", "_moving")
+    _state = ("_previous", "_levels", "_out", "_seen", "_moving", "_difference")
 
     def __init__(
         self,
@@ -54,6 +56,7 @@ class LearningRateDetector(Detector):
         self._out = False
         self._seen = 0
         self._moving = 0
+        self._difference = math.nan
 
     def update(self, record: StepRecord) -> Alert | None:
         rate = record.lr
@@ -73,6 +76,8 @@ class LearningRateDetector(Detector):
         if not before > 0 or rate == before:
             self._moving = max(0, self._moving - 1)
             return None
+        is_line = abs(rate - before - self._difference) <= 0.02 * abs(rate - before)
+        self._difference = rate - before
         relative = abs(rate - before) / before
         was_moving = self._moving > 0
         self._moving = 3 if relative > self.steady else max(0, self._moving - 1)
@@ -80,7 +85,7 @@ class LearningRateDetector(Detector):
             return None
         known = any(abs(level - rate) <= 0.05 * rate for level in self._levels)
         self._levels.append(before)
-        explained = was_moving or known or self._is_scheduled_cut(rate / before)
+        explained = was_moving or known or is_line or self._is_scheduled_cut(rate / before)
         if explained or self._seen < FEWEST_STEPS:
             return None
         self.score = 1.0

@@ -134,6 +134,12 @@ def test_a_step_schedule_falls_to_round_shares(share: float, alerts: int) -> Non
     assert len(play(build("learning_rate"), run)) == alerts
 
 
+def test_a_line_down_to_nothing_is_a_schedule() -> None:
+    run = [StepRecord(step=s, lr=3e-4 * (1.0 - s // 16 / 15)) for s in range(15 * 16)]
+
+    assert play(build("learning_rate"), run) == []
+
+
 def test_a_rate_out_of_range_is_reported_once() -> None:
     alerts = play(build("learning_rate"), [StepRecord(step=s, lr=3.0) for s in range(10)])
 
