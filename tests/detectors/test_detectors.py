@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -132,6 +133,21 @@ def test_a_step_schedule_falls_to_round_shares(share: float, alerts: int) -> Non
     run = [StepRecord(step=s, lr=0.1 if s < 50 else 0.1 * share) for s in range(60)]
 
     assert len(play(build("learning_rate"), run)) == alerts
+
+
+def test_a_loss_rises_if_it_does_so_beyond_its_noise() -> None:
+    noise = random.Random(0)
+    noisy = [
+        StepRecord(step=s, loss=math.exp(noise.gauss(0.0, 0.7)), loss_seen=True)
+        for s in range(2000)
+    ]
+    rising = [replace(record, loss=1.0 + record.step / 400) for record in noisy]
+
+    with_noise = kinds(play(build("convergence", errors=0.0), noisy))
+
+    assert "loss_rising" in with_noise
+    assert "loss_rising" not in kinds(play(build("convergence"), noisy))
+    assert "loss_rising" in kinds(play(build("convergence"), rising))
 
 
 def test_a_line_down_to_nothing_is_a_schedule() -> None:
