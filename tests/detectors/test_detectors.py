@@ -141,7 +141,7 @@ def test_a_loss_rises_if_it_does_so_beyond_its_noise() -> None:
         StepRecord(step=s, loss=math.exp(noise.gauss(0.0, 0.7)), loss_seen=True)
         for s in range(2000)
     ]
-    rising = [replace(record, loss=1.0 + record.step / 400) for record in noisy]
+    rising = [replace(record, loss=1.0 + record.step / 100) for record in noisy]
 
     with_noise = kinds(play(build("convergence", errors=0.0), noisy))
 
