@@ -7,11 +7,11 @@ import shlex
 from pathlib import Path
 
 from supervisor.report.crash_report import Cost, DecisionPath, Incident
-from supervisor.report.decision_tree import IN_SCRIPT, SMALLER_REQUEST
 from supervisor.report.evidence import last_checkpoint
 from supervisor.report.figures import duration, integer, number, show
 from supervisor.report.interventions import would_have
 from supervisor.report.material import Material
+from supervisor.report.remedies import IN_SCRIPT, SMALLER_REQUEST
 from supervisor.storage.rundir import RunDirectory
 
 EXPLAINED = frozenset(

@@ -9,12 +9,14 @@ from typing import Any
 
 from supervisor.report.attempts import first_exit, sentences
 from supervisor.report.crash_report import Attempt, Incident
+from supervisor.report.environment import hide_secrets
 from supervisor.report.evidence import process_evidence
 from supervisor.report.figures import clock, integer, moment, show
 from supervisor.report.material import Material
 from supervisor.report.timeline import EXITS
 
 _ASKED_FOR = re.compile(r"tried to allocate (\d+) bytes")
+_OWN_EXIT = "the script ended with sys.exit("
 _NO_ROOM = re.compile(r"No space left on device|File too large|Disk quota exceeded")
 PROCESS_CAUSES = frozenset(EXITS) - {"completed"}
 _FRAME = re.compile(r'^  File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
@@ -92,10 +94,19 @@ def _named(material: Material, attempt: Attempt, cause: str) -> str:
         return f"{_asked_for(attempt)}{_raised(material, attempt.number)}"
     if cause not in ("exception", "user_error", "out_of_memory") or not attempt.evidence:
         return ""
+    if cause == "user_error" and attempt.evidence[0].startswith(_OWN_EXIT):
+        return f": {attempt.evidence[0].strip()}{_last_words(material)}"
     refused = disk_refusal(material, attempt.number, attempt.evidence)
     if refused:
         return f": a file could not be written ({refused}){_raised(material, attempt.number)}"
     return f": {attempt.evidence[0].strip().rstrip('.')[:300]}{_raised(material, attempt.number)}"
+
+
+def _last_words(material: Material) -> str:
+    """The last line of the output: a script that ends itself mostly says why."""
+    lines = material.log_tail.text.splitlines() if material.log_tail else []
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return f", and said last: {hide_secrets(last).rstrip('.')[:300]}" if last else ""
 
 
 def disk_refusal(material: Material, attempt: int, evidence: Sequence[str]) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from supervisor.report.crash_report import Attempt, Incident, Intervention
-from supervisor.report.decision_tree import RISE_EXPLAINS
 from supervisor.report.ending import ends_nonfinite
 from supervisor.report.evidence import last_checkpoint, rate_jump, rate_rise
 from supervisor.report.figures import count, integer, show
 from supervisor.report.interventions import is_treatment, would_have
 from supervisor.report.material import Material
+from supervisor.report.remedies import RISE_EXPLAINS
 
 TITLES = {
     "completed": "Completed",
@@ -128,7 +128,7 @@ def _told(incident: Incident, material: Material) -> str:
     jump = rate_jump(material, before=incident.step or 0, attempt=incident.attempt)
     if jump is None:
         rise = rate_rise(material, before=incident.step or 0, attempt=incident.attempt)
-        if rise is None or incident.key not in RISE_EXPLAINS:
+        if rise is None or incident.survived or incident.key not in RISE_EXPLAINS:
             return told
         rates = f"rose from {show(rise[0])} to {show(rise[1])} within 20 steps"
         return f"the learning rate {rates}; {told}"

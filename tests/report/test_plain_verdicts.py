@@ -144,6 +144,29 @@ def test_what_a_machine_had_no_room_for_is_told_with_the_line(
     assert report.next_steps[0] == remedy
 
 
+def test_a_script_that_ended_itself_is_told_with_what_it_said_last(tmp_path: Path) -> None:
+    run = begun(tmp_path / "run")
+    run.rundir.log(1, 0).parent.mkdir(parents=True)
+    run.rundir.log(1, 0).write_text("usage: train.py\ntrain.py: error: unknown option: --nope\n\n")
+    run.exit("user_error", None, returncode=2, evidence=("the script ended with sys.exit(2)",))
+
+    report = gather(run.finish("failed"))
+
+    told = "sys.exit(2), and said last: train.py: error: unknown option: --nope."
+    assert report.verdict.endswith(told)
+
+
+def test_a_loader_process_that_died_is_not_an_exception_to_mend(tmp_path: Path) -> None:
+    run = begun(tmp_path / "run")
+    run.steps(0, 20)
+    said = "RuntimeError: DataLoader worker (pid(s) 25148) exited unexpectedly"
+    run.exit("exception", 20, evidence=(said,))
+
+    report = gather(run.finish("gave_up"))
+
+    assert report.next_steps[0].startswith("A process that loads data died")
+
+
 def test_a_learning_rate_that_rose_before_a_jump_is_the_cause_that_is_told(tmp_path: Path) -> None:
     run = begun(tmp_path / "run")
     rates = {step: 0.001 * 1.1**step for step in range(121)}
