@@ -10,7 +10,7 @@ from typing import Any
 
 from supervisor.actions.base import Action, ActionContext, carry_out
 from supervisor.pipeline import Judgement, Pipeline
-from supervisor.records import ActionResult, Alert, Decision, StepRecord, plain
+from supervisor.records import ActionResult, Alert, Cause, Decision, StepRecord, plain
 from supervisor.storage.journal import AlertLog, Journal
 from supervisor.worker.calm_line import MAX_WAITING, CalmLine
 
@@ -176,6 +176,37 @@ class Clinic:
     def apply_now(self, action: Action, decision: Decision) -> None:
         """Carries out what was ordered, not decided. Called at a boundary."""
         self._run(action, decision, undo=False)
+
+    def leaves_out_follower(self, step: int, norm: float) -> bool:
+        """Decides about the update of an optimizer behind the lead, whose gradient is not finite.
+
+        The pipeline judges the lead's part of a step alone, so the policy is asked here.
+
+        Args:
+            step: under way.
+            norm: of the gradient.
+        """
+        policy = self.pipeline.policy
+        if not policy.guard.skip_nonfinite:
+            return False
+        decision = Decision(
+            step=step,
+            actions=("skip_update",),
+            cause=Cause.NONFINITE,
+            reason=f"the gradient norm of a second optimizer is {norm:g}",
+            risk=self.risk,
+            dry_run=policy.observe_only,
+        )
+        if decision.dry_run:
+            self._tell_dry(decision)
+            return False
+        result = ActionResult(
+            name="skip_update",
+            applied=True,
+            detail=f"the second optimizer's update of step {step} is left out",
+        )
+        self._journal.write("action", step=step, **_action_fields(result, decision))
+        return True
 
     # --- telling -----------------------------------------------------------------------------
 

@@ -207,7 +207,11 @@ class Parts:
             run=self.rundir.root,
             warn=self.warn,
         )
-        self.updates = UpdateControls(self.controls, self._update_skipped)
+        self.updates = UpdateControls(
+            self.controls,
+            self._update_skipped,
+            lambda norm: self.clinic.leaves_out_follower(self.monitor.steps_done, norm),
+        )
         self.updates.skip_steps = frozenset(self.order.skip_steps)
         self.probes = Probes(
             self.settings.probes,

@@ -23,12 +23,24 @@ class UpdateControls:
     The learning-rate factor multiplies ``group["lr"]`` for the update alone, so schedulers, the
     script's own schedule and its logging never see it; a factor of 1 touches nothing.
 
+    Args:
+        controls: what is in force.
+        on_skip: told step and reason of each update that is left out.
+        leaves_out_follower: gradient norm, not finite, of an optimizer behind the lead → whether
+            its update is left out.
+
     Attributes:
         is_open: something was changed that `end` must take back.
     """
 
-    def __init__(self, controls: Controls, on_skip: Callable[[int, str], None]) -> None:
+    def __init__(
+        self,
+        controls: Controls,
+        on_skip: Callable[[int, str], None],
+        leaves_out_follower: Callable[[float], bool] = lambda norm: True,
+    ) -> None:
         self.controls = controls
+        self._leaves_out_follower = leaves_out_follower
         self.skip_steps: frozenset[int] = frozenset()
         self._on_skip = on_skip
         self._parameters: dict[int, _Known] = {}
@@ -69,7 +81,8 @@ class UpdateControls:
     def guard_follower(self, optimizer: Optimizer) -> None:
         """An optimizer that steps after the lead (a GAN's second half): skip what is not finite."""
         norm = gradient_norm(self.parameters(optimizer))
-        self._follower_skip = norm is not None and not math.isfinite(norm)
+        is_sick = norm is not None and not math.isfinite(norm)
+        self._follower_skip = is_sick and self._leaves_out_follower(float(norm or 0.0))
 
     def begin(self, optimizer: Optimizer, step: int) -> None:
         """Applies the controls to the update of `step` that is about to be made."""
