@@ -46,6 +46,10 @@ class Departure:
     Everything here is a running sum, so that a step costs the same however long the run is, and
     slow climbs are not forgotten as by windows that slide along with them.
 
+    A loss that has not yet fallen by `RISE` has no level to leave: where the objective grows harder
+    at first (a contrastive queue that fills, a codebook), a healthy one rises from its start. On the
+    corpus' train and validation splits this costs no crash.
+
     Args:
         linear: judge the values as they are (a reward's negative), not their logarithms.
 
@@ -118,7 +122,8 @@ class Departure:
         else:
             best = self._best
         rise = level - best
-        if rise <= (0.0 if self._linear else RISE):
+        has_fallen = self._linear or self._start - best >= RISE
+        if rise <= (0.0 if self._linear else RISE) or not has_fallen:
             self.distance = 0.0
             self._above = 0
             return
