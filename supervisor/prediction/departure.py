@@ -37,6 +37,10 @@ ADOPT = 40
 """Steps in alarm after which the level is the new one: treatment had its time, and what has not
 grown into a crash until then was other data."""
 
+YOUNG = 150
+"""Steps of a young run. A contrastive loss grows with the logarithm of its queue, by four fifths
+within the first tenth: 26 batches of 256 of a queue of 65,536 (He et al., CVPR 2020), 102 of 64."""
+
 SMALL = 1e-9
 
 
@@ -46,9 +50,9 @@ class Departure:
     Everything here is a running sum, so that a step costs the same however long the run is, and
     slow climbs are not forgotten as by windows that slide along with them.
 
-    A loss that has not yet fallen by `RISE` has no level to leave: where the objective grows harder
-    at first (a contrastive queue that fills, a codebook), a healthy one rises from its start. On the
-    corpus' train and validation splits this costs no crash.
+    A young loss that has not yet fallen by `RISE` has no level to leave: where the objective grows
+    harder at first (a contrastive queue that fills), a healthy one rises from its start, and each
+    higher level is adopted. On the corpus' train and validation splits this costs no crash.
 
     Args:
         linear: judge the values as they are (a reward's negative), not their logarithms.
@@ -122,10 +126,13 @@ class Departure:
         else:
             best = self._best
         rise = level - best
-        has_fallen = self._linear or self._start - best >= RISE
-        if rise <= (0.0 if self._linear else RISE) or not has_fallen:
+        if rise <= (0.0 if self._linear else RISE):
             self.distance = 0.0
             self._above = 0
+            return
+        if self._seen < YOUNG and not self._linear and self._start - best < RISE:
+            self.distance = 0.0
+            self._adopt(level)
             return
         if self._linear:
             least = max(PROGRESS * (self._start - best), 0.25 * abs(best), SMALL)
@@ -135,8 +142,11 @@ class Departure:
         self.distance = rise / max(least, NOISE * self._noise)
         self._above = self._above + 1 if self.distance >= 1.0 else 0
         if self._above >= ADOPT:
-            self._best, self._above = level, 0
-            levels.clear()
+            self._adopt(level)
+
+    def _adopt(self, level: float) -> None:
+        self._best, self._above = level, 0
+        self._levels.clear()
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -39,6 +39,14 @@ def test_noise_a_fall_and_single_bad_batches_are_not() -> None:
         assert max(distances(noisy(spikes, seed))) < 1.0
 
 
+def test_a_young_loss_that_rises_from_its_start_has_left_no_level() -> None:
+    rising = [min(0.01 * i, 1.0) for i in range(150)]
+    fallen = [*[1.0 - 0.02 * i for i in range(50)], *[min(0.01 * i, 1.0) for i in range(200)]]
+
+    assert max(distances(noisy(rising))) == 0.0
+    assert max(distances(noisy(fallen))) >= 1.0
+
+
 def test_a_level_that_stays_is_adopted() -> None:
     seen = distances(noisy([*[0.0] * 200, *[1.5] * 200]))
 
