@@ -72,6 +72,7 @@ def main() -> None:
         document[split] = score(part)
         print_card(split, document[split])
         if arguments.pictures:
+            arguments.pictures.mkdir(parents=True, exist_ok=True)
             path = arguments.pictures / f"scorecard_{split}.png"
             draw(split, part, document[split], path)
     if arguments.json:
