@@ -14,5 +14,5 @@ LIBRARIES = frozenset(
 
 
 def has_environment() -> bool:
-    """Whether one of `LIBRARIES` is loaded: nobody loads them but to let a policy act."""
+    """Whether one of `LIBRARIES` is loaded: hardly anybody loads them but to let a policy act."""
     return not LIBRARIES.isdisjoint(sys.modules)

@@ -46,6 +46,7 @@ class Keepsake:
         self._run = run
         self._warn = warn
         self._kept_at = 0
+        self._kept_finite = False
         self._thrown_at = 0
 
     def keep(self, context: ActionContext, name: str) -> int | None:
@@ -56,6 +57,8 @@ class Keepsake:
         step = self._step()
         if step == 0:
             return None
+        if name == "rollback":
+            self._thrown_at = 0
         if step != self._kept_at:
             try:
                 reason = self._begin(context, name, step)
@@ -65,6 +68,8 @@ class Keepsake:
                 self._warn(f"the state before {name} is not kept: {reason}")
                 return None
             self._kept_at = step
+        if name == "rollback" and self._kept_finite:
+            self._thrown_at = step
         return step
 
     def _begin(self, context: ActionContext, name: str, step: int) -> str:
@@ -72,8 +77,7 @@ class Keepsake:
         state, meta = self._whole_state()
         del meta["pipeline"]
         finite, bad = is_finite(state)
-        if name == "rollback":
-            self._thrown_at = step if finite else 0
+        self._kept_finite = finite
         reason = f"before {name}"
         if not finite:
             snapshot = way_back(context)
