@@ -19,7 +19,8 @@ class RobustWindow:
     """The last `size` finite values, in order of time, and sorted while somebody asks.
 
     Windows that are asked at every step are kept in order by bisection; those that nobody asks only
-    take values in. The MAD is found by bisection, too. Non-finite values are not taken in, so that one NaN cannot blind the window.
+    take values in. The MAD is found by bisection, too. Non-finite values are not taken in, so that
+    one NaN cannot blind the window.
 
     Attributes:
         floor, ceiling: no value lies outside of them. Cheap, and seldom far from the lowest and the
