@@ -64,13 +64,11 @@ class ConvergenceDetector(Detector):
         late, late_error = _mean(losses[half:])
         rise = max(-1e6, min(1e6, (late - early) / abs(early))) if early else 0.0
         noise = self.errors * math.hypot(early_error, late_error)
-        rises = rise > self.diverge_above and late - early > noise
         self.score = max(0.0, rise / self.diverge_above)
-        if not rises:
-            self.score = min(self.score, 0.9)
-        if rises:
+        if self.score > 1.0 and late - early > noise:
             self._flat = 0
             return self._report(record, "loss_rising", rise, Severity.MEDIUM, self.diverge_above)
+        self.score = min(self.score, 0.9)
         self._flat = self._flat + 1 if rise > -self.plateau_below else 0
         if self._flat != self.patience:
             return None

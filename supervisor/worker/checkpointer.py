@@ -48,7 +48,7 @@ class Checkpointer:
         self._busy = threading.Event()
         self._unstable: list[int] = []
         self._abandoned: set[int] = set()
-        with contextlib.suppress(CheckpointError):
+        with contextlib.suppress(CheckpointError):  # a folder that cannot be read has none to spare
             self._abandoned = {checkpoint.step for checkpoint in ring.abandoned()}
         self._is_late = False
         self._thread: threading.Thread | None = None
@@ -220,24 +220,8 @@ class Checkpointer:
                     message=f"checkpoint of step {step} left out: {bad} is not finite",
                 )
                 return
-            meta["digest"] = digest(state)
-            self._before_publishing()
-            kept = self._ring.save(
-                step,
-                partial(_fill, state),
-                reason=reason,
-                meta=meta,
-                estimated_bytes=state_bytes(state),
-            )
+            self._publish(step, state, meta, reason, started)
             self._unstable.append(step)
-            self._journal.write(
-                "checkpoint_saved",
-                step=step,
-                path=str(kept.path.name),
-                reason=reason,
-                bytes=kept.bytes,
-                seconds=time.perf_counter() - started,
-            )
             self._warn_of_room()
         except (CheckpointError, OSError) as error:
             self._journal.write("warning", step=step, message=f"checkpoint not saved: {error}")
@@ -247,32 +231,47 @@ class Checkpointer:
     def _write_abandoned(
         self, step: int, state: dict[str, Any], meta: dict[str, Any], reason: str, command: str
     ) -> None:
-        started = time.perf_counter()
         try:
-            meta["digest"] = digest(state)
-            self._before_publishing()
-            kept = self._ring.save(
-                step,
-                partial(_fill, state),
-                reason=reason,
-                meta=meta,
-                estimated_bytes=state_bytes(state),
-                abandoned=True,
-            )
-            self._journal.write(
-                "checkpoint_saved",
-                step=step,
-                path=str(kept.path.name),
-                reason=reason,
-                bytes=kept.bytes,
-                seconds=time.perf_counter() - started,
-                abandoned=True,
-                command=command,
+            self._publish(
+                step, state, meta, reason, time.perf_counter(), abandoned=True, command=command
             )
         except (CheckpointError, OSError) as error:
             self._journal.write("warning", step=step, message=f"{reason}: not kept: {error}")
         finally:
             self._busy.clear()
+
+    def _publish(
+        self,
+        step: int,
+        state: dict[str, Any],
+        meta: dict[str, Any],
+        reason: str,
+        started: float,
+        *,
+        abandoned: bool = False,
+        **told: Any,
+    ) -> None:
+        """Writes a copied state and tells the journal, with what else is `told` of it."""
+        meta["digest"] = digest(state)
+        self._before_publishing()
+        kept = self._ring.save(
+            step,
+            partial(_fill, state),
+            reason=reason,
+            meta=meta,
+            estimated_bytes=state_bytes(state),
+            abandoned=abandoned,
+        )
+        self._journal.write(
+            "checkpoint_saved",
+            step=step,
+            path=str(kept.path.name),
+            reason=reason,
+            bytes=kept.bytes,
+            seconds=time.perf_counter() - started,
+            **({"abandoned": True} if abandoned else {}),
+            **told,
+        )
 
     def _mark_stable(self, step: int) -> None:
         try:

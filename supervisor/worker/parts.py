@@ -130,7 +130,7 @@ class Parts:
             self.rundir.checkpoints, self.settings.checkpoint, on_rejected=self._rejected
         )
         self.start = find_starting_point(self.order, self.ring, self.journal)
-        with contextlib.suppress(CheckpointError):
+        with contextlib.suppress(CheckpointError):  # they stay what they are: for a person alone
             self.ring.leave_course(-1 if self.start is None else self.start.checkpoint.step)
         self.tape = TapeWriter(
             self.rundir.tape(self.rank),

@@ -122,6 +122,20 @@ def test_a_rollback_is_taken_back_from_the_disk_to_the_bit(ward: Ward) -> None:
     assert not any(parameter.grad.any() for parameter in ward.scene.model.parameters())
 
 
+def test_a_rollback_behind_another_treatment_of_its_boundary_is_the_one_taken_back(
+    ward: Ward,
+) -> None:
+    carry_out(ResetOptimizer(), ward.scene.context)
+    before = ward.keepsake.thrown_away()
+
+    carry_out(Rollback(), ward.scene.context)
+
+    kept = ward.keepsake.thrown_away()
+    assert before is None
+    assert kept is not None
+    assert kept.step == STEPS
+
+
 def test_a_state_that_was_not_finite_is_not_put_back(ward: Ward) -> None:
     ward.scene.context.thrown_away = ward.keepsake.thrown_away
     with torch.no_grad():
