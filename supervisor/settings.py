@@ -17,7 +17,7 @@ class CheckpointSettings:
     every_s: Optional[float] = None  # noqa: UP045
     """Save every so many seconds. None: sqrt(2 x cost x MTBF) (Young, CACM 1974) within limits."""
     max_overhead: float = 0.01
-    """Share of the run's time that the training may stand still for checkpoints and snapshots."""
+    """Share of the run's time that checkpoints and snapshots may cost the training."""
     mtbf_s: float = 14400.0
     """Assumed mean time between failures for the interval until failures were seen."""
     min_interval_s: float = 5.0

@@ -170,13 +170,13 @@ def digest(state: Mapping[str, Any]) -> str:
     Equal digests mean equal states, whatever device or process they are in.
     """
     checksum = xxhash.xxh3_128()
-    for name, leaf in walk(dict(state)):
-        if isinstance(leaf, torch.Tensor):
-            checksum.update(f"{name} {leaf.dtype} {tuple(leaf.shape)}\n".encode())
-            with outside_autograd():
+    with outside_autograd():
+        for name, leaf in walk(dict(state)):
+            if isinstance(leaf, torch.Tensor):
+                checksum.update(f"{name} {leaf.dtype} {tuple(leaf.shape)}\n".encode())
                 checksum.update(_bytes_of(leaf))
-        else:
-            checksum.update(f"{name} {leaf!r}\n".encode())
+            else:
+                checksum.update(f"{name} {leaf!r}\n".encode())
     return checksum.hexdigest()
 
 

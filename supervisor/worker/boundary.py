@@ -160,7 +160,10 @@ class Boundary:
     def save(self, step: int, reason: str, *, wait: bool) -> float:
         """Saves the state of this boundary; returns the seconds the training stood still."""
         state, meta = self.whole_state()
-        return self._checkpointer.save(step, state, meta, reason, wait=wait)
+        memory = self._clinic.pipeline.state_dict()
+        return self._checkpointer.save(
+            step, state, meta, reason, memory=memory, wait=wait, usual_step_s=self._step_s
+        )
 
     def whole_state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Returns what a checkpoint of this boundary holds, live, and what its manifest needs."""
@@ -172,7 +175,6 @@ class Boundary:
             "tape_offset": self._tape_offset(),
             "pure_loading": self._pure_loading(),
             "steps_recorded": self._steps_recorded(),
-            "pipeline": self._clinic.pipeline.state_dict(),
             "controls": self._controls_state(),
             "loss_under_way": self._loss_under_way(),
             "held_left_out": self._held.left_out,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import queue
 import threading
 import time
@@ -16,9 +15,11 @@ from supervisor.errors import CheckpointDamaged, CheckpointError
 from supervisor.settings import CheckpointSettings
 from supervisor.storage.checkpoints import CheckpointRing
 from supervisor.storage.journal import Journal
+from supervisor.storage.memory_file import write_memory
 from supervisor.training_state.codec import read_state, write_state
 from supervisor.training_state.snapshot import copy_state, state_bytes
 from supervisor.training_state.state import digest, is_finite
+from supervisor.worker.save_interval import SaveInterval
 
 
 class Checkpointer:
@@ -35,14 +36,13 @@ class Checkpointer:
         journal: Journal,
         before_publishing: Callable[[], None],
     ) -> None:
-        self.stalled_s = 0.0
         self._before_publishing = before_publishing
         self._ring = ring
         self._settings = settings
         self._journal = journal
         self._last_step = 0
-        self._save_cost_s = 0.0
-        self._next_save = time.monotonic() + self.interval_s()
+        self._interval = SaveInterval(settings, time.monotonic())
+        self._written_in_s = 0.0
         self._buffers: dict[str, Any] | None = None
         self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue()
         self._busy = threading.Event()
@@ -70,23 +70,14 @@ class Checkpointer:
             now: `time.monotonic()`.
         """
         every = self._settings.every_steps
+        if self._interval.is_measuring and not self._busy.is_set():
+            self._interval.written(step, now, self._written_in_s)
         if self._is_late:
             return True
-        if now >= self._next_save if every is None else step % every == 0:
+        if now >= self._interval.next_at if every is None else step % every == 0:
             return True
         unstable = self._unstable
         return bool(unstable) and step - unstable[0] >= self._settings.stable_after_steps
-
-    def interval_s(self) -> float:
-        """Seconds between saves by time: sqrt(2 x cost x MTBF) (Young, CACM 17:9, 1974), at least
-        what keeps the stall within `max_overhead`."""
-        settings = self._settings
-        if settings.every_s is not None:
-            return settings.every_s
-        cost = max(self._save_cost_s, 1e-3)
-        young = math.sqrt(2.0 * cost * settings.mtbf_s)
-        affordable = cost / settings.max_overhead
-        return min(max(young, affordable, settings.min_interval_s), settings.max_interval_s)
 
     def is_due(self, step: int) -> bool:
         """Whether the boundary after `step` steps is one to save at; asked at every boundary."""
@@ -94,14 +85,22 @@ class Checkpointer:
             return False
         every = self._settings.every_steps
         if every is None:
-            return time.monotonic() >= self._next_save
+            return time.monotonic() >= self._interval.next_at
         if step in self._abandoned:
             self._is_late = self._is_late or step % every == 0
             return False
         return step % every == 0 or self._is_late
 
     def save(
-        self, step: int, state: Mapping[str, Any], meta: dict[str, Any], reason: str, *, wait: bool
+        self,
+        step: int,
+        state: Mapping[str, Any],
+        meta: dict[str, Any],
+        reason: str,
+        *,
+        memory: Mapping[str, Any],
+        wait: bool,
+        usual_step_s: float = 0.0,
     ) -> float:
         """Copies `state` now and has it written; returns the seconds the training waited.
 
@@ -109,13 +108,16 @@ class Checkpointer:
             step: steps done at this boundary.
             state: live, from `TrainingState.capture`.
             meta: goes into the manifest; `digest` is added.
+            memory: `Pipeline.state_dict` at this boundary.
             wait: return only when it is on disk (before leaving the process).
+            usual_step_s: by which the next steps are measured; 0.0 if not known.
         """
         self._last_step = step
         self._is_late = False
-        cost = self._hand_over(state, wait, lambda copied: self._write(step, copied, meta, reason))
-        self._save_cost_s = cost if not self._save_cost_s else 0.5 * (self._save_cost_s + cost)
-        self._next_save = time.monotonic() + self.interval_s()
+        cost = self._hand_over(
+            state, wait, lambda copied: self._write(step, copied, meta, reason, memory)
+        )
+        self._interval.begun(step, time.monotonic(), cost, usual_step_s)
         return cost
 
     def keep_abandoned(
@@ -159,9 +161,7 @@ class Checkpointer:
         else:
             self._start_thread()
             self._jobs.put(partial(write, copied))
-        cost = time.perf_counter() - started
-        self.stalled_s += cost
-        return cost
+        return time.perf_counter() - started
 
     def healthy_at(self, step: int, last_trouble: int) -> None:
         """Marks checkpoints stable that enough healthy steps followed. Called at boundaries."""
@@ -209,7 +209,14 @@ class Checkpointer:
         while self._busy.is_set():
             time.sleep(0.002)
 
-    def _write(self, step: int, state: dict[str, Any], meta: dict[str, Any], reason: str) -> None:
+    def _write(
+        self,
+        step: int,
+        state: dict[str, Any],
+        meta: dict[str, Any],
+        reason: str,
+        memory: Mapping[str, Any],
+    ) -> None:
         started = time.perf_counter()
         try:
             finite, bad = is_finite(state)
@@ -220,7 +227,8 @@ class Checkpointer:
                     message=f"checkpoint of step {step} left out: {bad} is not finite",
                 )
                 return
-            self._publish(step, state, meta, reason, started)
+            self._publish(step, state, meta, reason, started, memory=memory)
+            self._written_in_s = time.perf_counter() - started
             self._unstable.append(step)
             self._warn_of_room()
         except (CheckpointError, OSError) as error:
@@ -248,6 +256,7 @@ class Checkpointer:
         reason: str,
         started: float,
         *,
+        memory: Mapping[str, Any] | None = None,
         abandoned: bool = False,
         **told: Any,
     ) -> None:
@@ -256,7 +265,7 @@ class Checkpointer:
         self._before_publishing()
         kept = self._ring.save(
             step,
-            partial(_fill, state),
+            partial(_fill, state, memory),
             reason=reason,
             meta=meta,
             estimated_bytes=state_bytes(state),
@@ -290,5 +299,7 @@ class Checkpointer:
             self._journal.write("warning", message=f"disk: {warning}")
 
 
-def _fill(state: dict[str, Any], folder: Path) -> None:
+def _fill(state: dict[str, Any], memory: Mapping[str, Any] | None, folder: Path) -> None:
     write_state(folder, state)
+    if memory is not None:
+        write_memory(folder, memory)

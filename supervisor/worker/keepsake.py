@@ -75,7 +75,6 @@ class Keepsake:
     def _begin(self, context: ActionContext, name: str, step: int) -> str:
         """Hands the state to the writer; returns why there is nothing to keep, or nothing."""
         state, meta = self._whole_state()
-        del meta["pipeline"]
         finite, bad = is_finite(state)
         self._kept_finite = finite
         reason = f"before {name}"

@@ -49,7 +49,7 @@ class Ward:
         self.checkpointer = Checkpointer(self.ring, SETTINGS, journal, lambda: None)
         self.warnings: list[str] = []
         self.keepsake = Keepsake(
-            whole_state=lambda: (scene.context.state.capture(), {"pipeline": {}}),
+            whole_state=lambda: (scene.context.state.capture(), {}),
             checkpointer=self.checkpointer,
             step=lambda: scene.context.step,
             run=Path("/the run"),
@@ -218,7 +218,7 @@ def test_the_save_that_falls_on_a_kept_step_comes_one_step_later(tmp_path: Path)
 
     due = [step for step in range(28, 34) if checkpointer.is_due(step)]
     asked = [checkpointer.wants_boundary(step, 0.0) for step in (31, 32)]
-    checkpointer.save(31, {}, {}, "interval", wait=False)
+    checkpointer.save(31, {}, {}, "interval", memory={}, wait=False)
 
     assert due == [31, 32, 33]  # until it is made
     assert asked == [True, True]
