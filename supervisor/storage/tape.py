@@ -14,11 +14,10 @@ from __future__ import annotations
 import enum
 import os
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from supervisor.errors import ReplayError
 from supervisor.storage.private_files import open_private
@@ -27,8 +26,6 @@ _HEAD = struct.Struct("<BI")
 _STEP = struct.Struct("<qdIIQ")
 _KEPT_BYTES = 1 << 26
 _FLUSH_BYTES = 1 << 16
-_MOST_PARTS = 1024
-"""More than that POSIX promises no `writev` to take."""
 
 
 class EntryKind(enum.IntEnum):
@@ -71,10 +68,6 @@ pack_step_entry = partial(
 """A whole entry from the fields of a `StepMark`, in their order: no object is made of them."""
 
 
-def _as_they_are(things: list[Any]) -> list[Any]:
-    return things
-
-
 class TapeWriter:
     """Appends entries; nothing reaches the file before `write_out` or a full buffer.
 
@@ -82,22 +75,13 @@ class TapeWriter:
         path: the tape of one rank.
         keep: offset up to which an earlier attempt's entries are kept; the rest is cut off.
         budget: bytes after which nothing more is written and `is_full` becomes true.
-        convert: gives the bytes of all things that `append_late` took, when they are written out.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        keep: int = 0,
-        budget: int = 1 << 30,
-        convert: Callable[[list[Any]], list[Any]] = _as_they_are,
-    ) -> None:
+    def __init__(self, path: Path, *, keep: int = 0, budget: int = 1 << 30) -> None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._file = open_private(path, "ab")
         os.ftruncate(self._file.fileno(), keep)
-        self._parts: list[Any] = []
-        self._convert = convert
+        self._buffer = bytearray(2 * _FLUSH_BYTES)
         self._waiting = 0
         self._written = keep
         self._budget = budget
@@ -119,23 +103,26 @@ class TapeWriter:
 
     def append_entry(self, entry: bytes) -> None:
         """Adds one entry that has its head already."""
-        self._parts.append(entry)
-        self._waiting += len(entry)
-        if self._waiting > self._flush_at:
+        start = self._waiting
+        self._waiting = end = start + len(entry)
+        self._buffer[start:end] = entry
+        if end > self._flush_at:
             self._try_write_out()
 
-    def append_late(self, head: bytes, thing: Any, size: int) -> None:
-        """Adds `head` and the bytes that `convert` makes of `thing` when they are written out.
-
-        For data that cost less when many are converted at once than one by one within the steps.
+    def append_split(self, head: bytes, data: memoryview) -> None:
+        """Adds an entry that comes in two pieces, without joining them first.
 
         Args:
-            head: of the entry, and what of it comes before the thing.
-            size: how many bytes the thing is going to have.
+            head: of the entry, and what of it comes before `data`.
+            data: bytes. They are copied at once: to keep them until they are written out would
+                scatter the training's own memory.
         """
-        self._parts += (head, thing)
-        self._waiting += len(head) + size
-        if self._waiting > self._flush_at:
+        start = self._waiting
+        middle = start + len(head)
+        self._waiting = end = middle + len(data)
+        self._buffer[start:middle] = head
+        self._buffer[middle:end] = data
+        if end > self._flush_at:
             self._try_write_out()
 
     def write_out(self) -> int:
@@ -159,31 +146,22 @@ class TapeWriter:
     def _write_out(self) -> None:
         if self._written + self._waiting > self._budget:
             self.is_full = True
-        if not self.is_full and self._parts:
+        if not self.is_full and self._waiting:
             descriptor = self._file.fileno()
-            parts = self._all_bytes()
+            done = 0
             try:
-                done = os.writev(descriptor, parts[:_MOST_PARTS])
-                rest = b"" if done == self._waiting else b"".join(parts)[done:]
-                while rest:
-                    written = os.write(descriptor, rest)
-                    done, rest = done + written, rest[written:]
+                with memoryview(self._buffer) as waiting:
+                    while done < self._waiting:
+                        done += os.write(descriptor, waiting[done : self._waiting])
             except OSError:
                 os.ftruncate(descriptor, self._written)  # all of it comes again
                 raise
             self._written += done
         self._forget()
 
-    def _all_bytes(self) -> list[Any]:
-        late = [part for part in self._parts if not isinstance(part, bytes)]
-        if not late:
-            return self._parts
-        made = iter(self._convert(late))
-        return [part if isinstance(part, bytes) else next(made) for part in self._parts]
-
     def _forget(self) -> None:
-        self._parts.clear()
         self._waiting = 0
+        del self._buffer[2 * _FLUSH_BYTES :]
 
     def _try_write_out(self) -> bool:
         try:

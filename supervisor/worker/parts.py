@@ -40,7 +40,7 @@ from supervisor.worker.model_scene import ModelScene
 from supervisor.worker.monitor import Monitor
 from supervisor.worker.ordered_treatments import OrderedTreatments
 from supervisor.worker.probes.probes import Probes
-from supervisor.worker.recording import Recording, bytes_of_states
+from supervisor.worker.recording import Recording
 from supervisor.worker.replayed_files import ReplayedFiles
 from supervisor.worker.sample_guard import SampleGuard
 from supervisor.worker.script_use import ScriptUse
@@ -136,7 +136,6 @@ class Parts:
             self.rundir.tape(self.rank),
             keep=self.start.tape_offset if self.start is not None else 0,
             budget=int(self.settings.fast_forward.tape_budget_mib * (1 << 20)),
-            convert=bytes_of_states,
         )
         self.checkpointer = Checkpointer(
             self.ring, self.settings.checkpoint, self.journal, self.tape.sync

@@ -70,8 +70,7 @@ class RandomTrail:
         self.backwards_are_quiet = False
         self._tape = tape
         self._get_state = torch.default_generator.get_state
-        self._state_bytes = self._get_state().nbytes
-        self._head = entry_head(_RANDOM_STATE, 1 + self._state_bytes) + b"t"
+        self._head = entry_head(_RANDOM_STATE, 1 + self._get_state().nbytes) + b"t"
         self._forwards = _Probation(self.PROBATION)
         self._backwards = _Probation(self.PROBATION)
         self._all_drew = True
@@ -90,7 +89,7 @@ class RandomTrail:
 
     def note(self) -> None:
         """Called right behind a forward that is known to draw: writes torch's state."""
-        self._tape.append_late(self._head, self._get_state(), self._state_bytes)
+        self._tape.append_split(self._head, _as_array(self._get_state()).data)
 
     def before_backward(self) -> tuple[Any, ...]:
         """Returns what `after_backward` needs; not called any more once they are quiet."""
@@ -116,7 +115,7 @@ class RandomTrail:
         now = self._get_state()
         if _equal(now, earlier[0]):
             return False
-        self._tape.append_late(self._head, now, self._state_bytes)
+        self._tape.append_split(self._head, _as_array(now).data)
         return True
 
     def _note_others(self, earlier: tuple[Any, ...]) -> bool:
@@ -168,11 +167,6 @@ def replay_random(tape: TapeReader) -> None:
         elif mark == b"c":
             state = torch.frombuffer(bytearray(body[8:]), dtype=torch.uint8)
             torch.cuda.set_rng_state(state, _INT.unpack(body[:8])[0])
-
-
-def bytes_of_states(states: list[torch.Tensor]) -> list[memoryview]:
-    """The bytes of states of torch's CPU generator, not copied."""
-    return [_as_array(state).data for state in states]
 
 
 def _python_bytes() -> bytes:

@@ -22,10 +22,7 @@ def fill(monkeypatch: pytest.MonkeyPatch) -> Fill:
         def __getattr__(self, name: str) -> object:
             return getattr(os, name)
 
-        def writev(self, descriptor: int, parts: list[bytes]) -> int:
-            return os.writev(descriptor, parts) if not full[0] else self.write(descriptor, parts[0])
-
-        def write(self, descriptor: int, data: bytes) -> int:
+        def write(self, descriptor: int, data: memoryview) -> int:
             if not full[0]:
                 return os.write(descriptor, data)
             if len(data) > 1:
@@ -37,13 +34,13 @@ def fill(monkeypatch: pytest.MonkeyPatch) -> Fill:
 
 
 def test_nothing_is_raised_and_nothing_is_lost(tmp_path: Path, fill: Fill) -> None:
-    writer = TapeWriter(tmp_path / "a.tape", convert=lambda late: [b"late"] * len(late))
+    writer = TapeWriter(tmp_path / "a.tape")
     writer.append(EntryKind.BOOL, b"1")
 
     fill(True)
     for _ in range(3000):
         writer.append(EntryKind.RANDOM_STATE, bytes(100))
-        writer.append_late(entry_head(EntryKind.RANDOM_STATE, 5) + b"t", object(), 4)
+        writer.append_split(entry_head(EntryKind.RANDOM_STATE, 5) + b"t", memoryview(b"late"))
     refused = writer.write_out()
     fill(False)
     end = writer.write_out()

@@ -7,11 +7,11 @@ from pathlib import Path
 import torch
 
 from supervisor.storage.tape import TapeReader, TapeWriter
-from supervisor.worker.recording import RandomTrail, bytes_of_states, replay_random
+from supervisor.worker.recording import RandomTrail, replay_random
 
 
 def test_the_state_behind_each_drawing_region_comes_back_to_the_bit(tmp_path: Path) -> None:
-    tape = TapeWriter(tmp_path / "tape", convert=bytes_of_states)
+    tape = TapeWriter(tmp_path / "tape")
     trail = RandomTrail(tape)
     states = []
     for index in range(2 * trail.PROBATION):
@@ -47,7 +47,7 @@ def _replay_one(reader: TapeReader) -> None:
 
 
 def test_a_forward_that_does_not_draw_leaves_nothing(tmp_path: Path) -> None:
-    tape = TapeWriter(tmp_path / "tape", convert=bytes_of_states)
+    tape = TapeWriter(tmp_path / "tape")
     trail = RandomTrail(tape)
 
     for _ in range(2 * trail.PROBATION):
