@@ -1,7 +1,8 @@
 """The patches of torch by which an unmodified training is seen: its regions and its objects.
 
-Nothing here decides anything: each patched function asks `Switch.is_ours` and hands over to the
-session's current `Moments`. With the switch off a patched function is the original one.
+Nothing here decides anything: each patched function asks `Switch.is_ours` (written out where every
+layer or every step comes by) and hands over to the session's current `Moments`. With the switch off
+a patched function is the original one.
 """
 
 from __future__ import annotations
