@@ -104,7 +104,9 @@ class Ours(Saver):
 
     def save(self, number: int) -> Times:
         started = time.perf_counter()
-        self.checkpointer.save(number, self.state.capture(), {}, "benchmark", wait=False)
+        self.checkpointer.save(
+            number, self.state.capture(), {}, "benchmark", pipeline={}, wait=False
+        )
         stall = time.perf_counter() - started
         while self.checkpointer.is_busy:
             time.sleep(0.0005)

@@ -160,9 +160,9 @@ class Boundary:
     def save(self, step: int, reason: str, *, wait: bool) -> float:
         """Saves the state of this boundary; returns the seconds the training stood still."""
         state, meta = self.whole_state()
-        memory = self._clinic.pipeline.state_dict()
+        pipeline = self._clinic.pipeline.state_dict()
         return self._checkpointer.save(
-            step, state, meta, reason, memory=memory, wait=wait, usual_step_s=self._step_s
+            step, state, meta, reason, pipeline=pipeline, wait=wait, usual_step_s=self._step_s
         )
 
     def whole_state(self) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -15,7 +15,7 @@ from supervisor.errors import CheckpointDamaged, CheckpointError
 from supervisor.settings import CheckpointSettings
 from supervisor.storage.checkpoints import CheckpointRing
 from supervisor.storage.journal import Journal
-from supervisor.storage.memory_file import write_memory
+from supervisor.storage.pipeline_file import write_pipeline
 from supervisor.training_state.codec import read_state, write_state
 from supervisor.training_state.snapshot import copy_state, state_bytes
 from supervisor.training_state.state import digest, is_finite
@@ -98,7 +98,7 @@ class Checkpointer:
         meta: dict[str, Any],
         reason: str,
         *,
-        memory: Mapping[str, Any],
+        pipeline: Mapping[str, Any],
         wait: bool,
         usual_step_s: float = 0.0,
     ) -> float:
@@ -108,14 +108,14 @@ class Checkpointer:
             step: steps done at this boundary.
             state: live, from `TrainingState.capture`.
             meta: goes into the manifest; `digest` is added.
-            memory: `Pipeline.state_dict` at this boundary.
+            pipeline: `Pipeline.state_dict` at this boundary.
             wait: return only when it is on disk (before leaving the process).
             usual_step_s: by which the next steps are measured; 0.0 if not known.
         """
         self._last_step = step
         self._is_late = False
         cost = self._hand_over(
-            state, wait, lambda copied: self._write(step, copied, meta, reason, memory)
+            state, wait, lambda copied: self._write(step, copied, meta, reason, pipeline)
         )
         self._interval.begun(step, time.monotonic(), cost, usual_step_s)
         return cost
@@ -215,7 +215,7 @@ class Checkpointer:
         state: dict[str, Any],
         meta: dict[str, Any],
         reason: str,
-        memory: Mapping[str, Any],
+        pipeline: Mapping[str, Any],
     ) -> None:
         started = time.perf_counter()
         try:
@@ -227,7 +227,7 @@ class Checkpointer:
                     message=f"checkpoint of step {step} left out: {bad} is not finite",
                 )
                 return
-            self._publish(step, state, meta, reason, started, memory=memory)
+            self._publish(step, state, meta, reason, started, pipeline=pipeline)
             self._written_in_s = time.perf_counter() - started
             self._unstable.append(step)
             self._warn_of_room()
@@ -256,7 +256,7 @@ class Checkpointer:
         reason: str,
         started: float,
         *,
-        memory: Mapping[str, Any] | None = None,
+        pipeline: Mapping[str, Any] | None = None,
         abandoned: bool = False,
         **told: Any,
     ) -> None:
@@ -265,7 +265,7 @@ class Checkpointer:
         self._before_publishing()
         kept = self._ring.save(
             step,
-            partial(_fill, state, memory),
+            partial(_fill, state, pipeline),
             reason=reason,
             meta=meta,
             estimated_bytes=state_bytes(state),
@@ -299,7 +299,7 @@ class Checkpointer:
             self._journal.write("warning", message=f"disk: {warning}")
 
 
-def _fill(state: dict[str, Any], memory: Mapping[str, Any] | None, folder: Path) -> None:
+def _fill(state: dict[str, Any], pipeline: Mapping[str, Any] | None, folder: Path) -> None:
     write_state(folder, state)
-    if memory is not None:
-        write_memory(folder, memory)
+    if pipeline is not None:
+        write_pipeline(folder, pipeline)

@@ -9,7 +9,7 @@ from torch.nn import Module
 
 from supervisor.errors import ReplayError
 from supervisor.storage.checkpoints import Checkpoint
-from supervisor.storage.memory_file import read_memory
+from supervisor.storage.pipeline_file import read_pipeline
 from supervisor.storage.tape import EntryKind, TapeReader
 from supervisor.training_state.comparison import first_difference
 from supervisor.training_state.held_values import storages
@@ -203,9 +203,9 @@ class Resumption:
             start.checkpoint.step, was_on=parts.controls.checkpoint_activations
         )
         with parts.shield("memory of the pipeline"):  # without it the windows begin anew
-            memory = read_memory(start.checkpoint.path)
-            if memory is not None:
-                parts.pipeline.load_state_dict(memory)
+            remembered = read_pipeline(start.checkpoint.path)
+            if remembered is not None:
+                parts.pipeline.load_state_dict(remembered)
         problems += meta.get("held_left_out", [])
         return problems + list(start.state.get("left_out", []))
 

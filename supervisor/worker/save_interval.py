@@ -23,8 +23,8 @@ class SaveInterval:
     """The time of the next save, from the measured cost of those before.
 
     A save costs the copy, for which the training stands still, and what the steps took longer than
-    usual while it was written: the writing thread needs the interpreter's lock and the disk. With
-    1.4 MB of state in steps of 5 ms that was 25 ms, and the copy 1 ms.
+    usual while it was written: the writing thread needs the interpreter's lock and the disk. In
+    small models that is nearly all of it (``python -m benchmarks.beside_writing``).
 
     Args:
         now: `time.monotonic()`, as everywhere here.

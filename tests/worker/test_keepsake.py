@@ -218,7 +218,7 @@ def test_the_save_that_falls_on_a_kept_step_comes_one_step_later(tmp_path: Path)
 
     due = [step for step in range(28, 34) if checkpointer.is_due(step)]
     asked = [checkpointer.wants_boundary(step, 0.0) for step in (31, 32)]
-    checkpointer.save(31, {}, {}, "interval", memory={}, wait=False)
+    checkpointer.save(31, {}, {}, "interval", pipeline={}, wait=False)
 
     assert due == [31, 32, 33]  # until it is made
     assert asked == [True, True]
