@@ -114,8 +114,8 @@ class TapeWriter:
 
         Args:
             head: of the entry, and what of it comes before `data`.
-            data: bytes. They are copied at once: to keep them until they are written out would
-                scatter the training's own memory.
+            data: bytes, copied at once: to keep what holds them until they are written out was
+                measured to cost more (docs/architecture.md).
         """
         start = self._waiting
         middle = start + len(head)
