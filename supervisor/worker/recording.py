@@ -12,12 +12,12 @@ import numpy as np
 import torch
 
 from supervisor.storage.tape import EntryKind, TapeReader, TapeWriter, entry_head
+from supervisor.training_state.generator_memory import generator_window, whole_state
 
 _FLOAT = struct.Struct("<d")
 _INT = struct.Struct("<q")
 _RANDOM_STATE = int(EntryKind.RANDOM_STATE)
-_equal = torch.equal  # before they are patched
-_as_array = torch.Tensor.numpy
+_as_array = torch.Tensor.numpy  # before it is patched
 
 
 def encode(kind: int, value: Any) -> bytes:
@@ -69,15 +69,16 @@ class RandomTrail:
         self.forwards_draw = False
         self.backwards_are_quiet = False
         self._tape = tape
-        self._get_state = torch.default_generator.get_state
-        self._head = entry_head(_RANDOM_STATE, 1 + self._get_state().nbytes) + b"t"
+        self._window = generator_window()
+        mark = b"t" if self._window is None else b"m"
+        self._head = entry_head(_RANDOM_STATE, 1 + self._torch_state().nbytes) + mark
         self._forwards = _Probation(self.PROBATION)
         self._backwards = _Probation(self.PROBATION)
         self._all_drew = True
 
     def before(self) -> tuple[Any, ...]:
         """Returns what `after` needs; called right before a forward."""
-        return self.look() if self._forwards.goes_on else (self._get_state(),)
+        return self.look() if self._forwards.goes_on else (bytes(self._torch_state()),)
 
     def after(self, earlier: tuple[Any, ...]) -> None:
         """Called right behind the forward; writes what changed on the tape."""
@@ -89,7 +90,7 @@ class RandomTrail:
 
     def note(self) -> None:
         """Called right behind a forward that is known to draw: writes torch's state."""
-        self._tape.append_split(self._head, _as_array(self._get_state()).data)
+        self._tape.append_split(self._head, self._torch_state())
 
     def before_backward(self) -> tuple[Any, ...]:
         """Returns what `after_backward` needs; not called any more once they are quiet."""
@@ -109,13 +110,17 @@ class RandomTrail:
 
     def look(self) -> tuple[Any, ...]:
         """Returns the states of all global generators."""
-        return self._get_state(), random.getstate(), _numpy_state(), _cuda_states()
+        return bytes(self._torch_state()), random.getstate(), _numpy_state(), _cuda_states()
+
+    def _torch_state(self) -> memoryview:
+        """Returns the state of torch's CPU generator, in the form that `_head` says."""
+        window = self._window
+        return _as_array(torch.default_generator.get_state()).data if window is None else window
 
     def _note_torch(self, earlier: tuple[Any, ...]) -> bool:
-        now = self._get_state()
-        if _equal(now, earlier[0]):
+        if bytes(self._torch_state()) == earlier[0]:
             return False
-        self._tape.append_split(self._head, _as_array(now).data)
+        self.note()
         return True
 
     def _note_others(self, earlier: tuple[Any, ...]) -> bool:
@@ -157,6 +162,8 @@ def replay_random(tape: TapeReader) -> None:
         mark, body = data[:1], data[1:]
         if mark == b"t":
             torch.set_rng_state(torch.frombuffer(bytearray(body), dtype=torch.uint8))
+        elif mark == b"m":
+            torch.set_rng_state(whole_state(body))
         elif mark == b"p":
             version, words, gauss = json.loads(body)
             random.setstate((version, tuple(words), gauss))

@@ -1,0 +1,98 @@
+"""The state of torch's CPU generator, read where it lies.
+
+`Generator.get_state` makes a tensor of 5 KB, from the same heap as the training's own: around every
+forward that took 50 us of a step of 5 ms, against less than 1 us for a copy of the bytes themselves
+(docs/architecture.md). How they lie is torch's own business (`at::CPUGeneratorImpl`, the same since
+torch 1.6), so it is not believed but tried, on generators of our own in every state that there is;
+where anything is different, there is no window and torch is asked.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+
+import torch
+
+_WORDS = 624
+_SEARCHED_BYTES = 256
+_POINTER_OFFSET = object.__basicsize__
+"""Behind Python's own head of the object, `torch.Generator` holds nothing but the address."""
+
+_MEMORY = struct.Struct(f"<Qi?xxxI{_WORDS}Ixxxxf?xxxd?xxxxxxx")
+_WHOLE = struct.Struct(f"<QiiQ{_WORDS}Qdddixxxxf?xxx")
+_HEAD_BYTES = struct.calcsize("<Qi?xxxI")
+
+
+def generator_window(generator: torch.Generator | None = None) -> memoryview | None:
+    """Returns a view of the memory in which a CPU generator's state lies, as it is at any time.
+
+    Called once a process, after torch was imported; draws from no generator of the script's.
+
+    Args:
+        generator: torch's default generator, if None. It must outlive the view.
+
+    Returns:
+        Bytes for `whole_state`; None where this torch keeps the state in another way.
+    """
+    try:
+        if not _is_as_expected():
+            return None
+        return _window(torch.default_generator if generator is None else generator)
+    except (ValueError, struct.error, RuntimeError):
+        return None
+
+
+def whole_state(memory: bytes) -> torch.Tensor:
+    """Returns what `Generator.get_state` would have given, from the bytes of a window.
+
+    Raises:
+        struct.error: `memory` is of another length.
+    """
+    seed, left, seeded, following, *rest = _MEMORY.unpack(memory)
+    words = rest[:_WORDS]
+    single, has_single, double, has_double = rest[_WORDS:]
+    whole = _WHOLE.pack(
+        *(seed, left, seeded, following, *words),
+        *(0.0, double if has_double else 0.0, 0.0, has_double),
+        *(single if has_single else 0.0, has_single),
+    )
+    return torch.frombuffer(bytearray(whole), dtype=torch.uint8)
+
+
+def _window(generator: torch.Generator) -> memoryview:
+    """Finds the state by its own words.
+
+    Raises:
+        ValueError: it is not where it is looked for.
+    """
+    address = ctypes.c_void_p.from_address(id(generator) + _POINTER_OFFSET).value
+    whole = generator.get_state().numpy().tobytes()
+    if not address or len(whole) != _WHOLE.size:
+        raise ValueError("another kind of generator")
+    words = struct.pack(f"<{_WORDS}I", *_WHOLE.unpack(whole)[4 : 4 + _WORDS])
+    offset = ctypes.string_at(address, _SEARCHED_BYTES + len(words)).index(words) - _HEAD_BYTES
+    if offset < 0 or offset % 8:
+        raise ValueError("another layout")
+    return memoryview((ctypes.c_char * _MEMORY.size).from_address(address + offset)).cast("B")
+
+
+def _is_as_expected() -> bool:
+    """Whether every kind of state of a generator of our own comes out as torch gives it."""
+    generator = torch.Generator()
+    generator.manual_seed(20)
+    window = _window(generator)
+
+    def agrees() -> bool:
+        return torch.equal(whole_state(bytes(window)), generator.get_state())
+
+    found = agrees()
+    torch.randn(1, generator=generator)  # leaves the other half of a normal pair behind
+    found = found and agrees()
+    torch.randn(1, generator=generator, dtype=torch.float64)
+    torch.rand(_WORDS + 1, generator=generator)  # past the end of the words, which are made anew
+    found = found and agrees()
+    state = bytearray(generator.get_state().numpy().tobytes())
+    struct.pack_into("<f?", state, _WHOLE.size - 8, 0.5, True)  # a single float of a pair
+    generator.set_state(torch.frombuffer(state, dtype=torch.uint8))
+    return found and agrees()
