@@ -14,6 +14,7 @@ from supervisor.parent.launch import LaunchSpec
 from supervisor.parent.output import OutputPump
 
 PARENT_PID_VARIABLE = "SUPERVISOR_PARENT_PID"
+TUNABLES_VARIABLE = "SUPERVISOR_GLIBC_TUNABLES"
 DEFAULT_COMMAND = (sys.executable, "-m", "supervisor.worker")
 
 
@@ -44,7 +45,9 @@ class WorkerProcess:
             worker_command(spec, attempt, command),
             stdout=output.stdout,
             stderr=output.stderr,
-            env=worker_environment(has_pipe=output.has_pipe),
+            env=worker_environment(
+                has_pipe=output.has_pipe, huge_pages=spec.settings.huge_pages
+            ),
             start_new_session=True,
         )
         self.signals_sent: list[int] = []
@@ -106,7 +109,7 @@ def worker_command(spec: LaunchSpec, attempt: int, command: Sequence[str]) -> li
     return [*line, "--", *spec.worker_arguments(attempt)]
 
 
-def worker_environment(*, has_pipe: bool) -> dict[str, str]:
+def worker_environment(*, has_pipe: bool, huge_pages: bool = False) -> dict[str, str]:
     """Returns the worker's environment: ours, and what it must know.
 
     Into a pipe Python writes in blocks: lines would come late, and a killed worker would take its
@@ -120,4 +123,18 @@ def worker_environment(*, has_pipe: bool) -> dict[str, str]:
     environment.setdefault("PYTHONHASHSEED", "0")
     if has_pipe:
         environment.setdefault("PYTHONUNBUFFERED", "1")
+    if huge_pages:
+        _ask_for_huge_pages(environment)
     return environment
+
+
+def _ask_for_huge_pages(environment: dict[str, str]) -> None:
+    """Adds what the C library reads at its start, before any code of ours runs in the worker.
+
+    There the variable becomes what it was (`worker.heap_pages`), so that neither the script nor
+    what it starts sees it. What the user asked of the heap himself stands.
+    """
+    told = environment.get("GLIBC_TUNABLES", "")
+    if "glibc.malloc.hugetlb" not in told:
+        environment[TUNABLES_VARIABLE] = told
+        environment["GLIBC_TUNABLES"] = ":".join(filter(None, (told, "glibc.malloc.hugetlb=1")))

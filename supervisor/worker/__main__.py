@@ -16,6 +16,7 @@ from supervisor.storage.exit_notes import ExitNote, save_exit_note
 from supervisor.storage.private_files import open_private
 from supervisor.storage.rundir import RunDirectory
 from supervisor.worker import current
+from supervisor.worker.heap_pages import hide_request
 from supervisor.worker.leaving import WorkerLeaves
 from supervisor.worker.program import Program
 from supervisor.worker.start_over import remember_start
@@ -28,6 +29,7 @@ def main(arguments: list[str]) -> int:
     """Runs the program under supervision; returns the process's exit code."""
     options = _parse(arguments)
     remember_start()
+    hide_request()
     rundir = RunDirectory(options.run_dir)
     die_with_parent()
     _dump_stacks_on_request(rundir, options.attempt, options.rank)
