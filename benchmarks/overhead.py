@@ -7,8 +7,10 @@ other waits, and each pair of turns gives a ratio of mean steps: turns so short 
 machine, however its speed changes from minute to minute, and each holds all that supervision does
 every few steps. The first steps of a turn, which fill the processor's caches again, and the first
 turns are left out. Medians and quartiles are over the pairs of all rounds; `typical` is the ratio
-of the turns' median steps, without what is done every few steps. The plain script against itself,
-measured in the same way, says how much of a figure is chance.
+of the turns' median steps, without what is done every few steps. At 5 ms three more comparisons are
+made in the same way: the plain script against itself, which says how much of a figure is chance;
+the plain script with its heap in huge pages, as a supervised one has it; and a supervised one
+without them (`huge_pages=false`).
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ COLD_STEPS = 4
 WARM_UP_TURNS = 2
 TURNS = {2.0: 30, 5.0: 24, 50.0: 8}
 LAYERS = {2.0: 1, 5.0: 2, 50.0: 2}
-SUPERVISED = ["-m", "supervisor.cli.main", "run", "--quiet", "--set", "report.enabled=false"]
+SUPERVISOR = ["-m", "supervisor.cli.main", "run", "--quiet", "--set", "report.enabled=false"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +51,45 @@ class Workload:
         ]
 
 
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How the script is started."""
+
+    supervised: bool = False
+    settings: tuple[str, ...] = ()
+    tunables: str = ""
+
+
+PLAIN, SUPERVISED = Way(), Way(supervised=True)
+AT_5_MS = {
+    "chance": ("5 ms, plain", PLAIN),
+    "plain_with_huge_pages": ("5 ms, huge pages alone", Way(tunables="glibc.malloc.hugetlb=1")),
+    "without_huge_pages": (
+        "5 ms, huge_pages=false",
+        Way(supervised=True, settings=("huge_pages=false",)),
+    ),
+}
+
+
 class Player:
     """One process of the script that waits for its turns."""
 
-    def __init__(self, workload: Workload, turns: int, folder: Path, *, supervised: bool) -> None:
+    def __init__(self, workload: Workload, turns: int, folder: Path, way: Way) -> None:
         folder.mkdir()
         self._out = folder / "times.json"
         go, done = folder / "go", folder / "done"
         os.mkfifo(go)
         os.mkfifo(done)
         line = [sys.executable]
-        if supervised:
-            line += [*SUPERVISED, "--run-dir", str(folder / "run")]
+        if way.supervised:
+            line += [*SUPERVISOR, *(word for one in way.settings for word in ("--set", one))]
+            line += ["--run-dir", str(folder / "run")]
         line += [str(TRAINER), *workload.options(turns), "--out", str(self._out)]
         line += ["--go", str(go), "--done", str(done)]
-        self._process = subprocess.Popen(line, stdout=subprocess.DEVNULL)
+        environment = {k: v for k, v in os.environ.items() if k != "GLIBC_TUNABLES"}
+        if way.tunables:
+            environment["GLIBC_TUNABLES"] = way.tunables
+        self._process = subprocess.Popen(line, stdout=subprocess.DEVNULL, env=environment)
         self._go = os.open(go, os.O_WRONLY)
         self._done = os.open(done, os.O_RDONLY)
 
@@ -86,14 +112,14 @@ class Player:
 
 
 def play_round(
-    workload: Workload, folder: Path, supervised: tuple[bool, bool]
+    workload: Workload, folder: Path, ways: tuple[Way, Way]
 ) -> tuple[list[list[float]], list[list[float]]]:
     """The steps of two processes, by turn."""
     turns = TURNS[workload.target_ms] + WARM_UP_TURNS
     with ExitStack() as stack:
         players = []
-        for index, watched in enumerate(supervised):
-            player = Player(workload, turns, folder / str(index), supervised=watched)
+        for index, way in enumerate(ways):
+            player = Player(workload, turns, folder / str(index), way)
             stack.callback(player.close)
             players.append(player)
         for turn in range(turns):
@@ -115,15 +141,13 @@ def batch_for(target_ms: float, folder: Path) -> int:
     return max(1, round(1 + (target_ms - costs[0]) / slope))
 
 
-def compare(
-    workload: Workload, rounds: int, folder: Path, *, against_itself: bool = False
-) -> dict[str, float]:
-    """Plain and supervised steps, and quartiles of their ratio over all pairs of turns."""
+def compare(workload: Workload, rounds: int, folder: Path, way: Way) -> dict[str, float]:
+    """Plain steps and those of `way`, and quartiles of their ratio over all pairs of turns."""
     plain: list[list[float]] = []
     other: list[list[float]] = []
     for number in range(rounds):
         with tempfile.TemporaryDirectory(dir=folder) as place:
-            two = play_round(workload, Path(place), (False, not against_itself))
+            two = play_round(workload, Path(place), (PLAIN, way))
         plain += two[0]
         other += two[1]
         print(f"  round {number + 1} of {rounds}", file=sys.stderr, flush=True)
@@ -134,7 +158,7 @@ def compare(
     return {
         "target_ms": workload.target_ms,
         "plain_ms": 1000.0 * statistics.median(map(statistics.mean, plain)),
-        "supervised_ms": 1000.0 * statistics.median(map(statistics.mean, other)),
+        "other_ms": 1000.0 * statistics.median(map(statistics.mean, other)),
         "ratio": middle,
         "ratio_low": low,
         "ratio_high": high,
@@ -147,7 +171,7 @@ def show(name: str, row: dict[str, float]) -> None:
     keys = ("ratio", "ratio_low", "ratio_high", "typical_ratio")
     middle, low, high, typical = (100.0 * (row[key] - 1.0) for key in keys)
     print(
-        f"{name:12s} {row['plain_ms']:8.2f} {row['supervised_ms']:12.2f}"
+        f"{name:22s} {row['plain_ms']:8.2f} {row['other_ms']:10.2f}"
         f"     {middle:+.1f} % ({low:+.1f} ... {high:+.1f})    {typical:+.1f} %",
         flush=True,
     )
@@ -160,16 +184,17 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     rows = {}
-    print("step         plain ms  supervised ms  mean step (quartiles)      typical step")
+    print("step                   plain ms   supervised  mean step (quartiles)      typical step")
     with tempfile.TemporaryDirectory() as folder:
         for target in options.ms:
             workload = Workload(target, batch_for(target, Path(folder)))
-            rows[f"{target:g} ms"] = compare(workload, options.rounds, Path(folder))
+            rows[f"{target:g} ms"] = compare(workload, options.rounds, Path(folder), SUPERVISED)
             show(f"{target:g} ms", rows[f"{target:g} ms"])
         if 5.0 in options.ms:
             workload = Workload(5.0, batch_for(5.0, Path(folder)))
-            rows["chance"] = compare(workload, options.rounds, Path(folder), against_itself=True)
-            show("5 ms, plain", rows["chance"])
+            for key, (name, way) in AT_5_MS.items():
+                rows[key] = compare(workload, options.rounds, Path(folder), way)
+                show(name, rows[key])
     pipeline_us = measure_pipeline_us()
     print(f"pipeline: {pipeline_us:.1f} us a step (all default detectors, predictor, ladder)")
     if options.json:

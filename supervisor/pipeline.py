@@ -134,9 +134,10 @@ class Pipeline:
             if nothing_observed and detector.observed_only and not detector.score:
                 continue
             index = 0
+            update = detector.update
             try:
                 for index, record in enumerate(records):
-                    alert = detector.update(record)
+                    alert = update(record)
                     if detector.score:
                         scores[index][detector.name] = float(detector.score)
                     if alert is not None:

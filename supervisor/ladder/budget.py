@@ -27,8 +27,8 @@ class Budget:
         self.rollbacks = 0
 
     def observe(self, record: StepRecord) -> None:
-        if math.isfinite(record.step_time_s):
-            self._time_s += max(0.0, record.step_time_s)
+        if 0.0 < record.step_time_s < math.inf:
+            self._time_s += record.step_time_s
 
     @property
     def is_spent(self) -> bool:

@@ -211,7 +211,7 @@ class EscalationLadder:
     def _hold_rate(self, record: StepRecord, risk: CrashRisk) -> Decision | None:
         """Goes back to before a leap of the learning rate that does harm."""
         leap = self._rate_leap
-        if not (self.policy.guard.rate_leap and leap.harms) or "limit_lr" in self.active:
+        if not (leap.harms and self.policy.guard.rate_leap) or "limit_lr" in self.active:
             return None
         risk = replace(
             risk, cause=Cause.DIVERGENCE, reason=leap.reason(), onset_step=max(0, leap.step)
@@ -264,6 +264,8 @@ class EscalationLadder:
 
     def _climb(self, record: StepRecord, risk: CrashRisk, advice: Sequence[str]) -> Decision | None:
         rungs = self._rungs
+        if risk.probability < rungs.lowest and risk.probability < self.policy.alarm_threshold:
+            return None
         if self.policy.by_cause.get(risk.cause.value) == []:
             return None  # report only
         fitting = rungs.fitting(risk)
@@ -357,6 +359,8 @@ class EscalationLadder:
         self._budget.rollbacks = 0
 
     def _step_down(self, record: StepRecord, risk: CrashRisk) -> Decision | None:
+        if not self._treatments.active:
+            return None
         still_high = record.lr > LIMIT_TOLERANCE * self._lr_limit
         needed = {"limit_lr"} if still_high else set()
         if self._keeps_fp32:

@@ -79,7 +79,9 @@ class Guard:
     def update(self, record: StepRecord, risk: CrashRisk) -> tuple[Verdict | None, str]:
         """Judges a step; returns what is to be done and why."""
         self._tick += 1
-        self._skips = [t for t in self._skips if self._tick - t <= self.settings.skip_window]
+        if self._skips:
+            window = self.settings.skip_window
+            self._skips = [t for t in self._skips if self._tick - t <= window]
         bad_loss, why = self._judge_loss(record)
         bad_grad = False
         if not why and self._is_sudden(record, risk):

@@ -23,11 +23,14 @@ class Rungs:
     """Chooses the rung to try next; what an episode has tried is forgotten when it ends.
 
     Rungs are named by their index in the policy, the mildest first.
+
+    Attributes:
+        lowest: risk below which no rung applies.
     """
 
     def __init__(self, policy: PolicySettings) -> None:
         self._policy = policy
-        self._lowest = min((rung.at for rung in policy.rungs), default=1.0)
+        self.lowest = min((rung.at for rung in policy.rungs), default=1.0)
         self._tried: list[int] = []
         self._tried_by_cause: dict[str, int] = {}
         self._repeats = 0
@@ -43,7 +46,7 @@ class Rungs:
 
     def fitting(self, risk: CrashRisk) -> list[int]:
         """Those that apply at this risk and cause."""
-        if risk.probability < self._lowest:
+        if risk.probability < self.lowest:
             return []
         return [i for i, rung in enumerate(self._policy.rungs) if _fits(rung, risk)]
 

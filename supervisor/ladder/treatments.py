@@ -82,6 +82,8 @@ class Treatments:
             self._recent.add(record.loss)
         calm = risk.probability < 0.5 * self.policy.alarm_threshold
         self._calm = self._calm + 1 if calm else 0
+        if not self._trials:
+            return ()
         due = [trial for trial in self._trials if trial.due <= self._tick]
         if not due:
             return ()

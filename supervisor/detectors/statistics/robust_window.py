@@ -53,7 +53,7 @@ class RobustWindow:
 
     def add(self, value: float) -> None:
         """Takes in `value` and forgets the oldest one when the window is full."""
-        if not math.isfinite(value):
+        if value - value:  # NaN unless it is finite: no call for what is asked so often
             return
         values, ordered = self._values, self._sorted
         if ordered is not None:
@@ -88,9 +88,10 @@ class RobustWindow:
     @property
     def median(self) -> float:
         """NaN when empty."""
-        if self._median is None:
-            self._median = self._compute_median()
-        return self._median
+        found = self._median
+        if found is None:
+            found = self._median = self._compute_median()
+        return found
 
     @property
     def mad(self) -> float:
