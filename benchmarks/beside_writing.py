@@ -18,7 +18,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.overhead import SUPERVISED, TRAINER
+from benchmarks.overhead import SUPERVISOR, TRAINER
 
 EVERY, BESIDE, BETWEEN = 250, 25, 150
 
@@ -27,7 +27,7 @@ def step_times(batch: int, saves: int, folder: Path) -> list[float]:
     """Seconds of each step of a supervised run with one save more than `saves`."""
     out = folder / "times.json"
     steps = EVERY * (saves + 2)
-    line = [sys.executable, *SUPERVISED, "--set", f"checkpoint.every_steps={EVERY}"]
+    line = [sys.executable, *SUPERVISOR, "--set", f"checkpoint.every_steps={EVERY}"]
     line += ["--run-dir", str(folder / "run"), str(TRAINER), "--batch", str(batch)]
     line += ["--turn-steps", str(steps), "--out", str(out)]
     subprocess.run(line, check=True, stdout=subprocess.DEVNULL)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -67,6 +67,8 @@ class Controls:
     Neutral controls change nothing, to the bit.
 
     Attributes:
+        is_neutral: all of the others are as constructed; asked at every step, so kept up to date
+            with every change instead of found out each time.
         lr_factor: by which the learning rate of each group is multiplied for the update alone.
         lr_share: the same, for the rest of the run.
         lr_limit: no rate of the lead optimizer above it; None = no limit.
@@ -80,6 +82,7 @@ class Controls:
         ramp: the way back of `lr_factor` after an undo.
     """
 
+    is_neutral: bool = field(default=True, init=False, compare=False)
     lr_factor: float = 1.0
     lr_share: float = 1.0
     lr_limit: float | None = None
@@ -91,6 +94,11 @@ class Controls:
     batch_factor: float = 1.0
     checkpoint_activations: bool = False
     ramp: Ramp | None = None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+        if name != "is_neutral":
+            object.__setattr__(self, "is_neutral", self._is_neutral())
 
     def advance(self, grad_norm: float = math.nan) -> None:
         """Call once after each step: moves the ramp on, and feeds the adaptive threshold."""
@@ -125,17 +133,9 @@ class Controls:
             factor *= self.lr_limit / lead_rate
         return factor
 
-    @property
-    def is_neutral(self) -> bool:
-        return (
-            self.lr_factor == self.clip_factor == self.batch_factor == 1.0
-            and self.lr_share == 1.0
-            and self.lr_limit is None
-            and self.clip_norm is None
-            and self.adaptive is None
-            and self.ramp is None
-            and not (self.fp32 or self.skip_update or self.checkpoint_activations)
-        )
+    def _is_neutral(self) -> bool:
+        # Of one that is being constructed, what comes last is not there yet.
+        return all(getattr(self, name, value) == value for name, value in _NEUTRAL.items())
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values, for the checkpoint; `skip_update` belongs to one step and is left out."""
@@ -164,3 +164,6 @@ class Controls:
         if norms is not None:
             self.adaptive = AdaptiveThreshold(deque(norms, maxlen=ADAPTIVE_WINDOW))
         self.ramp = None if ramp is None else Ramp(*ramp)
+
+
+_NEUTRAL = {f.name: f.default for f in fields(Controls) if f.init}

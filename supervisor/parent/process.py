@@ -45,9 +45,7 @@ class WorkerProcess:
             worker_command(spec, attempt, command),
             stdout=output.stdout,
             stderr=output.stderr,
-            env=worker_environment(
-                has_pipe=output.has_pipe, huge_pages=spec.settings.huge_pages
-            ),
+            env=worker_environment(has_pipe=output.has_pipe, huge_pages=spec.settings.huge_pages),
             start_new_session=True,
         )
         self.signals_sent: list[int] = []

@@ -32,6 +32,7 @@ class Seen(Protocol):
 
     moments: Moments
     switch: Switch
+    last_model: Callable[[], Module | None]
 
     def object_found(self, kind: str, found: Any) -> None: ...
     def has_parameters(self, module: Module) -> bool: ...
@@ -56,7 +57,8 @@ def _patch_forward(session: Seen) -> None:
     switch = session.switch
 
     def outermost(self: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if get_ident() != switch.thread or not session.has_parameters(self):
+        is_model = self is session.last_model() or session.has_parameters(self)
+        if not is_model or get_ident() != switch.thread:
             return original(self, *args, **kwargs)
         call = functools.partial(original, self, *args, **kwargs)
         return session.moments.forward(self, args, kwargs, call)

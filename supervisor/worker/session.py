@@ -30,11 +30,13 @@ class Session:
         parts: what it is made of.
         moments: whoever answers now: the replay, or the monitor.
         switch: of `parts`; looked at on every call of a patched function.
+        last_model: called, returns the module of which `has_parameters` was last found true.
     """
 
     def __init__(self, rundir: RunDirectory, attempt: int, rank: int) -> None:
         self.parts = Parts(rundir, attempt, rank, lambda: self.moments.steps_done)
         self.switch = self.parts.switch
+        self.last_model: Callable[[], Module | None] = lambda: None
         self._parametrised: dict[int, tuple[weakref.ref[Module], bool]] = {}
         self._resumption = Resumption(self.parts, self._training_goes_on)
         self.moments: Moments = self.parts.monitor
@@ -58,6 +60,8 @@ class Session:
         if known is None or known[0]() is not module:  # the id may be that of one long gone
             has = next(Module.named_parameters(module), None) is not None
             known = self._parametrised[id(module)] = (weakref.ref(module), has)
+        if known[1]:
+            self.last_model = known[0]
         return known[1]
 
     def fp32_forced(self) -> bool:

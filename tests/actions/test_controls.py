@@ -21,6 +21,28 @@ def test_fresh_controls_are_neutral() -> None:
     assert controls.max_norm(0.7) == 0.7
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("lr_factor", 0.5), ("lr_share", 0.5), ("lr_limit", 0.1), ("clip_factor", 0.5)),
+        *(("clip_norm", 1.0), ("adaptive", AdaptiveThreshold()), ("ramp", Ramp(0.5, 1.0, 4))),
+        *(("fp32", True), ("skip_update", True), ("batch_factor", 0.5)),
+        ("checkpoint_activations", True),
+    ],
+)
+def test_any_change_ends_neutrality_until_it_is_taken_back(name: str, value: object) -> None:
+    controls = Controls()
+    neutral = getattr(controls, name)
+
+    setattr(controls, name, value)
+    changed = controls.is_neutral
+    setattr(controls, name, neutral)
+
+    assert not changed
+    assert controls.is_neutral
+    assert not Controls(**{name: value}).is_neutral
+
+
 def test_the_strictest_threshold_applies() -> None:
     controls = Controls(clip_factor=0.5, clip_norm=3.0)
 
