@@ -95,7 +95,10 @@ class CrashPredictor:
     def update(self, record: StepRecord, scores: Mapping[str, float]) -> CrashRisk:
         """Judges `record`, of which the detectors gave `scores`."""
         found: dict[str, float] = {}
-        self._judge_nonfinite(found, scores)
+        if scores:
+            self._judge_nonfinite(found, scores)
+        else:
+            self._nonfinite.append(0)
         if record.in_environment:
             self._is_game = True
         else:

@@ -97,7 +97,7 @@ class SignalAnomalyDetector(Detector):
         self._band.add(self._inner(value))
 
     def _inner(self, value: float) -> float:
-        return value if self._negative else math.log(max(value, 1e-30))
+        return value if self._negative else math.log(value if value > 1e-30 else 1e-30)
 
     def _judge_fixed(self, record: StepRecord, value: float) -> Alert | None:
         assert self.fixed is not None

@@ -61,20 +61,22 @@ class Trajectory:
         """Judges the finite `value`, then takes it in."""
         if value < 0 and not self._linear:
             self._turn_linear()
-        inner = value if self._linear else math.log(max(value, TINY))
+        inner = value if self._linear else math.log(value if value > TINY else TINY)
         self._judge(inner)
         self._since_suspect += 1
         if self._suspect is not None:
             self._clear_suspect()
         self.reference.push(inner)
-        self._waiting.append(inner)
-        if len(self._waiting) > WAIT:
-            self.tail.add(self._waiting.popleft())
-            if self._seen < 1.5 * self.tail.size:
-                self.tail.shrink(max(1, self._seen * 2 // 3 - WAIT))
+        waiting = self._waiting
+        waiting.append(inner)
+        if len(waiting) > WAIT:
+            tail = self.tail
+            tail.add(waiting.popleft())
+            if self._seen < 1.5 * tail.size:
+                tail.shrink(max(1, self._seen * 2 // 3 - WAIT))
         self._seen += 1
-        if self.z < 6:
-            self._highest = max(self._highest, inner)
+        if inner > self._highest and self.z < 6:
+            self._highest = inner
 
     def calm(self) -> None:
         """No value was seen at this step."""

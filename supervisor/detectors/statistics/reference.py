@@ -102,12 +102,13 @@ class Reference:
 
     def push(self, value: float) -> None:
         """Takes in the newest value; judge it with `z` before."""
-        if not math.isfinite(value):
+        if value - value:  # NaN unless it is finite
             return
         self._seen += 1
-        self._pending.append(value)
-        if len(self._pending) > self.lag:
-            self._admit(self._pending.popleft())
+        pending = self._pending
+        pending.append(value)
+        if len(pending) > self.lag:
+            self._admit(pending.popleft())
 
     def clear(self) -> None:
         self.window.clear()
@@ -117,17 +118,18 @@ class Reference:
         self._scale = None
 
     def _admit(self, value: float) -> None:
-        rise = value - self.window.median if len(self.window) >= 10 else -math.inf
+        window = self.window
+        rise = value - window.median if len(window) >= 10 else -math.inf
         # The scale is `floor` at least, and costs more than all the rest.
         if rise > self.reject_z * self.floor and rise > self.reject_z * self.scale:
             self._rejected.append(value)
             if len(self._rejected) >= self.adopt_after:
                 self._adopt()
             return
-        self.window.add(value)
+        window.add(value)
         self._scale = None
-        if self._seen < 3 * self.window.size:
-            self.window.shrink(max(YOUNG_WINDOW, self._seen // 3))
+        if self._seen < 3 * window.size:
+            window.shrink(max(YOUNG_WINDOW, self._seen // 3))
         if self._rejected:
             self._rejected.popleft()
 

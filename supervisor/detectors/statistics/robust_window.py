@@ -154,7 +154,10 @@ class RobustWindow:
         return ordered
 
     def _compute_median(self) -> float:
-        ordered = self._order()
+        ordered = self._sorted
+        if ordered is None:
+            ordered = self._order()
+        self._unasked = 0
         count = len(ordered)
         if not count:
             return math.nan
