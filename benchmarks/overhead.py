@@ -2,15 +2,14 @@
 
     python -m benchmarks.overhead [--rounds 3] [--ms 2 5 50] [--json FILE]
 
-A round starts the script twice, plain and supervised. The two take turns of 64 steps, while the
-other waits, and each pair of turns gives a ratio of mean steps: turns so short see the same
-machine, however its speed changes from minute to minute, and each holds all that supervision does
-every few steps. The first steps of a turn, which fill the processor's caches again, and the first
-turns are left out. Medians and quartiles are over the pairs of all rounds; `typical` is the ratio
-of the turns' median steps, without what is done every few steps. At 5 ms three more comparisons are
-made in the same way: the plain script against itself, which says how much of a figure is chance;
-the plain script with its heap in huge pages, as a supervised one has it; and a supervised one
-without them (`huge_pages=false`).
+A round starts the script plain and supervised. They take turns of 64 steps, while the others wait,
+and each pair of turns gives a ratio of mean steps: turns so short see the same machine, however its
+speed changes from minute to minute, and each holds all that supervision does every few steps. The
+first steps of a turn, which fill the processor's caches again, and the first turns are left out.
+Medians and quartiles are over the pairs of all rounds; `typical` is the ratio of the turns' median
+steps, without what is done every few steps. At 5 ms three more take part: the plain script again,
+which says how much of a figure is chance; the plain script with its heap in huge pages, as a
+supervised one has it; and a supervised one without them.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,12 +62,9 @@ class Way:
 
 PLAIN, SUPERVISED = Way(), Way(supervised=True)
 AT_5_MS = {
-    "chance": ("5 ms, plain", PLAIN),
-    "plain_with_huge_pages": ("5 ms, huge pages alone", Way(tunables="glibc.malloc.hugetlb=1")),
-    "without_huge_pages": (
-        "5 ms, huge_pages=false",
-        Way(supervised=True, settings=("huge_pages=false",)),
-    ),
+    "plain again": PLAIN,
+    "plain, huge pages": Way(tunables="glibc.malloc.hugetlb=1"),
+    "huge_pages=false": Way(supervised=True, settings=("huge_pages=false",)),
 }
 
 
@@ -111,10 +108,8 @@ class Player:
         os.close(self._done)
 
 
-def play_round(
-    workload: Workload, folder: Path, ways: tuple[Way, Way]
-) -> tuple[list[list[float]], list[list[float]]]:
-    """The steps of two processes, by turn."""
+def play_round(workload: Workload, folder: Path, ways: Sequence[Way]) -> list[list[list[float]]]:
+    """The steps of a process of each way, by turn."""
     turns = TURNS[workload.target_ms] + WARM_UP_TURNS
     with ExitStack() as stack:
         players = []
@@ -123,10 +118,10 @@ def play_round(
             stack.callback(player.close)
             players.append(player)
         for turn in range(turns):
-            for player in players if turn % 2 else players[::-1]:
+            first = turn % len(players)
+            for player in (*players[first:], *players[:first]):
                 player.play()
-        first, second = (player.times() for player in players)
-    return first, second
+        return [player.times() for player in players]
 
 
 def batch_for(target_ms: float, folder: Path) -> int:
@@ -141,16 +136,25 @@ def batch_for(target_ms: float, folder: Path) -> int:
     return max(1, round(1 + (target_ms - costs[0]) / slope))
 
 
-def compare(workload: Workload, rounds: int, folder: Path, way: Way) -> dict[str, float]:
-    """Plain steps and those of `way`, and quartiles of their ratio over all pairs of turns."""
+def compare(
+    workload: Workload, rounds: int, folder: Path, others: Mapping[str, Way]
+) -> dict[str, dict[str, float]]:
+    """Plain steps and those of `others`, and quartiles of their ratio over all turns."""
     plain: list[list[float]] = []
-    other: list[list[float]] = []
+    turns: dict[str, list[list[float]]] = {name: [] for name in others}
     for number in range(rounds):
         with tempfile.TemporaryDirectory(dir=folder) as place:
-            two = play_round(workload, Path(place), (PLAIN, way))
-        plain += two[0]
-        other += two[1]
+            first, *rest = play_round(workload, Path(place), (PLAIN, *others.values()))
+        plain += first
+        for name, times in zip(others, rest, strict=True):
+            turns[name] += times
         print(f"  round {number + 1} of {rounds}", file=sys.stderr, flush=True)
+    return {name: _row(workload, plain, turns[name]) for name in others}
+
+
+def _row(
+    workload: Workload, plain: list[list[float]], other: list[list[float]]
+) -> dict[str, float]:
     pairs = list(zip(other, plain, strict=True))
     ratios = [statistics.mean(o) / statistics.mean(p) for o, p in pairs]
     low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
@@ -184,17 +188,15 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     rows = {}
-    print("step                   plain ms   supervised  mean step (quartiles)      typical step")
+    print("step                   plain ms      other  mean step (quartiles)      typical step")
     with tempfile.TemporaryDirectory() as folder:
         for target in options.ms:
+            others = {f"{target:g} ms": SUPERVISED} | (AT_5_MS if target == 5.0 else {})
             workload = Workload(target, batch_for(target, Path(folder)))
-            rows[f"{target:g} ms"] = compare(workload, options.rounds, Path(folder), SUPERVISED)
-            show(f"{target:g} ms", rows[f"{target:g} ms"])
-        if 5.0 in options.ms:
-            workload = Workload(5.0, batch_for(5.0, Path(folder)))
-            for key, (name, way) in AT_5_MS.items():
-                rows[key] = compare(workload, options.rounds, Path(folder), way)
-                show(name, rows[key])
+            found = compare(workload, options.rounds, Path(folder), others)
+            for name, row in found.items():
+                show(name, row)
+            rows |= found
     pipeline_us = measure_pipeline_us()
     print(f"pipeline: {pipeline_us:.1f} us a step (all default detectors, predictor, ladder)")
     if options.json:
