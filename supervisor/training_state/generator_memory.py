@@ -33,13 +33,14 @@ def generator_window(generator: torch.Generator | None = None) -> memoryview | N
         generator: torch's default generator, if None. It must outlive the view.
 
     Returns:
-        Bytes for `whole_state`; None where this torch keeps the state in another way.
+        Bytes for `whole_state`; None where this torch keeps the state in another way, and where
+        the system is not Linux.
     """
     try:
         if not _is_as_expected():
             return None
         return _window(torch.default_generator if generator is None else generator)
-    except (ValueError, struct.error, RuntimeError):
+    except (OSError, ValueError, struct.error, RuntimeError):
         return None
 
 
@@ -66,15 +67,34 @@ def _window(generator: torch.Generator) -> memoryview:
     Raises:
         ValueError: it is not where it is looked for.
     """
-    address = ctypes.c_void_p.from_address(id(generator) + _POINTER_OFFSET).value
     whole = generator.get_state().numpy().tobytes()
-    if not address or len(whole) != _WHOLE.size:
+    fits = type(generator).__basicsize__ >= _POINTER_OFFSET + ctypes.sizeof(ctypes.c_void_p)
+    if len(whole) != _WHOLE.size or not fits:
         raise ValueError("another kind of generator")
     words = struct.pack(f"<{_WORDS}I", *_WHOLE.unpack(whole)[4 : 4 + _WORDS])
-    offset = ctypes.string_at(address, _SEARCHED_BYTES + len(words)).index(words) - _HEAD_BYTES
+    address = ctypes.c_void_p.from_address(id(generator) + _POINTER_OFFSET).value or 0
+    searched = _SEARCHED_BYTES + len(words)
+    if not _is_readable(address, searched):
+        raise ValueError("no address where one is looked for")
+    offset = ctypes.string_at(address, searched).index(words) - _HEAD_BYTES
     if offset < 0 or offset % 8:
         raise ValueError("another layout")
     return memoryview((ctypes.c_char * _MEMORY.size).from_address(address + offset)).cast("B")
+
+
+def _is_readable(address: int, size: int) -> bool:
+    """Whether this process may read there: a wrong address must not end it.
+
+    Raises:
+        OSError: the system does not tell (it is not Linux).
+    """
+    with open("/proc/self/maps") as file:
+        for line in file:
+            place, rights = line.split(maxsplit=2)[:2]
+            start, end = (int(bound, 16) for bound in place.split("-"))
+            if start <= address and address + size <= end:
+                return rights.startswith("rw")
+    return False
 
 
 def _is_as_expected() -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 from hypothesis import given
@@ -9,6 +11,8 @@ from hypothesis import strategies as st
 
 from supervisor.training_state import generator_memory
 from supervisor.training_state.generator_memory import generator_window, whole_state
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the window is for Linux alone")
 
 DRAWS = {
     "uniform": lambda g, n: torch.rand(n, generator=g),
@@ -71,5 +75,11 @@ def test_the_script_s_generator_is_not_drawn_from() -> None:
 
 def test_another_layout_is_no_window(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generator_memory, "_HEAD_BYTES", generator_memory._HEAD_BYTES + 8)
+
+    assert generator_window() is None
+
+
+def test_what_is_no_address_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generator_memory, "_POINTER_OFFSET", 0)  # the reference count
 
     assert generator_window() is None

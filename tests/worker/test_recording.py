@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 
 from supervisor.storage.tape import TapeReader, TapeWriter
+from supervisor.worker import recording
 from supervisor.worker.recording import RandomTrail, replay_random
 
 
-def test_the_state_behind_each_drawing_region_comes_back_to_the_bit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("from_memory", [True, False])
+def test_the_state_behind_each_drawing_region_comes_back_to_the_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, from_memory: bool
+) -> None:
+    if not from_memory:  # as where torch keeps its state in another way
+        monkeypatch.setattr(recording, "generator_window", lambda: None)
     tape = TapeWriter(tmp_path / "tape")
     trail = RandomTrail(tape)
     states = []
