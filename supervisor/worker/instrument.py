@@ -57,8 +57,9 @@ def _patch_forward(session: Seen) -> None:
     switch = session.switch
 
     def outermost(self: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        is_model = self is session.last_model() or session.has_parameters(self)
-        if not is_model or get_ident() != switch.thread:
+        if get_ident() != switch.thread or not (
+            self is session.last_model() or session.has_parameters(self)
+        ):
             return original(self, *args, **kwargs)
         call = functools.partial(original, self, *args, **kwargs)
         return session.moments.forward(self, args, kwargs, call)
