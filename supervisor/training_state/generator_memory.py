@@ -1,10 +1,9 @@
 """The state of torch's CPU generator, read where it lies.
 
-`Generator.get_state` makes a tensor of 5 KB, from the same heap as the training's own: around every
-forward that took 50 us of a step of 5 ms, against less than 1 us for a copy of the bytes themselves
-(docs/architecture.md). How they lie is torch's own business (`at::CPUGeneratorImpl`, the same since
-torch 1.6), so it is not believed but tried, on generators of our own in every state that there is;
-where anything is different, there is no window and torch is asked.
+`Generator.get_state` makes a tensor of 5 KB, from the same heap as the training's own: asked for
+behind every forward it took 20 to 55 us of a step of 5 ms (docs/architecture.md). How the bytes lie
+is torch's own business (`at::CPUGeneratorImpl`), so it is not believed but tried, on a generator of
+our own in every kind of state; where anything is different, there is no window and torch is asked.
 """
 
 from __future__ import annotations

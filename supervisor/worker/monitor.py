@@ -146,9 +146,7 @@ class Monitor(Moments):
                 probe = self.probe
                 if not probe.backward_calls:
                     first = self._first_parameter()
-                    self.grads_matter = (
-                        first is not None and first.grad is not None and has_gradient(first)
-                    )
+                    self.grads_matter = first is not None and has_gradient(first)
                 probe.backward_calls += 1
                 self._see_loss(roots)
             except Exception as error:

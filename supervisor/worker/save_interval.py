@@ -31,15 +31,18 @@ class SaveInterval:
 
     Attributes:
         next_at: when to save next.
-        is_measuring: a save was begun, and `written` not called for it yet.
     """
 
     def __init__(self, settings: CheckpointSettings, now: float) -> None:
         self._settings = settings
         self._cost_s = 0.0
         self._last: _Save | None = None
-        self.is_measuring = False
         self.next_at = now + self.seconds()
+
+    @property
+    def is_measuring(self) -> bool:
+        """A save was begun, and `written` not called for it yet."""
+        return self._last is not None
 
     def seconds(self) -> float:
         """Between two saves: sqrt(2 x cost x MTBF) (Young, CACM 17:9, 1974), at least what keeps
@@ -61,7 +64,6 @@ class SaveInterval:
             usual_step_s: by which the next steps are measured; 0.0 if not known.
         """
         self._last = _Save(step, now, stalled_s, usual_step_s)
-        self.is_measuring = True
         self.next_at = now + self.seconds()
 
     def written(self, step: int, now: float, took_s: float) -> None:
@@ -74,7 +76,7 @@ class SaveInterval:
         last = self._last
         if last is None:
             return
-        self._last, self.is_measuring = None, False
+        self._last = None
         longer = 0.0
         if last.usual_step_s > 0.0:
             longer = now - last.at - (step - last.step) * last.usual_step_s

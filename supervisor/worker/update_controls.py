@@ -73,9 +73,7 @@ class UpdateControls:
         self.script_clips = True
         self._script_max_norm = max_norm
         controls = self.controls
-        if controls.is_neutral or (
-            controls.clip_factor == 1.0 and controls.clip_norm is None is controls.adaptive
-        ):
+        if controls.clip_factor == 1.0 and controls.clip_norm is None is controls.adaptive:
             return max_norm
         limit = controls.max_norm(max_norm)
         return max_norm if limit is None else limit
