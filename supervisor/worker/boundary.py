@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from supervisor.settings import RunSettings
 from supervisor.training_state.snapshot import SnapshotRing
 from supervisor.training_state.state import TrainingState
+from supervisor.worker.agenda import Agenda
 from supervisor.worker.checkpointer import Checkpointer
 from supervisor.worker.clinic import Clinic
 from supervisor.worker.held import HeldValues
@@ -29,21 +30,27 @@ SNAPSHOT_SHARE = 0.25
 """Of `checkpoint.max_overhead`; the rest is for checkpoints, which are rarer and cost more."""
 
 PAUSE = 3.0
-"""A step that takes more than so many usual ones (an evaluation came between) counts as no more."""
+"""Steps that take more than so many usual ones (an evaluation came between) count as no more."""
+
+FRESH = 0.3
+"""Share of the steps since the last look in what is known of their length."""
 
 
 class Boundary:
-    """Called at the boundary of every step; see `Monitor`.
+    """Called at each boundary for which the agenda asks; see `Monitor`.
 
     Attributes:
-        leave: set from outside (a signal, an action): ("interrupted"|"restart"|"stop", reason).
+        leave: set from outside (a signal, an action), with `Agenda.ask` behind it:
+            ("interrupted"|"restart"|"stop", reason).
         first_step: set by a resume; looked at once, when its step is done.
+        trail, experiment: when set, every boundary is looked at.
     """
 
     def __init__(
         self,
         *,
         settings: RunSettings,
+        agenda: Agenda,
         state: TrainingState,
         held: HeldValues,
         snapshots: SnapshotRing,
@@ -61,6 +68,7 @@ class Boundary:
         self.experiment: Experiment | None = None
         self.first_step: FirstStep | None = None
         self._settings = settings
+        self._agenda = agenda
         self._state = state
         self._held = held
         self._snapshots = snapshots
@@ -77,7 +85,7 @@ class Boundary:
         self._last_step = math.inf if last is None else last
         self._snapshot_cost_s = 0.0
         self._step_s = 0.0
-        self._last_time = 0.0
+        self._looked_at = (0, 0.0)
         self._first = True
 
     def __call__(self, step: int) -> None:
@@ -87,24 +95,8 @@ class Boundary:
             WorkerLeaves: a person, the parent or a treatment wants this process to end.
         """
         now = time.monotonic()
-        if self._last_time:
-            usual = self._step_s
-            took = min(now - self._last_time, PAUSE * usual) if usual else now - self._last_time
-            self._step_s += 0.1 * (took - usual)
-        self._last_time = now
-        if not (
-            step >= self._next_snapshot
-            or self._clinic.pending
-            or self._clinic.wants_checkpoint
-            or self._first
-            or self.leave is not None
-            or self.first_step is not None
-            or self.trail is not None
-            or self.experiment is not None
-            or self._checkpointer.wants_boundary(step, now)
-            or step >= self._last_step
-        ):
-            return
+        self._time_steps(step, now)
+        self._checkpointer.measure(step, now)
         if self.first_step is not None:
             first, self.first_step = self.first_step, None
             first.compare()
@@ -121,6 +113,22 @@ class Boundary:
         if step == 0:
             self._leave_if_asked(step)
             return
+        self._look_after_state(step)
+        if step >= self._last_step and self.leave is None:
+            self.leave = ("completed", f"stop_after_steps is {self._last_step}")
+        if self.leave is not None:
+            self._leave_if_asked(step)
+        self._plan(step)
+
+    def _time_steps(self, step: int, now: float) -> None:
+        last_step, last_time = self._looked_at
+        self._looked_at = (step, now)
+        if last_time and step > last_step:
+            took, usual = (now - last_time) / (step - last_step), self._step_s
+            self._step_s = usual + FRESH * (min(took, PAUSE * usual) - usual) if usual else took
+
+    def _look_after_state(self, step: int) -> None:
+        clinic = self._clinic
         wanted = clinic.wants_checkpoint
         if step >= self._next_snapshot and clinic.risk < 0.3:
             self._take_snapshot(step)
@@ -129,10 +137,16 @@ class Boundary:
             clinic.wants_checkpoint = ""
             self.save(step, wanted or "interval", wait=False)
         self._checkpointer.healthy_at(step, clinic.last_trouble_step)
-        if step >= self._last_step and self.leave is None:
-            self.leave = ("completed", f"stop_after_steps is {self._last_step}")
-        if self.leave is not None:
-            self._leave_if_asked(step)
+
+    def _plan(self, step: int) -> None:
+        """Says which boundary is the next with something to do."""
+        agenda, clinic = self._agenda, self._clinic
+        save_step, agenda.time = self._checkpointer.next_look(step)
+        agenda.step = min(self._next_snapshot, self._last_step, save_step)
+        watched = self.trail is not None or self.experiment is not None
+        # A signal may have come, or a step that waited been judged, after its place above.
+        if watched or clinic.pending or clinic.wants_checkpoint or self.leave is not None:
+            agenda.ask()
 
     def before_first_update(self) -> None:
         """Keeps the untrained state: the optimizer is known, nothing was updated yet."""

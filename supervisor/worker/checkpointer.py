@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import queue
 import threading
 import time
@@ -62,25 +63,35 @@ class Checkpointer:
         """Whether a save at `step` would neither wait nor take the place of an abandoned state."""
         return not self.is_busy and step not in self._abandoned
 
-    def wants_boundary(self, step: int, now: float) -> bool:
-        """Whether `is_due` or `healthy_at` may have something to do; asked at every boundary.
+    def measure(self, step: int, now: float) -> None:
+        """Takes note of what the last save has cost the steps, once it is on disk.
 
         Args:
             step: steps done.
             now: `time.monotonic()`.
         """
-        every = self._settings.every_steps
         if self._interval.is_measuring and not self._busy.is_set():
             self._interval.written(step, now, self._written_in_s)
-        if self._is_late:
-            return True
-        if now >= self._interval.next_at if every is None else step % every == 0:
-            return True
-        unstable = self._unstable
-        return bool(unstable) and step - unstable[0] >= self._settings.stable_after_steps
+
+    def next_look(self, step: int) -> tuple[float, float]:
+        """When `is_due`, `healthy_at` or `measure` have something to do next, at the earliest.
+
+        Args:
+            step: of this boundary.
+
+        Returns:
+            Steps done and `time.monotonic()`, whichever comes first; a step of 0 is the next one.
+        """
+        if self._is_late or self._interval.is_measuring:
+            return 0.0, math.inf
+        every = self._settings.every_steps
+        save = math.inf if every is None else float(step - step % every + every)
+        if self._unstable:
+            save = min(save, self._unstable[0] + self._settings.stable_after_steps)
+        return save, self._interval.next_at if every is None else math.inf
 
     def is_due(self, step: int) -> bool:
-        """Whether the boundary after `step` steps is one to save at; asked at every boundary."""
+        """Whether the boundary after `step` steps is one to save at."""
         if step <= self._last_step or self._busy.is_set():
             return False
         every = self._settings.every_steps
@@ -164,7 +175,7 @@ class Checkpointer:
         return time.perf_counter() - started
 
     def healthy_at(self, step: int, last_trouble: int) -> None:
-        """Marks checkpoints stable that enough healthy steps followed. Called at boundaries."""
+        """Marks checkpoints stable that enough healthy steps followed."""
         due = [s for s in self._unstable if step - s >= self._settings.stable_after_steps]
         for saved in due:
             self._unstable.remove(saved)

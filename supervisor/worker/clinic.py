@@ -40,6 +40,7 @@ class Clinic:
         on_anomaly: called with (record, alerts) when an alert of the loss or gradient came.
         note_risk: called with (row, risk) when a step was judged.
         before_first_update: called when step 0 is about to be judged.
+        ask_for_boundary: called when an action waits for the next boundary.
         handlers: the user's alert handlers; one that raises is dropped.
 
     Attributes:
@@ -58,9 +59,11 @@ class Clinic:
         on_anomaly: Callable[[StepRecord, tuple[Alert, ...]], None],
         note_risk: Callable[[int, float], None],
         before_first_update: Callable[[], None],
+        ask_for_boundary: Callable[[], None],
         warn: Callable[[str], None],
     ) -> None:
         self.pipeline = pipeline
+        self._ask_for_boundary = ask_for_boundary
         self._note_risk = note_risk
         self._before_first_update = before_first_update
         self._calm = CalmLine()
@@ -289,6 +292,7 @@ class Clinic:
             return
         if action.moment == "boundary":
             self.pending.append(Pending(action, decision, undo))
+            self._ask_for_boundary()
         else:
             self._run(action, decision, undo=undo)
 

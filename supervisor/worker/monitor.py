@@ -26,6 +26,7 @@ from supervisor.fault_injection.injector import FaultInjector
 from supervisor.storage.flight_recorder import SCALER_SKIPPED, UPDATE_SKIPPED, FlightRecorder
 from supervisor.storage.tape import EntryKind, pack_step_entry
 from supervisor.training_state.registry import Registry
+from supervisor.worker.agenda import Agenda
 from supervisor.worker.boundary_clock import BoundaryClock
 from supervisor.worker.clinic import Clinic
 from supervisor.worker.loader_skipping import pack_epoch, pack_mark
@@ -43,8 +44,9 @@ class Monitor(Moments):
     """See the module's docstring.
 
     Args:
-        at_boundary: called once a step at its boundary with the number of steps done; saves,
-            applies pending actions, may leave the process.
+        agenda: which boundaries are looked at.
+        at_boundary: called at these with the number of steps done; saves, applies pending actions,
+            may leave the process.
         at_new_training: called with the number of steps done when another optimizer takes over.
 
     Attributes:
@@ -64,6 +66,7 @@ class Monitor(Moments):
         injector: FaultInjector,
         shield: Shield,
         probes: Probes,
+        agenda: Agenda,
         at_boundary: Callable[[int], None],
         at_new_training: Callable[[int], None],
         sign_of_life: Callable[[int], None],
@@ -87,6 +90,7 @@ class Monitor(Moments):
         self._clipping_shield = shield("clipping")
         self._batch_shield = shield("batch")
         self._update_shield = shield("update")
+        self._agenda = agenda
         self._at_boundary = at_boundary
         self._at_new_training = at_new_training
         self._sign_of_life = sign_of_life
@@ -306,9 +310,11 @@ class Monitor(Moments):
             self._switch.depth = max(0, self._switch.depth - 1)
 
     def _pass_boundary(self) -> None:
-        if self._boundary_at != self.steps_done:
-            self._boundary_at = self.steps_done
-            self._at_boundary(self.steps_done)
+        step, agenda = self.steps_done, self._agenda
+        if self._boundary_at != step:
+            self._boundary_at = step
+            if step >= agenda.step or time.monotonic() >= agenda.time:
+                self._at_boundary(step)
 
     def update_failed(self, optimizer: Optimizer) -> None:
         """A step that was recorded counts as made: no two may have its number."""

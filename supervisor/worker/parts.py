@@ -26,6 +26,7 @@ from supervisor.storage.tape import TapeWriter
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.snapshot import SnapshotRing
 from supervisor.training_state.state import TrainingState
+from supervisor.worker.agenda import Agenda
 from supervisor.worker.anomaly_scene import AnomalyScene
 from supervisor.worker.boundary import Boundary
 from supervisor.worker.checkpointer import Checkpointer
@@ -91,6 +92,7 @@ class Parts:
         self.state = TrainingState(self.registry)
         self.snapshots = SnapshotRing(self.settings.snapshot)
         self.held = HeldValues(self.registry)
+        self.agenda = Agenda()
         self.shield = Shield(self._part_failed, self._give_up)
         self.use = ScriptUse()
         self.tape_is_whole = True
@@ -171,6 +173,7 @@ class Parts:
             ),
             note_risk=lambda row, risk: self.recorder.mark(row, risk=risk),
             before_first_update=lambda: self.boundary.before_first_update(),
+            ask_for_boundary=self.agenda.ask,
             warn=self.warn,
         )
         self.clinic.handlers += load_alert_handlers(self.settings.alert_handlers)
@@ -185,6 +188,7 @@ class Parts:
     def _build_steps(self) -> None:
         self.boundary = Boundary(
             settings=self.settings,
+            agenda=self.agenda,
             state=self.state,
             held=self.held,
             snapshots=self.snapshots,
@@ -230,6 +234,7 @@ class Parts:
             injector=FaultInjector(self.settings.faults, self.rundir.root / "faults.json"),
             shield=self.shield,
             probes=self.probes,
+            agenda=self.agenda,
             at_boundary=self.boundary,
             at_new_training=self._begin_another_training,
             sign_of_life=self.life.beat,
@@ -297,6 +302,7 @@ class Parts:
     def leave(self, note: str, reason: str) -> None:
         """The process is to end at the next boundary; see `Boundary.leave`."""
         self.boundary.leave = (note, reason)
+        self.agenda.ask()
 
     def warn(self, message: str, *, aloud: bool = False) -> None:
         """Writes a warning to the journal; the parent tells it at the terminal too if `aloud`."""
@@ -310,6 +316,7 @@ class Parts:
 
     def _want_checkpoint(self, reason: str) -> bool:
         self.clinic.wants_checkpoint = reason
+        self.agenda.ask()
         return True
 
     def _leave_out_batches(self, count: int) -> None:

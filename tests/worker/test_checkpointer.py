@@ -32,12 +32,14 @@ def test_what_the_writing_cost_the_steps_puts_the_next_save_off(tmp_path: Path) 
         usual_step_s=SHORTEST_STEP_S,
     )
     soon = time.monotonic() + 1.1 * BEFORE_COSTS_ARE_KNOWN_S
-    asked_while_it_was_written = checkpointer.wants_boundary(2, soon) or not checkpointer.is_busy
+    while_it_was_written = checkpointer.next_look(1)
     while checkpointer.is_busy:
         time.sleep(0.001)
-    asked_then = checkpointer.wants_boundary(3, soon)
+    checkpointer.measure(3, soon)
+    step, at = checkpointer.next_look(3)
     checkpointer.close()
 
-    assert asked_while_it_was_written
-    assert not asked_then
+    assert while_it_was_written[0] == 0.0
+    assert step == 1.0 + settings.stable_after_steps
+    assert at > soon
     assert [checkpoint.step for checkpoint in ring.checkpoints()] == [1]
