@@ -22,7 +22,8 @@ every 200th is beyond it instead of every 65th."""
 class CalmLine:
     """Calm is a step whose loss and gradient norm stay below what the last steps reached.
 
-    A value hardly above the highest of the `RECENT` last ones cannot be a leap. After an alarm
+    A value hardly above the highest of the `RECENT` last ones cannot be a leap. A step that a
+    detector had something to say of is not among these, and after a warning of the predictor
     nothing counts as calm until so many steps were judged one by one.
     """
 
@@ -52,16 +53,21 @@ class CalmLine:
             and (record.loss_scale == last.loss_scale or math.isnan(last.loss_scale))
         )
 
-    def judged(self, record: StepRecord, *, quiet: bool) -> None:
-        """Takes in a step that was judged; `quiet` if nothing was thought of it."""
+    def judged(self, record: StepRecord, *, trouble: bool = False, noticed: bool = False) -> None:
+        """Takes in a step that was judged.
+
+        Args:
+            trouble: the predictor warned.
+            noticed: a detector had something to say.
+        """
         self._last = record
-        self._is_stale = True
-        if not quiet or not math.isfinite(record.loss):
+        if trouble or not math.isfinite(record.loss):
             self._losses.clear()
             self._norms.clear()
-            return
-        self._losses.append(record.loss)
-        self._norms.append(record.grad_norm)
+        elif not noticed:
+            self._losses.append(record.loss)
+            self._norms.append(record.grad_norm)
+        self._is_stale = True
 
 
 def _line(values: deque[float]) -> float:

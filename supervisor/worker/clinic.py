@@ -119,7 +119,9 @@ class Clinic:
 
     def _take_in(self, judgement: Judgement, *, is_now: bool) -> None:
         record, risk = judgement.record, judgement.risk
-        self._calm.judged(record, quiet=not (judgement.alerts or risk.warning or risk.alarm))
+        self._calm.judged(
+            record, trouble=risk.warning or risk.alarm, noticed=bool(judgement.alerts)
+        )
         if math.isfinite(record.grad_norm):
             self.recent_grad_norms.append(record.grad_norm)
         is_news = judgement.decision or judgement.outcomes or self.risk or self._was_warning

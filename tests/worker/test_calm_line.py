@@ -18,7 +18,7 @@ def _after_recent() -> CalmLine:
     line = CalmLine()
     for index in range(RECENT):
         value = 1.0 + index / (RECENT - 1)
-        line.judged(replace(STEP, step=index, loss=value, grad_norm=value), quiet=True)
+        line.judged(replace(STEP, step=index, loss=value, grad_norm=value))
     return line
 
 
@@ -45,10 +45,26 @@ def test_a_step_is_calm_when_nothing_of_it_could_be_a_leap(
     assert _after_recent().is_calm(replace(STEP, **changes)) is calm  # type: ignore[arg-type]
 
 
-def test_nothing_is_calm_before_enough_was_seen_or_after_an_alert() -> None:
+@pytest.mark.parametrize(
+    "changes", [{"trouble": True}, {"trouble": True, "noticed": True}, {"loss": math.nan}]
+)
+def test_nothing_is_calm_before_enough_was_seen_or_after_trouble(
+    changes: dict[str, object],
+) -> None:
     line = _after_recent()
+    loss = changes.pop("loss", STEP.loss)
 
-    line.judged(STEP, quiet=False)
+    line.judged(replace(STEP, loss=loss), **changes)  # type: ignore[arg-type]
 
     assert not CalmLine().is_calm(STEP)
     assert not line.is_calm(STEP)
+
+
+def test_a_value_that_a_detector_noticed_makes_no_other_one_usual() -> None:
+    line = _after_recent()
+
+    for _ in range(RECENT):
+        line.judged(replace(STEP, loss=9.0), noticed=True)
+
+    assert line.is_calm(STEP)
+    assert not line.is_calm(replace(STEP, loss=9.0))
