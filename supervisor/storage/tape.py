@@ -16,7 +16,6 @@ import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from supervisor.errors import ReplayError
@@ -62,10 +61,9 @@ def entry_head(kind: int, size: int) -> bytes:
     return _HEAD.pack(kind, size)
 
 
-pack_step_entry = partial(
-    struct.Struct(f"{_HEAD.format}{_STEP.format[1:]}").pack, int(EntryKind.STEP), _STEP.size
-)
-"""A whole entry from the fields of a `StepMark`, in their order: no object is made of them."""
+_STEP_ENTRY = struct.Struct(f"{_HEAD.format}{_STEP.format[1:]}")
+_STEP_ENTRY_BYTES = _STEP_ENTRY.size
+_STEP_KIND, _STEP_BYTES = int(EntryKind.STEP), _STEP.size
 
 
 class TapeWriter:
@@ -81,7 +79,8 @@ class TapeWriter:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._file = open_private(path, "ab")
         os.ftruncate(self._file.fileno(), keep)
-        self._buffer = bytearray(2 * _FLUSH_BYTES)
+        self._memory = bytearray(2 * _FLUSH_BYTES)
+        self._buffer = memoryview(self._memory)
         self._waiting = 0
         self._written = keep
         self._budget = budget
@@ -99,17 +98,9 @@ class TapeWriter:
         Never raises: what a full disk does not take is kept and tried again later; past 64 MiB
         of it the tape counts as full.
         """
-        self.append_entry(_HEAD.pack(kind, len(data)) + data)
+        self.append_split(_HEAD.pack(kind, len(data)), data)
 
-    def append_entry(self, entry: bytes) -> None:
-        """Adds one entry that has its head already."""
-        start = self._waiting
-        self._waiting = end = start + len(entry)
-        self._buffer[start:end] = entry
-        if end > self._flush_at:
-            self._try_write_out()
-
-    def append_split(self, head: bytes, data: memoryview) -> None:
+    def append_split(self, head: bytes, data: bytes | memoryview) -> None:
         """Adds an entry that comes in two pieces, without joining them first.
 
         Args:
@@ -119,11 +110,34 @@ class TapeWriter:
         """
         start = self._waiting
         middle = start + len(head)
-        self._waiting = end = middle + len(data)
-        self._buffer[start:middle] = head
-        self._buffer[middle:end] = data
+        end = middle + len(data)
         if end > self._flush_at:
-            self._try_write_out()
+            start, middle, end = self._make_room(start, middle, end)
+        self._waiting = end
+        buffer = self._buffer
+        buffer[start:middle] = head
+        buffer[middle:end] = data
+
+    def append_step(
+        self, step: int, lr: float, backward_calls: int, forward_calls: int, signature: int
+    ) -> None:
+        """Adds the `StepMark` of these fields, without making an object of it."""
+        start = self._waiting
+        end = start + _STEP_ENTRY_BYTES
+        if end > self._flush_at:
+            start, _, end = self._make_room(start, start, end)
+        self._waiting = end
+        _STEP_ENTRY.pack_into(
+            self._memory,
+            start,
+            _STEP_KIND,
+            _STEP_BYTES,
+            step,
+            lr,
+            backward_calls,
+            forward_calls,
+            signature,
+        )
 
     def write_out(self) -> int:
         """Hands all entries to the operating system; returns the offset behind them.
@@ -143,6 +157,20 @@ class TapeWriter:
         finally:
             self._file.close()
 
+    def _make_room(self, start: int, middle: int, end: int) -> tuple[int, int, int]:
+        """Writes out what waits; returns the places of the next entry, for which there is room."""
+        self._try_write_out()
+        moved = start - self._waiting
+        if end - moved > len(self._memory):
+            self._replace_buffer(end - moved)
+        return start - moved, middle - moved, end - moved
+
+    def _replace_buffer(self, size: int) -> None:
+        memory = bytearray(size)
+        memory[: self._waiting] = self._memory[: self._waiting]
+        self._memory = memory
+        self._buffer = memoryview(memory)
+
     def _write_out(self) -> None:
         if self._written + self._waiting > self._budget:
             self.is_full = True
@@ -150,9 +178,8 @@ class TapeWriter:
             descriptor = self._file.fileno()
             done = 0
             try:
-                with memoryview(self._buffer) as waiting:
-                    while done < self._waiting:
-                        done += os.write(descriptor, waiting[done : self._waiting])
+                while done < self._waiting:
+                    done += os.write(descriptor, self._buffer[done : self._waiting])
             except OSError:
                 os.ftruncate(descriptor, self._written)  # all of it comes again
                 raise
@@ -161,16 +188,19 @@ class TapeWriter:
 
     def _forget(self) -> None:
         self._waiting = 0
-        del self._buffer[2 * _FLUSH_BYTES :]
+        if len(self._memory) > 2 * _FLUSH_BYTES:
+            self._replace_buffer(2 * _FLUSH_BYTES)
 
     def _try_write_out(self) -> bool:
         try:
             self._write_out()
         except OSError:
-            self._flush_at = 2 * self._waiting
             if self._waiting > _KEPT_BYTES:
                 self.is_full = True
                 self._forget()
+            self._flush_at = 2 * max(_FLUSH_BYTES, self._waiting)
+            if self._flush_at > len(self._memory):
+                self._replace_buffer(self._flush_at)
             return False
         self._flush_at = _FLUSH_BYTES
         return True

@@ -25,36 +25,36 @@ class CalmLine:
     A value hardly above the highest of the `RECENT` last ones cannot be a leap. A step that a
     detector had something to say of is not among these, and after a warning of the predictor
     nothing counts as calm until so many steps were judged one by one.
+
+    Attributes:
+        loss_line, norm_line: up to which loss and gradient norm are calm, as of the last `settle`;
+            minus infinity while nothing is.
+        batch_size: of the step judged last.
     """
 
     def __init__(self) -> None:
         self._losses: deque[float] = deque(maxlen=RECENT)
         self._norms: deque[float] = deque(maxlen=RECENT)
-        self._loss_line = -math.inf
-        self._norm_line = -math.inf
-        self._is_stale = False
+        self.loss_line = -math.inf
+        self.norm_line = -math.inf
+        self.batch_size = -1
         self._last: StepRecord | None = None
 
     def is_calm(self, record: StepRecord) -> bool:
         """Whether the judgement of this step may wait. NaN compares false, so it never may."""
         last = self._last
-        if self._is_stale:
-            self._is_stale = False
-            self._loss_line = _line(self._losses)
-            self._norm_line = _line(self._norms)
         return (
             last is not None
-            and len(self._losses) == RECENT
-            and record.loss <= self._loss_line
-            and (record.grad_norm <= self._norm_line or not record.grad_norm_seen)
+            and record.loss <= self.loss_line
+            and (record.grad_norm <= self.norm_line or not record.grad_norm_seen)
             and (not record.observed or all(map(math.isfinite, record.observed.values())))
             and not record.scaler_skipped
-            and record.batch_size == last.batch_size
+            and record.batch_size == self.batch_size
             and (record.loss_scale == last.loss_scale or math.isnan(last.loss_scale))
         )
 
     def judged(self, record: StepRecord, *, trouble: bool = False, noticed: bool = False) -> None:
-        """Takes in a step that was judged.
+        """Takes in a step that was judged; `settle` has to come behind the last of them.
 
         Args:
             trouble: the predictor warned.
@@ -67,11 +67,16 @@ class CalmLine:
         elif not noticed:
             self._losses.append(record.loss)
             self._norms.append(record.grad_norm)
-        self._is_stale = True
+
+    def settle(self) -> None:
+        """Draws the lines anew."""
+        if self._last is not None:
+            self.batch_size = self._last.batch_size
+        self.loss_line, self.norm_line = _line(self._losses), _line(self._norms)
 
 
 def _line(values: deque[float]) -> float:
-    if not values:
+    if len(values) < RECENT:
         return -math.inf
     highest = max(values)
     return highest + MARGIN * (highest - min(values))

@@ -13,6 +13,7 @@ from supervisor.pipeline import Judgement, Pipeline
 from supervisor.records import ActionResult, Alert, Cause, Decision, StepRecord, plain
 from supervisor.storage.journal import AlertLog, Journal
 from supervisor.worker.calm_line import MAX_WAITING, CalmLine
+from supervisor.worker.ordinary_step import OrdinaryStep, as_record
 
 QUIET_STEPS = 20
 """The same alert of the same detector is told at most once in so many steps."""
@@ -45,6 +46,8 @@ class Clinic:
 
     Attributes:
         places_of: gives the tensors or modules that an alert is about, for its line in the journal.
+        calm: which steps may wait for their judgement.
+        waiting: these, with their rows in the flight recorder, oldest first.
         last_batch: the newest batch of a loader, for a capture of an anomalous step.
     """
 
@@ -66,9 +69,9 @@ class Clinic:
         self._ask_for_boundary = ask_for_boundary
         self._note_risk = note_risk
         self._before_first_update = before_first_update
-        self._calm = CalmLine()
+        self.calm = CalmLine()
         self._boundary_step = 0
-        self._waiting: list[tuple[StepRecord, int]] = []
+        self.waiting: list[tuple[StepRecord | OrdinaryStep, int]] = []
         self.handlers: list[Callable[[Alert], None]] = []
         self.places_of: Callable[[Alert], list[dict[str, Any]]] = lambda alert: []
         self.pending: list[Pending] = []
@@ -97,9 +100,9 @@ class Clinic:
             record: the step.
             row: its row in the flight recorder, where the risk is noted.
         """
-        waiting = self._waiting
+        waiting = self.waiting
         waiting.append((record, row))
-        if not self._calm.is_calm(record) or len(waiting) >= MAX_WAITING:
+        if not self.calm.is_calm(record) or len(waiting) >= MAX_WAITING:
             self.judge_waiting(last_is_now=True)
 
     def judge_waiting(self, *, last_is_now: bool = False) -> None:
@@ -108,20 +111,19 @@ class Clinic:
         Args:
             last_is_now: the last of them is the step under way, whose update can still be left out.
         """
-        waiting, self._waiting = self._waiting, []
-        if waiting and waiting[0][0].step == 0:
+        waiting, self.waiting = self.waiting, []
+        records = [as_record(step) if isinstance(step, tuple) else step for step, _ in waiting]
+        if records and records[0].step == 0:
             self._before_first_update()
-        judged = self.pipeline.update_all([record for record, _ in waiting])
-        for judgement, (record, row) in zip(judged, waiting, strict=True):
-            is_now = last_is_now and record is waiting[-1][0]
+        for judgement, (_, row) in zip(self.pipeline.update_all(records), waiting, strict=True):
+            is_now = last_is_now and judgement.record.step == records[-1].step
             self._take_in(judgement, is_now=is_now)
             self._note_risk(row, judgement.risk.probability)
+        self.calm.settle()
 
     def _take_in(self, judgement: Judgement, *, is_now: bool) -> None:
         record, risk = judgement.record, judgement.risk
-        self._calm.judged(
-            record, trouble=risk.warning or risk.alarm, noticed=bool(judgement.alerts)
-        )
+        self.calm.judged(record, trouble=risk.warning or risk.alarm, noticed=bool(judgement.alerts))
         if math.isfinite(record.grad_norm):
             self.recent_grad_norms.append(record.grad_norm)
         is_news = judgement.decision or judgement.outcomes or self.risk or self._was_warning
@@ -163,7 +165,7 @@ class Clinic:
     def begin_another_training(self) -> None:
         """What comes next has nothing to do with the steps so far."""
         self.judge_waiting()
-        self._calm = CalmLine()
+        self.calm = CalmLine()
         self.recent_grad_norms.clear()
 
     def in_trouble(self, step: int) -> bool:

@@ -24,7 +24,7 @@ from torch.optim import Optimizer
 
 from supervisor.fault_injection.injector import FaultInjector
 from supervisor.storage.flight_recorder import SCALER_SKIPPED, UPDATE_SKIPPED, FlightRecorder
-from supervisor.storage.tape import EntryKind, pack_step_entry
+from supervisor.storage.tape import EntryKind
 from supervisor.training_state.registry import Registry
 from supervisor.worker.agenda import Agenda
 from supervisor.worker.boundary_clock import BoundaryClock
@@ -35,6 +35,7 @@ from supervisor.worker.moments import Call, Moments
 from supervisor.worker.probes.probes import Probes
 from supervisor.worker.recording import Recording
 from supervisor.worker.shield import Shield
+from supervisor.worker.short_way import ShortWay
 from supervisor.worker.step_probe import StepProbe, gradient_norm, has_gradient, read_number
 from supervisor.worker.switch import Switch
 from supervisor.worker.update_controls import UpdateControls
@@ -81,6 +82,9 @@ class Monitor(Moments):
         self._tape = recording.tape
         self._clinic = clinic
         self._updates = updates
+        self._short_way = ShortWay(
+            recorder=recorder, tape=recording.tape, clinic=clinic, updates=updates
+        )
         self._injector = injector
         self._probes = probes
         self._armed = injector.is_armed
@@ -96,7 +100,7 @@ class Monitor(Moments):
         self._sign_of_life = sign_of_life
         self._last_module: Callable[[], Module | None] = lambda: None
         self._first_parameter: Callable[[], torch.Tensor | None] = lambda: None
-        self._lead_size = 0
+        self._lead_size = self._lead_groups = 0
         self._boundary_at = -1  # a replay arrives at a step's first boundary: there is no second
         self._met: dict[int, weakref.ref[Any]] = {}
         self._clock = BoundaryClock()
@@ -104,6 +108,7 @@ class Monitor(Moments):
         self._scaler: Any = None
         self._row = -1
         self._judged = False
+        self._is_dealt_with = False
         self.grads_matter = False
         self.trains_within_forward = False
 
@@ -256,11 +261,23 @@ class Monitor(Moments):
         self._switch.depth += 1
         try:
             self._judged = True
-            if optimizer is self._clock.lead() and not (args or kwargs or self._armed):
-                self._judge(optimizer)
-                self._updates.begin(optimizer, self.steps_done)
+            clock = self._clock
+            if optimizer is not clock.lead() or args or kwargs or self._armed:
+                return self._before_unusual_update(optimizer, args, kwargs)
+            probe, groups = self.probe, len(optimizer.param_groups)
+            if probe.norm_of != self._lead_size or groups != self._lead_groups:
+                self._see_gradients(optimizer)
+            if (
+                self._scaler is None
+                and not self._probes.is_on
+                and self._short_way.take(probe, optimizer, self.steps_done)
+            ):
+                clock.updated(optimizer)
+                self._is_dealt_with = True
                 return None
-            return self._before_unusual_update(optimizer, args, kwargs)
+            self._judge(optimizer)
+            self._updates.begin(optimizer, self.steps_done)
+            return None
         except Exception as error:
             self._update_shield.caught(error)
             return None
@@ -290,6 +307,12 @@ class Monitor(Moments):
     def after_update(self, optimizer: Optimizer) -> None:
         try:
             clock = self._clock
+            if self._is_dealt_with:
+                self._is_dealt_with = False
+                self._count_step()
+                if clock.is_due and not clock.has_forwards:
+                    self._pass_boundary()
+                return
             is_lead = optimizer is clock.lead()
             if is_lead and self._row < 0:
                 self._judge(optimizer)  # a closure: what it saw is known only now
@@ -320,7 +343,10 @@ class Monitor(Moments):
         """A step that was recorded counts as made: no two may have its number."""
         try:
             self._updates.end()
-            if self._row >= 0 and optimizer is self._clock.lead():
+            if self._is_dealt_with:
+                self._is_dealt_with = False
+                self._count_step()
+            elif self._row >= 0 and optimizer is self._clock.lead():
                 self._finish_step(optimizer)
                 self._clock.updated(optimizer)
         except Exception as error:
@@ -328,16 +354,11 @@ class Monitor(Moments):
 
     def _judge(self, optimizer: Optimizer, *, scaler_skipped: bool = False) -> None:
         probe = self.probe
-        parameters = self._updates.parameters(optimizer)
-        self._lead_size = len(parameters)
-        if probe.grad_norm is None or probe.norm_of != self._lead_size:
-            probe.grad_norm = gradient_norm(parameters)
+        parameters = self._see_gradients(optimizer)
         if scaler_skipped:
             probe.grad_norm = float("inf")
         if self._scaler is not None and self._scaler.is_enabled():
             probe.loss_scale = float(self._scaler.get_scale())
-        if parameters and self._first_parameter() is not parameters[0]:
-            self._first_parameter = weakref.ref(parameters[0])
         if self._probes.is_on:
             looked = self._probes.before_update(
                 self.steps_done, optimizer, parameters, probe.grad_norm
@@ -357,16 +378,28 @@ class Monitor(Moments):
         if self._updates.controls.skip_update:
             self._recorder.mark(self._row, flags=UPDATE_SKIPPED)
 
+    def _see_gradients(self, lead: Optimizer) -> list[torch.Tensor]:
+        """Gets to know the gradient norm, if the script's clipping has not told it; returns all
+        parameters."""
+        probe = self.probe
+        parameters = self._updates.parameters(lead)
+        self._lead_size, self._lead_groups = len(parameters), len(lead.param_groups)
+        if probe.grad_norm is None or probe.norm_of != self._lead_size:
+            probe.grad_norm = gradient_norm(parameters)
+            probe.norm_of = self._lead_size
+        if parameters and self._first_parameter() is not parameters[0]:
+            self._first_parameter = weakref.ref(parameters[0])
+        return parameters
+
     def _finish_step(self, lead: Optimizer) -> None:
         probe = self.probe
-        entry = pack_step_entry(
+        self._tape.append_step(
             self.steps_done,
             float(lead.param_groups[0]["lr"]),
             probe.backward_calls,
             probe.forward_calls,
             probe.signature,
         )
-        self._tape.append_entry(entry)
         controls = self._updates.controls
         if controls.ramp is not None or controls.adaptive is not None:
             controls.advance(math.nan if probe.grad_norm is None else probe.grad_norm)
@@ -375,6 +408,9 @@ class Monitor(Moments):
             probe.observed.update(self._probes.after_update(self.steps_done))
         self._scaled = None
         self._row = -1
+        self._count_step()
+
+    def _count_step(self) -> None:
         self.steps_done += 1
         if self.steps_done >= self._probes.next_step:
             self._probes.begin(self.steps_done)

@@ -30,6 +30,7 @@ class StepProbe:
         begins_training: the step is the first of another training.
         announced: the script has announced a change for the step.
         in_environment: as in the settings; None asks from time to time whether one is there.
+        memory_gib: of the process, as of the last look.
     """
 
     def __init__(self) -> None:
@@ -37,7 +38,7 @@ class StepProbe:
         self.in_environment: bool | None = None
         self._is_in_environment = False
         self._process = psutil.Process()
-        self._memory_gib = NAN
+        self.memory_gib = NAN
         self._last_time = NAN
         self._memory_time = NAN
         self.forget()
@@ -87,6 +88,27 @@ class StepProbe:
         head = first.reshape(-1)[:16].contiguous().view(torch.uint8).numpy().tobytes()
         self.signature = xxhash.xxh3_64_intdigest(head, seed=self.signature)
 
+    @property
+    def is_special(self) -> bool:
+        """Whether more is to be said of the step than what `ShortWay` records."""
+        return (
+            not self.loss_seen
+            or bool(self.observed)
+            or self.others_trained
+            or self.begins_training
+            or self.announced
+            or self._is_in_environment
+        )
+
+    def pass_time(self, now: float) -> float | None:
+        """Returns the seconds since the last record, if this one can do without another look at
+        the process; None changes nothing, and leaves both to `record`."""
+        elapsed = now - self._last_time
+        if not (elapsed >= 0.0 and now - self._memory_time < _LOOK_EVERY_S):
+            return None
+        self._last_time = now
+        return elapsed
+
     def record(
         self, step: int, now: float, optimizer: Optimizer, *, scaler_skipped: bool = False
     ) -> StepRecord:
@@ -100,14 +122,12 @@ class StepProbe:
         if elapsed < 0.0:
             elapsed = NAN
         if not now - self._memory_time < _LOOK_EVERY_S:
-            self._memory_gib = self._memory()
+            self.memory_gib = self._memory()
             self._memory_time = now
             asked = self.in_environment
             self._is_in_environment = has_environment() if asked is None else asked
         norm = self.grad_norm
-        observed: Mapping[str, float] = self.observed
-        if observed:
-            self.observed = {}
+        observed, self.observed = self.observed, {}  # this one may wait, and must not be filled
         return StepRecord(
             step=step,
             loss=self.loss if self.loss_seen else NAN,
@@ -116,7 +136,7 @@ class StepProbe:
             loss_scale=self.loss_scale,
             step_time_s=elapsed,
             batch_size=self.batch_size,
-            memory_gib=self._memory_gib,
+            memory_gib=self.memory_gib,
             loss_seen=self.loss_seen,
             grad_norm_seen=norm is not None,
             scaler_skipped=scaler_skipped,

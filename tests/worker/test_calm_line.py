@@ -19,6 +19,7 @@ def _after_recent() -> CalmLine:
     for index in range(RECENT):
         value = 1.0 + index / (RECENT - 1)
         line.judged(replace(STEP, step=index, loss=value, grad_norm=value))
+    line.settle()
     return line
 
 
@@ -55,6 +56,7 @@ def test_nothing_is_calm_before_enough_was_seen_or_after_trouble(
     loss = changes.pop("loss", STEP.loss)
 
     line.judged(replace(STEP, loss=loss), **changes)  # type: ignore[arg-type]
+    line.settle()
 
     assert not CalmLine().is_calm(STEP)
     assert not line.is_calm(STEP)
@@ -65,6 +67,7 @@ def test_a_value_that_a_detector_noticed_makes_no_other_one_usual() -> None:
 
     for _ in range(RECENT):
         line.judged(replace(STEP, loss=9.0), noticed=True)
+    line.settle()
 
     assert line.is_calm(STEP)
     assert not line.is_calm(replace(STEP, loss=9.0))
