@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,6 +17,8 @@ from supervisor.predictor import CrashPredictor
 from supervisor.records import ActionResult, Alert, CrashRisk, Decision, StepRecord
 from supervisor.settings import PolicySettings, RunSettings
 from supervisor.storage.case_advisor import CaseAdvisor
+
+_NO_SCORES: Mapping[str, float] = {}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -123,12 +125,13 @@ class Pipeline:
         if self._is_copy_due(records[0]):
             self._copies.append(_Copy(records[0].step, self._view(), []))
         self._copies[-1].since.extend(records)
-        alerts: list[list[Alert]] = [[] for _ in records]
-        errors: list[list[str]] = [[] for _ in records]
+        # By the place of the step among the records; most steps have nothing of it.
+        alerts: defaultdict[int, list[Alert]] = defaultdict(list)
+        errors: defaultdict[int, list[str]] = defaultdict(list)
+        scores: defaultdict[int, dict[str, float]] = defaultdict(dict)
         if records[0].announced:
             self._announced_at = records[0].step
             errors[0] += self._forget_levels()
-        scores: list[dict[str, float]] = [{} for _ in records]
         nothing_observed = not any(record.observed for record in records)
         for detector in self.detectors:
             if nothing_observed and detector.observed_only and not detector.score:
@@ -144,10 +147,15 @@ class Pipeline:
                         alerts[index].append(alert)
             except Exception as error:  # a user's detector may do anything
                 errors[index].append(self._switch_off(detector, error))
-        risks = [self.predictor.update(*seen) for seen in zip(records, scores, strict=True)]
+        predict = self.predictor.update
         found = [
-            Judgement(record=record, alerts=tuple(said), risk=risk, errors=tuple(failed))
-            for record, said, risk, failed in zip(records, alerts, risks, errors, strict=True)
+            Judgement(
+                record=record,
+                alerts=tuple(alerts.get(index, ())),
+                risk=predict(record, scores.get(index, _NO_SCORES)),
+                errors=tuple(errors.get(index, ())),
+            )
+            for index, record in enumerate(records)
         ]
         found[0].acquittal = acquittal
         return found

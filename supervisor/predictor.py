@@ -189,7 +189,9 @@ class CrashPredictor:
     def _conclude(self, record: StepRecord, found: dict[str, float]) -> CrashRisk:
         if not found:
             self._onset = -1
-            return CrashRisk(step=record.step, probability=0.0, calibrated=KNOTS[0][1])
+            return CrashRisk(
+                step=record.step, probability=0.0, contributions=found, calibrated=KNOTS[0][1]
+            )
         main = max(found, key=lambda name: found[name])
         probability = found[main]
         if probability >= ALARM:

@@ -112,8 +112,10 @@ class SignalAnomalyDetector(Detector):
         if len(self._band) < self.min_window or value < 0 <= self._band.lowest:
             return None
         inner = self._inner(value) if value >= 0 or self._negative else value
-        median = self._band.median
         floor = self._floor
+        if not self._negative and self._band.is_surely_near(inner, floor):
+            return None
+        median = self._band.median
         if inner - median <= floor and not self._negative:
             return None  # no anomaly whatever the spread is
         sigma = self._band.sigma

@@ -39,7 +39,7 @@ class Trajectory:
     Attributes:
         z: scales above the median of the reference, which ends a few steps ago; 0 for a rise that
             is too small for any rule.
-        rise: log-ratio to that median; in the linear domain the rise in spreads / 10.
+        rise: log-ratio to that median, 0 where z is; in the linear domain the rise in spreads / 10.
         above_tail: above the 99th percentile of the last `tail` values, outliers included.
         above_record: above all of the last `tail` values; a healthy heavy-tailed run has one such
             step in `tail` at most, about.
@@ -114,10 +114,13 @@ class Trajectory:
         if len(window) < MIN_WINDOW:
             self.calm()
             return
-        rise = inner - window.median
-        if rise <= SMALL_RISE and inner <= self._highest and not self._linear:
+        may_be_calm = inner <= self._highest and not self._linear
+        if may_be_calm and window.is_surely_near(inner, SMALL_RISE):
             self.calm()
-            self.rise = rise
+            return
+        rise = inner - window.median
+        if may_be_calm and rise <= SMALL_RISE:
+            self.calm()
             return
         unit = 10.0 * self.reference.scale if self._linear else 1.0
         self.z = self.reference.z(inner)

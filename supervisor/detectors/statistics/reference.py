@@ -119,13 +119,15 @@ class Reference:
 
     def _admit(self, value: float) -> None:
         window = self.window
-        rise = value - window.median if len(window) >= 10 else -math.inf
         # The scale is `floor` at least, and costs more than all the rest.
-        if rise > self.reject_z * self.floor and rise > self.reject_z * self.scale:
-            self._rejected.append(value)
-            if len(self._rejected) >= self.adopt_after:
-                self._adopt()
-            return
+        least = self.reject_z * self.floor
+        if len(window) >= 10 and not window.is_surely_near(value, least):
+            rise = value - window.median
+            if rise > least and rise > self.reject_z * self.scale:
+                self._rejected.append(value)
+                if len(self._rejected) >= self.adopt_after:
+                    self._adopt()
+                return
         window.add(value)
         self._scale = None
         if self._seen < 3 * window.size:

@@ -28,6 +28,8 @@ class RobustWindow:
     """
 
     __slots__ = (
+        "_added",
+        "_last_order",
         "_mad",
         "_median",
         "_sorted",
@@ -42,6 +44,8 @@ class RobustWindow:
         self.size = size
         self._values: deque[float] = deque(maxlen=size)
         self._sorted: list[float] | None = None
+        self._last_order: list[float] = []  # as it was when it was given up
+        self._added = 0  # values since then
         self._unasked = 0
         self._mad: float | None = None
         self._median: float | None = None
@@ -62,7 +66,9 @@ class RobustWindow:
             insort(ordered, value)
             self._unasked += 1
             if self._unasked > self.size // RESORT:
-                self._sorted = None
+                self._sorted, self._last_order = None, ordered
+        else:
+            self._added += 1
         values.append(value)
         self._mad = self._median = None
         if value < self.floor:
@@ -82,6 +88,7 @@ class RobustWindow:
     def clear(self) -> None:
         self._values.clear()
         self._sorted = self._mad = self._median = None
+        self._last_order = []
         self.floor = math.inf
         self.ceiling = -math.inf
 
@@ -92,6 +99,18 @@ class RobustWindow:
         if found is None:
             found = self._median = self._compute_median()
         return found
+
+    def is_surely_near(self, value: float, rise: float) -> bool:
+        """Whether `value` is at most `rise` above the median, if that is seen without sorting.
+
+        False says nothing. For rules that hold for no ordinary value: they need no order then.
+        Each value added since the last order was known can have moved the median down by one place.
+        """
+        ordered = self._sorted
+        place = (len(self._values) - 1) // 2
+        if ordered is None:
+            ordered, place = self._last_order, place - self._added
+        return place >= 0 and value - ordered[place] <= rise
 
     @property
     def mad(self) -> float:
@@ -149,6 +168,7 @@ class RobustWindow:
         ordered = self._sorted
         if ordered is None:
             self._sorted = ordered = sorted(self._values)
+            self._added = 0
         if ordered:
             self.floor, self.ceiling = ordered[0], ordered[-1]
         return ordered
