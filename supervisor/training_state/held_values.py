@@ -48,7 +48,7 @@ def find_held(
     found: dict[str, torch.Tensor | np.ndarray[Any, Any]] = {}
     total = 0
     with outside_autograd():
-        for place in places(frames):
+        for place in places(frames, scalars=False):
             value = place.value
             if not _is_saveable(value) or _storage(value) in exclude_storages:
                 continue

@@ -23,6 +23,7 @@ COUNT_LIMIT = 20_000
 _LONG = 1000
 """Longer containers are vocabularies and logs, walked only if they begin with a tensor."""
 LIBRARY_FOLDERS = tuple(folder for folder in sysconfig.get_paths().values() if folder != sys.prefix)
+_SCALARS = frozenset({bool, int, float, complex, str, bytes, type(None)})
 _NEVER_WALKED = (torch.optim.Optimizer, type, types.ModuleType, types.FunctionType)
 
 
@@ -38,12 +39,13 @@ class Place:
     replace: Callable[[Any], None] | None
 
 
-def places(frames: Any) -> Iterator[Place]:
+def places(frames: Any, *, scalars: bool = True) -> Iterator[Place]:
     """Yields every tensor, array and scalar that variables reach, each object once.
 
     Args:
         frames: frame objects, or mappings name → dict of variables, or a sequence of either. A
             frame's name is its function's; the order given is the order walked.
+        scalars: False leaves them out, and passes logs of thousands of numbers at once.
     """
     seen: set[int] = set()
     left = [COUNT_LIMIT]
@@ -51,13 +53,16 @@ def places(frames: Any) -> Iterator[Place]:
         for key in list(variables):
             if isinstance(key, str) and not key.startswith("__"):
                 place = Place(path=f"{name}.{key}", value=variables[key], replace=_bind(write, key))
-                yield from _walk(place, 1, seen, left)
+                yield from _walk(place, 1, seen, left, scalars)
 
 
-def _walk(place: Place, depth: int, seen: set[int], left: list[int]) -> Iterator[Place]:
+def _walk(
+    place: Place, depth: int, seen: set[int], left: list[int], scalars: bool
+) -> Iterator[Place]:
     value = place.value
     if value is None or isinstance(value, (bool, int, float, complex)):
-        yield place  # a tensor may come to lie here
+        if scalars:
+            yield place  # a tensor may come to lie here
         return
     if id(value) in seen or left[0] <= 0:
         return
@@ -66,12 +71,22 @@ def _walk(place: Place, depth: int, seen: set[int], left: list[int]) -> Iterator
     if isinstance(value, (torch.Tensor, np.ndarray)):
         yield place
     elif depth < DEPTH_LIMIT and not isinstance(value, (str, bytes, *_NEVER_WALKED)):
+        if not scalars and _holds_only_scalars(value):
+            return
         try:
             found = list(_inside(place.path, value))
         except Exception:  # the user's __getattribute__ or the like; nothing to save in there
             return
         for inner in found:
-            yield from _walk(inner, depth + 1, seen, left)
+            yield from _walk(inner, depth + 1, seen, left, scalars)
+
+
+def _holds_only_scalars(value: Any) -> bool:
+    """Whether it is a plain container of numbers and texts."""
+    if type(value) is dict:
+        return _SCALARS.issuperset(map(type, value.values()))
+    plain = type(value) in (list, tuple, collections.deque)
+    return plain and _SCALARS.issuperset(map(type, value))
 
 
 def _inside(path: str, value: Any) -> Iterable[Place]:
