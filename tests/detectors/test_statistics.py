@@ -56,9 +56,27 @@ def test_a_window_asked_now_and_then_knows_its_order(
         elif last:
             assert (window.lowest, window.highest) == (min(last), max(last))
             assert window.median == statistics.median(last)
+        if last and window.is_surely_near(value, 10.0):
+            assert value - statistics.median(last) <= 10.0
 
     assert window.values() == last
     assert all(window.floor <= value <= window.ceiling for value in last)
+
+
+def test_ordinary_values_are_seen_to_be_near_without_a_new_order() -> None:
+    window = RobustWindow(50)
+    for value in range(50):
+        window.add(float(value))
+    _ = window.median
+
+    said = []
+    for _ in range(60):
+        window.add(25.0)
+        said.append(window.is_surely_near(25.0, 20.0))
+
+    assert all(said[:20])
+    assert not all(said)  # the order is too old: nothing is said
+    assert not window.is_surely_near(80.0, 20.0)
 
 
 def test_a_window_ignores_what_is_not_finite() -> None:

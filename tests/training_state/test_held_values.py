@@ -13,6 +13,7 @@ from torch import nn
 
 from supervisor.training_state.held_values import find_held, put_back, stamps, storages
 from supervisor.training_state.plain_form import to_plain
+from supervisor.training_state.variables import places
 
 
 @dataclass
@@ -43,6 +44,22 @@ def variables() -> dict[str, Any]:
         "name": "run",
         "__builtins__": {"hidden": torch.zeros(1)},
     }
+
+
+def test_without_scalars_a_walk_finds_the_same_tensors() -> None:
+    found = variables() | {
+        "log": [[0.5] * 300, {"loss": 0.5, "name": "x"}, (1, 2)],
+        "mixed": [0.5, torch.zeros(1), None],
+    }
+
+    places_of = [
+        [p.path for p in places({"main": found}, scalars=scalars) if p.value is not None]
+        for scalars in (True, False)
+    ]
+
+    tensors = [path for path in places_of[0] if not path.startswith("main.log")]
+    assert places_of[1] == [p for p in tensors if p != "main.mixed[0]"]
+    assert "main.mixed[1]" in places_of[1]
 
 
 def test_values_are_found_under_the_path_that_leads_to_them() -> None:
