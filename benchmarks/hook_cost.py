@@ -1,0 +1,137 @@
+"""What our hooks take of each step, measured in place, moment by moment.
+
+    python -m benchmarks.hook_cost [--steps 2000] [--layers 2] [--batch 1] [--json FILE]
+
+The training of `timed_trainer` runs under supervision, and the monitor's moments are timed from
+within: what they take beside the call of torch that they stand around. That leaves out what the
+patched functions before them take, and what our memory does to the training's caches (see
+`benchmarks.overhead` for the whole), but hardly depends on what else the machine does. `typical` is
+the median step; the mean holds what is done every few steps: judging, snapshots, saves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import json
+import runpy
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+TRAINER = Path(__file__).with_name("timed_trainer.py")
+REGIONS = {"forward": 3, "backward": 1, "clip": 2}
+"""Moment → place of the argument that is torch's own call."""
+UPDATE = ("before_update", "after_update")
+WARM_UP_STEPS = 256
+COMMAND = ["-m", "supervisor.cli.main", "run", "--quiet", "--set", "report.enabled=false"]
+
+
+class Stopwatch:
+    """Times the moments of the worker that it lives in, one dict of nanoseconds a step."""
+
+    def __init__(self, monitor: type) -> None:
+        self.steps: list[dict[str, int]] = []
+        self._step: dict[str, int] = {}
+        for name, place in REGIONS.items():
+            setattr(monitor, name, self._region(name, getattr(monitor, name), place))
+        for name in UPDATE:
+            setattr(monitor, name, self._moment(name, getattr(monitor, name)))
+
+    def _region(self, name: str, moment: Callable[..., Any], place: int) -> Callable[..., Any]:
+        now, clock = time.perf_counter_ns, self
+
+        def timed(monitor: Any, *args: Any) -> Any:
+            began = now()
+            inside = [0]
+
+            def call(*given: Any) -> Any:
+                entered = now()
+                result = args[place](*given)
+                inside[0] = now() - entered
+                return result
+
+            result = moment(monitor, *args[:place], call, *args[place + 1 :])
+            clock._add(name, now() - began - inside[0])
+            return result
+
+        return timed
+
+    def _moment(self, name: str, moment: Callable[..., Any]) -> Callable[..., Any]:
+        now, clock = time.perf_counter_ns, self
+
+        def timed(monitor: Any, *args: Any) -> Any:
+            began = now()
+            result = moment(monitor, *args)
+            clock._add(name, now() - began)
+            if name == UPDATE[-1]:
+                clock.steps.append(clock._step)
+                clock._step = {}
+            return result
+
+        return timed
+
+    def _add(self, name: str, took: int) -> None:
+        self._step[name] = self._step.get(name, 0) + took
+
+
+def train(out: str, arguments: list[str]) -> None:
+    """In the worker: the training, with the stopwatch on it."""
+    import torch  # noqa: F401  (supervision begins with this import)
+
+    from supervisor.worker.monitor import Monitor
+
+    watch = Stopwatch(Monitor)
+    atexit.register(lambda: Path(out).write_text(json.dumps(watch.steps)))
+    sys.argv = [str(TRAINER), *arguments]
+    runpy.run_path(str(TRAINER), run_name="__main__")
+
+
+def measure(steps: int, layers: int, batch: int) -> tuple[list[dict[str, int]], list[float]]:
+    """Nanoseconds by moment of each step, and the seconds that each step took."""
+    with tempfile.TemporaryDirectory() as folder:
+        hooks, times = Path(folder) / "hooks.json", Path(folder) / "times.json"
+        line = [sys.executable, *COMMAND, "--run-dir", str(Path(folder) / "run"), __file__]
+        line += ["--in-worker", str(hooks), "--layers", str(layers), "--batch", str(batch)]
+        line += ["--turn-steps", str(steps), "--out", str(times)]
+        subprocess.run(line, check=True)
+        found = json.loads(hooks.read_text())[WARM_UP_STEPS:]
+        return found, json.loads(times.read_text())[0][WARM_UP_STEPS:]
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--in-worker"]:
+        train(sys.argv[2], sys.argv[3:])
+        return
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    steps, times = measure(options.steps, options.layers, options.batch)
+    step_us = 1e6 * statistics.median(times)
+    rows = {name: [step.get(name, 0) / 1e3 for step in steps] for name in (*REGIONS, *UPDATE)} | {
+        "all": [sum(step.values()) / 1e3 for step in steps]
+    }
+    table = {
+        name: {"typical_us": statistics.median(row), "mean_us": statistics.fmean(row)}
+        for name, row in rows.items()
+    }
+    print(f"{len(steps)} steps of {step_us / 1e3:.2f} ms\nmoment            typical      mean, us")
+    for name, row in table.items():
+        print(f"{name:14s} {row['typical_us']:10.1f} {row['mean_us']:9.1f}")
+    total = table["all"]
+    shares = (100.0 * total[name] / step_us for name in ("typical_us", "mean_us"))
+    print("of a step:     {:8.1f} % {:7.1f} %".format(*shares))
+    if options.json:
+        options.json.write_text(json.dumps({"step_us": step_us, "moments": table}, indent=2))
+
+
+if __name__ == "__main__":
+    main()
