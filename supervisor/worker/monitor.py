@@ -272,7 +272,6 @@ class Monitor(Moments):
                 and not self._probes.is_on
                 and self._short_way.take(probe, optimizer, self.steps_done)
             ):
-                clock.updated(optimizer)
                 self._is_dealt_with = True
                 return None
             self._judge(optimizer)
@@ -307,30 +306,32 @@ class Monitor(Moments):
     def after_update(self, optimizer: Optimizer) -> None:
         try:
             clock = self._clock
-            if self._is_dealt_with:
-                self._is_dealt_with = False
-                self._count_step()
-                if clock.is_due and not clock.has_forwards:
-                    self._pass_boundary()
-                return
             is_lead = optimizer is clock.lead()
-            if is_lead and self._row < 0:
-                self._judge(optimizer)  # a closure: what it saw is known only now
-            if self._updates.is_open:
-                self._updates.end()
-            if self._armed:
-                self._injector.on_updated(self.steps_done, optimizer)
-            if is_lead:
-                self._finish_step(optimizer)
+            if is_lead and self._is_dealt_with:
+                self._count_step()
                 clock.updated(optimizer)
             else:
-                self._count_other(optimizer)
+                self._after_unusual_update(optimizer, is_lead=is_lead)
             if clock.is_due and not clock.has_forwards:
                 self._pass_boundary()
         except Exception as error:
             self._update_shield.caught(error)
         finally:
             self._switch.depth = max(0, self._switch.depth - 1)
+
+    def _after_unusual_update(self, optimizer: Optimizer, *, is_lead: bool) -> None:
+        """Any but a lead's that `ShortWay` has taken."""
+        if is_lead and self._row < 0:
+            self._judge(optimizer)  # a closure: what it saw is known only now
+        if self._updates.is_open:
+            self._updates.end()
+        if self._armed:
+            self._injector.on_updated(self.steps_done, optimizer)
+        if is_lead:
+            self._finish_step(optimizer)
+            self._clock.updated(optimizer)
+        else:
+            self._count_other(optimizer)
 
     def _pass_boundary(self) -> None:
         step, agenda = self.steps_done, self._agenda
@@ -343,11 +344,11 @@ class Monitor(Moments):
         """A step that was recorded counts as made: no two may have its number."""
         try:
             self._updates.end()
-            if self._is_dealt_with:
-                self._is_dealt_with = False
-                self._count_step()
-            elif self._row >= 0 and optimizer is self._clock.lead():
-                self._finish_step(optimizer)
+            if optimizer is self._clock.lead() and (self._is_dealt_with or self._row >= 0):
+                if self._is_dealt_with:
+                    self._count_step()
+                else:
+                    self._finish_step(optimizer)
                 self._clock.updated(optimizer)
         except Exception as error:
             self._update_shield.caught(error)
@@ -411,6 +412,7 @@ class Monitor(Moments):
         self._count_step()
 
     def _count_step(self) -> None:
+        self._is_dealt_with = False
         self.steps_done += 1
         if self.steps_done >= self._probes.next_step:
             self._probes.begin(self.steps_done)
