@@ -24,7 +24,8 @@ _LONG = 1000
 """Longer containers are vocabularies and logs, walked only if they begin with a tensor."""
 LIBRARY_FOLDERS = tuple(folder for folder in sysconfig.get_paths().values() if folder != sys.prefix)
 _SCALARS = frozenset({bool, int, float, complex, str, bytes, type(None)})
-_NEVER_WALKED = (torch.optim.Optimizer, type, types.ModuleType, types.FunctionType)
+_NEVER_WALKED = (type, types.ModuleType, types.FunctionType)
+_OPTIMIZERS_OWN = frozenset({"defaults", "param_groups", "state"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +109,8 @@ def _inside(path: str, value: Any) -> Iterable[Place]:
         ]
     if isinstance(value, nn.Module):
         return _inside_module(path, value)
+    if isinstance(value, torch.optim.Optimizer):
+        return _inside_optimizer(path, value)
     if dataclasses.is_dataclass(value) or is_users_class(type(value)):
         return _inside_object(path, value)
     if type(value).__module__.partition(".")[0] not in ("torch", "numpy"):
@@ -164,6 +167,18 @@ def is_users_class(kind: type) -> bool:
     if kind.__module__ == "__main__":
         return True
     return file is not None and not file.startswith(LIBRARY_FOLDERS)
+
+
+def _inside_optimizer(path: str, optimizer: torch.optim.Optimizer) -> list[Place]:
+    """What an optimizer that is none of torch's keeps beside its state: slow weights, averages."""
+    if type(optimizer).__module__.partition(".")[0] == "torch":
+        return []
+    write = _attribute_writer(optimizer)
+    return [
+        Place(path=f"{path}.{name}", value=own, replace=_bind(write, name))
+        for name, own in list(vars(optimizer).items())
+        if name not in _OPTIMIZERS_OWN and not name.startswith("_")
+    ]
 
 
 _MODULE_INTERNALS = frozenset(vars(nn.Module()))

@@ -75,6 +75,7 @@ class FastForward(Moments):
         self._outputs = CachedOutputs()
         self._zero_gradients = ZeroGradients()
         self._unhide: Callable[[], None] | None = None
+        self._is_updating = False
 
     def hand_over(self, probe: StepProbe, loss: float | None) -> None:
         """Gives the live probe what was seen of the step under way before its boundary: the first
@@ -194,7 +195,10 @@ class FastForward(Moments):
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         self._registry.add_optimizer(optimizer)
-        self.clock.is_lead(optimizer)
+        if self._is_updating:  # as in the recorded run, see `Monitor`
+            self._switch.depth += 1
+            return None
+        self._is_updating = self.clock.is_lead(optimizer)
         closure = args[0] if args else kwargs.get("closure")
         if closure is not None and self._is_arrival():
             # The forward of this boundary lies within the closure, within the optimizer's step.
@@ -222,12 +226,17 @@ class FastForward(Moments):
         return (lambda: torch.as_tensor(0.0) if result is None else result.detach(),), {}
 
     def after_update(self, optimizer: Optimizer) -> None:
+        is_lead = optimizer is self.clock.lead()
+        if self._is_updating and not is_lead:
+            self._switch.depth = max(0, self._switch.depth - 1)
+            return
+        self._is_updating = False
         if self._unhide is not None:
             self._unhide()
             self._unhide = None
         self._switch.depth = max(0, self._switch.depth - 1)
         self._replay_random()
-        if optimizer is self.clock.lead():
+        if is_lead:
             self._finish_step(optimizer)
         if self.clock.updated(optimizer):
             self._probe.forget()
@@ -239,6 +248,7 @@ class FastForward(Moments):
                 self._switch.depth -= 1
 
     def update_failed(self, optimizer: Optimizer) -> None:
+        self._is_updating = False
         if self._unhide is not None:
             self._unhide()
             self._unhide = None

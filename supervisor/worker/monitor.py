@@ -108,7 +108,7 @@ class Monitor(Moments):
         self._scaler: Any = None
         self._row = -1
         self._judged = False
-        self._is_dealt_with = False
+        self._is_updating = self._is_dealt_with = False
         self.grads_matter = False
         self.trains_within_forward = False
 
@@ -261,9 +261,9 @@ class Monitor(Moments):
         self._switch.depth += 1
         try:
             self._judged = True
-            clock = self._clock
-            if optimizer is not clock.lead() or args or kwargs or self._armed:
+            if optimizer is not self._clock.lead() or args or kwargs or self._armed:
                 return self._before_unusual_update(optimizer, args, kwargs)
+            self._is_updating = True
             probe, groups = self.probe, len(optimizer.param_groups)
             if probe.norm_of != self._lead_size or groups != self._lead_groups:
                 self._see_gradients(optimizer)
@@ -285,10 +285,14 @@ class Monitor(Moments):
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """The first update, one of a second optimizer, with a closure, or with faults injected."""
+        if self._is_updating:
+            return (
+                None  # an optimizer around another: what the inner one does belongs to its update
+            )
         self._meet(optimizer, self._registry.add_optimizer)
         if self._clock.lead() is None:
             self.trains_within_forward = self._is_within_forward()
-        is_lead = self._clock.is_lead(optimizer)
+        is_lead = self._is_updating = self._clock.is_lead(optimizer)
         closure = args[0] if args else kwargs.get("closure")
         if closure is not None:
             return self._in_the_open(closure), {}
@@ -307,13 +311,15 @@ class Monitor(Moments):
         try:
             clock = self._clock
             is_lead = optimizer is clock.lead()
-            if is_lead and self._is_dealt_with:
-                self._count_step()
-                clock.updated(optimizer)
-            else:
-                self._after_unusual_update(optimizer, is_lead=is_lead)
-            if clock.is_due and not clock.has_forwards:
-                self._pass_boundary()
+            if is_lead or not self._is_updating:
+                self._is_updating = False
+                if self._is_dealt_with:
+                    self._count_step()
+                    clock.updated(optimizer)
+                else:
+                    self._after_unusual_update(optimizer, is_lead=is_lead)
+                if clock.is_due and not clock.has_forwards:
+                    self._pass_boundary()
         except Exception as error:
             self._update_shield.caught(error)
         finally:
@@ -343,8 +349,12 @@ class Monitor(Moments):
     def update_failed(self, optimizer: Optimizer) -> None:
         """A step that was recorded counts as made: no two may have its number."""
         try:
+            is_lead = optimizer is self._clock.lead()
+            if self._is_updating and not is_lead:
+                return  # the outer one may catch it
+            self._is_updating = False
             self._updates.end()
-            if optimizer is self._clock.lead() and (self._is_dealt_with or self._row >= 0):
+            if is_lead and (self._is_dealt_with or self._row >= 0):
                 if self._is_dealt_with:
                     self._count_step()
                 else:

@@ -365,6 +365,24 @@ for step in range(40):
     optimizer.zero_grad(); loss.backward(); optimizer.step()
 result = {"model": model.state_dict(), "calls": model.calls}
 """,
+    "optimizer around another": """
+class Lookahead(torch.optim.Optimizer):
+    def __init__(self, inner):
+        self.inner = inner; self.count = 0
+        super().__init__(inner.param_groups, {})
+        self.slow = [p.detach().clone() for g in self.param_groups for p in g["params"]]
+    @torch.no_grad()
+    def step(self):
+        self.inner.step(); self.count += 1
+        if self.count % 5 == 0:
+            for p, slow in zip((p for g in self.param_groups for p in g["params"]), self.slow):
+                slow.lerp_(p, 0.5); p.copy_(slow)
+model = make_model(); optimizer = Lookahead(torch.optim.AdamW(model.parameters(), lr=1e-2))
+for step in range(40):
+    i = torch.randint(0, 96, (8,))
+    loss = F.mse_loss(model(X[i]), Y[i]); optimizer.zero_grad(); loss.backward(); optimizer.step()
+result = {"model": model.state_dict(), "slow": optimizer.slow, "count": optimizer.count}
+""",
 }
 
 

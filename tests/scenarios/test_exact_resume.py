@@ -31,8 +31,9 @@ NO_SUCH_MOMENT = {
     ("LBFGS with a closure", "before an update"),
     # A forward is the call of a module.
     ("weights without a module", "in a forward"),
-    # Its no_grad is around the average: nothing is evaluated.
+    # Their no_grad is around the average: nothing is evaluated.
     ("weight average by hand", "in an evaluation"),
+    ("optimizer around another", "in an evaluation"),
 }
 
 
