@@ -34,6 +34,8 @@ class BoundaryClock:
         is_due: the next outermost forward is a boundary.
         has_forwards: an outermost forward was seen.
         by_others: updates of other optimizers since the lead's last one.
+        is_alone: no other one has stepped since the lead's last update but one: all that `updated`
+            does for the lead's next update is to make the boundary due.
     """
 
     def __init__(self) -> None:
@@ -42,6 +44,7 @@ class BoundaryClock:
         self.has_forwards = False
         self._updates = 0
         self.by_others = 0
+        self.is_alone = False
         self._seen: set[int] = set()
         self._awaited: set[int] = set()
         self._last_other: Callable[[], Optimizer | None] = _nobody
@@ -64,6 +67,7 @@ class BoundaryClock:
         """
         if optimizer is not self.lead():
             self.by_others += 1
+            self.is_alone = False
             self._seen.add(id(optimizer))
             self._awaited.discard(id(optimizer))
             self.is_due = self._updates > 1 and not self._awaited
@@ -74,6 +78,7 @@ class BoundaryClock:
             self._awaited, self._seen = self._seen, set()
         self._in_a_row = 0
         self.is_due = self._updates > 1 and not self._awaited
+        self.is_alone = self.is_due
         return False
 
     def _takes_over(self, other: Optimizer) -> bool:

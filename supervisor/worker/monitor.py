@@ -315,7 +315,10 @@ class Monitor(Moments):
                 self._is_updating = False
                 if self._is_dealt_with:
                     self._count_step()
-                    clock.updated(optimizer)
+                    if clock.is_alone:
+                        clock.is_due = True
+                    else:
+                        clock.updated(optimizer)
                 else:
                     self._after_unusual_update(optimizer, is_lead=is_lead)
                 if clock.is_due and not clock.has_forwards:
