@@ -7,9 +7,9 @@ from typing import TypeAlias
 from supervisor.records import StepRecord
 
 OrdinaryStep: TypeAlias = tuple[int, float, float, float, float, int, float]
-"""Step, loss, gradient norm, learning rate, seconds, batch size and memory in GiB. Six of seven
-steps are never more than this until they are judged together: to make a `StepRecord` of one takes
-as long as the rest of its recording, because a step's objects are in no cache."""
+"""Step, loss, gradient norm, learning rate, seconds, batch size and memory in GiB. Most steps are
+no more than this until they are judged together: a `StepRecord` costs eight times as much between
+two steps of a training, with nothing in the caches, as in the row of them that is made then."""
 
 
 def as_record(values: OrdinaryStep) -> StepRecord:
