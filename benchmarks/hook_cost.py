@@ -5,7 +5,8 @@
 The training of `timed_trainer` runs under supervision, and the monitor's moments are timed from
 within: what they take beside the call of torch that they stand around. That leaves out what the
 patched functions before them take, and what our memory does to the training's caches (see
-`benchmarks.overhead` for the whole), but hardly depends on what else the machine does. `typical` is
+`benchmarks.overhead` for the whole), and contains the stopwatch. No two processes are compared, so
+only the machine's own speed moves it: compare shares of a step, or versions in turns. `typical` is
 the median step; the mean holds what is done every few steps: judging, snapshots, saves.
 """
 
