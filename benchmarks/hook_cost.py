@@ -115,6 +115,10 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    if options.steps < 2 * WARM_UP_STEPS:
+        parser.error(
+            f"--steps {options.steps}: at least {2 * WARM_UP_STEPS}, as {WARM_UP_STEPS} warm up"
+        )
     steps, times = measure(options.steps, options.layers, options.batch)
     step_us = 1e6 * statistics.median(times)
     rows = {name: [step.get(name, 0) / 1e3 for step in steps] for name in (*REGIONS, *UPDATE)} | {

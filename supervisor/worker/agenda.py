@@ -8,9 +8,9 @@ import math
 class Agenda:
     """From when on boundaries are looked at; the monitor passes all others by.
 
-    A boundary that asked each part whether it has something to do cost a step more than anything
-    else of ours that is not judging: every object that a step touches has left the caches since
-    the last one. So the parts say it beforehand, here.
+    To ask each part at each boundary whether it has something to do was one of the dearest things
+    that we did in an ordinary step, because what a step touches has left the caches since the last
+    one. So the parts say it beforehand, here.
 
     Attributes:
         step: steps done.

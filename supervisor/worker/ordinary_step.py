@@ -8,8 +8,9 @@ from supervisor.records import StepRecord
 
 OrdinaryStep: TypeAlias = tuple[int, float, float, float, float, int, float]
 """Step, loss, gradient norm, learning rate, seconds, batch size and memory in GiB. Most steps are
-no more than this until they are judged together: a `StepRecord` costs eight times as much between
-two steps of a training, with nothing in the caches, as in the row of them that is made then."""
+no more than this until they are judged together: one `StepRecord` in the middle of a training,
+with nothing in the caches, costs several times what it does in the row of them that is made then
+(docs/architecture.md)."""
 
 
 def as_record(values: OrdinaryStep) -> StepRecord:
