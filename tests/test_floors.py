@@ -13,6 +13,7 @@ FLOORS: dict[str, int] = {
     "errors": 1,
     "version": 1,
     "settings": 1,
+    "calm_steps": 1,
     "detectors": 2,
     "prediction": 2,
     "predictor": 2,
@@ -35,6 +36,7 @@ FLOORS: dict[str, int] = {
 }
 
 NEIGHBOURS = {
+    ("calm_steps", "records"): "each of them can become a record",
     ("prediction", "detectors"): "the robust windows are the detectors'",
     ("predictor", "detectors"): "the robust windows are the detectors'",
     ("predictor", "prediction"): "the predictor's own parts",

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from supervisor.calm_steps import CalmSteps
 from supervisor.records import Alert, Cause, Severity, StepRecord
 
 
@@ -35,6 +36,22 @@ class Detector(ABC):
     @abstractmethod
     def update(self, record: StepRecord) -> Alert | None:
         """Takes in one step, sets `score`, returns what there is to say. Never raises."""
+
+    def take_calm(self, steps: CalmSteps, start: int) -> int:
+        """Takes in steps of which there is nothing to say, several at once; optional.
+
+        Most steps are such, and to judge each of them takes as long as all else that we do in it
+        (docs/architecture.md). Whatever it takes in must leave the detector as `update` for each
+        would have, with no alert and with scores below 1.
+
+        Args:
+            steps: ordinary ones.
+            start: index of the first that was not taken in yet.
+
+        Returns:
+            How many were taken in; `update` gets the next one, and comes before a second call.
+        """
+        return 0
 
     def _begin(self) -> None:  # noqa: B027  (a detector without state needs none)
         """Sets every attribute named in `_state` to what it is before the first step."""

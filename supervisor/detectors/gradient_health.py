@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from supervisor.calm_steps import CalmSteps
 from supervisor.detectors.base import Detector
 from supervisor.detectors.statistics.robust_window import RobustWindow
 from supervisor.records import Alert, Cause, Severity, StepRecord
@@ -76,6 +77,27 @@ class GradientHealthDetector(Detector):
         self._told[state], self._absent[state] = norm, 0
         return self._report(record, state, norm)
 
+    def take_calm(self, steps: CalmSteps, start: int) -> int:
+        norms = steps.norms[start:]
+        lowest, highest = min(norms), max(norms)
+        window = self._window
+        if self._told or self._state_now or lowest < self.vanish_below:
+            return 0
+        if highest >= self.explode_above:
+            return 0
+        if max(window.ceiling, highest) >= self._least_factor * min(window.floor, lowest):
+            return 0
+        window.extend(norms)
+        self._count += len(norms)
+        self.score = min(10.0, norms[-1] / self.explode_above)
+        return len(norms)
+
+    @property
+    def _least_factor(self) -> float:
+        """Ratio of highest to usual norm below which the gradient cannot vary too much: a deviation
+        of f x the mean needs a value of f^2 x the mean at least."""
+        return max(1.0, self.variance_factor) * self.variance_factor
+
     def _is_news(self, state: str, norm: float) -> bool:
         told = self._told.get(state)
         return told is None or (state == "grad_explosion" and norm > WORSE * told)
@@ -92,8 +114,7 @@ class GradientHealthDetector(Detector):
         if norm < self.vanish_below:
             return "grad_vanishing"
         window = self._window
-        # A deviation of f x the mean needs a value of f^2 x the mean at least: cheap looks first.
-        factor = max(1.0, self.variance_factor) * self.variance_factor
+        factor = self._least_factor  # cheap looks first
         if len(window) < self.window or window.ceiling < factor * window.floor:
             return ""
         if window.highest < factor * window.median:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import ClassVar
 
+from supervisor.calm_steps import CalmSteps
 from supervisor.detectors.base import Detector
-from supervisor.detectors.statistics.robust_window import RobustWindow
+from supervisor.detectors.statistics.robust_window import NORMAL_MAD, Line, RobustWindow
 from supervisor.records import Alert, Cause, Severity, StepRecord
 
 MAX_SCORE = 1e6
+
+SURELY = 1.0 - 1e-9
+"""Keeps a rounding error from making a step usual that is not."""
 
 
 class SignalAnomalyDetector(Detector):
@@ -85,6 +90,25 @@ class SignalAnomalyDetector(Detector):
         jump = self._judge_jump(record, value)
         self._take_in(value)
         return alert or jump
+
+    @abstractmethod
+    def columns(self, steps: CalmSteps) -> tuple[Sequence[float], Sequence[float]]:
+        """The signal of each step, which is positive, and its logarithms."""
+
+    def take_calm(self, steps: CalmSteps, start: int) -> int:
+        band = self._band
+        is_known = len(band) == self.window >= self.min_window
+        if self.fixed is not None or self._negative or self._above or not is_known:
+            return 0
+        values, logarithms = self.columns(steps)
+        inner = logarithms[start:-1]  # the last is left for `update`, which knows its score
+        line = Line(self._floor, SURELY * self.k * NORMAL_MAD)
+        count, ordered = band.count_usual(inner, inner, line=line, below_highest=True)
+        if count:
+            band.take_usual(inner[:count], ordered)
+            self._previous = values[start + count - 1]
+            self.score = 0.0
+        return count
 
     def _take_in(self, value: float) -> None:
         self._previous = value

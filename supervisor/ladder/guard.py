@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from supervisor.detectors.statistics.robust_window import RobustWindow
@@ -106,6 +106,25 @@ class Guard:
         self._skips.append(self._tick)
         self._loss_was_bad = bad_loss or record.has_nonfinite_grad
         return Verdict.SKIP, why
+
+    def take_calm(self, losses: Sequence[float], norms: Sequence[float]) -> bool:
+        """Accepts steps without risk if all of their losses and norms are surely usual; if not,
+        does nothing."""
+        if self._skips:
+            return False
+        if self.settings.skip_spike:
+            if max(losses) > self._highest_loss:
+                return False
+            for window, values in ((self.loss, losses), (self._grad, norms)):
+                lowest = min(window.floor, min(values))
+                known = lowest > 0.0 and window.floor < math.inf
+                if not known or max(values) > self.settings.spike_factor * lowest:
+                    return False
+        self._tick += len(losses)
+        self.loss.extend(losses)
+        self._grad.extend(norms)
+        self._highest_loss = max(self._highest_loss, max(losses))
+        return True
 
     def _is_sudden(self, record: StepRecord, risk: CrashRisk) -> bool:
         """Trouble at the very step at which it became visible: the batch may be to blame, and

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from supervisor.prediction.trajectory import TINY
+from supervisor.calm_steps import TINY
 
 WINDOW = 60
 """Steps of the line that is fitted. On the corpus' train split and the public logs 60 found more
@@ -60,13 +60,33 @@ class Climb:
             self._since = 0
             self._fit()
 
+    def count_usual(self, values: Sequence[float]) -> int:
+        """How many values in a row surely make no climb, given their logarithms."""
+        if self._negative or self.found or len(self._values) < WINDOW:
+            return 0
+        line, best = [*self._values, *values], self._best
+        for count in range(max(1, EVERY - self._since), len(values) + 1, EVERY):
+            best, is_level = _look(line[count : count + WINDOW], best)
+            if not is_level:
+                return count - 1
+        return len(values)
+
+    def take_usual(self, values: Sequence[float]) -> None:
+        """`update` for each of the values that `count_usual` has counted, or for the first."""
+        line = [*self._values, *values]
+        for count in range(max(1, EVERY - self._since), len(values) + 1, EVERY):
+            self._best, _ = _look(line[count : count + WINDOW], self._best)
+        first = max(1, EVERY - self._since)
+        count = len(values)
+        self._since = self._since + count if count < first else (count - first) % EVERY
+        self._values.extend(values)
+
     def _fit(self) -> None:
         values = list(self._values)
         half = WINDOW // 2
-        self._best = min(self._best, math.fsum(islice(values, half, None)) / half)
-        level = math.fsum(values[-WINDOW // 4 :]) / (WINDOW // 4)
         self.found = False
-        if level <= self._best + 0.8 * RISE:
+        self._best, is_level = _look(values, self._best)
+        if is_level:
             return
         slope = _slope(values)
         if slope * (WINDOW - 1) > RISE and _errors(values, slope) > SLOPE_ERRORS:
@@ -88,6 +108,14 @@ class Climb:
         self._best = float(state["best"])
         self._since = int(state["since"])
         self._negative = bool(state["negative"])
+
+
+def _look(values: Sequence[float], best: float) -> tuple[float, bool]:
+    """The best level with these values, and whether their last quarter is near it."""
+    half = WINDOW // 2
+    best = min(best, math.fsum(islice(values, half, None)) / half)
+    level = math.fsum(values[-WINDOW // 4 :]) / (WINDOW // 4)
+    return best, level <= best + 0.8 * RISE
 
 
 def _is_jump(values: Sequence[float], slope: float) -> bool:

@@ -23,6 +23,11 @@ class CaseAdvisor:
         self._warning: tuple[int, int] | None = None
         self._was_warning = False
 
+    @property
+    def is_calm(self) -> bool:
+        """Whether a step without alerts and without risk has nothing to change here."""
+        return not self._was_warning
+
     def update(
         self, record: StepRecord, alerts: Sequence[Alert], risk: CrashRisk
     ) -> tuple[str, ...]:

@@ -202,21 +202,29 @@ class FlightRecorder:
             self._more.append(row, more)
         return values, flags
 
-    def mark(self, row: int, *, risk: float | None = None, flags: int = 0) -> None:
-        """Adds `flags` to those of a stored row, and sets its risk, in place.
+    def mark(self, row: int, *, flags: int) -> None:
+        """Adds `flags` to those of a stored row, in place.
 
         Raises:
             IndexError: there is no such row.
         """
         if not 0 <= row < self._rows:
             raise IndexError(f"row {row} of {self._rows}")
-        start = HEADER_BYTES + row * ROW_BYTES
-        if flags:
-            at = start + FLAGS_OFFSET
-            known = int.from_bytes(self._memory[at : at + 4], "little")
-            self._memory[at : at + 4] = (known | flags).to_bytes(4, "little")
-        if risk is not None:
-            _RISK.pack_into(self._memory, start + RISK_OFFSET, risk)
+        at = HEADER_BYTES + row * ROW_BYTES + FLAGS_OFFSET
+        known = int.from_bytes(self._memory[at : at + 4], "little")
+        self._memory[at : at + 4] = (known | flags).to_bytes(4, "little")
+
+    def mark_risk(self, rows: Sequence[int], risk: float) -> None:
+        """Sets the risk of several stored rows, in place.
+
+        Raises:
+            IndexError: there is no such row.
+        """
+        if rows and not 0 <= min(rows) <= max(rows) < self._rows:
+            raise IndexError(f"rows {min(rows)} to {max(rows)} of {self._rows}")
+        first = HEADER_BYTES + RISK_OFFSET
+        for row in rows:
+            _RISK.pack_into(self._memory, first + row * ROW_BYTES, risk)
 
     def close(self) -> None:
         """Unmaps the file; a second call does nothing. Readers are not disturbed."""

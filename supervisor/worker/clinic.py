@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 from supervisor.actions.base import Action, ActionContext, carry_out
+from supervisor.calm_steps import OrdinaryStep, as_record
 from supervisor.pipeline import Judgement, Pipeline
 from supervisor.records import ActionResult, Alert, Cause, Decision, StepRecord, plain
 from supervisor.storage.journal import AlertLog, Journal
 from supervisor.worker.calm_line import MAX_WAITING, CalmLine
-from supervisor.worker.ordinary_step import OrdinaryStep, as_record
 
 QUIET_STEPS = 20
 """The same alert of the same detector is told at most once in so many steps."""
@@ -39,7 +40,7 @@ class Clinic:
     Args:
         make_context: gives the `ActionContext` for a decision, fresh each time.
         on_anomaly: called with (record, alerts) when an alert of the loss or gradient came.
-        note_risk: called with (row, risk) when a step was judged.
+        note_risk: called with (rows, risk) when steps were judged.
         before_first_update: called when step 0 is about to be judged.
         ask_for_boundary: called when an action waits for the next boundary.
         handlers: the user's alert handlers; one that raises is dropped.
@@ -60,7 +61,7 @@ class Clinic:
         actions: Mapping[str, Action],
         make_context: Callable[[Decision], ActionContext],
         on_anomaly: Callable[[StepRecord, tuple[Alert, ...]], None],
-        note_risk: Callable[[int, float], None],
+        note_risk: Callable[[Sequence[int], float], None],
         before_first_update: Callable[[], None],
         ask_for_boundary: Callable[[], None],
         warn: Callable[[str], None],
@@ -112,14 +113,43 @@ class Clinic:
             last_is_now: the last of them is the step under way, whose update can still be left out.
         """
         waiting, self.waiting = self.waiting, []
-        records = [as_record(step) if isinstance(step, tuple) else step for step, _ in waiting]
-        if records and records[0].step == 0:
+        for is_ordinary, group in groupby(waiting, key=lambda step: isinstance(step[0], tuple)):
+            steps, rows = zip(*group, strict=True)
+            if is_ordinary:
+                self._judge_ordinary(steps, rows)
+            else:
+                is_last = steps[-1] is waiting[-1][0]
+                self._judge_records(steps, rows, last_is_now=last_is_now and is_last)
+        self.calm.settle()
+
+    def _judge_records(
+        self, records: Sequence[StepRecord], rows: Sequence[int], *, last_is_now: bool
+    ) -> None:
+        if records[0].step == 0:
             self._before_first_update()
-        for judgement, (_, row) in zip(self.pipeline.update_all(records), waiting, strict=True):
+        for judgement, row in zip(self.pipeline.update_all(records), rows, strict=True):
             is_now = last_is_now and judgement.record.step == records[-1].step
             self._take_in(judgement, is_now=is_now)
-            self._note_risk(row, judgement.risk.probability)
-        self.calm.settle()
+            self._note_risk((row,), judgement.risk.probability)
+
+    def _judge_ordinary(self, steps: Sequence[OrdinaryStep], rows: Sequence[int]) -> None:
+        start = 0
+        for count, judgement in self.pipeline.update_ordinary(steps):
+            stop = start + count
+            if judgement is None:
+                self._take_in_quiet(steps[start:stop])
+                self._note_risk(rows[start:stop], 0.0)
+            else:
+                self._take_in(judgement, is_now=False)
+                self._note_risk(rows[start:stop], judgement.risk.probability)
+            start = stop
+
+    def _take_in_quiet(self, steps: Sequence[OrdinaryStep]) -> None:
+        """What `_take_in` does for steps of which nothing is thought."""
+        norms = [step[2] for step in steps]
+        self.calm.judged_quiet([step[1] for step in steps], norms, as_record(steps[-1]))
+        self.recent_grad_norms.extend(norms)
+        self.risk, self._was_warning, self._was_alarm = 0.0, False, False
 
     def _take_in(self, judgement: Judgement, *, is_now: bool) -> None:
         record, risk = judgement.record, judgement.risk

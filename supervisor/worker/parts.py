@@ -171,7 +171,7 @@ class Parts:
             on_anomaly=lambda record, alerts: self.scene.save(
                 record, alerts, self.clinic.last_batch, self.journal
             ),
-            note_risk=lambda row, risk: self.recorder.mark(row, risk=risk),
+            note_risk=lambda rows, risk: self.recorder.mark_risk(rows, risk),
             before_first_update=lambda: self.boundary.before_first_update(),
             ask_for_boundary=self.agenda.ask,
             warn=self.warn,

@@ -138,7 +138,8 @@ def test_updates_that_were_left_out_are_lost(tmp_path: Path) -> None:
     run = run_of(tmp_path, FALLING)
     recorder = FlightRecorder(run.rundir.steps(0), 2)
     row = recorder.append(StepRecord(step=100, loss=1.0, loss_seen=True), time=0.0)
-    recorder.mark(row, risk=0.0, flags=UPDATE_SKIPPED)
+    recorder.mark(row, flags=UPDATE_SKIPPED)
+    recorder.mark_risk((row,), 0.0)
     recorder.close()
 
     assert judge("nan_loss", run, reference_of(), seconds=4.0).steps_lost == 1

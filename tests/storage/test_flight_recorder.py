@@ -178,7 +178,8 @@ def test_a_mark_adds_flags_and_sets_the_risk_in_place(tmp_path: Path) -> None:
     )
     recorder.append(StepRecord(step=2, grad_norm_seen=True), time=0.0, risk=0.25)
 
-    recorder.mark(row, risk=0.75, flags=UPDATE_SKIPPED)
+    recorder.mark(row, flags=UPDATE_SKIPPED)
+    recorder.mark_risk((row,), 0.75)
 
     with FlightReader(path) as reader:
         rows, found = reader.read(), reader.records()
@@ -187,7 +188,9 @@ def test_a_mark_adds_flags_and_sets_the_risk_in_place(tmp_path: Path) -> None:
     assert rows["flags"][1] == GRAD_SEEN
     assert [dict(record.observed) for record in found] == [{"reward": 2.0}, {}]
     with pytest.raises(IndexError):
-        recorder.mark(2, risk=0.5)
+        recorder.mark(2, flags=UPDATE_SKIPPED)
+    with pytest.raises(IndexError):
+        recorder.mark_risk((1, 2), 0.5)
     recorder.close()
 
 

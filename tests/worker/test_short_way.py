@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from supervisor.actions.controls import Controls
+from supervisor.calm_steps import as_record
 from supervisor.records import StepRecord
 from supervisor.storage.flight_recorder import FlightReader, FlightRecorder
 from supervisor.storage.tape import EntryKind, StepMark, TapeReader, TapeWriter
 from supervisor.worker.calm_line import MAX_WAITING, RECENT, CalmLine
 from supervisor.worker.clinic import Clinic
-from supervisor.worker.ordinary_step import as_record
 from supervisor.worker.short_way import ShortWay
 from supervisor.worker.step_probe import StepProbe
 from supervisor.worker.update_controls import UpdateControls
