@@ -35,6 +35,31 @@ def as_record(values: OrdinaryStep) -> StepRecord:
     )
 
 
+def as_ordinary(record: StepRecord) -> OrdinaryStep | None:
+    """The inverse of `as_record`; None for a record that says more."""
+    is_special = (
+        record.observed
+        or record.scaler_skipped
+        or record.others_trained
+        or record.begins_training
+        or record.announced
+        or record.in_environment
+    )
+    if is_special or not (record.loss_seen and record.grad_norm_seen):
+        return None
+    if record.loss_scale == record.loss_scale:  # a scale is there: it is not NaN
+        return None
+    return (
+        record.step,
+        record.loss,
+        record.grad_norm,
+        record.lr,
+        record.step_time_s,
+        record.batch_size,
+        record.memory_gib,
+    )
+
+
 class CalmSteps:
     """Ordinary steps in a row, for parts that can take in many at once (`Detector.take_calm`).
 

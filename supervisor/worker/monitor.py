@@ -36,7 +36,7 @@ from supervisor.worker.probes.probes import Probes
 from supervisor.worker.recording import Recording
 from supervisor.worker.shield import Shield
 from supervisor.worker.short_way import ShortWay
-from supervisor.worker.step_probe import StepProbe, gradient_norm, has_gradient, read_number
+from supervisor.worker.step_probe import StepProbe, gradient_norm, has_values, read_number
 from supervisor.worker.switch import Switch
 from supervisor.worker.update_controls import UpdateControls
 
@@ -124,8 +124,9 @@ class Monitor(Moments):
                 if module is not self._last_module():
                     self._meet(module, self._registry.add_model)
                     self._last_module = weakref.ref(module)
-                if self._clock.is_due:
-                    self._clock.passed()
+                clock = self._clock
+                if clock.is_due:
+                    clock.is_due, clock.has_forwards = False, True  # `passed`, written out
                     self._pass_boundary()
                 self.probe.saw_forward(args, kwargs)
                 self._sign_of_life(self.steps_done)
@@ -155,9 +156,14 @@ class Monitor(Moments):
                 probe = self.probe
                 if not probe.backward_calls:
                     first = self._first_parameter()
-                    self.grads_matter = first is not None and has_gradient(first)
+                    gradient = None if first is None else first.grad
+                    self.grads_matter = gradient is not None and has_values(gradient)
                 probe.backward_calls += 1
-                self._see_loss(roots)
+                if type(roots) is torch.Tensor and self._scaled is None and not roots.shape:
+                    probe.loss += read_number(roots)
+                    probe.loss_seen = True
+                else:
+                    self._see_loss(roots)
             except Exception as error:
                 self._loss_shield.caught(error)
             trail = self._random

@@ -90,7 +90,8 @@ class RandomTrail:
 
     def note(self) -> None:
         """Called right behind a forward that is known to draw: writes torch's state."""
-        self._tape.append_split(self._head, self._torch_state())
+        window = self._window
+        self._tape.append_split(self._head, self._torch_state() if window is None else window)
 
     def before_backward(self) -> tuple[Any, ...]:
         """Returns what `after_backward` needs; not called any more once they are quiet."""

@@ -31,6 +31,7 @@ class ShortWay:
         self._tape = tape
         self._clinic = clinic
         self._updates = updates
+        self._controls = updates.controls
 
     def take(self, probe: StepProbe, lead: Optimizer, step: int) -> bool:
         """Called before the update, when all of the step was seen.
@@ -49,9 +50,15 @@ class ShortWay:
             grad_norm is None
             or not (loss <= calm.loss_line and grad_norm <= calm.norm_line)
             or probe.batch_size != calm.batch_size
-            or probe.is_special
+            or not probe.loss_seen
+            or probe.observed
+            or probe.others_trained
+            or probe.begins_training
+            or probe.announced
+            or probe.is_in_environment
             or len(waiting) >= MAX_WAITING - 1
-            or not self._updates.are_plain
+            or not self._controls.is_neutral
+            or self._updates.skip_steps
         ):
             return False
         now = time.time()

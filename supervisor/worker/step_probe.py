@@ -30,13 +30,14 @@ class StepProbe:
         begins_training: the step is the first of another training.
         announced: the script has announced a change for the step.
         in_environment: as in the settings; None asks from time to time whether one is there.
+        is_in_environment: whether one was there at the last look.
         memory_gib: of the process, as of the last look.
     """
 
     def __init__(self) -> None:
         self.observed: dict[str, float] = {}
         self.in_environment: bool | None = None
-        self._is_in_environment = False
+        self.is_in_environment = False
         self._process = psutil.Process()
         self.memory_gib = NAN
         self._last_time = NAN
@@ -88,18 +89,6 @@ class StepProbe:
         head = first.reshape(-1)[:16].contiguous().view(torch.uint8).numpy().tobytes()
         self.signature = xxhash.xxh3_64_intdigest(head, seed=self.signature)
 
-    @property
-    def is_special(self) -> bool:
-        """Whether more is to be said of the step than what `ShortWay` records."""
-        return (
-            not self.loss_seen
-            or bool(self.observed)
-            or self.others_trained
-            or self.begins_training
-            or self.announced
-            or self._is_in_environment
-        )
-
     def pass_time(self, now: float) -> float | None:
         """Returns the seconds since the last record, if this one can do without another look at
         the process; None changes nothing, and leaves both to `record`."""
@@ -125,7 +114,7 @@ class StepProbe:
             self.memory_gib = self._memory()
             self._memory_time = now
             asked = self.in_environment
-            self._is_in_environment = has_environment() if asked is None else asked
+            self.is_in_environment = has_environment() if asked is None else asked
         norm = self.grad_norm
         observed, self.observed = self.observed, {}  # this one may wait, and must not be filled
         return StepRecord(
@@ -143,7 +132,7 @@ class StepProbe:
             others_trained=self.others_trained,
             begins_training=self.begins_training,
             announced=self.announced,
-            in_environment=self._is_in_environment,
+            in_environment=self.is_in_environment,
             observed=observed,
         )
 
@@ -169,11 +158,8 @@ def gradient_norm(parameters: Iterable[torch.Tensor]) -> float | None:
     return float(torch.linalg.vector_norm(torch.stack(norms).float()))
 
 
-def has_gradient(parameter: torch.Tensor) -> bool:
-    """Whether a gradient of earlier steps is still there when the next backward begins."""
-    gradient = parameter.grad
-    if gradient is None:
-        return False
+def has_values(gradient: torch.Tensor) -> bool:
+    """Whether a gradient that is there when a backward begins is one of earlier steps."""
     return gradient.is_sparse or bool(read_number(gradient.any()))
 
 

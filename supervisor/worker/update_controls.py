@@ -57,11 +57,6 @@ class UpdateControls:
         """The bound that the script's own clipping had the last time; None if it does not clip."""
         return None if self._script_max_norm is None else float(self._script_max_norm)
 
-    @property
-    def are_plain(self) -> bool:
-        """Whether the lead's next update is made as the script wants it."""
-        return self.controls.is_neutral and not self.skip_steps
-
     def parameters(self, optimizer: Optimizer) -> list[torch.Tensor]:
         """All parameters, in the order of the groups; a group added later is noticed."""
         key, groups = id(optimizer), len(optimizer.param_groups)

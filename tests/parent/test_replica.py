@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from supervisor.calm_steps import as_record
 from supervisor.parent.history import records_until
 from supervisor.parent.replica import Replica
 from supervisor.pipeline import Pipeline
@@ -30,6 +32,28 @@ def test_the_parents_risk_is_the_pipelines() -> None:
 
     assert ours.risk == expected
     assert ours.is_risky
+
+
+def test_steps_judged_together_give_the_risk_of_one_by_one() -> None:
+    """Ordinary ones take another way through the pipeline, and a rollback falls between them."""
+    records = [as_record((s, 2.0 + 0.01 * (s % 7), 1.0, 1e-3, 0.1, 8, 1.0)) for s in range(300)]
+    records[249] = replace(records[249], loss=40.0, grad_norm=90.0)
+    pipeline = Pipeline(RunSettings(), PolicySettings())
+    expected = []
+    for item in records:
+        if item.step == 200:
+            pipeline.rolled_back(190)
+        expected.append(pipeline.update(item).risk)
+
+    ours, found = replica(), []
+    ours.saw_events([{"kind": "rollback", "before_step": 200, "to_step": 190}])
+    for start in range(0, 300, 25):
+        ours.update(records[start : start + 25])
+        found.append(ours.risk)
+
+    assert found == expected[24::25]
+    assert found[9] is not None
+    assert found[9].probability > 0.0
 
 
 def test_a_failing_pipeline_is_switched_off_and_said_once() -> None:
