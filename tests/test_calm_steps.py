@@ -16,15 +16,18 @@ from hypothesis import strategies as st
 from supervisor.calm_steps import CalmSteps, OrdinaryStep, as_ordinary, as_record
 from supervisor.ladder.default_policy import default_policy
 from supervisor.pipeline import Judgement, Pipeline
+from supervisor.prediction.trajectory import Trajectory
 from supervisor.records import StepRecord
 from supervisor.settings import RunSettings
+from supervisor.storage.case_advisor import CaseAdvisor
+from supervisor.storage.case_memory import CaseMemory
 from supervisor.testing import HEALTHY_KINDS, TROUBLED_KINDS, synthetic_run
 
 SIZES = (31, 31, 5, 1, 17)
 
 
 def pipeline() -> Pipeline:
-    return Pipeline(RunSettings(), default_policy())
+    return Pipeline(RunSettings(), default_policy(), advisor=CaseAdvisor(CaseMemory()))
 
 
 def like_a_live_run(records: Sequence[StepRecord]) -> list[StepRecord]:
@@ -41,9 +44,19 @@ def like_a_live_run(records: Sequence[StepRecord]) -> list[StepRecord]:
 
 
 def noisy_run(
-    seed: int, *, noise: float, count: int = 900, blips: int = 4, rise: float = 0.0
+    seed: int,
+    *,
+    noise: float,
+    count: int = 900,
+    blips: int = 4,
+    rise: float = 0.0,
+    leap: float = 1.0,
 ) -> Iterator[StepRecord]:
-    """A falling loss with noise, some values far off, and a rate that follows a cosine."""
+    """A falling loss with noise, some values far off, and a rate that follows a cosine.
+
+    From step 500 on the loss rises by `rise` a step, and the rate of step 600 is `leap` times
+    what it should be.
+    """
     rng = random.Random(seed)
     far_off = {rng.randrange(count): rng.choice((1.3, 2.0, 8.0, 300.0)) for _ in range(blips)}
     for step in range(count):
@@ -51,6 +64,7 @@ def noisy_run(
         loss = level * math.exp(rng.gauss(0.0, noise)) * far_off.get(step, 1.0)
         norm = math.exp(rng.gauss(0.0, 3.0 * noise)) * far_off.get(step - 1, 1.0)
         lr = 1e-3 * (1.0 + math.cos(math.pi * step / count))
+        lr *= leap if step == 600 else 1.0
         yield as_record((step, loss, norm, lr, 0.1, 8, 1.0))
 
 
@@ -72,12 +86,14 @@ def in_many(judge: Pipeline, records: Sequence[StepRecord]) -> list[str]:
     return found
 
 
-def assert_same(records: Sequence[StepRecord], *, rolled_back_at: int = -1) -> int:
+def assert_same(
+    records: Sequence[StepRecord], *, rolled_back_at: int = -1, sizes: Sequence[int] = SIZES
+) -> int:
     """Judges the run in both ways; returns how many steps were passed over in silence."""
     alone, together = pipeline(), pipeline()
     done = quiet = 0
     for index in range(len(records)):
-        block = records[done : done + SIZES[index % len(SIZES)]]
+        block = records[done : done + sizes[index % len(sizes)]]
         if not block:
             break
         done += len(block)
@@ -105,17 +121,54 @@ def test_any_course_is_judged_as_one_by_one(kind: str) -> None:
     assert_same(like_a_live_run(list(synthetic_run(kind, 700, seed=1))))
 
 
-@pytest.mark.parametrize("rise", [0.0, 0.002])
 @settings(max_examples=20)
 @given(
     seed=st.integers(0, 10_000),
     noise=st.sampled_from((0.0, 0.01, 0.05, 0.3, 1.0)),
     blips=st.integers(0, 12),
+    rise=st.sampled_from((0.0, 0.0, 0.002, 0.006)),
+    leap=st.sampled_from((1.0, 20.0)),
 )
 def test_noise_and_far_off_values_are_judged_as_one_by_one(
-    rise: float, seed: int, noise: float, blips: int
+    seed: int, noise: float, blips: int, rise: float, leap: float
 ) -> None:
-    assert_same(list(noisy_run(seed, noise=noise, blips=blips, rise=rise)))
+    assert_same(list(noisy_run(seed, noise=noise, blips=blips, rise=rise, leap=leap)))
+
+
+def test_a_leap_of_the_rate_is_followed() -> None:
+    assert_same(list(noisy_run(1, noise=0.02, blips=0, leap=20.0)))
+
+
+@pytest.mark.parametrize("known", [400, 1480, 1499, 1500])
+def test_windows_that_stop_growing_end_alike(known: int) -> None:
+    """A trajectory's long window grows with the run until its 1,500th step."""
+    values = [step[1] for step in map(as_ordinary, noisy_run(5, noise=0.02, count=1600)) if step]
+    one_by_one, together = Trajectory(), Trajectory()
+    for value in values[:known]:
+        one_by_one.update(value)
+        together.update(value)
+    block = values[known : known + 31]
+
+    inner = list(map(math.log, block))
+    count, ordered = together.count_usual(inner)
+    together.take_usual(inner[:count], ordered)
+    for value in block[count:]:
+        together.update(value)
+    for value in block:
+        one_by_one.update(value)
+
+    assert together.state_dict() == one_by_one.state_dict()
+    assert count > 0 or known < 1500 <= known + 31
+
+
+@pytest.mark.parametrize("rise", [0.006, 0.008])
+def test_a_slow_climb_is_seen_among_steps_taken_together(rise: float) -> None:
+    records = list(noisy_run(1, noise=0.07, blips=0, rise=rise))
+    judge = pipeline()
+    seen = {name for record in records for name in judge.update(record).risk.contributions}
+
+    assert "steady_climb" in seen
+    assert assert_same(records) > 200
 
 
 def test_a_rollback_between_finds_the_same_windows() -> None:
