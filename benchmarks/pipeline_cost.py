@@ -8,8 +8,10 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+from supervisor.calm_steps import as_ordinary
 from supervisor.detectors.registry import build_detectors
 from supervisor.ladder.default_policy import default_policy
 from supervisor.pipeline import Pipeline
@@ -36,13 +38,17 @@ def measure_pipeline_us(steps: int = 5000) -> float:
     return measure_us(pipeline.update, list(synthetic_run("heavy_tailed", steps)))
 
 
-def measure_together_us(steps: int = 5000) -> float:
-    """The same a step on a calm run, judged 32 steps at a time as a live run does."""
+def measure_together_us(kind: str, steps: int = 5000) -> float:
+    """The same a step, in blocks of ordinary steps as a live run hands them over."""
     pipeline = Pipeline(RunSettings(), default_policy())
-    records = list(synthetic_run("healthy", steps))
-    groups = [records[at : at + MAX_WAITING] for at in range(0, len(records), MAX_WAITING)]
-    taken = measure_us(lambda group: list(pipeline.update_all(group)), groups)
-    return taken / MAX_WAITING
+    records = [
+        replace(record, step_time_s=0.005, batch_size=8, memory_gib=1.0)
+        for record in synthetic_run(kind, steps)
+    ]
+    ordinary = [step for step in map(as_ordinary, records) if step is not None]
+    size = MAX_WAITING - 1
+    blocks = [ordinary[at : at + size] for at in range(0, len(ordinary), size)]
+    return measure_us(lambda block: list(pipeline.update_ordinary(block)), blocks) / size
 
 
 def main() -> None:
@@ -59,7 +65,8 @@ def main() -> None:
     print(f"{'ladder':20s} {measure_us(lambda r: ladder.decide(r, (), risk), records):6.2f} us")
     pipeline = Pipeline(RunSettings(), default_policy())
     print(f"{'whole pipeline':20s} {measure_us(pipeline.update, records):6.2f} us")
-    print(f"{'together, calm':20s} {measure_together_us():6.2f} us a step")
+    for kind in ("healthy", "heavy_tailed"):
+        print(f"{'together, ' + kind:22s} {measure_together_us(kind):6.2f} us a step")
 
 
 if __name__ == "__main__":

@@ -99,14 +99,14 @@ class SlowDivergenceDetector(Detector):
     def _look(self, record: StepRecord) -> Alert | None:
         # The mean, because the median of a loss with two modes leaps between them.
         level = self._window.mean
-        error = self._window.std / math.sqrt(self.block)
+        error = self._window.std / math.sqrt(self.block)  # of the mean
         rise = math.log1p(self.min_rise)
         if self._negative:
             rise = self.min_rise * abs(self._best) if math.isfinite(self._best) else 0.0
         width = max(rise, self.errors * error)
         was_above = self.score >= 1.0
         blocks_apart = max(1, self.block // self.every)
-        self._looks = [*self._looks[-blocks_apart:], self._half_rise()]
+        self._looks = [*self._looks[-blocks_apart:], self._half_rise(2.0 * error)]
         excess = level - self._best
         self.score = max(0.0, excess / width) if math.isfinite(excess) and width > 0 else 0.0
         settles = self._is_falling() if was_above else not self._is_rising()
@@ -122,12 +122,11 @@ class SlowDivergenceDetector(Detector):
             return None
         return self._report(record, level, width)
 
-    def _half_rise(self) -> float:
+    def _half_rise(self, error: float) -> float:
         """By how many standard errors the second half of the block lies above the first."""
         values = self._window.values()
         half = len(values) // 2
         rise = (sum(values[half:]) - sum(values[:half])) / half
-        error = 2.0 * self._window.std / math.sqrt(self.block)
         return rise / error if error > 0 else 0.0
 
     def _is_rising(self) -> bool:
