@@ -1,6 +1,6 @@
 """What supervision costs a step: the same script plain and supervised, turn about, in one sitting.
 
-    python -m benchmarks.overhead [--rounds 3] [--ms 2 5 50] [--json FILE]
+    python -m benchmarks.overhead [--rounds 3] [--ms 2 5 50] [--bare] [--json FILE]
 
 A round starts the script plain and supervised. They take turns of 64 steps, while the others wait,
 and each pair of turns gives a ratio of mean steps: turns so short see the same machine, however its
@@ -185,13 +185,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--ms", type=float, nargs="+", choices=list(TURNS), default=list(TURNS))
+    parser.add_argument(
+        "--bare", action="store_true", help="nothing but plain and supervised at 5 ms, too"
+    )
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     rows = {}
     print("step                   plain ms      other  mean step (quartiles)      typical step")
     with tempfile.TemporaryDirectory() as folder:
         for target in options.ms:
-            others = {f"{target:g} ms": SUPERVISED} | (AT_5_MS if target == 5.0 else {})
+            more = AT_5_MS if target == 5.0 and not options.bare else {}
+            others = {f"{target:g} ms": SUPERVISED} | more
             workload = Workload(target, batch_for(target, Path(folder)))
             found = compare(workload, options.rounds, Path(folder), others)
             for name, row in found.items():
