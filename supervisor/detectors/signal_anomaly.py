@@ -5,17 +5,14 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from supervisor.calm_steps import CalmSteps
 from supervisor.detectors.base import Detector
-from supervisor.detectors.statistics.robust_window import NORMAL_MAD, Line, RobustWindow
+from supervisor.detectors.statistics.robust_window import NORMAL_MAD, SURELY, Line, RobustWindow
 from supervisor.records import Alert, Cause, Severity, StepRecord
 
 MAX_SCORE = 1e6
-
-SURELY = 1.0 - 1e-9
-"""Keeps a rounding error from making a step usual that is not."""
 
 
 class SignalAnomalyDetector(Detector):
@@ -91,9 +88,17 @@ class SignalAnomalyDetector(Detector):
         self._take_in(value)
         return alert or jump
 
-    @abstractmethod
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "signal" in cls.__dict__ and not {"columns", "take_calm"} & cls.__dict__.keys():
+            cls.take_calm = Detector.take_calm  # type: ignore[method-assign]
+
     def columns(self, steps: CalmSteps) -> tuple[Sequence[float], Sequence[float]]:
-        """The signal of each step, which is positive, and its logarithms."""
+        """The signal of each step, which is positive, and its logarithms.
+
+        Needed by `take_calm` alone, which a subclass without this one has not.
+        """
+        raise NotImplementedError
 
     def take_calm(self, steps: CalmSteps, start: int) -> int:
         band = self._band

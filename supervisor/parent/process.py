@@ -66,7 +66,9 @@ class WorkerProcess:
     def wait(self, timeout_s: float) -> bool:
         """Returns whether it has ended, after at most `timeout_s`."""
         if self._end_fd >= 0 and self._popen.returncode is None:
-            select.select((self._end_fd,), (), (), timeout_s)
+            waiting = select.poll()  # `select.select` knows no descriptors above 1,023
+            waiting.register(self._end_fd, select.POLLIN)
+            waiting.poll(1000.0 * timeout_s)
             self._popen.poll()
         else:
             with contextlib.suppress(subprocess.TimeoutExpired):

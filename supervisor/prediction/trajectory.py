@@ -9,7 +9,7 @@ from typing import Any
 
 from supervisor.calm_steps import TINY
 from supervisor.detectors.statistics.reference import Reference
-from supervisor.detectors.statistics.robust_window import NORMAL_MAD, Line, RobustWindow
+from supervisor.detectors.statistics.robust_window import NORMAL_MAD, SURELY, Line, RobustWindow
 
 MIN_WINDOW = 10
 """Values that must be known before one can be judged."""
@@ -27,8 +27,8 @@ ALONE = 10
 """Steps without another alarm after which a spike was an isolated one."""
 
 
-USUAL = Line(SMALL_RISE, 3.0 * NORMAL_MAD * (1.0 - 1e-9))
-"""No rule of the predictor looks at less than three scales; the last factor is for rounding."""
+USUAL = Line(SMALL_RISE, SURELY * 3.0 * NORMAL_MAD)
+"""No rule of the predictor looks at less than three scales."""
 
 
 class Trajectory:

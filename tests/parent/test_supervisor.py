@@ -31,6 +31,19 @@ def test_a_completed_training_ends_with_0_after_one_attempt(supervise: Callable[
     assert json.loads((ran.run_dir / "run.json").read_text())["state"] == "completed"
 
 
+def test_a_system_without_process_descriptors_is_asked_again_and_again(
+    supervise: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbidden(pid: int, flags: int = 0) -> int:
+        raise PermissionError(1, "not permitted")
+
+    monkeypatch.setattr(os, "pidfd_open", forbidden, raising=False)
+
+    ran = supervise({"1": [["steps", 0, 9], COMPLETED]})
+
+    assert (ran.result.exit_code, ran.result.state) == (0, "completed")
+
+
 def test_a_killed_worker_goes_on_from_the_newest_checkpoint(supervise: Callable[..., Ran]) -> None:
     ran = supervise(
         {

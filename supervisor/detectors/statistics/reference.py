@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from supervisor.detectors.statistics.robust_window import NORMAL_MAD, Line, RobustWindow
+from supervisor.detectors.statistics.robust_window import NORMAL_MAD, SURELY, Line, RobustWindow
 
 NORMAL_Q90 = 1.2816
 """The 90th percentile of a standard normal distribution; noise upwards is what matters."""
@@ -119,7 +119,7 @@ class Reference:
         if self._rejected or not is_grown or len(self._pending) != self.lag:
             return 0, []
         arriving = [*self._pending, *values]
-        entry = Line(self.reject_z * self.floor, self.reject_z * NORMAL_MAD)
+        entry = Line(self.reject_z * self.floor, SURELY * self.reject_z * NORMAL_MAD)
         return window.count_usual(values, arriving[: len(values)], line=line, entry=entry)
 
     def take_usual(self, values: Sequence[float], ordered: list[float] | None) -> None:

@@ -11,6 +11,9 @@ from typing import Any, NamedTuple
 NORMAL_MAD = 1.4826
 """Ratio of the standard deviation to the median absolute deviation of a normal distribution."""
 
+SURELY = 1.0 - 1e-9
+"""Keeps a rounding error from making a value usual that is not (`Line`)."""
+
 RESORT = 8
 """Of the window's size: a window that was not asked for so many values is no longer kept sorted,
 since to sort it anew costs less than to keep the order all the time."""
