@@ -24,6 +24,7 @@ from supervisor.storage.checkpoints import Checkpoint
 from supervisor.storage.exit_notes import ExitNote, load_exit_note
 from supervisor.storage.flight_reader import read_steps
 from supervisor.storage.journal import read_events
+from supervisor.storage.lease import living_holder
 from supervisor.storage.orders import save_order
 from supervisor.storage.private_files import write_json
 from supervisor.storage.run_state import RunState, has_live_parent, load_run_state
@@ -195,6 +196,11 @@ def replay_studio(rundir: RunDirectory) -> Iterator[ReplayStudio]:
     if has_live_parent(state):
         raise RunDirectoryError(
             f"{rundir.root}: process {state.pid} is supervising this run: wait for its end"
+        )
+    holder = living_holder(rundir)
+    if holder is not None:
+        raise RunDirectoryError(
+            f"{rundir.root}: {holder} is supervising this run: wait for its end"
         )
     if state.kind != "module" and not (Path(state.cwd) / state.script).is_file():
         raise SupervisorError(

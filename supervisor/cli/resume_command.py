@@ -29,6 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the checkpoint to start from (default: by how the run ended)",
     )
     add_set_option(parser)
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="although a supervisor on another host seems to be alive: you know that it is gone",
+    )
     parser.add_argument("--quiet", action="store_true", help="nothing but the script's own output")
 
 
@@ -83,6 +88,7 @@ def _spec(args: argparse.Namespace, rundir: RunDirectory, state: RunState) -> La
         quiet=args.quiet,
         resume=True,
         resume_from=args.resume_from,
+        force=args.force,
         command=state.command,
     )
 

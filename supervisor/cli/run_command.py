@@ -91,10 +91,10 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def _run_dir(wanted: Path | None, script: ScriptTarget) -> Path:
-    """Returns a folder that holds nothing yet; creates none."""
+    """Returns a folder that holds nothing yet; one without a given name is made, for this run."""
     if wanted is None:
         name = f"{script.stem}-{time.strftime('%Y%m%d-%H%M%S')}"
-        return next(path for path in _numbered(Path("runs") / name) if not path.exists())
+        return _make_first_free(Path("runs") / name)
     if (wanted / "run.json").exists():
         raise UsageError(
             f"{wanted}: holds another run: give a new --run-dir, or continue that run with "
@@ -107,5 +107,23 @@ def _run_dir(wanted: Path | None, script: ScriptTarget) -> Path:
     return wanted
 
 
-def _numbered(path: Path) -> Sequence[Path]:
-    return [path, *(path.with_name(f"{path.name}-{number}") for number in range(2, 1000))]
+def _make_first_free(path: Path) -> Path:
+    """Makes the folder, or one of the same name and a counter: two launches never share one."""
+    try:
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        number, free = 1, path
+        while not _made(free):
+            number += 1
+            free = path.with_name(f"{path.name}-{number}")
+        return free
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}: give a --run-dir that can be made") from error
+
+
+def _made(path: Path) -> bool:
+    """Makes the folder; False if the name is taken, were it by a launch of this very moment."""
+    try:
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        return False
+    return True

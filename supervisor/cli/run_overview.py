@@ -9,6 +9,7 @@ from pathlib import Path
 
 from supervisor.errors import RunDirectoryError
 from supervisor.storage.flight_reader import FlightReader
+from supervisor.storage.lease import living_holder
 from supervisor.storage.run_state import RunState, has_live_parent, load_run_state
 from supervisor.storage.rundir import RunDirectory
 
@@ -19,8 +20,8 @@ class RunOverview:
 
     Attributes:
         name: of its folder.
-        state: as in run.json; ``died`` when that says running but its supervisor is gone from this
-            host, ``unreadable`` when it is damaged.
+        state: as in run.json; ``died`` when that says running but its supervisor is gone,
+            ``unreadable`` when it is damaged.
         script: path, or name of a module.
         started: ISO 8601, UTC.
         attempts: how many were begun.
@@ -55,7 +56,7 @@ def overview(path: Path) -> RunOverview:
     return RunOverview(
         name=path.name,
         path=str(path),
-        state="died" if has_died(run) else run.state,
+        state="died" if has_died(rundir, run) else run.state,
         script=run.script,
         started=run.started_at,
         attempts=run.attempts,
@@ -63,7 +64,13 @@ def overview(path: Path) -> RunOverview:
     )
 
 
-def has_died(run: RunState) -> bool:
-    """Whether the run's supervisor is gone without having said so; unknown on other hosts."""
-    here = run.host == socket.gethostname()
-    return run.state == "running" and here and not has_live_parent(run)
+def has_died(rundir: RunDirectory, run: RunState) -> bool:
+    """Whether the run's supervisor is gone without having said so.
+
+    On another host only a lease that is no longer renewed shows it.
+    """
+    if run.state != "running" or has_live_parent(run):
+        return False
+    if run.host == socket.gethostname():
+        return living_holder(rundir) is None
+    return rundir.lease.exists() and living_holder(rundir) is None

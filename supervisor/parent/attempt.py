@@ -20,8 +20,10 @@ from supervisor.parent.process import DEFAULT_COMMAND, WorkerProcess
 from supervisor.parent.replica import Replica
 from supervisor.parent.signals import SignalInbox
 from supervisor.parent.signs_of_life import LifeCounter, StepFeed, alive_path
+from supervisor.parent.taken_over import check_lease
 from supervisor.parent.watchdog import Watchdog
 from supervisor.storage.exit_notes import load_exit_note
+from supervisor.storage.lease import Lease
 from supervisor.storage.rundir import RunDirectory
 
 POLL_S = 0.2
@@ -38,6 +40,7 @@ class Surroundings:
     inbox: SignalInbox
     replica: Replica
     pictures: LivePictures
+    lease: Lease
     starts: KnownStarts = field(default_factory=KnownStarts)
     worker_command: Sequence[str] = DEFAULT_COMMAND
     poll_s: float = POLL_S
@@ -65,6 +68,7 @@ class Attempt:
 
         Raises:
             OSError: the worker could not be started.
+            RunTakenOver: another host has the run now; the worker was killed.
         """
         s = self._s
         log = s.rundir.log(self._number, 0)
@@ -82,8 +86,11 @@ class Attempt:
         )
         try:
             while not process.wait(s.poll_s):
+                check_lease(s.lease)
                 self._look(process, watchdog, output)
         finally:
+            if s.lease.taken_by is not None:
+                s.chronicle.fall_silent()
             left = process.end()
             watchdog.saw_steps(self._guarded("steps", self._take_steps) or 0, time.monotonic())
             self._guarded("journal", s.chronicle.merge)

@@ -12,12 +12,13 @@ from supervisor.parent.exits import signal_name
 from supervisor.parent.hang import HangEvidence
 from supervisor.parent.history import first_made
 from supervisor.parent.launch import LaunchSpec
-from supervisor.parent.outcome import Outcome, RunResult
+from supervisor.parent.outcome import EXIT_INTERRUPTED, Outcome, RunResult
 from supervisor.parent.report_process import write_report_apart
 from supervisor.parent.restart_receipt import RestartReceipt
 from supervisor.parent.restarts import Verdict
 from supervisor.parent.run_file import RunFile
 from supervisor.parent.summary import Teller, closing_lines, describe_exit, describe_next
+from supervisor.parent.taken_over import RunTakenOver
 from supervisor.records import CrashRisk, WorkerExit, WorkerOrder
 from supervisor.storage.case_filing import file_cases
 from supervisor.storage.case_keeping import keep_memory
@@ -180,6 +181,21 @@ class Chronicle:
         self._journal.write("warning", message=message)
         if aloud:
             self._teller.say(f"warning: {message}")
+
+    def fall_silent(self) -> None:
+        """From now on nothing is written to the run directory: it is another supervisor's."""
+        self._journal.abandon()
+
+    def leave(self, taken: RunTakenOver) -> RunResult:
+        """The run goes on under another supervisor: says so at the terminal alone."""
+        self.fall_silent()
+        self._teller.say(str(taken))
+        return RunResult(
+            exit_code=EXIT_INTERRUPTED,
+            state="interrupted",
+            run_dir=self._rundir.root,
+            summary=(str(taken),),
+        )
 
     def finish(
         self, outcome: Outcome, last_exit: WorkerExit | None, is_forced: Callable[[], bool]

@@ -23,6 +23,7 @@ class LaunchSpec:
         quiet: print nothing of our own.
         resume: go on with the run that lies in `run_dir`; without it that must not hold a run.
         resume_from: ``last-stable``, ``latest`` or a step; implies `resume`. None: by how it ended.
+        force: take the run over although a supervisor on another host seems to be alive.
         command: what the user typed, for ``run.json``.
     """
 
@@ -37,6 +38,7 @@ class LaunchSpec:
     quiet: bool = False
     resume: bool = False
     resume_from: str | None = None
+    force: bool = False
     command: tuple[str, ...] = ()
 
     @property

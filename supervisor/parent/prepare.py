@@ -11,6 +11,7 @@ from supervisor.errors import RunDirectoryError, UsageError
 from supervisor.parent.launch import LaunchSpec
 from supervisor.records import ExitCause
 from supervisor.storage.journal import read_events
+from supervisor.storage.lease import Lease, take_lease
 from supervisor.storage.run_state import has_live_parent, load_run_state
 from supervisor.storage.rundir import RunDirectory
 
@@ -24,12 +25,14 @@ class Preparation:
 
     Attributes:
         rundir: the directory.
+        lease: the right to write in it; whoever called `prepare` starts and releases it.
         attempt: number of the first attempt to be made.
         was_numerical: the run that is continued ended in numerical trouble.
         onset_step: where that trouble began, if known.
     """
 
     rundir: RunDirectory
+    lease: Lease
     attempt: int = 1
     was_numerical: bool = False
     onset_step: int | None = None
@@ -41,35 +44,58 @@ def prepare(spec: LaunchSpec) -> Preparation:
     Raises:
         UsageError: the script is missing, the directory holds another run or none to continue, or
             it cannot be written.
+        RunDirectoryError: another process supervises the run in it.
     """
     _check_target(spec)
     rundir = RunDirectory(spec.run_dir)
-    if rundir.run_json.exists() and not spec.is_resume:
-        raise UsageError(
-            f"{spec.run_dir}: holds another run: give a new --run-dir, or continue that run with "
-            f"`supervisor resume {spec.run_dir}`"
-        )
-    if spec.is_resume:
-        _check_resumable(rundir)
+    _check_run(spec, rundir)
     try:
         rundir.make(rundir.root)
-        for name in _FOLDERS:
-            rundir.make(rundir.root / name)
-        save_resolved(spec.settings, rundir.config_yaml)
-        save_resolved(spec.policy, rundir.policy_yaml)
+        lease = take_lease(rundir, force=spec.force)
     except OSError as error:
-        raise UsageError(
-            f"{spec.run_dir}: {error.strerror or error}: give a --run-dir that can be written"
-        ) from error
+        raise _not_writable(spec, error) from error
+    try:
+        return _prepare_held(spec, rundir, lease)
+    except OSError as error:
+        lease.release()
+        raise _not_writable(spec, error) from error
+    except BaseException:
+        lease.release()
+        raise
+
+
+def _prepare_held(spec: LaunchSpec, rundir: RunDirectory, lease: Lease) -> Preparation:
+    _check_run(spec, rundir)  # again: another process may have had the directory meanwhile
+    for name in _FOLDERS:
+        rundir.make(rundir.root / name)
+    save_resolved(spec.settings, rundir.config_yaml)
+    save_resolved(spec.policy, rundir.policy_yaml)
     if not spec.is_resume:
-        return Preparation(rundir=rundir)
+        return Preparation(rundir=rundir, lease=lease)
     last = _last_exit(rundir)
     return Preparation(
         rundir=rundir,
+        lease=lease,
         attempt=_last_attempt(rundir) + 1,
         was_numerical=last.get("cause") == ExitCause.NONFINITE.value or last.get("risky") is True,
         onset_step=_onset(last),
     )
+
+
+def _not_writable(spec: LaunchSpec, error: OSError) -> UsageError:
+    return UsageError(
+        f"{spec.run_dir}: {error.strerror or error}: give a --run-dir that can be written"
+    )
+
+
+def _check_run(spec: LaunchSpec, rundir: RunDirectory) -> None:
+    if spec.is_resume:
+        _check_resumable(rundir)
+    elif rundir.run_json.exists():
+        raise UsageError(
+            f"{spec.run_dir}: holds another run: give a new --run-dir, or continue that run with "
+            f"`supervisor resume {spec.run_dir}`"
+        )
 
 
 def _check_target(spec: LaunchSpec) -> None:

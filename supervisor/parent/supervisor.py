@@ -21,6 +21,7 @@ from supervisor.parent.replica import Replica
 from supervisor.parent.restarts import RestartPolicy, Verdict
 from supervisor.parent.signals import SignalInbox
 from supervisor.parent.starting_point import StartingPoint
+from supervisor.parent.taken_over import RunTakenOver, check_lease
 from supervisor.records import ExitCause, WorkerExit, WorkerOrder
 from supervisor.storage.checkpoints import CheckpointRing
 from supervisor.storage.journal import JournalMerger
@@ -54,9 +55,10 @@ class Supervisor:
 
         Raises:
             UsageError: nothing was started, because it cannot be as asked.
+            RunDirectoryError: nothing was started, because another process supervises the run.
         """
         prepared = prepare(self._spec)
-        with JournalMerger(prepared.rundir) as journal, self._inbox.installed():
+        with prepared.lease, JournalMerger(prepared.rundir) as journal, self._inbox.installed():
             run = _Run(self._spec, prepared, journal, self._inbox)
             run.surroundings = Surroundings(
                 spec=self._spec,
@@ -65,10 +67,14 @@ class Supervisor:
                 inbox=self._inbox,
                 replica=run.replica,
                 pictures=run.pictures,
+                lease=prepared.lease,
                 worker_command=self._worker_command,
                 poll_s=self._poll_s,
             )
-            return run.to_its_end(self._backoff)
+            try:
+                return run.to_its_end(self._backoff)
+            except RunTakenOver as taken:
+                return run.chronicle.leave(taken)
 
 
 class _Run:
@@ -107,12 +113,15 @@ class _Run:
         except (SupervisorError, OSError) as error:
             outcome = outcomes.gave_up(str(error))
         self.pictures.end()
+        check_lease(self._prepared.lease)
         return self.chronicle.finish(outcome, self._last_exit, lambda: self._inbox.is_forced)
 
     def _attempts(self, order: WorkerOrder, restarts: RestartPolicy) -> Outcome:
         """The loop: launch, watch, classify, then again or not."""
         while True:
+            check_lease(self._prepared.lease)
             worker_exit = self._attempt(order)
+            check_lease(self._prepared.lease)
             if not worker_exit.retry or self._inbox.asked_by is not None:
                 return self._outcome(worker_exit)
             verdict = restarts.decide(worker_exit, risky=self.replica.is_risky)

@@ -39,6 +39,7 @@ class JournalMerger:
         self._rundir = rundir
         self._clock = clock
         self._mutex = threading.RLock()
+        self._abandoned = False
         self._fd = -1
         self._offsets: dict[Path, int] = {}
         self._copied: Counter[bytes] = Counter()
@@ -61,6 +62,12 @@ class JournalMerger:
         """Copies the complete new lines of all ranks, by time; returns them as events."""
         with self._mutex:
             return self._merge() if self._has_lock() else []
+
+    def abandon(self) -> None:
+        """Never writes again: the file is another supervisor's now."""
+        with self._mutex:
+            self._abandoned = True
+            self.close()
 
     def close(self) -> None:
         """Gives the lock back; a later call takes it again."""
@@ -93,6 +100,8 @@ class JournalMerger:
     def _has_lock(self) -> bool:
         if self._fd >= 0:
             return True
+        if self._abandoned:
+            return False
         path = self._rundir.journal
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

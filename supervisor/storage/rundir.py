@@ -20,6 +20,15 @@ class RunDirectory:
         return self.root / "run.json"
 
     @property
+    def lease(self) -> Path:
+        """Who supervises the run now; renewed by the parent."""
+        return self.root / "lease.json"
+
+    @property
+    def lease_lock(self) -> Path:
+        return self.root / "lease.lock"
+
+    @property
     def policy_yaml(self) -> Path:
         return self.root / "policy.yaml"
 

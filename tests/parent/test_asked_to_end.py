@@ -145,3 +145,24 @@ def test_descendants_of_an_interrupted_worker_are_ended(
 
     assert run.wait() == 75
     assert has_ended(pid)
+
+
+def test_a_run_that_another_host_took_over_is_left_without_another_word(
+    driven: list[Driven], tmp_path: Path
+) -> None:
+    run = Driven(tmp_path, {"1": [["child"], ["save_on_sigterm"]]})
+    driven.append(run)
+    run.wait_until_ready()
+    pid = int((run.run_dir / "child.pid").read_text())
+    lease = run.run_dir / "lease.json"
+    mine = json.loads(lease.read_text())
+    theirs = json.dumps(mine | {"host": "node7", "boot_id": "another", "token": "theirs"})
+    before = {name: (run.run_dir / name).read_bytes() for name in ("events.jsonl", "run.json")}
+
+    lease.write_text(theirs)
+
+    assert run.wait() == 75
+    assert has_ended(pid)
+    assert lease.read_text() == theirs
+    assert before == {name: (run.run_dir / name).read_bytes() for name in before}
+    assert not (run.run_dir / "checkpoints").exists()

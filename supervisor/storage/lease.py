@@ -1,0 +1,212 @@
+"""Who supervises a run now: a lock for this machine, and a lease that is renewed for all others."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import threading
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from supervisor.errors import RunDirectoryError
+from supervisor.storage.lease_holder import (
+    Holder,
+    lives,
+    read_holder,
+    shares_processes,
+    this_process,
+)
+from supervisor.storage.private_files import open_private, write_private
+from supervisor.storage.rundir import RunDirectory
+
+RENEW_S = 5.0
+"""Often enough that a dozen renewals may fail before the lease is stale; costs two small files."""
+STALE_S = 90.0
+"""The 60 s for which a network disk may show old attributes (NFS, acregmax), and 30 s for a host
+that swaps or a server that stalls."""
+
+
+class Lease:
+    """The right to supervise a run, from `take_lease` to `release`; a thread renews it.
+
+    On one machine a file lock decides, which the kernel gives back however its holder ends. Between
+    machines such locks may not work, so there the lease decides: a file whose time is renewed. Both
+    times that are compared are the disk's own, so the clocks of the hosts do not matter.
+    """
+
+    def __init__(self, rundir: RunDirectory, holder: Holder, lock_fd: int) -> None:
+        self._path = rundir.lease
+        self._holder = holder
+        self._lock_fd = lock_fd
+        self._released = threading.Event()
+        self._taken_by: Holder | None = None
+        self._thread = threading.Thread(target=self._renew_often, name="lease", daemon=True)
+
+    @property
+    def taken_by(self) -> Holder | None:
+        """Who has taken the run over with ``--force``; None while it is ours."""
+        return self._taken_by
+
+    def start(self) -> None:
+        """Begins to renew."""
+        self._thread.start()
+
+    def release(self) -> None:
+        """Gives the run free, unless somebody else has it now."""
+        self._released.set()
+        if self._thread.ident is not None:
+            self._thread.join(RENEW_S)
+        if self._taken_by is None:
+            with contextlib.suppress(OSError):
+                if _is_same(read_holder(self._path), self._holder):
+                    self._path.unlink()
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
+    def __enter__(self) -> Lease:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def renew(self) -> None:
+        """Renews the lease, or notes that another has it; a disk that refuses costs one renewal."""
+        found = read_holder(self._path)
+        if found is not None and not _is_same(found, self._holder):
+            self._taken_by = found
+            return
+        with contextlib.suppress(OSError):
+            _write(self._path, self._holder)
+
+    def _renew_often(self) -> None:
+        while self._taken_by is None and not self._released.wait(RENEW_S):
+            self.renew()
+
+
+def take_lease(rundir: RunDirectory, *, force: bool = False) -> Lease:
+    """Makes this process the supervisor of a run whose folder is there; the caller releases it.
+
+    Args:
+        rundir: the run.
+        force: a person knows that the holder on another machine is gone. A process that lives on
+            this machine is refused all the same: there is nothing to know better.
+
+    Raises:
+        RunDirectoryError: somebody else supervises it.
+        OSError: the folder cannot be written.
+    """
+    lock_fd, locked = _lock(rundir.lease_lock)
+    try:
+        _check_free(rundir, locked=locked, force=force)
+        mine = this_process()
+        _write(rundir.lease, mine, exclusive=not os.path.lexists(rundir.lease))
+        found = read_holder(rundir.lease)
+        if found is not None and not _is_same(found, mine):  # two at once: the later has it
+            raise RunDirectoryError(_refusal(rundir, found, age_s=None))
+    except BaseException:
+        os.close(lock_fd)
+        raise
+    return Lease(rundir, mine, lock_fd)
+
+
+def living_holder(rundir: RunDirectory) -> Holder | None:
+    """Returns who supervises the run now as far as can be seen; for commands that only look."""
+    holder = read_holder(rundir.lease)
+    if holder is None:
+        return None
+    if shares_processes(holder):
+        return holder if lives(holder) else None
+    age_s = _age_s(rundir)
+    return holder if age_s is not None and age_s < STALE_S else None
+
+
+def _lock(path: Path) -> tuple[int, bool | None]:
+    """Returns a descriptor, and whether it has the lock; None on a disk that has no locks."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return fd, False
+    except OSError:
+        return fd, None
+    return fd, True
+
+
+def _check_free(rundir: RunDirectory, *, locked: bool | None, force: bool) -> None:
+    """Raises RunDirectoryError while somebody else supervises the run."""
+    holder = read_holder(rundir.lease)
+    if holder is None:
+        if locked is False:
+            raise RunDirectoryError(_refusal(rundir, None, age_s=None))
+        return
+    if locked is False and holder.is_on_this_machine:
+        raise RunDirectoryError(_refusal(rundir, holder, age_s=None))
+    if force or (locked and holder.is_on_this_machine):
+        return
+    if shares_processes(holder) and not lives(holder):
+        return
+    age_s = _age_s(rundir)
+    if locked is False or (age_s is not None and age_s < STALE_S):
+        raise RunDirectoryError(_refusal(rundir, holder, age_s=age_s or 0.0))
+
+
+def _age_s(rundir: RunDirectory) -> float | None:
+    """Returns for how long the lease was not renewed, both times by the disk's clock.
+
+    A file that is made now also has a network disk look at the folder anew, so that the lease
+    that is found is the newest.
+    """
+    probe = rundir.lease.with_name(f".lease.{os.getpid()}.{threading.get_ident()}.now")
+    try:
+        with open_private(probe, "wb") as file:
+            now_s = os.fstat(file.fileno()).st_mtime
+    except OSError:
+        now_s = time.time()  # read-only for us: this host's clock has to do
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink()
+    try:
+        with open(rundir.lease, "rb") as file:
+            return max(0.0, now_s - os.fstat(file.fileno()).st_mtime)
+    except OSError:
+        return None
+
+
+def _refusal(rundir: RunDirectory, holder: Holder | None, *, age_s: float | None) -> str:
+    where = rundir.root
+    if holder is None:
+        return f"{where}: another process begins to supervise this run: give a new --run-dir"
+    if age_s is None:
+        return f"{where}: {holder} is supervising this run: end it first, or give a new --run-dir"
+    return (
+        f"{where}: {holder} is supervising this run, its lease was renewed {age_s:.0f} s ago: end "
+        f"it there, or wait until the lease is {STALE_S:.0f} s old; if you know that it is gone, "
+        "`supervisor resume --force`"
+    )
+
+
+def _write(path: Path, holder: Holder, *, exclusive: bool = False) -> None:
+    text = json.dumps(asdict(holder)) + "\n"
+    if not exclusive:
+        write_private(path, text)
+        return
+    # Whole and only once: a link is refused where the name is taken, on network disks too.
+    staged = path.with_name(f".lease.{holder.token}")
+    write_private(staged, text)
+    try:
+        os.link(staged, path)
+    except FileExistsError:
+        return  # somebody was quicker: the caller reads who
+    except OSError:  # a disk without links
+        write_private(path, text)
+    finally:
+        staged.unlink(missing_ok=True)
+
+
+def _is_same(one: Holder | None, other: Holder) -> bool:
+    return one is not None and one.token == other.token
