@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from benchmarks.sick_trainings.sick_code import SICK_CODE
 from benchmarks.sick_trainings.sick_data import SICK_DATA
+from benchmarks.sick_trainings.sick_doses import SICK_DOSES
 from benchmarks.sick_trainings.sick_learning_rate import SICK_LEARNING_RATE
 from benchmarks.sick_trainings.sick_machine import SICK_MACHINE
 from benchmarks.sick_trainings.sick_precision import SICK_PRECISION
@@ -21,4 +22,5 @@ SICK_TRAININGS = (
     *SICK_STATE,
     *SICK_CODE,
     *SICK_MACHINE,
+    *SICK_DOSES,
 )

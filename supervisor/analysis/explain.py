@@ -15,6 +15,7 @@ import numpy as np
 
 from supervisor.analysis.explain_changes import changes_to_try
 from supervisor.analysis.explain_criterion import Criterion, criterion_of
+from supervisor.analysis.explain_doses import next_dose
 from supervisor.analysis.explain_finding import (
     LOSS,
     NOTHING,
@@ -35,7 +36,6 @@ from supervisor.analysis.explain_rules import (
     BEFORE_ONSET,
     CHANGES,
     FP32,
-    IMMEDIATE_STEPS,
     TOO_NARROW,
     UNCHANGED,
     Diagnosis,
@@ -44,10 +44,10 @@ from supervisor.analysis.explain_rules import (
     effect_of,
     is_settled,
 )
+from supervisor.analysis.explain_start import first_difference, start_before
 from supervisor.analysis.explain_words import explanation_of
 from supervisor.analysis.explanation import Explanation, ReplayOutcome
 from supervisor.errors import SupervisorError
-from supervisor.storage.checkpoints import Checkpoint, CheckpointRing
 from supervisor.storage.flight_reader import FlightReader, read_steps
 from supervisor.storage.private_files import write_json
 from supervisor.storage.rundir import RunDirectory
@@ -55,6 +55,8 @@ from supervisor.storage.rundir import RunDirectory
 BUDGET_S = 900.0
 MIN_REPLAY_S = 5.0
 BEYOND_ONSET = 20
+NOT_THERE = -1
+"""A replay that ended before it could show anything."""
 
 
 def explain(
@@ -165,29 +167,45 @@ class _Case:
         make_all: bool,
     ) -> dict[str, Effect]:
         effects: dict[str, Effect] = {}
-        raised = _exception_type(unchanged)
-        for change in changes_to_try(self._recorded, self._trouble.onset_step, crash):
+        tried: set[str] = set()
+
+        def make(change: Change) -> None:
+            tried.add(change.name)
+            if remaining_s(self._deadline) < MIN_REPLAY_S:
+                self._say(f"{change.name}: left out, the time is up")
+                return
+            at = self._crash_under(change, unchanged, criterion)
+            if at != NOT_THERE:
+                outcomes.append(_outcome(change.name, at, self._say))
+                effects[change.name] = effect_of(change.name, at, crash, len(change.skip_steps))
+
+        onset = self._trouble.onset_step
+        for change in changes_to_try(self._recorded, onset, crash):
             if change.name not in names:
                 continue
             if not make_all and is_settled(effects):
                 self._say(f"{change.name}: left out, the answer is settled (--all makes it)")
                 continue
-            if remaining_s(self._deadline) < MIN_REPLAY_S:
-                self._say(f"{change.name}: left out, the time is up")
-                continue
-            replay = self._replay(change)
-            if _exception_type(replay) not in ("", raised) and not self._reached(replay):
-                self._say(f"{change.name}: the script does not run so ({_exception_type(replay)})")
-                continue
-            at = criterion.crash_step(replay, change.skip_steps)
-            if at is None and not self._reached(replay):
-                self._say(f"{change.name}: it did not get there")
-                continue
-            if change.name == FP32:
-                self._fp32 = replay
-            outcomes.append(_outcome(change.name, at, self._say))
-            effects[change.name] = effect_of(change.name, at, crash, len(change.skip_steps))
+            make(change)
+        first = self._first_step
+        while dose := next_dose(effects, tried, onset=onset, first_step=first, crash=crash):
+            make(dose)
         return effects
+
+    def _crash_under(self, change: Change, unchanged: Replay, criterion: Criterion) -> int | None:
+        """The step of the crash under a change, None without one; `NOT_THERE` if it tells none."""
+        replay = self._replay(change)
+        raised = _exception_type(replay)
+        if raised not in ("", _exception_type(unchanged)) and not self._reached(replay):
+            self._say(f"{change.name}: the script does not run so ({raised})")
+            return NOT_THERE
+        at = criterion.crash_step(replay, change.skip_steps)
+        if at is None and not self._reached(replay):
+            self._say(f"{change.name}: it did not get there")
+            return NOT_THERE
+        if change.name == FP32:
+            self._fp32 = replay
+        return at
 
     def _replay(self, change: Change) -> Replay:
         return self._studio.replay(
@@ -263,46 +281,6 @@ class _Case:
 
 _WHOLE = ("learning_rate", "optimizer_state", "weights")
 """Causes that lie in no single sample and no single module."""
-
-
-def start_before(
-    rundir: RunDirectory,
-    studio: ReplayStudio,
-    onset_step: int,
-    say: Callable[[str], None] = lambda _: None,
-) -> Checkpoint | None:
-    """Returns the newest stable checkpoint before a step, else the newest that verifies.
-
-    One that lies so close that its state may be sick already only counts without an older one.
-    `say` is told once of each damaged one that was passed over.
-    """
-    told: set[int] = set()
-
-    def reject(checkpoint: Checkpoint, why: str) -> None:
-        if checkpoint.step not in told:
-            told.add(checkpoint.step)
-            say(f"the checkpoint of step {checkpoint.step} is damaged and passed over ({why})")
-
-    ring = CheckpointRing(rundir.checkpoints, studio.settings.checkpoint, on_rejected=reject)
-    limit = max(1, onset_step - BEFORE_ONSET + 1)
-    for before in (limit - IMMEDIATE_STEPS, limit):
-        stable = ring.last_stable(before_step=before)
-        found = stable or ring.newest_verified(before_step=before)
-        if found is not None:
-            return found
-    return None
-
-
-def first_difference(recorded: np.ndarray, replayed: np.ndarray, until: int) -> int | None:
-    """Returns the first step before `until` whose loss is not the recorded one, to the bit."""
-    losses: dict[int, set[float]] = {}
-    for step, loss in zip(recorded["step"], recorded["loss"], strict=True):
-        losses.setdefault(int(step), set()).add(float(loss))
-    for step, loss in zip(replayed["step"], replayed["loss"], strict=True):
-        known = losses.get(int(step), set())
-        if step < until and np.isfinite(loss) and known and float(loss) not in known:
-            return int(step)
-    return None
 
 
 def _outcome(change: str, crash: int | None, say: Callable[[str], None]) -> ReplayOutcome:

@@ -126,7 +126,7 @@ class ReplayStudio:
                     checkpoint_step=None if start is None else start.step,
                     reason=f"controlled replay: {change.name}",
                     skip_steps=change.skip_steps,
-                    fp32=bool(change.experiment.get("fp32")) and start is not None,
+                    fp32=bool(change.experiment.get("fp32")),
                     experiment={"replay": True, **change.experiment},
                 ),
             )

@@ -12,13 +12,18 @@ WITHOUT_BATCH = "without the suspect batch"
 FP32 = "fp32"
 LR_HALF = "lr/2"
 LR_TENTH = "lr/10"
-LR_THOUSANDTH = "lr/1000"
+RATE_ZERO = "lr 0"
 LR_BEFORE = "lr of before its jump"
 FRESH_OPTIMIZER = "fresh optimizer state"
 CLIPPED = "gradient clipping"
 OTHER_SEED = "another seed"
 RESHUFFLED = "data reshuffled"
 OLD_WEIGHTS = "weights of the checkpoint"
+USUAL_WEIGHTS = "oversized weights at the usual scale"
+LATER_BATCHES = "a healthy batch from there on"
+
+LR_DIVIDED = {f"lr/{10**power}": 10.0**power for power in range(2, 10)}
+"""Smaller doses of the rate, replayed in turn until one cures; the last ends at any float's end."""
 
 CHANGES = (
     UNCHANGED,
@@ -30,7 +35,7 @@ CHANGES = (
     FP32,
     LR_HALF,
     OLD_WEIGHTS,
-    LR_THOUSANDTH,
+    RATE_ZERO,
     CLIPPED,
     OTHER_SEED,
 )
@@ -64,6 +69,8 @@ class Diagnosis:
     root_cause: str
     confidence: float
     because: str
+    advice: str = ""
+    """What to do, where it is not what one does of this cause in general."""
 
 
 TOO_NARROW = Diagnosis(
@@ -102,15 +109,17 @@ def diagnose(
 
     Args:
         effects: change → what it did, `UNCHANGED` left out; replays that were not made are missing.
+            A rate of 0 is no cure, only a control (see `next_dose`).
         steps_to_crash: from the start of the identical replay to its crash.
         from_checkpoint: the replays began from a state of the run, not from nothing.
         is_sudden: the crash came at once, not after a climb.
     """
+    effects = {name: effect for name, effect in effects.items() if name != RATE_ZERO}
     cured = {name for name, effect in effects.items() if effect is Effect.CURED}
     if len(effects) >= 5 and len(cured) >= 0.8 * len(effects):
         return _by_chance(cured)
     optimizer = functools.partial(_optimizer, is_sudden=is_sudden)
-    for rule in (_data, _precision, optimizer, _learning_rate, _weights):
+    for rule in (_data, _precision, optimizer, _learning_rate, _weights, _first_weights):
         found = rule(effects, cured)
         if found is not None:
             return found
@@ -145,6 +154,10 @@ def _data(effects: Mapping[str, Effect], cured: set[str]) -> Diagnosis | None:
             return Diagnosis(root_cause="data", confidence=0.95, because=text)
         text = "it is gone without the batch of that step, and nothing else cures it"
         return Diagnosis(root_cause="data", confidence=0.7 if order is None else 0.6, because=text)
+    if LATER_BATCHES in cured:
+        text = "it is gone with a healthy batch in place of all from there on, and nothing else"
+        text += " cures it"
+        return Diagnosis(root_cause="data", confidence=0.7, because=text)
     if moves and OLD_WEIGHTS not in cured and not _put_off(effects):
         text = "it comes at another step when the batches come in another order"
         return Diagnosis(root_cause="data", confidence=0.6, because=text)
@@ -188,8 +201,9 @@ def _learning_rate(effects: Mapping[str, Effect], cured: set[str]) -> Diagnosis 
         text = "it is gone with the learning rate from before its jump"
         return Diagnosis(root_cause="learning_rate", confidence=0.9, because=text)
     rates = cured & {LR_HALF, LR_TENTH}
-    if not rates and LR_THOUSANDTH in cured and OLD_WEIGHTS not in cured:
-        text = "it is gone at lr/1000, and no smaller change of the updates cures it"
+    dose = next((name for name in LR_DIVIDED if name in cured), None)
+    if not rates and dose is not None and OLD_WEIGHTS not in cured:
+        text = f"it is gone at {dose}, and at no higher rate"
         return Diagnosis(root_cause="learning_rate", confidence=0.7, because=text)
     if not rates and CLIPPED not in cured:
         if OLD_WEIGHTS in cured or not _put_off(effects):
@@ -219,6 +233,17 @@ def _weights(effects: Mapping[str, Effect], cured: set[str]) -> Diagnosis | None
         root_cause="weights",
         confidence=0.8 if WITHOUT_BATCH not in cured else 0.5,
         because="it is gone when the weights of the checkpoint are put back just before it",
+    )
+
+
+def _first_weights(effects: Mapping[str, Effect], cured: set[str]) -> Diagnosis | None:
+    if USUAL_WEIGHTS not in cured:
+        return None
+    return Diagnosis(
+        root_cause="weights",
+        confidence=0.7,
+        because="it is gone when weights that begin far too large begin at the usual scale",
+        advice="look at the initialisation of the weights",
     )
 
 

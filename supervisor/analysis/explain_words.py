@@ -38,7 +38,7 @@ def explanation_of(
         "unknown": f"The cause of the trouble at step {onset} is not known",
         "transient": f"The trouble at step {onset} was transient",
     }.get(diagnosis.root_cause, f"The trouble at step {onset} comes from the {cause}")
-    advice = ADVICE[diagnosis.root_cause]
+    advice = diagnosis.advice or ADVICE[diagnosis.root_cause]
     if diagnosis.root_cause == "model_code" and finding.fix:
         advice = finding.fix
     clauses = "; ".join(clause for clause in (finding.detail, advice) if clause)

@@ -12,7 +12,10 @@ import torch
 from supervisor.actions.controls import Controls
 from supervisor.training_state.registry import Registry
 from supervisor.worker.inspection import Inspection
-from supervisor.worker.patches_order import hand_out_in_other_order
+from supervisor.worker.patches_order import hand_out_in_other_order, keep_the_last_batch
+
+OVERSIZED = 3.0
+"""A matrix whose entries are so large on average: embeddings begin at 1, all others below."""
 
 
 class Experiment:
@@ -22,7 +25,9 @@ class Experiment:
     ``seed`` (of all generators) hold from the first boundary on; ``seed_at`` puts the seeding off
     to the boundary of a step, ``lr_from`` the factor. ``fresh_optimizer_at`` and
     ``old_weights_at`` list boundaries at which the optimizers forget everything, or the weights of
-    the first boundary come back.
+    the first boundary come back. ``usual_weights`` brings matrices that are far too large at the
+    first boundary back to the usual scale; ``repeat_batch_from`` hands out the batch of before in
+    place of every other from a boundary on.
     ``inspect`` lists steps that are looked at closely; ``captures`` maps such a step, as text, to
     the folder of its captured batch.
 
@@ -48,6 +53,7 @@ class Experiment:
         self._use_fp32 = use_fp32
         self._inspection = inspection
         self._began = False
+        self._repeat_batch: Callable[[], None] = lambda: None
         self._weights: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def at_boundary(self, step: int) -> None:
@@ -64,6 +70,8 @@ class Experiment:
         if step in wishes.get("fresh_optimizer_at", ()):
             for optimizer in self._registry.optimizers.values():
                 optimizer.state.clear()
+        if step == wishes.get("repeat_batch_from"):
+            self._repeat_batch()
         if "lr_factor" in wishes and step == wishes.get("lr_from"):
             self._lower_rate()
         if "seed" in wishes and step == wishes.get("seed_at"):
@@ -91,12 +99,25 @@ class Experiment:
             _seed(int(wishes["seed"]))
         if "reshuffle" in wishes:
             hand_out_in_other_order()
+        if "repeat_batch_from" in wishes:
+            self._repeat_batch = keep_the_last_batch()
+        if wishes.get("usual_weights"):
+            for model in self._registry.models.values():
+                _bring_to_usual_scale(model)
         if wishes.get("old_weights_at"):
             self._weights = [
                 (parameter, parameter.detach().clone())
                 for model in self._registry.models.values()
                 for parameter in model.parameters()
             ]
+
+
+def _bring_to_usual_scale(model: torch.nn.Module) -> None:
+    with torch.no_grad():
+        for matrix in (parameter for parameter in model.parameters() if parameter.dim() >= 2):
+            size = float(matrix.double().square().mean().sqrt())
+            if size > OVERSIZED:  # the usual scale keeps the variance from layer to layer
+                matrix.mul_(matrix[0].numel() ** -0.5 / size)
 
 
 def _seed(seed: int) -> None:

@@ -1,8 +1,10 @@
-"""Batches in another order, for replays that ask whether the data is to blame."""
+"""Batches in another order or one again, for replays that ask whether the data is to blame."""
 
 from __future__ import annotations
 
+import copy
 import functools
+from collections.abc import Callable
 from typing import Any
 
 from torch.utils.data import dataloader
@@ -38,3 +40,29 @@ def hand_out_in_other_order() -> None:
         return batches.pop(0)
 
     loader_iterator.__next__ = __next__  # type: ignore[method-assign]
+
+
+def keep_the_last_batch() -> Callable[[], None]:
+    """Keeps each loader's last batch; returns what makes loaders hand it out again for good.
+
+    Called once in a process that exists for one replay. As many batches are drawn as without it.
+    """
+    loader_iterator = dataloader._BaseDataLoaderIter
+    original = loader_iterator.__next__
+    kept: dict[int, Any] = {}
+    repeats = False
+
+    @functools.wraps(original)
+    def __next__(self: Any) -> Any:
+        batch = original(self)
+        loader = id(self._dataset)
+        if not repeats or loader not in kept:
+            kept[loader] = copy.deepcopy(batch)
+        return copy.deepcopy(kept[loader])
+
+    def repeat() -> None:
+        nonlocal repeats
+        repeats = True
+
+    loader_iterator.__next__ = __next__  # type: ignore[method-assign]
+    return repeat

@@ -28,12 +28,22 @@ _ADAM = "torch.optim.Adam(model.parameters(), lr=1e-2)"
 
 
 def sick_script(
-    *, data: str = "", before: str = "pass", term: str = "", shuffle: bool = False
+    *,
+    data: str = "",
+    before: str = "pass",
+    term: str = "",
+    shuffle: bool = False,
+    optimizer: str = _ADAM,
 ) -> str:
     """Returns a training of 100 steps; see `_TRAINING` for what the arguments are put into."""
-    return _TRAINING.format(data=data, optimizer=_ADAM, shuffle=shuffle, before=before, term=term)
+    return _TRAINING.format(
+        data=data, optimizer=optimizer, shuffle=shuffle, before=before, term=term
+    )
 
 
 BAD_SAMPLE = sick_script(data="X[8 * 60 + 3] = float('nan')")
 BAD_SCHEDULE = sick_script(before="if step == 60: optimizer.param_groups[0]['lr'] = 1.0")
+EXTREME_RATE = sick_script(optimizer="torch.optim.SGD(model.parameters(), lr=1e6)")
+OVERSIZED_WEIGHTS = sick_script(before="if step == 0: model[0].weight.data.mul_(1e30)")
+OTHER_UNITS = sick_script(data="Y[8 * 60 :] *= 1e9")
 SOUND = sick_script()

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from supervisor.analysis.explain import Explanation, explain
+from supervisor.analysis.explain_doses import next_dose
 from supervisor.analysis.explain_onset import Trouble, first_trouble, rate_jump
 from supervisor.analysis.explain_replay import NEVER, faults_to_repeat
 from supervisor.analysis.explain_rules import (
@@ -18,15 +19,18 @@ from supervisor.analysis.explain_rules import (
     CLIPPED,
     FP32,
     FRESH_OPTIMIZER,
+    LATER_BATCHES,
     LR_BEFORE,
+    LR_DIVIDED,
     LR_HALF,
     LR_TENTH,
-    LR_THOUSANDTH,
     OLD_WEIGHTS,
     OTHER_SEED,
+    RATE_ZERO,
     RESHUFFLED,
     TELLING,
     UNCHANGED,
+    USUAL_WEIGHTS,
     WITHOUT_BATCH,
     Effect,
     diagnose,
@@ -36,7 +40,14 @@ from supervisor.analysis.explain_rules import (
 from supervisor.errors import SupervisorError
 from supervisor.storage.rundir import RunDirectory
 from supervisor.storage.step_rows import LOSS_SEEN, STEP_DTYPE
-from tests.analysis.sick_scripts import BAD_SAMPLE, BAD_SCHEDULE, SOUND
+from tests.analysis.sick_scripts import (
+    BAD_SAMPLE,
+    BAD_SCHEDULE,
+    EXTREME_RATE,
+    OTHER_UNITS,
+    OVERSIZED_WEIGHTS,
+    SOUND,
+)
 from tests.scenarios.runs import Ended, again, supervised
 
 pytestmark = pytest.mark.timeout(400)
@@ -154,8 +165,12 @@ def test_what_both_a_fresh_state_and_half_the_rate_cure_is_told_by_its_pace(
         ({CLIPPED: Effect.CURED, LR_HALF: Effect.SAME}, 30, "learning_rate"),
         (SAME | {LR_BEFORE: Effect.CURED}, 30, "learning_rate"),
         (SAME | {LR_TENTH: Effect.MOVED, CLIPPED: Effect.MOVED}, 30, "learning_rate"),
-        (SAME | {LR_THOUSANDTH: Effect.CURED}, 30, "learning_rate"),
-        (SAME | {LR_THOUSANDTH: Effect.CURED, OLD_WEIGHTS: Effect.CURED}, 30, "weights"),
+        (SAME | {"lr/1000": Effect.CURED}, 30, "learning_rate"),
+        (SAME | {"lr/100000000": Effect.CURED}, 30, "learning_rate"),
+        (SAME | {"lr/1000": Effect.CURED, OLD_WEIGHTS: Effect.CURED}, 30, "weights"),
+        (SAME | {RATE_ZERO: Effect.CURED}, 30, "model_code"),
+        (SAME | {USUAL_WEIGHTS: Effect.CURED}, 0, "weights"),
+        (SAME | {LATER_BATCHES: Effect.CURED}, 30, "data"),
         (SAME | {RESHUFFLED: Effect.MOVED}, 30, "data"),
         (dict.fromkeys(SAME, Effect.CURED), 30, "learning_rate"),
         ({}, 30, "unknown"),
@@ -187,6 +202,68 @@ def test_replays_that_cannot_change_the_answer_are_left_out(
 
     assert is_settled(telling | effects) is settled
     assert not is_settled({FP32: Effect.CURED})
+
+
+def test_the_rate_is_divided_until_it_is_cured_if_a_rate_of_zero_cures() -> None:
+    effects = SAME | {RATE_ZERO: Effect.CURED}
+    made: list[str] = []
+
+    while dose := next_dose(effects, made, onset=30, first_step=20, crash=30):
+        made.append(dose.name)
+        cures = float(dose.experiment["lr_factor"]) < 2e-5
+        effects[dose.name] = Effect.CURED if cures else Effect.SAME
+
+    assert made == ["lr/100", "lr/1000", "lr/10000", "lr/100000"]
+    assert "lr/100000" in diagnose(effects, steps_to_crash=10).because
+
+
+def test_the_division_ends_where_nothing_cures() -> None:
+    made: list[str] = []
+
+    while dose := next_dose(SAME | {RATE_ZERO: Effect.CURED}, made, onset=9, first_step=0, crash=9):
+        made.append(dose.name)
+
+    assert made == list(LR_DIVIDED)
+
+
+@pytest.mark.parametrize(
+    ("effects", "crash", "made"),
+    [
+        (SAME, 0, [USUAL_WEIGHTS, LATER_BATCHES]),
+        (SAME, 30, [LATER_BATCHES]),
+        (SAME | {LR_HALF: Effect.CURED}, 0, []),
+        (SAME | {LR_HALF: Effect.CURED, RATE_ZERO: Effect.CURED}, 0, []),
+        ({WITHOUT_BATCH: Effect.SAME}, 0, []),
+    ],
+)
+def test_what_a_rate_of_zero_does_not_cure_lies_in_the_first_weights_or_the_batches(
+    effects: Mapping[str, Effect], crash: int, made: list[str]
+) -> None:
+    tried: list[str] = []
+
+    while dose := next_dose(effects, tried, onset=crash, first_step=0, crash=crash):
+        tried.append(dose.name)
+
+    assert tried == made
+
+
+@pytest.mark.parametrize(
+    ("text", "cause", "told"),
+    [
+        (EXTREME_RATE, "learning_rate", "lr/100"),
+        (OVERSIZED_WEIGHTS, "weights", "initialisation"),
+        (OTHER_UNITS, "data", "healthy batch"),
+    ],
+)
+def test_a_number_wrong_by_orders_of_magnitude_is_found_by_dose(
+    tmp_path: Path, text: str, cause: str, told: str
+) -> None:
+    ended = _run(tmp_path, text)
+
+    found = explain(RunDirectory(ended.run_dir))
+
+    assert found.root_cause == cause, found
+    assert told in found.summary
 
 
 def test_a_crash_a_few_steps_off_is_the_same_one() -> None:
