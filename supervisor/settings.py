@@ -140,6 +140,9 @@ class RunSettings:
     huge_pages: bool = True
     """Ask the kernel for huge pages for the training's heap, where it leaves that to programs
     (`transparent_hugepage` is ``madvise``): a small training is 1 to 3 % faster with them."""
+    keep_background: bool = False
+    """Processes that a completed script left running live on, as with plain python. Otherwise they
+    end with it, as after every other attempt: they may hold its GPU, its port or its files."""
     stop_after_steps: Optional[int] = None  # noqa: UP045
     """End the run as completed after so many steps, for trials. None: the script decides."""
     trail: bool = False

@@ -91,14 +91,14 @@ class Attempt:
         finally:
             if s.lease.taken_by is not None:
                 s.chronicle.fall_silent()
-            left = process.end()
+            done = process.returncode is not None and self._is_completed()
+            left = process.end(keep_others=done and s.spec.settings.keep_background)
             watchdog.saw_steps(self._guarded("steps", self._take_steps) or 0, time.monotonic())
             self._guarded("journal", s.chronicle.merge)
             self._feed.close()
             s.starts.attempt_ended(watchdog, hung=self._hang is not None)
         if left:
-            text = f"{left} process(es) that the worker left behind were ended"
-            s.chronicle.warn(text, aloud=False)
+            s.chronicle.left_behind(left, completed=done)
         return self._ending(process, oom_kills=count_oom_kills() - oom_kills)
 
     def _look(self, process: WorkerProcess, watchdog: Watchdog, output: OutputPump) -> None:
@@ -171,6 +171,10 @@ class Attempt:
         hang.end_hung(process)
         process.send(signal.SIGKILL)
         process.wait(hang.GRACE_S)
+
+    def _is_completed(self) -> bool:
+        note = self._guarded("note", lambda: load_exit_note(self._s.rundir, self._number, 0))
+        return note is not None and note.kind == "completed"
 
     def _ending(self, process: WorkerProcess, *, oom_kills: int) -> Ending:
         rundir = self._s.rundir

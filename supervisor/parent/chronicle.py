@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from supervisor.errors import SupervisorError
@@ -181,6 +181,13 @@ class Chronicle:
         self._journal.write("warning", message=message)
         if aloud:
             self._teller.say(f"warning: {message}")
+
+    def left_behind(self, names: Sequence[str], *, completed: bool) -> None:
+        """Processes that the worker left behind were ended; a script that completed is told."""
+        text = f"{len(names)} process(es) that the worker left behind were ended"
+        if completed:
+            text += f": {', '.join(names[:5])}; `--set keep_background=true` lets them live on"
+        self.warn(text, aloud=completed)
 
     def fall_silent(self) -> None:
         """From now on nothing is written to the run directory: it is another supervisor's."""

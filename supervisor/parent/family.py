@@ -17,20 +17,22 @@ _NAP_S = 0.02
 class Family:
     """Knows the descendants of one worker.
 
-    The worker leads a session of its own, which finds every descendant that stayed in it even when
-    its parent is gone; looking at the tree from time to time finds those that left the session.
-    A process is told by its number and its start, since numbers are given out again.
+    The kernel gives its orphans to the guardian, so all of them are below that, daemons too; where
+    the kernel does not, the worker's own session finds those that stayed in it. A process is told
+    by its number and its start, since numbers are given out again.
     """
 
-    def __init__(self, worker_pid: int) -> None:
+    def __init__(self, worker_pid: int, guardian_pid: int) -> None:
         self._worker_pid = worker_pid
+        self._guardian_pid = guardian_pid
         self._known: set[psutil.Process] = set()
 
     def look(self) -> None:
         """Notes the descendants of now; called from time to time while the worker lives."""
         with contextlib.suppress(psutil.Error):
-            found = psutil.Process(self._worker_pid).children(recursive=True)
-            self._known = {process for process in self._known if process.is_running()} | set(found)
+            found = psutil.Process(self._guardian_pid).children(recursive=True)
+            others = {process for process in found if process.pid != self._worker_pid}
+            self._known = {process for process in self._known if process.is_running()} | others
 
     def resident_bytes(self) -> int:
         """Returns the resident memory of the worker and its known descendants."""
@@ -56,19 +58,25 @@ class Family:
                 total += sum(process.cpu_times()[:4]) if process else 0.0
         return total
 
-    def end(self) -> int:
-        """Ends what is left after the worker: SIGTERM, then SIGKILL; returns how many."""
+    def end(self) -> tuple[str, ...]:
+        """Ends what is left after the worker: SIGTERM, then SIGKILL; returns their names."""
         # Some end by themselves when the worker does, such as multiprocessing's resource tracker.
-        left = _wait(self._known | self._in_session(), _OWN_END_S)
+        left = _wait(self._all(), _OWN_END_S)
+        names = tuple(sorted(map(_name, left)))
         for process in left:
             with contextlib.suppress(psutil.Error):
                 process.terminate()
-        alive = _wait({*_wait(left, _TERM_S), *self._in_session()}, 0.0)
+        _wait(left, _TERM_S)
+        alive = _wait(self._all(), 0.0)  # also what these have started since
         for process in alive:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         _wait(alive, _KILL_S)
-        return len(left)
+        return names
+
+    def _all(self) -> set[psutil.Process]:
+        self.look()
+        return self._known | self._in_session()
 
     def _in_session(self) -> set[psutil.Process]:
         found = set()
@@ -84,6 +92,13 @@ def _process(pid: int) -> psutil.Process | None:
         return psutil.Process(pid)
     except psutil.Error:
         return None
+
+
+def _name(process: psutil.Process) -> str:
+    try:
+        return f"{process.name()} ({process.pid})"
+    except psutil.Error:
+        return f"process {process.pid}"
 
 
 def _wait(processes: set[psutil.Process], timeout_s: float) -> set[psutil.Process]:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import select
 import signal
-import subprocess
 import sys
 from collections.abc import Sequence
 
 from supervisor.parent.family import Family
+from supervisor.parent.guarded_process import GuardedProcess
 from supervisor.parent.launch import LaunchSpec
 from supervisor.parent.output import OutputPump
 
-PARENT_PID_VARIABLE = "SUPERVISOR_PARENT_PID"
 TUNABLES_VARIABLE = "SUPERVISOR_GLIBC_TUNABLES"
 DEFAULT_COMMAND = (sys.executable, "-m", "supervisor.worker")
 
@@ -23,9 +20,8 @@ class WorkerProcess:
     """A worker of one attempt, rank 0.
 
     Its own session keeps the terminal's Ctrl-C from it and its loader workers: signals reach it
-    only through us. It asks the kernel to die with us (PR_SET_PDEATHSIG), for which it is told our
-    process id in ``SUPERVISOR_PARENT_PID``; asking in the child is safe where a function between
-    fork and exec is not. Must be started from a thread that lives as long as the worker.
+    only through us. Between us and it stands its guardian (`guardian.py`), with which the kernel
+    has it die (PR_SET_PDEATHSIG), and which ends it and all that came of it when we are gone.
     """
 
     def __init__(
@@ -42,74 +38,53 @@ class WorkerProcess:
             OSError: the interpreter cannot be started.
         """
         self._output = output
-        self._popen = subprocess.Popen(
+        self._process = GuardedProcess(
             worker_command(spec, attempt, command),
             stdout=output.stdout,
             stderr=output.stderr,
             env=worker_environment(has_pipe=output.has_pipe, huge_pages=spec.settings.huge_pages),
-            start_new_session=True,
         )
         self.signals_sent: list[int] = []
-        self._end_fd = _open_end(self.pid)
-        self.family = Family(self.pid)
+        self.family = Family(self.pid, self._process.guardian_pid)
         output.start()
 
     @property
     def pid(self) -> int:
-        return self._popen.pid
+        return self._process.pid
 
     @property
     def returncode(self) -> int | None:
         """None while it lives; negative after a signal."""
-        return self._popen.poll()
+        self._process.wait(0.0)
+        return self._process.returncode
 
     def wait(self, timeout_s: float) -> bool:
         """Returns whether it has ended, after at most `timeout_s`."""
-        if self._end_fd >= 0 and self._popen.returncode is None:
-            waiting = select.poll()  # `select.select` knows no descriptors above 1,023
-            waiting.register(self._end_fd, select.POLLIN)
-            waiting.poll(1000.0 * timeout_s)
-            self._popen.poll()
-        else:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._popen.wait(timeout_s)
-        return self._popen.returncode is not None
+        return self._process.wait(timeout_s)
 
     def send(self, signum: int) -> None:
         """Sends to the worker alone, not to its loader workers; nothing if it has ended."""
-        if self._popen.poll() is None:
+        if self._process.send(signum):
             self.signals_sent.append(signum)
-            self._popen.send_signal(signum)
 
     def resize(self) -> None:
         """Tells the worker that the user's terminal has another size."""
         self._output.copy_window_size()
-        if self._popen.poll() is None:
-            self._popen.send_signal(signal.SIGWINCH)
+        self._process.send(signal.SIGWINCH)
 
-    def end(self) -> int:
-        """Kills it if it lives, ends its descendants, and returns how many were left over."""
-        if self._popen.poll() is None:
+    def end(self, *, keep_others: bool = False) -> tuple[str, ...]:
+        """Kills it if it lives, ends its descendants, and returns which were left over.
+
+        With `keep_others` they live on.
+        """
+        if not self._process.wait(0.0):
             self.family.look()
             self.send(signal.SIGKILL)
-            self._popen.wait()
-        if self._end_fd >= 0:
-            os.close(self._end_fd)
-            self._end_fd = -1
-        left = self.family.end()
+            self._process.wait()
+        left = () if keep_others else self.family.end()
+        self._process.dismiss(keep=keep_others)
         self._output.finish()
         return left
-
-
-def _open_end(pid: int) -> int:
-    """Returns a descriptor that becomes readable when the process ends; -1 where there is none.
-
-    Without it `subprocess` looks 45 times a second whether the process has ended.
-    """
-    try:
-        return os.pidfd_open(pid)
-    except (AttributeError, OSError):  # not Linux, or one older than 5.3, or forbidden
-        return -1
 
 
 def worker_command(spec: LaunchSpec, attempt: int, command: Sequence[str]) -> list[str]:
@@ -139,7 +114,6 @@ def worker_environment(*, has_pipe: bool, huge_pages: bool = False) -> dict[str,
     order after a restart, and each class another number. All attempts have one salt.
     """
     environment = dict(os.environ)
-    environment[PARENT_PID_VARIABLE] = str(os.getpid())
     environment.setdefault("PYTHONHASHSEED", "0")
     if has_pipe:
         environment.setdefault("PYTHONUNBUFFERED", "1")

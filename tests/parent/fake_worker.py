@@ -95,6 +95,22 @@ class FakeWorker:
         child.stdout.read(1)
         (self.rundir.root / "child.pid").write_text(str(child.pid))
 
+    def daemon(self, stubborn: bool = False) -> None:
+        """Starts one by the book: forked twice, a session of its own, known to nobody."""
+        ours, theirs = os.pipe()
+        middle = os.fork()
+        if middle == 0:
+            os.setsid()
+            if os.fork() == 0:
+                if stubborn:
+                    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                (self.rundir.root / "daemon.pid").write_text(str(os.getpid()))
+                os.write(theirs, b".")
+                wait_for_ever()
+            os._exit(0)
+        os.waitpid(middle, 0)
+        os.read(ours, 1)
+
     def write(self, fd: int, text: str) -> None:
         os.write(fd, text.encode("latin-1"))
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from supervisor.storage.journal import read_events
@@ -166,3 +167,23 @@ def test_a_run_that_another_host_took_over_is_left_without_another_word(
     assert lease.read_text() == theirs
     assert before == {name: (run.run_dir / name).read_bytes() for name in before}
     assert not (run.run_dir / "checkpoints").exists()
+
+
+def test_nothing_of_the_scripts_outlives_a_supervisor_that_is_killed(
+    driven: list[Driven], tmp_path: Path
+) -> None:
+    run = Driven(tmp_path, {"1": [["child", True], ["daemon", True], ["save_on_sigterm"]]})
+    driven.append(run)
+    run.wait_until_ready()
+    left = [int((run.run_dir / name).read_text()) for name in ("child.pid", "daemon.pid")]
+    guardian = psutil.Process(run.process.pid).children()
+    left += [process.pid for process in psutil.Process(run.process.pid).children(recursive=True)]
+
+    run.process.kill()
+    run.wait()
+
+    assert len(guardian) == 1
+    deadline = time.monotonic() + _PATIENCE_S
+    while not all(map(has_ended, left)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert [pid for pid in left if not has_ended(pid)] == []

@@ -203,6 +203,49 @@ def test_no_descendant_outlives_its_worker(supervise: Callable[..., Ran]) -> Non
     assert "left behind" in ran.of_kind("warning")[0]["message"]
 
 
+@pytest.mark.parametrize("stubborn", [False, True])
+def test_a_daemon_with_a_session_of_its_own_ends_with_the_attempt(
+    supervise: Callable[..., Ran], stubborn: bool
+) -> None:
+    ran = supervise(
+        {"1": [["daemon", stubborn], ["steps", 0, 3], ["kill", signal.SIGKILL]], "2": [COMPLETED]}
+    )
+
+    assert ran.result.exit_code == 0
+    assert has_ended(int((ran.run_dir / "daemon.pid").read_text()))
+    assert [e["attempt"] for e in ran.of_kind("warning") if "left behind" in e["message"]] == [1]
+
+
+def test_what_a_completed_script_left_running_lives_on_only_if_that_is_asked_for(
+    supervise: Callable[..., Ran],
+) -> None:
+    settings = fast_settings()
+    settings.keep_background = True
+
+    ran = supervise(
+        {"1": [["child"], ["kill", 9]], "2": [["daemon"], COMPLETED]}, settings=settings
+    )
+
+    kept = int((ran.run_dir / "daemon.pid").read_text())
+    try:
+        assert not has_ended(kept)
+        assert has_ended(int((ran.run_dir / "child.pid").read_text()))
+    finally:
+        os.kill(kept, signal.SIGKILL)
+
+
+def test_a_script_that_left_something_running_is_told_what_and_how_to_keep_it(
+    supervise: Callable[..., Ran],
+) -> None:
+    ran = supervise({"1": [["daemon"], COMPLETED]})
+
+    pid = int((ran.run_dir / "daemon.pid").read_text())
+    (warning,) = ran.of_kind("warning")
+    assert has_ended(pid)
+    assert f"({pid})" in warning["message"]
+    assert "keep_background=true" in warning["message"]
+
+
 def test_a_worker_has_a_session_of_its_own_and_knows_its_parent(
     supervise: Callable[..., Ran],
 ) -> None:
@@ -210,7 +253,7 @@ def test_a_worker_has_a_session_of_its_own_and_knows_its_parent(
 
     facts = ran.facts()
     assert facts["session"] is True
-    assert facts["parent"] == str(os.getpid()) == str(facts["real_parent"])
+    assert facts["parent"] == str(facts["real_parent"]) != str(os.getpid())  # its guardian
     assert facts["arguments"] == ["--epochs", "3"]
 
 
