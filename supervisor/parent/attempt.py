@@ -73,7 +73,7 @@ class Attempt:
         s = self._s
         log = s.rundir.log(self._number, 0)
         oom_kills = count_oom_kills()
-        output = OutputPump(log)
+        output = OutputPump(log, line=s.chronicle.line)
         try:
             process = WorkerProcess(s.spec, self._number, output, command=s.worker_command)
         except OSError:

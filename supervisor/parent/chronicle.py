@@ -12,6 +12,7 @@ from supervisor.parent.exits import signal_name
 from supervisor.parent.hang import HangEvidence
 from supervisor.parent.history import first_made
 from supervisor.parent.launch import LaunchSpec
+from supervisor.parent.open_line import OpenLine
 from supervisor.parent.outcome import EXIT_INTERRUPTED, Outcome, RunResult
 from supervisor.parent.report_process import write_report_apart
 from supervisor.parent.restart_receipt import RestartReceipt
@@ -19,13 +20,16 @@ from supervisor.parent.restarts import Verdict
 from supervisor.parent.run_file import RunFile
 from supervisor.parent.summary import Teller, closing_lines, describe_exit, describe_next
 from supervisor.parent.taken_over import RunTakenOver
+from supervisor.parent.treatment_lines import TreatmentLines, sum_up
 from supervisor.records import CrashRisk, WorkerExit, WorkerOrder
+from supervisor.storage.applied_rates import describe_rates
 from supervisor.storage.case_filing import file_cases
 from supervisor.storage.case_keeping import keep_memory
 from supervisor.storage.cases import CaseLibrary
 from supervisor.storage.checkpoints import Checkpoint
-from supervisor.storage.journal import JournalMerger
+from supervisor.storage.journal import JournalMerger, read_events
 from supervisor.storage.rundir import RunDirectory
+from supervisor.storage.treatments import count_treatments
 
 
 class Chronicle:
@@ -35,7 +39,9 @@ class Chronicle:
         self._spec = spec
         self._rundir = rundir
         self._journal = journal
-        self._teller = Teller(quiet=spec.quiet)
+        self.line = OpenLine()
+        self._teller = Teller(quiet=spec.quiet, line=self.line)
+        self._treatments = TreatmentLines()
         self._run_file = RunFile(rundir, spec)
         self._first_attempt = 1
         self._told_dry: set[str] = set()
@@ -92,6 +98,7 @@ class Chronicle:
                 self._tell_dry(event)
             if event.get("kind") == "warning" and event.get("aloud"):
                 self._teller.say(f"warning: {event.get('message')}")
+        self._teller.say(*self._treatments.of(events))
         return events
 
     def _tell_dry(self, event: dict[str, Any]) -> None:
@@ -232,6 +239,7 @@ class Chronicle:
             self._spec.run_dir,
             attempts=self._journal.attempt - self._first_attempt + 1,
             report=report,
+            treated=self._treated(),
         )
         self._teller.say(*lines)
         return RunResult(
@@ -240,3 +248,12 @@ class Chronicle:
             run_dir=self._rundir.root,
             summary=tuple(lines),
         )
+
+    def _treated(self) -> list[str]:
+        """What was done to the training in all attempts: sentences without a full stop."""
+        try:
+            counted = count_treatments(read_events(self._rundir.journal))
+        except (OSError, SupervisorError):
+            return []
+        said = (sum_up(counted), describe_rates(self._rundir.steps(0)))
+        return [text for text in said if text]

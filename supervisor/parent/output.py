@@ -14,6 +14,7 @@ import time
 import tty
 from pathlib import Path
 
+from supervisor.parent.open_line import OpenLine
 from supervisor.storage.private_files import open_private
 
 _CHUNK = 65536
@@ -29,7 +30,17 @@ class OutputPump:
     keeps their order. A pseudo-terminal is raw: the real one does the line ends, once.
     """
 
-    def __init__(self, log: Path, *, stdout_fd: int = 1, stderr_fd: int = 2) -> None:
+    def __init__(
+        self,
+        log: Path,
+        *,
+        stdout_fd: int = 1,
+        stderr_fd: int = 2,
+        line: OpenLine | None = None,
+    ) -> None:
+        """`line`: is told what the script writes to where our own lines go."""
+        self._line = line or OpenLine()
+        self._beside_ours = {fd for fd in (stdout_fd, stderr_fd) if self._line.shares(fd)}
         log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._log = open_private(log, "ab")
         self._terminals: list[tuple[int, int]] = []
@@ -118,7 +129,12 @@ class OutputPump:
             return
         self._writing_since_s = time.monotonic()
         try:
-            _write_all(real, data)
+            if real in self._beside_ours:
+                with self._line.lock:
+                    self._line.saw(data)
+                    _write_all(real, data)
+            else:
+                _write_all(real, data)
         except OSError:
             self._deaf.add(real)
         finally:

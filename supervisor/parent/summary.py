@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+from supervisor.parent.open_line import OpenLine
 from supervisor.parent.outcome import Outcome
 from supervisor.records import WorkerExit
 
 
 class Teller:
-    """Prints lines to standard error, beginning with ``supervisor:``; silent with `quiet`."""
+    """Prints lines to standard error, beginning with ``supervisor:``; silent with `quiet`.
 
-    def __init__(self, *, quiet: bool) -> None:
+    Each stands on a line of its own, whatever the script has written before.
+    """
+
+    def __init__(self, *, quiet: bool, line: OpenLine | None = None) -> None:
         self._quiet = quiet
+        self._line = line or OpenLine()
 
     def say(self, *lines: str) -> None:
         if self._quiet:
             return
         try:
-            for line in lines:
-                print(f"supervisor: {line}", file=sys.stderr, flush=True)
+            with self._line.lock:
+                for text in lines:
+                    begin = self._line.beginning()
+                    print(f"{begin}supervisor: {text}", file=sys.stderr, flush=True)
         except OSError:
             self._quiet = True  # whoever read it is gone; the run is not
 
@@ -41,18 +49,34 @@ def describe_next(attempt: int, checkpoint_step: int | None, delay_s: float) -> 
 
 
 def closing_lines(
-    outcome: Outcome, run_dir: Path, *, attempts: int, report: Path | None
+    outcome: Outcome,
+    run_dir: Path,
+    *,
+    attempts: int,
+    report: Path | None,
+    treated: Sequence[str] = (),
 ) -> list[str]:
-    """Returns the last words: what happened, where the report lies, how to go on."""
+    """Returns the last words: what happened, where the report lies, how to go on.
+
+    Args:
+        outcome: of the run.
+        run_dir: as the user wrote it.
+        attempts: how many this command made.
+        report: where it lies, None without one.
+        treated: what was done to the training, in words.
+    """
     tries = f" after {attempts} attempts" if attempts > 1 else ""
+    done = list(treated)
     if outcome.state == "completed":
-        lines = [f"completed{tries}"]
+        lines = [", ".join([f"completed{tries}", *done[:1]])]
+        done = done[1:]
     elif outcome.state == "gave_up":
         lines = [f"gave up{tries}: {outcome.reason}"]
     elif outcome.state == "failed":
         lines = [f"not tried again, another attempt would not help: {outcome.reason}"]
     else:
         lines = [f"interrupted: {outcome.reason}"]
+    lines += done
     if report is not None:
         lines.append(f"report: {report}")
     if outcome.state in ("gave_up", "interrupted"):

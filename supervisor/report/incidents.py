@@ -21,9 +21,9 @@ from supervisor.report.ending import ends_nonfinite, stays_high
 from supervisor.report.evidence import numerical_evidence
 from supervisor.report.figures import clock, integer, moment, number, show
 from supervisor.report.incident_sentence import numerical_sentence
-from supervisor.report.interventions import PROTECTIVE, is_verdict
 from supervisor.report.material import Material
 from supervisor.report.process_incident import PROCESS_CAUSES, process_incident
+from supervisor.storage.treatments import PROTECTIVE, is_verdict
 
 CLUSTER_STEPS = 50
 CONSEQUENCE_STEPS = 10

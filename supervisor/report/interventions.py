@@ -7,10 +7,8 @@ from typing import Any
 from supervisor.report.crash_report import Intervention
 from supervisor.report.figures import integer, number
 from supervisor.report.material import Material
-
-_ALSO = {"rollback": "rollback", "update_skipped": "skip_update", "restart": "restart"}
-PROTECTIVE = frozenset({"checkpoint", "snapshot"})
-NOT_DONE = frozenset({"refused", "would have", "not applied"})
+from supervisor.storage.treatments import ALSO as _ALSO
+from supervisor.storage.treatments import NOT_DONE, PROTECTIVE, is_verdict
 
 
 def build_interventions(material: Material) -> tuple[Intervention, ...]:
@@ -75,11 +73,6 @@ def _cost_s(event: dict[str, Any], name: str, material: Material) -> float:
     """What it cost; of a restart this is known only with its outcome."""
     later = _verdict(event, name, material) if name == "restart" else None
     return number((later or event).get("cost_s"))
-
-
-def is_verdict(event: dict[str, Any]) -> bool:
-    """Says whether an `action` line tells the later outcome of an action, and is none itself."""
-    return event.get("phase") == "verified"
 
 
 def _verified(event: dict[str, Any], name: str, material: Material) -> str:

@@ -10,9 +10,9 @@ import numpy as np
 from supervisor.report.attempts import first_exit
 from supervisor.report.crash_report import Cost
 from supervisor.report.figures import integer, moment, number
-from supervisor.report.interventions import is_verdict
 from supervisor.report.material import Material
 from supervisor.report.step_table import Bools, Floats, StepTable
+from supervisor.storage.treatments import is_verdict
 
 # The journal of a save or a rollback, and the name of the action that may have ordered it: the
 # seconds stand in both lines and must be counted once.

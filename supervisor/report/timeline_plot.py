@@ -11,9 +11,9 @@ from supervisor.report import palette
 from supervisor.report.attempts import first_exit
 from supervisor.report.crash_report import CrashReport
 from supervisor.report.figures import moment
-from supervisor.report.interventions import is_verdict
 from supervisor.report.material import Material
 from supervisor.report.thinning import thin
+from supervisor.storage.treatments import is_verdict
 
 LANES = (
     ("alerts", palette.RISK, "v", ("alert", "hang_detected", "checkpoint_rejected")),

@@ -14,6 +14,7 @@ from supervisor.errors import CheckpointError
 from supervisor.fault_injection.injector import FaultInjector
 from supervisor.pipeline import Pipeline
 from supervisor.records import Decision, WorkerOrder
+from supervisor.storage.applied_rates import AppliedRates
 from supervisor.storage.case_advisor import CaseAdvisor
 from supervisor.storage.case_memory import load_memory
 from supervisor.storage.checkpoints import Checkpoint, CheckpointRing
@@ -142,6 +143,7 @@ class Parts:
         self.checkpointer = Checkpointer(
             self.ring, self.settings.checkpoint, self.journal, self.tape.sync
         )
+        self.rates = AppliedRates(self.rundir.steps(self.rank))
         self.recorder = FlightRecorder(
             self.rundir.steps(self.rank), self.attempt, on_left_out=self._value_left_out
         )
@@ -214,6 +216,7 @@ class Parts:
             self.controls,
             self._update_skipped,
             lambda norm: self.clinic.leaves_out_follower(self.monitor.steps_done, norm),
+            lambda factor: self.rates.append(self.recorder.rows - 1, factor),
         )
         self.updates.skip_steps = frozenset(self.order.skip_steps)
         self.probes = Probes(

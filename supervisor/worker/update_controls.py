@@ -28,6 +28,7 @@ class UpdateControls:
         on_skip: told step and reason of each update that is left out.
         leaves_out_follower: gradient norm, not finite, of an optimizer behind the lead → whether
             its update is left out.
+        on_rate: told by what the lead's rate is multiplied for this update, unless that is 1.
 
     Attributes:
         is_open: something was changed that `end` must take back.
@@ -38,9 +39,11 @@ class UpdateControls:
         controls: Controls,
         on_skip: Callable[[int, str], None],
         leaves_out_follower: Callable[[float], bool] = lambda norm: True,
+        on_rate: Callable[[float], None] = lambda factor: None,
     ) -> None:
         self.controls = controls
         self._leaves_out_follower = leaves_out_follower
+        self._on_rate = on_rate
         self.skip_steps: frozenset[int] = frozenset()
         self._on_skip = on_skip
         self._parameters: dict[int, _Known] = {}
@@ -104,6 +107,8 @@ class UpdateControls:
         lead = self._lead() or optimizer
         factor = controls.rate_factor(float(lead.param_groups[0]["lr"]))
         if factor != 1.0:
+            if optimizer is lead:
+                self._on_rate(factor)
             for group in optimizer.param_groups:
                 self._restore_lr.append((group, group["lr"]))
                 group["lr"] = group["lr"] * factor

@@ -1,0 +1,44 @@
+"""Whether the cursor of the user's terminal stands in the middle of a line of the script."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+_NEW_LINE = "\r\n\x1b[J"
+"""On a terminal: a line of our own, and nothing left on it of what a progress bar drew below."""
+
+
+class OpenLine:
+    """Keeps our lines and the script's output apart where both come out in the same place.
+
+    Those who write there hold `lock`, and say with `saw` what they wrote. `fd` is where our lines
+    go.
+    """
+
+    def __init__(self, fd: int = 2) -> None:
+        self.lock = threading.Lock()
+        self._fd = fd
+        self._is_open = False
+
+    def shares(self, fd: int) -> bool:
+        """Whether what is written to `fd` comes out where our lines do."""
+        try:
+            one, other = os.fstat(fd), os.fstat(self._fd)
+            if os.isatty(fd) and os.isatty(self._fd):
+                return one.st_rdev == other.st_rdev
+        except OSError:
+            return False
+        return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
+
+    def saw(self, data: bytes) -> None:
+        """Some output that is no line of ours was written."""
+        if data:
+            self._is_open = not data.endswith(b"\n")
+
+    def beginning(self) -> str:
+        """Returns what a line of ours must begin with, once; then the line is a closed one."""
+        if not self._is_open:
+            return ""
+        self._is_open = False
+        return _NEW_LINE if os.isatty(self._fd) else "\n"

@@ -1,0 +1,73 @@
+"""What the terminal says of treatments: a line each, and of many of a kind how many."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from supervisor.storage.treatments import Treatments
+
+TOLD_EACH = 3
+"""So many of a kind have a line each: enough to see that it goes on."""
+AGAIN_S = 60.0
+"""Later ones of the kind share a line, at most one in so many seconds."""
+
+
+@dataclass(slots=True)
+class _Kind:
+    times: int = 0
+    untold: int = 0
+    last_step: Any = None
+    told_s: float = 0.0
+
+
+class TreatmentLines:
+    """Turns the worker's events into lines, as they are merged. `clock`: seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._treatments = Treatments()
+        self._kinds: dict[tuple[str, str], _Kind] = {}
+
+    def of(self, events: Iterable[Mapping[str, Any]]) -> list[str]:
+        """Returns what is to be said after these events; called with none, too."""
+        now_s = self._clock()
+        lines = []
+        for event in events:
+            for name, _ in self._treatments.pick((event,)):
+                lines += self._line("treated", name, event, now_s)
+            if event.get("kind") == "action_undone":
+                lines += self._line("taken back", str(event.get("name")), event, now_s)
+        for (verb, name), kind in self._kinds.items():
+            if kind.untold and now_s - kind.told_s >= AGAIN_S:
+                lines.append(
+                    f"{verb}: {name}, {kind.untold} more like it, the last at step {kind.last_step}"
+                )
+                kind.untold, kind.told_s = 0, now_s
+        return lines
+
+    def _line(self, verb: str, name: str, event: Mapping[str, Any], now_s: float) -> list[str]:
+        kind = self._kinds.setdefault((verb, name), _Kind())
+        kind.times += 1
+        kind.last_step = event.get("step")
+        if kind.times > TOLD_EACH:
+            kind.untold += 1
+            return []
+        kind.told_s = now_s
+        detail, reason = str(event.get("detail") or ""), str(event.get("reason") or "")
+        said = f": {detail}" if detail else ""
+        why = f" ({reason})" if reason else ""
+        more = "; the next ones like it are counted" if kind.times == TOLD_EACH else ""
+        return [f"{verb} at step {event.get('step')}: {name}{said}{why}{more}"]
+
+
+def sum_up(treatments: Counter[str]) -> str:
+    """Returns ``3 treatments: 2 skip_update, rollback``; empty without one."""
+    total = sum(treatments.values())
+    if not total:
+        return ""
+    names = [name if times == 1 else f"{times} {name}" for name, times in treatments.items()]
+    return f"{total} treatment{'s' if total > 1 else ''}: {', '.join(names)}"

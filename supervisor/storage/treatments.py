@@ -1,0 +1,57 @@
+"""Which events of a journal are treatments: what terminal, report and their counts agree on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+ALSO = {"rollback": "rollback", "update_skipped": "skip_update", "restart": "restart"}
+"""Events of their own kind that tell of a treatment, unless an `action` line told of it before."""
+PROTECTIVE = frozenset({"checkpoint", "snapshot"})
+"""They change nothing about the run."""
+NOT_DONE = frozenset({"refused", "would_have", "would have", "not applied"})
+
+
+def is_verdict(event: Mapping[str, Any]) -> bool:
+    """Says whether an `action` line tells the later outcome of an action, and is none itself."""
+    return event.get("phase") == "verified"
+
+
+class Treatments:
+    """Picks the treatments out of a journal, each once, as its events come."""
+
+    def __init__(self) -> None:
+        self._acted: set[tuple[str, Any, Any]] = set()
+
+    def pick(self, events: Iterable[Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
+        """Returns name and event of those among the next events that changed the training.
+
+        Restarts are left out: they are counted by themselves, as attempts.
+        """
+        found = []
+        for event in events:
+            kind = str(event.get("kind"))
+            if (kind != "action" and kind not in ALSO) or is_verdict(event):
+                continue
+            name = str(event.get("name") or ALSO.get(kind) or "unnamed")
+            place = (name, str(event.get("attempt")), str(event.get("step")))
+            if kind == "action":
+                self._acted.add(place)
+            elif place in self._acted:
+                continue
+            if name != "restart" and is_done(name, event):
+                found.append((name, event))
+        return found
+
+
+def is_done(name: str, event: Mapping[str, Any]) -> bool:
+    """Says whether an event that tells of the treatment `name` tells that it was made."""
+    if name in PROTECTIVE or str(event.get("outcome") or "") in NOT_DONE:
+        return False
+    return not (event.get("applied") is False and not event.get("outcome"))
+
+
+def count_treatments(events: Iterable[Mapping[str, Any]]) -> Counter[str]:
+    """Returns how often each treatment was made in a whole journal."""
+    return Counter(name for name, _ in Treatments().pick(events))
