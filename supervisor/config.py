@@ -6,7 +6,7 @@ Precedence, weakest first: the schema's defaults, the files that a file builds o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 Settings = TypeVar("Settings", RunSettings, PolicySettings)
 
 POLICY_PREFIX = "policy."
+_KIND_OF: Mapping[type, str] = {RunSettings: "configs", PolicySettings: "policies"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +102,8 @@ def _load(
     from omegaconf.errors import OmegaConfBaseException
 
     layers = config_files.read_layers(name_or_path, kind, alone=alone)
+    if alone:
+        _check_complete(layers[0], schema)
     merged: Any = OmegaConf.structured(schema)
     for layer in layers:
         problem = find_problem(layer.content, schema)
@@ -121,6 +124,28 @@ def _load(
     if overrides:
         settings = _resolve(merged, schema, lambda problem: _in_set(prefix, problem))
     return settings
+
+
+def _check_complete(layer: config_files.Layer, schema: type[Settings]) -> None:
+    """What a run saved holds every key; one that is gone must not become a default unnoticed."""
+    missing = [key for key in leaf_keys(schema) if not _has(layer.content, key)]
+    if missing:
+        more = f" and {len(missing) - 3} others" if len(missing) > 3 else ""
+        raise ConfigError(
+            f"{layer.path}: {', '.join(missing[:3])}{more}: missing: this file says what the run "
+            "uses, so no key may be left out: restore it, or write the missing keys into it "
+            f"(their defaults: {config_files.shipped_folder(_KIND_OF[schema]) / 'default.yaml'} "
+            "and docs/configuration.md)"
+        )
+
+
+def _has(content: Mapping[str, Any], key: str) -> bool:
+    value: Any = content
+    for part in key.split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            return False
+        value = value[part]
+    return True
 
 
 def _resolve(merged: DictConfig, schema: type[Settings], say: Callable[[Problem], str]) -> Settings:
@@ -165,6 +190,7 @@ def _override(merged: DictConfig, schema: type[Settings], pair: str, prefix: str
         value: Any = cast("dict[str, Any]", OmegaConf.to_container(parsed))["value"]
     except Exception as error:  # a YAML error, or one of OmegaConf's grammar
         raise ConfigError(f"{where}: {text!r} is not a YAML value: {_first_line(error)}") from error
+    config_files.refuse_environment(value, where)
     problem = find_problem(value, expected, path)
     if problem is not None:
         raise ConfigError(_in_set(prefix, problem))

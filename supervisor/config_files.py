@@ -8,6 +8,7 @@ file that mentions it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from supervisor.config_check import KeyPath, did_you_mean
 from supervisor.errors import ConfigError
 
 SUFFIXES = (".yaml", ".yml")
+_ENVIRONMENT = re.compile(r"\$\{\s*(oc\.)?env\s*:")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,4 +129,24 @@ def _read(path: Path) -> Mapping[str, Any]:
         raise ConfigError(f"{path}: cannot be read as YAML: {error}") from error
     if not isinstance(content, Mapping):
         raise ConfigError(f"{path}: expected `key: value` lines, got a {type(content).__name__}")
+    refuse_environment(content, str(path))
     return {str(key): value for key, value in content.items()}
+
+
+def refuse_environment(value: Any, where: str) -> None:
+    """A value of the environment may be a secret, and would be written to the run directory.
+
+    Raises:
+        ConfigError: `value` reads one.
+    """
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            refuse_environment(item, f"{where}: {key}")
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            refuse_environment(item, where)
+    elif isinstance(value, str) and _ENVIRONMENT.search(value):
+        raise ConfigError(
+            f"{where}: {value}: the environment is not read, because every value is written to "
+            "the run directory: write the value itself"
+        )

@@ -204,6 +204,39 @@ def test_a_saved_config_is_private_and_the_same_again(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+@pytest.mark.parametrize("text", ["", "{}\n", "name: default\n"])
+def test_a_saved_file_that_lost_keys_is_no_default(tmp_path: Path, text: str) -> None:
+    for load, word in ((load_resolved_policy, "observe_only"), (load_resolved_config, "detectors")):
+        path = tmp_path / f"{word}.yaml"
+        path.write_text(text)
+
+        with pytest.raises(ConfigError, match="missing: this file says what the run uses"):
+            load(path)
+
+
+def test_one_key_that_is_missing_from_a_saved_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    save_resolved(load_config(), path)
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join(line for line in lines if "keep_last" not in line))
+
+    with pytest.raises(ConfigError, match=r"checkpoint\.keep_last: missing"):
+        load_resolved_config(path)
+
+
+def test_the_environment_is_not_read_into_a_file_that_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET_NAME", "hunter22")
+    path = tmp_path / "mine.yaml"
+    path.write_text("description: ${oc.env:SECRET_NAME}\n")
+
+    with pytest.raises(ConfigError, match="the environment is not read"):
+        load_policy(str(path))
+    with pytest.raises(ConfigError, match="the environment is not read"):
+        load_config("default", ["description=${oc.env:SECRET_NAME}"])
+
+
 def test_a_saved_policy_is_the_same_again_and_takes_overrides(tmp_path: Path) -> None:
     path = tmp_path / "policy.yaml"
     policy = load_policy("vae")

@@ -11,6 +11,7 @@ PACKAGE = Path(__file__).parents[1] / "supervisor"
 FLOORS: dict[str, int] = {
     "records": 1,
     "errors": 1,
+    "masking": 1,
     "version": 1,
     "settings": 1,
     "calm_steps": 1,

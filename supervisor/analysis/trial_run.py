@@ -17,6 +17,7 @@ from typing import Any
 
 from supervisor.errors import SupervisorError
 from supervisor.storage.journal import read_events
+from supervisor.storage.private_files import make_private
 from supervisor.storage.rundir import RunDirectory
 
 _COMMAND = (sys.executable, "-m", "supervisor.cli.main")
@@ -136,7 +137,7 @@ def trial_folder(keep: Path | None) -> Iterator[Path]:
             yield Path(name)
         return
     try:
-        keep.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(keep)
         taken = any(keep.iterdir())
     except OSError as error:
         raise SupervisorError(

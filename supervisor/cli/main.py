@@ -8,6 +8,7 @@ the module of the command that was asked for is imported, and heavy packages onl
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -72,7 +73,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_USAGE
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    except BrokenPipeError:
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG and error.filename is not None:
+            name = str(error.filename)
+            print(
+                f"supervisor: error: {name[:60]}...: the name is too long for this file system: "
+                "give a shorter one",
+                file=sys.stderr,
+            )
+            return EXIT_USAGE
+        if not isinstance(error, BrokenPipeError):
+            raise
         # The reader (`head`, `less`) has seen enough; nothing more may be written at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

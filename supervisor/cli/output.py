@@ -20,11 +20,16 @@ def print_json(value: Any) -> None:
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Prints left-aligned columns, as wide as needed; the last one is not padded."""
-    cells = [list(headings), *([str(cell) for cell in row] for row in rows)]
+    cells = [list(headings), *([printable(str(cell)) for cell in row] for row in rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(headings))]
     for row in cells:
         padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
         print("  ".join([*padded[:-1], row[-1]]).rstrip())
+
+
+def printable(text: str) -> str:
+    """Returns `text` on one line, with what would steer a terminal written out (``\\x1b``)."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _strict(value: Any) -> Any:

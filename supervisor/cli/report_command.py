@@ -19,20 +19,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from supervisor.cli.entry_point import entry_point
     from supervisor.cli.run_directory import open_run
     from supervisor.errors import UsageError
+    from supervisor.report.write import build_document, write_report
     from supervisor.storage.private_files import write_private
 
     rundir = open_run(args.run)
-    documents = entry_point("report", "supervisor.report.write", "write_report")(rundir)
     if args.format is None and args.output is None:
-        print(documents.get("html") or documents.get("md") or documents["json"])
+        try:
+            print(write_report(rundir)["html"])
+        except OSError as error:
+            raise UsageError(
+                f"{error.filename or rundir.report}: {error.strerror or error}: the report cannot "
+                "be written there: print it with --format, or give --output"
+            ) from error
         return 0
-    name = args.format or _format_of(args.output)
-    if name not in documents:
-        raise UsageError(f"{args.run}: no {name} report could be written: see the other formats")
-    text = Path(documents[name]).read_text(encoding="utf-8")
+    text = build_document(rundir, args.format or _format_of(args.output))
     if args.output is None:
         print(text)
     else:

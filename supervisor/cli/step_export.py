@@ -11,7 +11,7 @@ from pathlib import Path
 from supervisor.errors import UsageError
 from supervisor.records import StepRecord
 from supervisor.storage.flight_reader import FlightReader
-from supervisor.storage.private_files import write_private
+from supervisor.storage.private_files import make_private, write_private
 from supervisor.storage.rundir import RunDirectory
 
 COLUMNS = ("loss", "grad_norm", "lr", "loss_scale", "step_time_s", "batch_size", "memory_gib")
@@ -70,7 +70,7 @@ def write_tensorboard(rundir: RunDirectory, rank: int, folder: Path) -> int:
             "pip install 'training-supervisor[tensorboard]', or use --to csv"
         ) from error
     rows = newest_rows(rundir, rank)
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private(folder)
     writer = EventFileWriter(str(folder))
     for time_s, record in rows:
         values = [Summary.Value(tag=n, simple_value=v) for n, v in _values(record).items()]

@@ -15,7 +15,7 @@ import tty
 from pathlib import Path
 
 from supervisor.parent.open_line import OpenLine
-from supervisor.storage.private_files import open_private
+from supervisor.storage.private_files import make_private, open_private
 
 _CHUNK = 65536
 _WINDOW_SIZE = struct.Struct("HHHH")
@@ -41,7 +41,7 @@ class OutputPump:
         """`line`: is told what the script writes to where our own lines go."""
         self._line = line or OpenLine()
         self._beside_ours = {fd for fd in (stdout_fd, stderr_fd) if self._line.shares(fd)}
-        log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(log.parent)
         self._log = open_private(log, "ab")
         self._terminals: list[tuple[int, int]] = []
         self._routes: dict[int, int] = {}

@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from supervisor.masking import mask_all
 from supervisor.records import NAN
 from supervisor.report.alert_summary import summarise_alerts
 from supervisor.report.anomalies import build_anomalies
 from supervisor.report.attempts import build_attempts
-from supervisor.report.crash_report import Attempt, CrashReport, Excerpt, Incident
+from supervisor.report.crash_report import Attempt, CrashReport, Incident
 from supervisor.report.decision_tree import walk
 from supervisor.report.ending import find_end
-from supervisor.report.environment import command_of, environment_of, hide_secrets
+from supervisor.report.environment import command_of, environment_of
 from supervisor.report.evidence import last_checkpoint, memory_notes
 from supervisor.report.explosion import find_explosion
 from supervisor.report.figures import number, show
@@ -48,7 +49,11 @@ def gather(root: Path | str) -> CrashReport:
 
 
 def build_report(material: Material) -> CrashReport:
-    """Puts together what the siblings of this module find in `material`."""
+    """Puts together what the siblings of this module find in `material`, secrets masked."""
+    return mask_all(_build(material))
+
+
+def _build(material: Material) -> CrashReport:
     attempts = build_attempts(material)
     end = find_end(material, attempts)
     incidents = _incidents(material, attempts, end)
@@ -87,7 +92,7 @@ def build_report(material: Material) -> CrashReport:
         observed=sum_up(read_courses(material.root)),
         explain=material.explain,
         stacks=material.stacks,
-        log_tail=_log_tail(material),
+        log_tail=material.log_tail,
         memory=memory_notes(material) if root and root.key in MEMORY_KEYS else (),
         environment=environment_of(material.run),
         command=command_of(material.run),
@@ -196,11 +201,6 @@ def _explosion(material: Material, root: Incident | None) -> Any:
         found = replace(found, likely_causes=tuple(dict.fromkeys(causes)))
     # A climb that was over long before the incident is another story.
     return found if found and found.peak_step >= root.step - 5 else None
-
-
-def _log_tail(material: Material) -> Excerpt | None:
-    tail = material.log_tail
-    return Excerpt(title=tail.title, text=hide_secrets(tail.text)) if tail else None
 
 
 def _final_loss(material: Material) -> float:

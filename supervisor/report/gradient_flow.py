@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from supervisor.report.figures import integer
+from supervisor.storage.line_file import parse_json
 
 COLUMNS = ("name", "norm", "mean", "max", "min", "zero_share", "nonfinite")
 TENSOR_COLUMNS = ("name", "kind", "problem", "nan_count", "inf_count", "huge_count", "max_abs")
@@ -43,8 +43,8 @@ def read_gradient_flow(root: Path) -> LayerFacts:
     places += sorted(captured, key=_captured_at, reverse=True)
     for place in places:
         try:
-            value = json.loads(place.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            value = parse_json(place.read_bytes())
+        except (OSError, ValueError, RecursionError):
             continue
         document = value if isinstance(value, dict) else {"layers": value}
         layers = _rows(document.get("layers"), COLUMNS)

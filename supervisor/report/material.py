@@ -18,10 +18,11 @@ from supervisor.report.crash_report import Excerpt
 from supervisor.report.figures import integer, moment
 from supervisor.report.stack_text import arrange_stacks
 from supervisor.report.step_table import StepTable, build_step_table, empty_step_table
+from supervisor.storage.checked_record import build_record
 from supervisor.storage.flight_recorder import FlightReader, read_steps
 from supervisor.storage.journal import read_events
-from supervisor.storage.line_file import read_lines
-from supervisor.storage.run_state import has_live_parent, load_run_state
+from supervisor.storage.line_file import parse_json, read_lines
+from supervisor.storage.run_state import RunState, has_live_parent, load_run_state
 from supervisor.storage.rundir import RunDirectory
 
 T = TypeVar("T")
@@ -90,10 +91,14 @@ class Material:
 class _Reader:
     """Reads files and keeps the list of what went wrong instead of failing."""
 
-    def __init__(self) -> None:
+    def __init__(self, rundir: RunDirectory) -> None:
         self.problems: list[str] = []
+        self._rundir = rundir
 
     def read(self, path: Path, what: str, load: Callable[[], T], missing: T) -> T:
+        if not self._rundir.holds(path):
+            self.problems.append(f"{path.name}: a symbolic link out of the run: not followed.")
+            return missing
         try:
             return load()
         except FileNotFoundError:
@@ -104,7 +109,7 @@ class _Reader:
 
     def json_object(self, path: Path, what: str) -> dict[str, Any]:
         def load() -> dict[str, Any]:
-            value = json.loads(path.read_text(encoding="utf-8"))
+            value = parse_json(path.read_bytes())
             if not isinstance(value, dict):
                 raise ValueError("it holds no JSON object")
             return value
@@ -122,8 +127,8 @@ class _Reader:
 def load_material(root: Path | str) -> Material:
     """Reads the run directory `root`; never fails because of what it finds there."""
     rundir = RunDirectory(root)
-    reader = _Reader()
-    run = reader.json_object(rundir.run_json, "the description of the run")
+    reader = _Reader(rundir)
+    run = _run(rundir, reader)
     if not rundir.run_json.exists():
         reader.problems.append("run.json is missing: what was run, and when, is not known.")
     events = _events(rundir, reader)
@@ -147,6 +152,19 @@ def load_material(root: Path | str) -> Material:
         parent_alive=_has_live_parent(rundir),
         problems=tuple(reader.problems),
     )
+
+
+def _run(rundir: RunDirectory, reader: _Reader) -> dict[str, Any]:
+    """What run.json says, without the fields that are not what they should be."""
+    run = reader.json_object(rundir.run_json, "the description of the run")
+    good = {}
+    for name, value in run.items():
+        try:
+            build_record(RunState, {name: value})
+            good[name] = value
+        except ValueError as error:
+            reader.problems.append(f"run.json: {error}.")
+    return good
 
 
 def _has_live_parent(rundir: RunDirectory) -> bool:
@@ -206,8 +224,8 @@ def _anomalies(rundir: RunDirectory, reader: _Reader) -> list[dict[str, Any]]:
     for path in sorted((rundir.root / "anomalies").glob("anomalies_rank_*.jsonl")):
         for line in _lines(path, reader):
             try:
-                value = json.loads(line)
-            except ValueError:
+                value = parse_json(line)
+            except (ValueError, RecursionError):
                 reader.problems.append(f"{path.name}: a damaged line was left out.")
                 continue
             if isinstance(value, dict):

@@ -9,7 +9,6 @@ from typing import Any
 
 from supervisor.report.attempts import first_exit, sentences
 from supervisor.report.crash_report import Attempt, Incident
-from supervisor.report.environment import hide_secrets
 from supervisor.report.evidence import process_evidence
 from supervisor.report.figures import clock, integer, moment, show
 from supervisor.report.material import Material
@@ -106,7 +105,7 @@ def _last_words(material: Material) -> str:
     """The last line of the output: a script that ends itself mostly says why."""
     lines = material.log_tail.text.splitlines() if material.log_tail else []
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    return f", and said last: {hide_secrets(last).rstrip('.')[:300]}" if last else ""
+    return f", and said last: {last.rstrip('.')[:300]}" if last else ""
 
 
 def disk_refusal(material: Material, attempt: int, evidence: Sequence[str]) -> str:

@@ -42,6 +42,15 @@ def write_report(rundir: Path | str | RunDirectory, *, plots: bool = True) -> di
     return {**written, **_write_text(folder, report, pictures)}
 
 
+def build_document(rundir: RunDirectory, kind: str) -> str:
+    """Returns the report as ``html`` (with its pictures), ``md`` or ``json``; writes nothing."""
+    material = load_material(rundir.root)
+    report = build_report(material)
+    if kind == "html":
+        return render_html(*_draw(material, report))
+    return render_markdown(report) if kind == "md" else render_json(report)
+
+
 def write_pictures(rundir: Path | str | RunDirectory) -> dict[str, Path]:
     """Writes ``overview.png`` and ``observed.png`` of a run as it is now; the report replaces them.
 

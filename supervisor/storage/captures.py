@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import shutil
@@ -14,8 +13,10 @@ from pathlib import Path
 
 from supervisor.settings import CaptureSettings
 from supervisor.storage import aside
+from supervisor.storage.checked_record import build_record
 from supervisor.storage.file_system import FileSystem
-from supervisor.storage.private_files import write_json
+from supervisor.storage.line_file import parse_json
+from supervisor.storage.private_files import make_private, write_json
 from supervisor.storage.rundir import RunDirectory
 
 CAPTURE_JSON = "capture.json"
@@ -77,7 +78,7 @@ class CaptureStore:
         staged = aside.aside_path(self._folder, aside.STAGED, step)
         try:
             self._sweep()
-            staged.mkdir(mode=0o700, parents=True)
+            make_private(staged)
             write(staged)
             capture = Capture(
                 path=path,
@@ -103,9 +104,9 @@ class CaptureStore:
         found = []
         for path in self._folder.glob(f"step_*/{CAPTURE_JSON}"):
             try:
-                fields = json.loads(path.read_bytes())
-                found.append(Capture(**{**fields, "path": path.parent}))
-            except (OSError, ValueError, TypeError):
+                fields = parse_json(path.read_bytes())
+                found.append(build_record(Capture, {**fields, "path": str(path.parent)}))
+            except (OSError, ValueError, TypeError, RecursionError):
                 continue
         return sorted(found, key=lambda capture: (capture.time, capture.path.name))
 

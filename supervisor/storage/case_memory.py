@@ -6,12 +6,13 @@ run get the same advice, no worker waits for a database, and what was advised ca
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from supervisor.storage.case import SIMILAR, Case, similarity
+from supervisor.storage.checked_record import build_record
+from supervisor.storage.line_file import parse_json
 from supervisor.storage.rundir import RunDirectory
 
 MAX_CASES = 500
@@ -44,6 +45,7 @@ class CaseMemory:
 def load_memory(rundir: RunDirectory) -> CaseMemory:
     """Returns what `keep_memory` wrote; an empty memory if it cannot be read. Never raises."""
     try:
-        return CaseMemory(Case(**case) for case in json.loads(rundir.cases.read_bytes()))
+        cases = parse_json(rundir.cases.read_bytes())
+        return CaseMemory([build_record(Case, case) for case in cases])
     except (OSError, ValueError, TypeError, RecursionError):
         return CaseMemory()

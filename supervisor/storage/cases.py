@@ -18,6 +18,7 @@ from supervisor.errors import SupervisorError
 from supervisor.records import plain
 from supervisor.storage.case import OUTCOMES, SIMILAR, Case, similarity
 from supervisor.storage.case_memory import CaseMemory
+from supervisor.storage.private_files import make_private
 
 _PATIENCE_S = 30.0
 """How long a run waits for another one that is writing."""
@@ -117,7 +118,7 @@ class CaseLibrary:
     @contextlib.contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
         try:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private(self.path.parent)
             # SQLite would make it readable for everyone; its journal takes the mode of the file.
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             connection = sqlite3.connect(

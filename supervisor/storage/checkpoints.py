@@ -31,6 +31,7 @@ from supervisor.storage.manifest import (
     step_of,
     to_manifest,
 )
+from supervisor.storage.private_files import make_private
 from supervisor.storage.refusals import told_refusals
 from supervisor.storage.retention import ripening, superfluous, superfluous_abandoned
 from supervisor.storage.staging import stage
@@ -282,7 +283,7 @@ class CheckpointRing:
 
     def _prepare_folder(self) -> None:
         if not is_folder(self.folder):
-            self.folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private(self.folder.parent)
             self._disk.make_folder(self.folder)
             self._disk.sync_folder(self.folder.parent)
         with contextlib.suppress(CheckpointError):  # left-overs cost room, no more

@@ -6,6 +6,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from supervisor.masking import mask_all
 from supervisor.storage.line_file import read_lines, to_line
 
 EVENT_KINDS = (
@@ -47,15 +48,24 @@ def event_line(
         raise ValueError("an event's time is set by its journal")
     stamp = datetime.fromtimestamp(clock, timezone.utc).isoformat(timespec="microseconds")
     fixed = {"time": stamp, "attempt": attempt, "rank": rank, "step": step, "kind": kind}
-    return to_line({**fixed, **fields})
+    return to_line({**fixed, **mask_all(fields)})
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:
-    """Returns the events of a journal in order; torn and garbage lines are left out.
+    """Returns the events of a journal in order; torn, garbage and ill-typed lines are left out.
 
     A journal that does not exist has no events.
 
     Raises:
         OSError: the file is there and cannot be read.
     """
-    return [event for event in read_lines(path) if isinstance(event.get("kind"), str)]
+    return [event for event in read_lines(path) if _is_event(event)]
+
+
+def _is_event(line: dict[str, Any]) -> bool:
+    """Whether the fields that every event has are of their types."""
+    return (
+        isinstance(line.get("kind"), str)
+        and isinstance(line.get("time", ""), str)
+        and all(type(line.get(name)) in (int, type(None)) for name in ("attempt", "rank", "step"))
+    )

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from supervisor.errors import RunDirectoryError
+from supervisor.masking import mask_all
 from supervisor.storage.record_file import load_record, save_record
 from supervisor.storage.rundir import RunDirectory
 
@@ -60,12 +61,12 @@ class ExitNote:
 
 
 def save_exit_note(rundir: RunDirectory, attempt: int, rank: int, note: ExitNote) -> None:
-    """Writes the note of one rank, durably.
+    """Writes the note of one rank, durably, its texts masked.
 
     Raises:
         OSError: the disk refuses.
     """
-    save_record(rundir.exit_note(attempt, rank), note)
+    save_record(rundir.exit_note(attempt, rank), mask_all(note))
 
 
 def load_exit_note(rundir: RunDirectory, attempt: int, rank: int) -> ExitNote | None:

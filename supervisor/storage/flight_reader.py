@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from supervisor.errors import RunDirectoryError
 from supervisor.records import StepRecord
+from supervisor.storage.line_file import parse_json
 from supervisor.storage.more_values import read_more
 from supervisor.storage.rundir import RunDirectory
 from supervisor.storage.step_rows import (
@@ -116,8 +116,8 @@ class FlightReader:
 
     def _known_names(self) -> list[str]:
         try:
-            return [str(name) for name in json.loads(columns_path(self.path).read_text())]
-        except (OSError, ValueError, TypeError):
+            return [str(name) for name in parse_json(columns_path(self.path).read_bytes())]
+        except (OSError, ValueError, TypeError, RecursionError):
             return []
 
     def last_step(self) -> int | None:

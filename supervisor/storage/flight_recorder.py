@@ -20,7 +20,7 @@ from supervisor.errors import RunDirectoryError
 from supervisor.records import StepRecord
 from supervisor.storage.flight_reader import FlightReader, read_steps
 from supervisor.storage.more_values import MAX_NAMES, MoreValues, more_path
-from supervisor.storage.private_files import write_json
+from supervisor.storage.private_files import make_private, write_json
 from supervisor.storage.step_rows import (
     ANNOUNCED,
     BEGINS_TRAINING,
@@ -88,7 +88,7 @@ class FlightRecorder:
     ) -> None:
         self.path = path
         self._attempt = attempt
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(path.parent)
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             self._rows = self._open_rows()

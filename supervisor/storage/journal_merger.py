@@ -14,6 +14,7 @@ from typing import Any
 
 from supervisor.storage.events import event_line
 from supervisor.storage.line_file import parse_line
+from supervisor.storage.private_files import make_private
 from supervisor.storage.rundir import RunDirectory
 
 _Line = tuple[str, bytes, dict[str, Any]]
@@ -104,7 +105,7 @@ class JournalMerger:
             return False
         path = self._rundir.journal
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private(path.parent)
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             fd = os.open(path, flags, 0o600)
         except OSError:

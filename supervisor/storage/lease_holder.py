@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import uuid
@@ -10,6 +9,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 import psutil
+
+from supervisor.storage.line_file import parse_json
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _PID_NAMESPACE = Path("/proc/self/ns/pid")
@@ -45,7 +46,7 @@ class Holder:
 def read_holder(path: Path) -> Holder | None:
     """Returns the holder that a lease names; None without a lease, or if it is no such file."""
     try:
-        value = json.loads(path.read_bytes())
+        value = parse_json(path.read_bytes())
     except (OSError, ValueError, RecursionError):
         return None
     if not isinstance(value, dict):

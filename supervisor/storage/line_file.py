@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.records import plain
+from supervisor.storage.checked_record import LARGEST_INT
+from supervisor.storage.private_files import make_private
 
 
 class LineFile:
@@ -47,8 +49,8 @@ class LineFile:
             self._fd = -1
 
     def _open(self) -> None:
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        make_private(self.path.parent)
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         self._fd = os.open(self.path, flags, 0o600)
         size = os.fstat(self._fd).st_size
         self._torn = size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
@@ -63,10 +65,26 @@ def to_line(value: Mapping[str, Any]) -> bytes:
     return json.dumps(_json_value(value), allow_nan=False).encode()
 
 
+def parse_json(data: bytes | str) -> Any:
+    """Returns what `data`, of a file that may be damaged, holds.
+
+    Raises:
+        ValueError: it is no JSON, or a whole number in it has more than 64 bits.
+        RecursionError: it is nested too deeply.
+    """
+    return json.loads(data, parse_int=_bounded_int)
+
+
+def _bounded_int(digits: str) -> int:
+    if len(digits) > 20 or abs(int(digits)) > LARGEST_INT:
+        raise ValueError(f"the number {digits[:20]}... is too large")
+    return int(digits)
+
+
 def parse_line(line: bytes) -> dict[str, Any] | None:
     """Returns the object on `line`, or None for what is torn, garbage or no object."""
     try:
-        value = json.loads(line)
+        value = parse_json(line)
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

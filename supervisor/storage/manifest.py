@@ -12,6 +12,7 @@ import xxhash
 
 from supervisor.errors import CheckpointDamaged
 from supervisor.records import plain
+from supervisor.storage.line_file import parse_json
 
 MANIFEST = "manifest.json"
 _FORMAT = "training-supervisor checkpoint 1"
@@ -80,7 +81,7 @@ def from_manifest(path: Path, data: bytes) -> Checkpoint:
         CheckpointDamaged: `data` is not what `to_manifest` returned, or belongs to another folder.
     """
     try:
-        body = json.loads(data)
+        body = parse_json(data)
         stated = body.pop("checksum")
         if body["format"] != _FORMAT:
             raise ValueError(f"unknown format {str(body['format'])[:60]!r}")

@@ -11,8 +11,25 @@ from supervisor.records import plain
 
 
 def open_private(path: Path, mode: str) -> IO[Any]:
-    """Opens `path` like `open`, but a file that it creates has mode 0600."""
-    return open(path, mode, opener=lambda name, flags: os.open(name, flags, 0o600))
+    """Opens `path` like `open`, but a file that it creates has mode 0600.
+
+    Raises:
+        OSError: also when `path` is a symbolic link, which is not followed.
+    """
+    return open(path, mode, opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o600))
+
+
+def make_private(folder: Path) -> Path:
+    """Creates `folder` and those of its parents that are missing, each with mode 0700.
+
+    Raises:
+        OSError: it cannot be made, or a file has its name.
+    """
+    missing = [folder, *folder.parents]
+    missing = missing[: next((n for n, path in enumerate(missing) if path.is_dir()), len(missing))]
+    for path in reversed(missing):
+        path.mkdir(mode=0o700, exist_ok=True)
+    return folder
 
 
 def write_private(path: Path, data: bytes | str, *, durable: bool = False) -> None:
@@ -21,7 +38,7 @@ def write_private(path: Path, data: bytes | str, *, durable: bool = False) -> No
     Raises:
         OSError: the folder is missing, read-only or full; `path` is as it was.
     """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private(path.parent)
     staged = path.with_name(f".{path.name}.{os.getpid()}.staged")
     text = data.encode() if isinstance(data, str) else data
     try:

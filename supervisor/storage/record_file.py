@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from pathlib import Path
 from typing import Any, TypeVar
 
 from supervisor.errors import RunDirectoryError
+from supervisor.storage.checked_record import build_record
+from supervisor.storage.line_file import parse_json
 from supervisor.storage.private_files import write_json
 
 T = TypeVar("T")
@@ -29,23 +29,14 @@ def load_record(path: Path, kind: type[T], *, help_text: str) -> T:
 
     Args:
         path: the file.
-        kind: the dataclass; its tuples come back as tuples.
+        kind: the dataclass, whose types are checked (`build_record`).
         help_text: what the user can do when it cannot be read; ends the message.
 
     Raises:
         RunDirectoryError: the file is missing, unreadable, or no such record.
     """
     try:
-        value = json.loads(path.read_bytes())
-        if not isinstance(value, dict):
-            raise TypeError("no object")
-        fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
-        known = {
-            name: tuple(item) if str(fields[name].type).startswith("tuple") else item
-            for name, item in value.items()
-            if name in fields
-        }
-        return kind(**known)
+        return build_record(kind, parse_json(path.read_bytes()))
     except FileNotFoundError:
         raise RunDirectoryError(f"{path.parent}: no {path.name}: {help_text}") from None
     except OSError as error:

@@ -12,10 +12,13 @@ from pathlib import Path
 import psutil
 
 from supervisor.errors import RunDirectoryError
+from supervisor.masking import mask_command
 from supervisor.storage.record_file import load_record, save_record
 from supervisor.storage.rundir import RunDirectory
 from supervisor.storage.versions import current_versions
 
+RUN_KINDS = ("script", "function", "module")
+RUN_STATES = ("running", "completed", "gave_up", "interrupted", "failed")
 _HELP = "give the directory that `supervisor run` printed"
 
 
@@ -24,7 +27,7 @@ class RunState:
     """A run as its directory describes it. Environment variables are never part of it: secrets.
 
     Attributes:
-        command: the command line, as given.
+        command: the command line, as given but for its secrets.
         kind: ``script``, ``function`` (``script.py:function``) or ``module`` (``-m``).
         script: path of the script, or name of the module.
         function: name of the function for the kind ``function``, else empty.
@@ -43,7 +46,7 @@ class RunState:
     """
 
     command: tuple[str, ...] = ()
-    kind: str = "script"
+    kind: str = field(default="script", metadata={"one_of": RUN_KINDS})
     script: str = ""
     function: str = ""
     arguments: tuple[str, ...] = ()
@@ -55,7 +58,7 @@ class RunState:
     pid_created: float = 0.0
     started_at: str = ""
     ended_at: str = ""
-    state: str = "running"
+    state: str = field(default="running", metadata={"one_of": RUN_STATES})
     attempts: int = 0
     exit_code: int | None = None
     crash_count: int = 0
@@ -76,7 +79,7 @@ def new_run_state(
 ) -> RunState:
     """Returns the state of a run that this process begins now, here."""
     return RunState(
-        command=tuple(command),
+        command=tuple(mask_command(command)),
         kind=kind,
         script=script,
         function=function,

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
+
+from supervisor.storage.private_files import make_private
 
 
 class RunDirectory:
@@ -95,6 +99,15 @@ class RunDirectory:
         return self.root / "report"
 
     def make(self, folder: Path) -> Path:
-        """Creates `folder` (below the root) and its parents with mode 0700."""
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return folder
+        """Creates `folder` (below the root) and its parents with mode 0700.
+
+        Raises:
+            OSError: it cannot be made, or a symbolic link leads out of the run directory.
+        """
+        if not self.holds(folder):
+            raise OSError(errno.ELOOP, "is a symbolic link that leads out of the run", str(folder))
+        return make_private(folder)
+
+    def holds(self, path: Path) -> bool:
+        """Whether `path` lies in the directory, also when symbolic links are followed."""
+        return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(self.root))

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.errors import ReplayError
-from supervisor.storage.private_files import open_private
+from supervisor.storage.private_files import make_private, open_private
 
 _HEAD = struct.Struct("<BI")
 _STEP = struct.Struct("<qdIIQ")
@@ -76,7 +76,7 @@ class TapeWriter:
     """
 
     def __init__(self, path: Path, *, keep: int = 0, budget: int = 1 << 30) -> None:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(path.parent)
         self._file = open_private(path, "ab")
         os.ftruncate(self._file.fileno(), keep)
         self._memory = bytearray(2 * _FLUSH_BYTES)

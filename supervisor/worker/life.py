@@ -7,6 +7,8 @@ import os
 import struct
 from pathlib import Path
 
+from supervisor.storage.private_files import make_private
+
 _COUNT = struct.Struct("<Q")
 
 
@@ -14,7 +16,7 @@ class SignOfLife:
     """Eight bytes that the parent looks at: they change while the training does anything."""
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(path.parent)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             os.ftruncate(descriptor, 8)

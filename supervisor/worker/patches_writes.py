@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from supervisor.storage.private_files import make_private
+
 
 def keep_writes_apart(root: Path) -> None:
     """Patches `open`, `torch.save` and `torch.load` for the rest of this process's life.
@@ -44,7 +46,7 @@ class _Apart:
         if name is None:
             return path
         if name not in self._copies:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private(self._folder)
             copy = self._folder / f"{len(self._copies)}_{os.path.basename(name)[-100:]}"
             if keep and os.path.isfile(name):
                 shutil.copyfile(name, copy)

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from supervisor.cli.watch_panel import sparkline
-from supervisor.report import write as write_module
 from supervisor.storage.case import Case
 from supervisor.storage.cases import CaseLibrary
 from supervisor.storage.journal import Journal
@@ -159,36 +158,85 @@ def test_a_sparkline_shows_the_largest_and_what_is_not_finite(
 # report
 
 
-@pytest.fixture
-def written(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
-    """Stands in for the report writer: documents that hold their own format's name."""
-    documents = {name: run.report / f"report.{name}" for name in ("html", "md", "json")}
-    run.make(run.report)
-    for name, path in documents.items():
-        path.write_text(name)
-    monkeypatch.setattr(write_module, "write_report", lambda _: documents)
-    return documents
+def test_report_says_where_the_document_is(cli: Cli, run: RunDirectory) -> None:
+    assert cli("report", "runs/a") == (0, f"{run.report / 'report.html'}\n", "")
+    assert (run.report / "report.html").is_file()
 
 
-def test_report_says_where_the_document_is(cli: Cli, written: dict[str, Path]) -> None:
-    assert cli("report", "runs/a") == (0, f"{written['html']}\n", "")
+def test_report_prints_the_format_that_is_asked_for_and_writes_nothing(
+    cli: Cli, run: RunDirectory
+) -> None:
+    code, out, errors = cli("report", "runs/a", "--format", "md")
 
-
-def test_report_prints_the_format_that_is_asked_for(cli: Cli, written: dict[str, Path]) -> None:
-    assert cli("report", "runs/a", "--format", "md") == (0, "md\n", "")
+    assert (code, errors) == (0, "")
+    assert out.startswith("## ")
+    assert not run.report.exists()
 
 
 def test_report_writes_the_format_of_the_output(
-    cli: Cli, written: dict[str, Path], tmp_path: Path
+    cli: Cli, run: RunDirectory, tmp_path: Path
 ) -> None:
     code, out, _ = cli("report", "runs/a", "--output", "mine.json")
 
     assert (code, out) == (0, "mine.json\n")
-    assert (tmp_path / "mine.json").read_text() == "json"
+    assert json.loads((tmp_path / "mine.json").read_text())["verdict"]
+
+
+def test_a_report_that_cannot_be_written_can_be_printed(cli: Cli, run: RunDirectory) -> None:
+    run.report.touch()  # a file where the folder belongs; root may write into any folder
+
+    code, _, errors = cli("report", "runs/a")
+
+    assert code == 64
+    assert "print it with --format" in errors
+    assert cli("report", "runs/a", "--format", "md")[0] == 0
+
+
+def test_a_report_folder_that_is_a_link_is_not_followed(
+    cli: Cli, run: RunDirectory, tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    run.report.symlink_to(elsewhere)
+
+    code, _, errors = cli("report", "runs/a")
+
+    assert code == 64
+    assert "symbolic link" in errors
+    assert not list(elsewhere.iterdir())
+    assert cli("report", "runs/a", "--format", "md")[0] == 0
+
+
+def test_a_log_that_is_a_link_is_not_read(cli: Cli, run: RunDirectory, tmp_path: Path) -> None:
+    (tmp_path / "private.txt").write_text("what others must not see")
+    run.make(run.log(1, 0).parent)
+    run.log(1, 0).symlink_to(tmp_path / "private.txt")
+
+    _, out, _ = cli("report", "runs/a", "--format", "md")
+
+    assert "must not see" not in out
+    assert "not followed" in out
+
+
+def test_list_writes_out_what_would_steer_a_terminal(cli: Cli, tmp_path: Path) -> None:
+    make_run(tmp_path / "runs" / "b", RunState(script="\x1b]0;title\x07x.py", state="completed"))
+
+    _, out, _ = cli("list")
+
+    assert "\x1b" not in out
+    assert "\\x1b]0;title\\x07x.py" in out
+
+
+def test_a_name_that_is_too_long_is_said(cli: Cli) -> None:
+    for words in (["report"], ["watch", "--once"], ["resume"], ["list"], ["run"]):
+        code, _, errors = cli(*words, 300 * "x")
+
+        assert code == 64
+        assert errors.startswith("supervisor: error: ")
 
 
 def test_report_says_when_the_output_cannot_be_written(
-    cli: Cli, written: dict[str, Path], tmp_path: Path
+    cli: Cli, run: RunDirectory, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
 
