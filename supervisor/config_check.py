@@ -39,6 +39,7 @@ ACTION_NAMES = (
     "stop",
 )
 CAUSE_NAMES = tuple(cause.value for cause in Cause)
+FALLBACK_NAMES = ("first_step", "approximate", "start")
 
 LIMITS: Mapping[str, tuple[float, float]] = {
     "at": (0.0, 1.0),
@@ -213,6 +214,8 @@ def _scalar_problems(value: Any, kind: Any, path: KeyPath) -> Iterator[Problem]:
                 yield Problem(path=path, message=_unknown("action", str(value), ACTION_NAMES))
         elif section == "rungs" and field == "causes" and value not in CAUSE_NAMES:
             yield Problem(path=path, message=_unknown("cause", str(value), CAUSE_NAMES))
+        elif section == "fast_forward" and field == "fallbacks" and value not in FALLBACK_NAMES:
+            yield Problem(path=path, message=_unknown("fallback", str(value), FALLBACK_NAMES))
 
 
 def _expected(words: str, value: Any) -> str:

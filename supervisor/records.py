@@ -241,6 +241,9 @@ class WorkerExit:
     offers_checkpointing: bool = False
 
 
+REPLAY = "replay"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOrder:
     """What the parent tells a new worker: ``RUN/orders/attempt_<n>.json``.
@@ -256,10 +259,13 @@ class WorkerOrder:
         batch_factor: by which `supervisor.batch_size` multiplies from the start on, at most.
         checkpoint_activations: switch on the activation checkpointing that models offer.
         experiment: what a controlled replay changes (`supervisor explain`); empty in every run.
+        way: how it comes back to the checkpoint: by `REPLAY`, or ``first_step`` (a replay of which
+            the first step is really executed), or ``approximate`` (the state is put back at once).
     """
 
     attempt: int
     checkpoint_step: int | None = None
+    way: str = REPLAY
     reason: str = ""
     skip_steps: tuple[int, ...] = ()
     lr_factor: float = 1.0

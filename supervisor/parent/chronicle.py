@@ -33,7 +33,11 @@ from supervisor.storage.treatments import count_treatments
 
 
 class Chronicle:
-    """The parent's own events, in the order in which the methods stand. None of them fails."""
+    """The parent's own events, in the order in which the methods stand. None of them fails.
+
+    Attributes:
+        resumed_attempt: the last one that came back to its checkpoint; 0 for none.
+    """
 
     def __init__(self, spec: LaunchSpec, rundir: RunDirectory, journal: JournalMerger) -> None:
         self._spec = spec
@@ -45,6 +49,7 @@ class Chronicle:
         self._run_file = RunFile(rundir, spec)
         self._first_attempt = 1
         self._told_dry: set[str] = set()
+        self.resumed_attempt = 0
         self._restart = RestartReceipt(
             journal.write,
             spec.policy.verify_steps,
@@ -78,6 +83,7 @@ class Chronicle:
             "attempt_started",
             step=order.checkpoint_step,
             checkpoint_step=order.checkpoint_step,
+            way=order.way,
             reason=order.reason,
             skip_steps=order.skip_steps,
             lr_factor=order.lr_factor,
@@ -96,6 +102,8 @@ class Chronicle:
         for event in events:
             if event.get("kind") == "action" and event.get("outcome") == "would_have":
                 self._tell_dry(event)
+            if event.get("kind") == "resumed":
+                self.resumed_attempt = int(event.get("attempt") or 0)
             if event.get("kind") == "warning" and event.get("aloud"):
                 self._teller.say(f"warning: {event.get('message')}")
         self._teller.say(*self._treatments.of(events))
@@ -162,6 +170,11 @@ class Chronicle:
     def count_crashes(self, crashes: int) -> None:
         self._run_file.count_crashes(crashes)
 
+    def another_way(self, verdict: Verdict, order: WorkerOrder) -> None:
+        """An attempt did not come back to its checkpoint, and the next takes another way."""
+        self._teller.say(verdict.reason)
+        self.restart(verdict, order)
+
     def restart(self, verdict: Verdict, order: WorkerOrder) -> None:
         self._journal.write(
             "restart",
@@ -169,6 +182,7 @@ class Chronicle:
             next_attempt=order.attempt,
             delay_s=round(verdict.delay_s, 3),
             reason=verdict.reason,
+            way=order.way,
             checkpoint_step=order.checkpoint_step,
             skip_steps=order.skip_steps,
             lr_factor=order.lr_factor,

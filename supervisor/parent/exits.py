@@ -96,6 +96,13 @@ def _own_exit(ending: Ending) -> WorkerExit | None:
     return _exit(ending, ExitCause.USER_ERROR, text, retry=False)
 
 
+def _short(ending: Ending) -> WorkerExit | None:
+    note = ending.note
+    if note is None or note.kind != "short":
+        return None
+    return _exit(ending, ExitCause.EXCEPTION, _first_line(note.message))
+
+
 def _ladder(ending: Ending) -> WorkerExit | None:
     note = ending.note
     if note is None or note.kind not in ("restart", "stop"):
@@ -182,6 +189,7 @@ _RULES: tuple[Callable[[Ending], WorkerExit | None], ...] = (
     _hang,
     _interrupted,
     _own_exit,
+    _short,
     _ladder,
     _users_mistake,
     _memory,

@@ -9,9 +9,10 @@ from typing import Any
 from supervisor.config import save_resolved
 from supervisor.errors import RunDirectoryError, UsageError
 from supervisor.parent.launch import LaunchSpec
-from supervisor.records import ExitCause
+from supervisor.records import REPLAY, ExitCause
 from supervisor.storage.journal import read_events
 from supervisor.storage.lease import Lease, take_lease
+from supervisor.storage.orders import load_order
 from supervisor.storage.run_state import has_live_parent, load_run_state
 from supervisor.storage.rundir import RunDirectory
 
@@ -29,6 +30,7 @@ class Preparation:
         attempt: number of the first attempt to be made.
         was_numerical: the run that is continued ended in numerical trouble.
         onset_step: where that trouble began, if known.
+        way: by which the last attempt was to come back to its checkpoint.
     """
 
     rundir: RunDirectory
@@ -36,6 +38,7 @@ class Preparation:
     attempt: int = 1
     was_numerical: bool = False
     onset_step: int | None = None
+    way: str = REPLAY
 
 
 def prepare(spec: LaunchSpec) -> Preparation:
@@ -72,14 +75,22 @@ def _prepare_held(spec: LaunchSpec, rundir: RunDirectory, lease: Lease) -> Prepa
     save_resolved(spec.policy, rundir.policy_yaml)
     if not spec.is_resume:
         return Preparation(rundir=rundir, lease=lease)
-    last = _last_exit(rundir)
+    last, attempt = _last_exit(rundir), _last_attempt(rundir)
     return Preparation(
         rundir=rundir,
         lease=lease,
-        attempt=_last_attempt(rundir) + 1,
+        attempt=attempt + 1,
+        way=_way(rundir, attempt),
         was_numerical=last.get("cause") == ExitCause.NONFINITE.value or last.get("risky") is True,
         onset_step=_onset(last),
     )
+
+
+def _way(rundir: RunDirectory, attempt: int) -> str:
+    try:
+        return load_order(rundir, attempt).way
+    except RunDirectoryError:
+        return REPLAY
 
 
 def _not_writable(spec: LaunchSpec, error: OSError) -> UsageError:

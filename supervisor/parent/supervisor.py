@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from supervisor.errors import SupervisorError
 from supervisor.parent import outcome as outcomes
@@ -10,7 +11,7 @@ from supervisor.parent import starting_point
 from supervisor.parent.attempt import POLL_S, Attempt, Surroundings
 from supervisor.parent.backoff import Backoff
 from supervisor.parent.chronicle import Chronicle
-from supervisor.parent.exits import classify
+from supervisor.parent.exits import Ending, classify
 from supervisor.parent.history import records_until
 from supervisor.parent.launch import LaunchSpec
 from supervisor.parent.live_pictures import LivePictures
@@ -22,10 +23,14 @@ from supervisor.parent.restarts import RestartPolicy, Verdict
 from supervisor.parent.signals import SignalInbox
 from supervisor.parent.starting_point import StartingPoint
 from supervisor.parent.taken_over import RunTakenOver, check_lease
+from supervisor.parent.ways_back import START, WaysBack
+from supervisor.parent.ways_back import describe as describe_way
 from supervisor.records import ExitCause, WorkerExit, WorkerOrder
 from supervisor.storage.checkpoints import CheckpointRing
 from supervisor.storage.journal import JournalMerger
 from supervisor.storage.orders import save_order
+
+_MEANT = (ExitCause.COMPLETED, ExitCause.INTERRUPTED, ExitCause.PREEMPTED)
 
 
 class Supervisor:
@@ -98,6 +103,14 @@ class _Run:
         )
         self.pictures = LivePictures(self._rundir, spec.settings.report.picture_every_steps)
         self.replica = Replica(spec.settings, spec.policy, on_failure=self.chronicle.warn)
+        restart = spec.settings.restart
+        self._ways = WaysBack(
+            spec.settings.fast_forward,
+            kills=restart.crash_limit,
+            few_steps=restart.progress_steps,
+            way=prepared.way,
+        )
+        self._is_short = False
 
     def to_its_end(self, backoff: Backoff | None) -> RunResult:
         start = self._first_start()
@@ -122,7 +135,13 @@ class _Run:
             check_lease(self._prepared.lease)
             worker_exit = self._attempt(order)
             check_lease(self._prepared.lease)
-            if not worker_exit.retry or self._inbox.asked_by is not None:
+            if self._inbox.asked_by is not None:
+                return self._outcome(worker_exit)
+            another = self._another_way(order, worker_exit)
+            if another is not None:
+                order = another
+                continue
+            if not worker_exit.retry:
                 return self._outcome(worker_exit)
             verdict = restarts.decide(worker_exit, risky=self.replica.is_risky)
             self.chronicle.count_crashes(restarts.crashes)
@@ -137,12 +156,42 @@ class _Run:
         save_order(self._rundir, order)
         self.chronicle.begin_attempt(order)
         self.replica.restart(records_until(self._rundir.steps(0), order.checkpoint_step))
-        worker_exit = classify(Attempt(self.surroundings, order.attempt).run())
+        ending = Attempt(self.surroundings, order.attempt).run()
+        worker_exit = classify(ending)
         self._last_exit = worker_exit
+        self._is_short = self._ended_short(order, ending, worker_exit)
         self.chronicle.worker_exited(
             order.attempt, worker_exit, self.replica.risk, risky=self.replica.is_risky
         )
         return worker_exit
+
+    def _ended_short(self, order: WorkerOrder, ending: Ending, worker_exit: WorkerExit) -> bool:
+        """Whether an attempt ended on its way to its checkpoint; before it set out is not that."""
+        if order.checkpoint_step is None or worker_exit.cause in _MEANT:
+            return False
+        if ending.last_step is not None or self.chronicle.resumed_attempt == order.attempt:
+            self._ways.arrived()
+            return False
+        return ending.note is None or ending.note.replaying
+
+    def _another_way(self, order: WorkerOrder, worker_exit: WorkerExit) -> WorkerOrder | None:
+        """Returns the next order after an attempt that ended short; None if it is to be judged."""
+        step = order.checkpoint_step
+        way = self._ways.next(worker_exit, step) if self._is_short and step is not None else None
+        if way is None or step is None:
+            return None
+        reason = describe_way(order.attempt, worker_exit, step, way)
+        is_start = way == START
+        following = replace(
+            order,
+            attempt=order.attempt + 1,
+            checkpoint_step=None if is_start else step,
+            reason="from the start: no other way led back" if is_start else order.reason,
+            way=self._ways.way,
+        )
+        delay_s = self._spec.settings.restart.backoff_s if way == order.way else 0.0
+        self.chronicle.another_way(Verdict(again=True, reason=reason, delay_s=delay_s), following)
+        return None if self._inbox.sleep(delay_s) else following
 
     def _outcome(self, worker_exit: WorkerExit) -> Outcome:
         asked_by = self._inbox.asked_by
@@ -170,6 +219,7 @@ class _Run:
             attempt=self._prepared.attempt,
             checkpoint_step=start.step,
             reason=start.reason,
+            way=self._ways.way,
             lr_factor=restart.careful_lr_factor if careful else 1.0,
             careful_steps=restart.careful_steps if careful else 0,
         )
@@ -185,6 +235,7 @@ class _Run:
             attempt=attempt,
             checkpoint_step=start.step,
             reason=start.reason,
+            way=self._ways.way,
             skip_steps=verdict.skip_steps,
             lr_factor=verdict.lr_factor,
             careful_steps=verdict.careful_steps,

@@ -22,6 +22,7 @@ EXIT_KINDS = (
     "restart",
     "stop",
     "user_error",
+    "short",
 )
 EXIT_PHASES = ("import", "before_first_step", "training")
 
@@ -32,7 +33,8 @@ class ExitNote:
 
     Attributes:
         kind: one of `EXIT_KINDS`; ``completed`` is the completion marker: without it, a return
-            code of 0 is no success.
+            code of 0 is no success; ``short``: the script ended, or our own work failed, before the
+            state of the checkpoint was put back.
         code: the script's own exit code, if it named one.
         exception: type of the exception, with its module (``torch.OutOfMemoryError``).
         message: what the exception says.
@@ -43,6 +45,7 @@ class ExitNote:
         memory: figures of memory at the end, in GiB or counts.
         asks_batch_size: the script called `supervisor.batch_size`.
         offers_checkpointing: a model offers activation checkpointing that is not on.
+        replaying: it was on its way to its checkpoint.
         time: when the note was written, unix seconds: of several ranks, the first is the cause.
     """
 
@@ -57,6 +60,7 @@ class ExitNote:
     memory: Mapping[str, Any] = field(default_factory=dict)
     asks_batch_size: bool = False
     offers_checkpointing: bool = False
+    replaying: bool = False
     time: float = 0.0
 
 

@@ -39,6 +39,8 @@ class EntryKind(enum.IntEnum):
     FILE_SIZE = 7
     BATCH = 8
     EPOCH_END = 9
+    UNUSED = 10
+    """Places in a call of `torch.autograd.grad` that had no gradient."""
 
 
 @dataclass(frozen=True, slots=True)

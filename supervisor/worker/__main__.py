@@ -97,8 +97,7 @@ class Worker:
             return self._leave(ExitNote(kind="completed", code=0), 0)
         self._session.warn(shortfall)
         self._end(completed=False)
-        print(f"supervisor: error: {shortfall}", file=sys.stderr)
-        return self._leave(ExitNote(kind="user_error", message=shortfall), 1)
+        return self._leave(ExitNote(kind="short", message=shortfall), 1)
 
     def _script_exits(self, leaving: SystemExit) -> int:
         code = leaving.code
@@ -145,7 +144,8 @@ class Worker:
         import time
 
         last = self._session.steps_done - 1 if self._session is not None else -1
-        if self._session is not None and self._session.shortfall:
+        replaying = self._session is not None and not self._session.has_arrived
+        if replaying:
             last = -1
         asks = self._session is not None and self._session.parts.use.batch_size
         note = dataclasses.replace(
@@ -154,6 +154,7 @@ class Worker:
             phase=self._phase(),
             asks_batch_size=asks,
             offers_checkpointing=self._session is not None and self._session.offers_checkpointing,
+            replaying=replaying,
             time=time.time(),
         )
         try:

@@ -63,6 +63,7 @@ class Boundary:
         grads_matter: Callable[[], bool],
         controls_state: Callable[[], dict[str, Any]],
         loss_under_way: Callable[[], float | None],
+        hook_state: Callable[[], str],
     ) -> None:
         self.leave: tuple[str, str] | None = None
         self.trail: Trail | None = None
@@ -81,6 +82,7 @@ class Boundary:
         self._grads_matter = grads_matter
         self._controls_state = controls_state
         self._loss_under_way = loss_under_way
+        self._hook_state = hook_state
         self._next_snapshot = 1.0 if settings.snapshot.enabled else math.inf
         last = settings.stop_after_steps
         self._last_step = math.inf if last is None else last
@@ -193,6 +195,7 @@ class Boundary:
             "controls": self._controls_state(),
             "loss_under_way": self._loss_under_way(),
             "held_left_out": self._held.left_out,
+            "hook_state": self._hook_state(),
             "risk": self._clinic.risk,
         }
         return state, meta

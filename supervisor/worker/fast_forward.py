@@ -7,7 +7,8 @@ live monitor takes over, in the middle of the very call that the checkpoint was 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import functools
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from supervisor.worker.loader_skipping import NEAR_STEPS, LoaderSkipping
 from supervisor.worker.loading_proof import LoadingProof
 from supervisor.worker.moments import Call, Moments
 from supervisor.worker.recording import decode, replay_random
+from supervisor.worker.replayed_gradients import zero_gradients
 from supervisor.worker.stand_in_guard import StandInGuard
 from supervisor.worker.step_probe import StepProbe
 from supervisor.worker.switch import Switch
@@ -40,6 +42,8 @@ class FastForward(Moments):
         arrive: called at the target, within the first forward after it: restores and makes the
             live moments the current ones. Its argument is None, or why this is not the recorded
             run; then it is called at the next boundary, wherever that is.
+        executes_first_step: forwards, backwards and the update of the first step really happen, so
+            that hooks fill what the script reads; what they changed is put back at the target.
         sign_of_life: called at each forward, batch and step of the replay.
     """
 
@@ -53,6 +57,7 @@ class FastForward(Moments):
         skips: Collection[int] = (),
         guard: StandInGuard | None = None,
         arrive: Callable[[int, str | None], Moments],
+        executes_first_step: bool = False,
         sign_of_life: Callable[[], None] = lambda: None,
     ) -> None:
         self.steps_done = 0
@@ -76,6 +81,7 @@ class FastForward(Moments):
         self._zero_gradients = ZeroGradients()
         self._unhide: Callable[[], None] | None = None
         self._is_updating = False
+        self._executes = executes_first_step
 
     def hand_over(self, probe: StepProbe, loss: float | None) -> None:
         """Gives the live probe what was seen of the step under way before its boundary: the first
@@ -110,7 +116,10 @@ class FastForward(Moments):
             self.clock.passed()
             self._probe.saw_forward(args, kwargs)
             self._sign_of_life()
-            output = self._outputs.output(module, args, kwargs, call)
+            if self._executes:
+                output = call()
+            else:
+                output = self._outputs.output(module, args, kwargs, call)
             self._replay_random()
             return output
         finally:
@@ -118,12 +127,23 @@ class FastForward(Moments):
 
     def backward(self, roots: Any, call: Callable[[Any], Any]) -> Any:
         self._probe.backward_calls += 1
+        if self._executes:
+            self._region(functools.partial(call, roots))
         self._zero_gradients.give(self._registry.optimizers.values())
         self._replay_random()
         return None
 
-    def grad(self, inputs: Sequence[torch.Tensor], call: Call) -> Any:
-        return tuple(torch.zeros_like(t).requires_grad_() for t in inputs)
+    def grad(self, call: functools.partial[Any]) -> Any:
+        self._switch.depth += 1
+        try:
+            unused = ()
+            if self.disproof is None and self._tape.peek() == EntryKind.UNUSED:
+                unused = decode(EntryKind.UNUSED, self._tape.take(EntryKind.UNUSED))
+            if self._executes:
+                return call()
+            return zero_gradients(call, unused)
+        finally:
+            self._switch.depth -= 1
 
     def scale(self, scaler: Any, outputs: Any, call: Call) -> Any:
         return self._region(call)
@@ -209,7 +229,8 @@ class FastForward(Moments):
                 self._switch.depth -= 1
             return live.before_update(optimizer, args, kwargs)
         self._switch.depth += 1
-        self._unhide = hide_gradients(optimizer)
+        if closure is not None or not self._executes:
+            self._unhide = hide_gradients(optimizer)
         if closure is None:
             return None
         expected = self._recorded_backward_calls()
@@ -271,6 +292,7 @@ class FastForward(Moments):
                 self._disprove(f"step {self.steps_done}: {error}")
         probe.forget()
         self._sign_of_life()
+        self._executes = False
         self.steps_done += 1
 
     def _compare(self, recorded: StepMark, now: StepMark) -> None:
@@ -287,6 +309,7 @@ class FastForward(Moments):
 
     def _disprove(self, why: str) -> None:
         """This is not the recorded run: the next boundary is as good a place as any to go on."""
+        self._executes = False
         if self.disproof is None:
             self.disproof = why
             if self._guard is not None:

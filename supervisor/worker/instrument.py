@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from threading import get_ident
 from typing import Any, Protocol
 
@@ -109,21 +109,26 @@ def _patch_backward(session: Seen) -> None:
     def free_backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         if switch.depth or not switch.is_ours():
             return autograd_backward(tensors, *args, **kwargs)
+        tensors = _listed(tensors)
         return session.moments.backward(
             tensors, lambda roots: autograd_backward(roots, *args, **kwargs)
         )
 
     @functools.wraps(autograd_grad)
     def grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        call = functools.partial(autograd_grad, outputs, inputs, *args, **kwargs)
         if not switch.is_ours():
-            return call()
-        wanted = [inputs] if isinstance(inputs, torch.Tensor) else list(inputs)
-        return session.moments.grad(wanted, call)
+            return autograd_grad(outputs, inputs, *args, **kwargs)
+        call = functools.partial(autograd_grad, outputs, _listed(inputs), *args, **kwargs)
+        return session.moments.grad(call)
 
     torch.Tensor.backward = backward  # type: ignore[method-assign]
     torch.autograd.backward = free_backward
     torch.autograd.grad = grad
+
+
+def _listed(given: Any) -> Any:
+    """Returns what torch takes as one or many; an iterator, read once only, as a list."""
+    return list(given) if isinstance(given, Iterator) else given
 
 
 def _with_arguments(
@@ -180,14 +185,15 @@ def _patch_scaler(session: Seen) -> None:
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
             if not switch.is_ours():
                 return original(self, *args, **kwargs)
-            return hand_over(self, args, functools.partial(original, self, *args, **kwargs))
+            first = next(iter((*args, *kwargs.values())), None)  # torch complains of none itself
+            return hand_over(self, first, functools.partial(original, self, *args, **kwargs))
 
         setattr(scaler_class, name, method)
 
-    wrap("scale", lambda scaler, args, call: session.moments.scale(scaler, args[0], call))
-    wrap("step", lambda scaler, args, call: session.moments.scaler_step(scaler, args[0], call))
-    wrap("update", lambda scaler, args, call: session.moments.scaler_call(call))
-    wrap("unscale_", lambda scaler, args, call: session.moments.scaler_call(call))
+    wrap("scale", lambda scaler, given, call: session.moments.scale(scaler, given, call))
+    wrap("step", lambda scaler, given, call: session.moments.scaler_step(scaler, given, call))
+    wrap("update", lambda scaler, given, call: session.moments.scaler_call(call))
+    wrap("unscale_", lambda scaler, given, call: session.moments.scaler_call(call))
 
 
 def _patch_clipping(session: Seen) -> None:
@@ -202,10 +208,11 @@ def _patch_clipping(session: Seen) -> None:
             chosen = [parameters]
         else:  # to list all of a model costs a fifth of a replayed step, which needs their device
             chosen = list(itertools.islice(parameters, 1 if switch.replaying else None))
+        given = chosen or parameters  # torch warns of an empty generator
         if not args and not kwargs:
-            return session.moments.clip(chosen, max_norm, functools.partial(original, chosen))
+            return session.moments.clip(chosen, max_norm, functools.partial(original, given))
         return session.moments.clip(
-            chosen, max_norm, lambda norm: original(chosen, norm, *args, **kwargs)
+            chosen, max_norm, lambda norm: original(given, norm, *args, **kwargs)
         )
 
     torch.nn.utils.clip_grad_norm_ = clip_grad_norm_

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 RESUMABLE_EXIT = 75
 TREATED_EXIT = 71
+SHORT = "short"
 _EXITS = {"interrupted": RESUMABLE_EXIT, "completed": 0}
 
 
@@ -11,7 +12,8 @@ class WorkerLeaves(SystemExit):
     """Raised at a boundary; the user's ``finally`` blocks run, ``except Exception`` does not.
 
     Attributes:
-        note: kind of the exit note: ``interrupted``, ``restart``, ``stop`` or ``completed``.
+        note: kind of the exit note: ``interrupted``, ``restart``, ``stop``, `SHORT` or
+            ``completed``.
         reason: one sentence for the parent.
     """
 

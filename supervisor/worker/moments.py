@@ -6,8 +6,9 @@ called in the training's own thread, on every rank, outside of any other region.
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import torch
@@ -39,8 +40,8 @@ class Moments(ABC):
         """``loss.backward()`` or ``torch.autograd.backward(losses)``."""
 
     @abstractmethod
-    def grad(self, inputs: Sequence[torch.Tensor], call: Call) -> Any:
-        """``torch.autograd.grad``."""
+    def grad(self, call: functools.partial[Any]) -> Any:
+        """``torch.autograd.grad``; `call` holds its arguments, none of them an iterator."""
 
     @abstractmethod
     def before_update(

@@ -11,14 +11,16 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
+from torch.autograd.graph import GradientEdge
 from torch.nn import Module
 from torch.optim import Optimizer
 
@@ -33,7 +35,7 @@ from supervisor.worker.loader_skipping import pack_epoch, pack_mark
 from supervisor.worker.loading_proof import LoadingProof
 from supervisor.worker.moments import Call, Moments
 from supervisor.worker.probes.probes import Probes
-from supervisor.worker.recording import Recording
+from supervisor.worker.recording import Recording, encode
 from supervisor.worker.shield import Shield
 from supervisor.worker.short_way import ShortWay
 from supervisor.worker.step_probe import StepProbe, gradient_norm, has_values, read_number
@@ -176,8 +178,13 @@ class Monitor(Moments):
         finally:
             switch.depth -= 1
 
-    def grad(self, inputs: Sequence[torch.Tensor], call: Call) -> Any:
-        return self._region(call)
+    def grad(self, call: functools.partial[Any]) -> Any:
+        found = self._region(call)
+        given = found.values() if isinstance(found, dict) else found
+        unused = [place for place, gradient in enumerate(given) if gradient is None]
+        if unused:
+            self._tape.append(EntryKind.UNUSED, encode(EntryKind.UNUSED, unused))
+        return found
 
     def scale(self, scaler: Any, outputs: Any, call: Call) -> Any:
         result = self._region(call)
@@ -505,9 +512,10 @@ class Monitor(Moments):
 
     def _see_loss(self, roots: Any) -> None:
         probe = self.probe
-        for root in (roots,) if isinstance(roots, torch.Tensor) else roots:
-            if root.numel() != 1:
-                continue
+        is_one = isinstance(roots, (torch.Tensor, GradientEdge)) or not isinstance(roots, Iterable)
+        for root in (roots,) if is_one else roots:
+            if not isinstance(root, torch.Tensor) or root.numel() != 1:
+                continue  # or the edge of a graph, which has no value
             if self._scaled is not None and root is self._scaled[0]:
                 root = self._scaled[1]
             probe.loss += read_number(root)

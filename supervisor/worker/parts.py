@@ -35,6 +35,7 @@ from supervisor.worker.clinic import Clinic
 from supervisor.worker.file_sizes import FileSizes
 from supervisor.worker.healing import Healing
 from supervisor.worker.held import HeldValues
+from supervisor.worker.hook_state import hook_state
 from supervisor.worker.keepsake import Keepsake
 from supervisor.worker.life import SignOfLife
 from supervisor.worker.loading_proof import LoadingProofs
@@ -201,6 +202,7 @@ class Parts:
             steps_recorded=lambda: self.recorder.rows,
             grads_matter=lambda: self.monitor.grads_matter,
             controls_state=self.controls.state_dict,
+            hook_state=lambda: hook_state(self.registry.models.values()),
             loss_under_way=lambda: (
                 self.monitor.probe.loss if self.monitor.probe.loss_seen else None
             ),

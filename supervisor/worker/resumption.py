@@ -18,6 +18,8 @@ from supervisor.training_state.variables import places
 from supervisor.worker.fast_forward import FastForward
 from supervisor.worker.first_step import FirstStep
 from supervisor.worker.held import registry_tensors
+from supervisor.worker.hook_state import hook_state
+from supervisor.worker.leaving import SHORT, WorkerLeaves
 from supervisor.worker.moments import Moments
 from supervisor.worker.parts import Parts
 from supervisor.worker.silence import Silence
@@ -25,6 +27,8 @@ from supervisor.worker.stand_in_guard import StandInGuard
 from supervisor.worker.start_over import start_over
 from supervisor.worker.starting_point import StartingPoint
 from supervisor.worker.user_frames import modules_in, user_frames
+
+FIRST_STEP = "first_step"
 
 
 class Resumption:
@@ -44,6 +48,7 @@ class Resumption:
         self._parts = parts
         self._training_goes_on = training_goes_on
         self._start = parts.start
+        self.has_arrived = parts.start is None
         self._announced_at = -1
         self._replay: FastForward | None = None
         self.guard: StandInGuard | None = None
@@ -69,7 +74,7 @@ class Resumption:
         return (
             f"the script ended after {done} fast-forwarded steps, before step {step} of its "
             f"checkpoint{why}: the weights were never put back, and what it saved at its end is "
-            "not trained: give it the arguments it had, or a new run directory"
+            "not trained"
         )
 
     def begin(self) -> Moments:
@@ -81,6 +86,8 @@ class Resumption:
         try:
             if not parts.settings.fast_forward.enabled:
                 raise ReplayError("fast_forward.enabled is false")
+            if parts.order.way == "approximate":
+                raise ReplayError("an earlier attempt did not come back by a fast-forward")
             if end < 0:
                 raise ReplayError(
                     "the tape does not tell how the script came to this checkpoint: an earlier "
@@ -105,6 +112,7 @@ class Resumption:
             guard=self.guard,
             arrive=self._arrive,
             sign_of_life=parts.life.count,
+            executes_first_step=parts.order.way == FIRST_STEP,
         )
         self._replay.disproof = problem
         self.silence.begin()
@@ -131,13 +139,28 @@ class Resumption:
             self._load_all("the script keeps what it has computed from batches")
 
     def _arrive(self, steps_done: int, disproof: str | None) -> Moments:
-        """The fast-forward stands at its target, or cannot get there: put the state back."""
+        """The fast-forward stands at its target, or cannot get there: put the state back.
+
+        Raises:
+            WorkerLeaves: that failed. The process must end: the weights are not those of the
+                checkpoint, and no script may go on with them by catching what we raise.
+        """
+        try:
+            return self._put_back_and_go_on(steps_done, disproof)
+        except Exception as error:
+            text = f"the state could not be put back: {type(error).__name__}: {error}"
+            self._parts.warn(text)
+            raise WorkerLeaves(SHORT, text) from error
+
+    def _put_back_and_go_on(self, steps_done: int, disproof: str | None) -> Moments:
         assert self._start is not None
         assert self._replay is not None
         parts = self._parts
         start, self._start = self._start, None
         step = start.checkpoint.step
         reasons = [disproof] if disproof else []
+        if parts.order.way == FIRST_STEP:
+            reasons.append("the first step was really executed: what hooks keep is as it was then")
         try:
             reasons += self._put_back(start, replayed=disproof is None)
         finally:
@@ -170,14 +193,14 @@ class Resumption:
             batches_left_out=self.guard.handed_out if self.guard is not None else 0,
         )
         self._replay = None
+        self.has_arrived = True
         return parts.monitor
 
     def _put_back(self, start: StartingPoint, *, replayed: bool) -> list[str]:
         """Restores state, variables and our own memory; returns what is not as it was.
 
         Raises:
-            CheckpointError: the state does not fit the model. The process must end: going on with
-                untrained weights would be worse than any crash.
+            CheckpointError: the state does not fit the model.
         """
         parts = self._parts
         frames = user_frames()
@@ -193,6 +216,8 @@ class Resumption:
         parts.state.restore(start.state)
         problems += self._verify(start.state)
         if replayed:
+            if meta.get("hook_state", "") != hook_state(parts.registry.models.values()):
+                problems.append("what hooks of modules and gradients keep is not as it was")
             problems += parts.held.put_back(frames, start.state.get("held", {}))
         if self.guard is not None:
             if replayed:

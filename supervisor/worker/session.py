@@ -144,6 +144,11 @@ class Session:
     # --- the process -------------------------------------------------------------------------
 
     @property
+    def has_arrived(self) -> bool:
+        """Whether the state of the checkpoint was put back, if this attempt has one."""
+        return self._resumption.has_arrived
+
+    @property
     def shortfall(self) -> str:
         """Why a script that came to its end has not trained; empty if it has."""
         return self._resumption.shortfall

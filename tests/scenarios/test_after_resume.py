@@ -12,7 +12,7 @@ from supervisor.storage.checkpoints import Checkpoint
 from supervisor.training_state.state import digest
 from supervisor.worker.starting_point import StartingPoint
 from tests.scenarios.loop_styles import script
-from tests.scenarios.runs import supervised
+from tests.scenarios.runs import differences, plain, supervised
 
 SETTINGS = ("checkpoint.every_steps=4", "checkpoint.background=false")
 REPORT = "report.enabled=true"
@@ -86,18 +86,92 @@ def test_another_loss_in_the_first_step_is_told_with_both_numbers(tmp_path: Path
     assert ended.found("recorded loss") == []
 
 
-def test_a_script_that_ends_before_its_fast_forward_has_failed(tmp_path: Path) -> None:
+def test_a_script_that_ends_before_its_fast_forward_arrives_is_begun_in_other_ways(
+    tmp_path: Path,
+) -> None:
     prelude = script("weight average by hand").split("import copy")[0]
     text = f"{prelude}{LOOP}torch.save(result, sys.argv[-1])\n"
 
     ended = supervised(tmp_path, text, settings=SETTINGS, faults=KILL)
 
     told = "the script ended after 2 fast-forwarded steps, before step 8 of its checkpoint"
-    assert ended.returncode == 1
+    assert ended.returncode == 0
     assert told in ended.stderr
-    assert [told in e["message"] for e in ended.events("warning")] == [True]
-    assert json.loads((ended.run_dir / "run.json").read_text())["state"] == "failed"
-    assert [e["cause"] for e in ended.events("worker_exited")] == ["killed", "user_error"]
+    ways = [(e["checkpoint_step"], e["way"]) for e in ended.events("attempt_started")]
+    assert ways == [(None, "replay"), (8, "replay"), (8, "first_step"), (None, "first_step")]
+    assert json.loads((ended.run_dir / "run.json").read_text())["crash_count"] == 1
+
+
+HOOKED = """
+grads, seen = {}, []
+model = make_model(); optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+layer = [m for m in model.modules() if isinstance(m, torch.nn.Linear)][-1]
+layer.register_full_backward_hook(lambda m, i, o: grads.__setitem__("last", o[0].norm().item()))
+layer.weight.register_hook(lambda g: seen.append(1))
+for step in range(20):
+    i = torch.randint(0, 96, (8,))
+    loss = F.mse_loss(model(X[i]), Y[i]); optimizer.zero_grad(); loss.backward(); optimizer.step()
+    print(step, grads["last"] if READS else "", flush=True)
+result = model.state_dict()
+"""
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_what_hooks_fill_is_there_or_the_resume_is_called_approximate(
+    tmp_path: Path, reads: bool
+) -> None:
+    prelude = script("weight average by hand").split("import copy")[0]
+    text = f"READS = {reads}\n{prelude}{HOOKED}torch.save(result, sys.argv[-1])\n"
+    reference = plain(tmp_path / "plain", text)
+
+    ended = supervised(tmp_path / "killed", text, settings=SETTINGS, faults=KILL)
+
+    assert ended.returncode == 0, ended.stderr
+    ways = ["replay", "replay", "first_step"][: 3 if reads else 2]
+    assert [e["way"] for e in ended.events("attempt_started")] == ways
+    (resumed,) = ended.events("resumed")
+    assert (resumed["from_step"], resumed["exactness"]) == (8, "approximate")
+    assert "what hooks of modules and gradients keep" in resumed["reason"]
+    assert not differences(ended.result(), reference.result())
+    if reads:
+        assert "no crash of the training (KeyError: 'last')" in ended.stderr
+
+
+SHRUNK = """
+import os
+width = 8 if os.path.exists("begun") else 16
+open("begun", "w").close()
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__(); self.inner = torch.nn.Linear(X.shape[1], width)
+        self.outer = torch.nn.Linear(width, Y.shape[1])
+    def forward(self, x):
+        return self.outer(self.inner(x))
+model = Net(); optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+for step in range(20):
+    i = torch.randint(0, 96, (8,))
+    try:
+        loss = F.mse_loss(model(X[i]), Y[i])
+    except Exception:
+        continue
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+result = model.state_dict()
+"""
+
+
+def test_a_state_that_cannot_be_put_back_is_no_crash_and_no_script_goes_on_without_it(
+    tmp_path: Path,
+) -> None:
+    prelude = script("weight average by hand").split("import copy")[0]
+    text = f"{prelude}{SHRUNK}torch.save(result, sys.argv[-1])\n"
+
+    ended = supervised(tmp_path, text, settings=SETTINGS, faults=KILL)
+
+    assert ended.returncode == 0, ended.stderr
+    assert "the state could not be put back" in ended.stderr
+    assert ended.events("resumed") == []
+    assert ended.events("attempt_started")[-1]["checkpoint_step"] is None
+    assert json.loads((ended.run_dir / "run.json").read_text())["crash_count"] == 1
 
 
 def test_a_state_that_is_not_the_one_copied_is_refused(tmp_path: Path) -> None:
