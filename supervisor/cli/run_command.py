@@ -11,6 +11,7 @@ Options of `supervisor` come before SCRIPT; everything after it belongs to the s
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import time
 from collections.abc import Sequence
@@ -19,6 +20,10 @@ from pathlib import Path
 from supervisor.cli.script_arguments import ScriptTarget, parse_with_script
 from supervisor.cli.settings_options import add_settings_options, load_settings
 from supervisor.errors import UsageError
+from supervisor.settings import PolicySettings
+
+LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
+"""Modules that start the ranks of a training, each in a process of its own."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,6 +60,7 @@ def execute(args: argparse.Namespace) -> int:
     _check_ranks(args)
     resume_arguments = _words(args.resume_args)
     settings, policy = load_settings(args)
+    _check_world(policy)
     run_dir = _run_dir(args.run_dir, args.script)
 
     from supervisor.parent.launch import LaunchSpec
@@ -80,6 +86,21 @@ def _check_ranks(args: argparse.Namespace) -> None:
         raise UsageError(
             "run: several ranks are not supported yet: leave out --nproc-per-node, --nnodes and "
             "--rdzv-endpoint to train in one process"
+        )
+    if args.script.kind == "module" and args.script.target in LAUNCHERS:
+        raise UsageError(
+            f"run: -m {args.script.target}: starts ranks that would not be supervised: several "
+            "ranks are not supported yet: give the training script itself"
+        )
+
+
+def _check_world(policy: PolicySettings) -> None:
+    size = os.environ.get("WORLD_SIZE", "1")
+    if size.isdecimal() and int(size) > 1 and not policy.observe_only:
+        raise UsageError(
+            f"run: WORLD_SIZE is {size}: several ranks are not supported yet, and one that is "
+            "treated alone parts from the others: unset it to train in one process, or give "
+            "--policy observe_only to watch this rank"
         )
 
 

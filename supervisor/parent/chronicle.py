@@ -50,6 +50,7 @@ class Chronicle:
         self._first_attempt = 1
         self._told_dry: set[str] = set()
         self.resumed_attempt = 0
+        self.has_several_ranks = False
         self._restart = RestartReceipt(
             journal.write,
             spec.policy.verify_steps,
@@ -100,6 +101,8 @@ class Chronicle:
         events = self._journal.merge()
         self._restart.saw(events)
         for event in events:
+            if event.get("kind") == "state_found" and event.get("found") == "several ranks":
+                self.has_several_ranks = True
             if event.get("kind") == "action" and event.get("outcome") == "would_have":
                 self._tell_dry(event)
             if event.get("kind") == "resumed":

@@ -143,6 +143,8 @@ class _Run:
                 continue
             if not worker_exit.retry:
                 return self._outcome(worker_exit)
+            if self.chronicle.has_several_ranks:
+                return outcomes.gave_up("one of several ranks failed: start all of them again")
             verdict = restarts.decide(worker_exit, risky=self.replica.is_risky)
             self.chronicle.count_crashes(restarts.crashes)
             if not verdict.again:

@@ -43,6 +43,7 @@ class Boundary:
     Attributes:
         leave: set from outside (a signal, an action), with `Agenda.ask` behind it:
             ("interrupted"|"restart"|"stop", reason).
+        only_watches: this is one rank of several, of which nothing is saved.
         first_step: set by a resume; looked at once, when its step is done.
         trail, experiment: when set, every boundary is looked at.
     """
@@ -66,6 +67,7 @@ class Boundary:
         hook_state: Callable[[], str],
     ) -> None:
         self.leave: tuple[str, str] | None = None
+        self.only_watches = False
         self.trail: Trail | None = None
         self.experiment: Experiment | None = None
         self.first_step: FirstStep | None = None
@@ -132,6 +134,9 @@ class Boundary:
 
     def _look_after_state(self, step: int) -> None:
         clinic = self._clinic
+        if self.only_watches:
+            clinic.wants_checkpoint = ""
+            return
         wanted = clinic.wants_checkpoint
         if step >= self._next_snapshot and clinic.risk < 0.3:
             self._take_snapshot(step)
@@ -156,7 +161,7 @@ class Boundary:
         if self._first:  # no forward was seen before this update
             self._first = False
             self._held.begin(user_frames())
-        if self._settings.snapshot.enabled:
+        if self._settings.snapshot.enabled and not self.only_watches:
             self._take_snapshot(0)
 
     def continue_at(self, step: int, held: set[str]) -> None:
@@ -223,6 +228,7 @@ class Boundary:
         note, reason = self.leave
         self.leave = None
         self._clinic.judge_waiting()
-        if step > 0 and note == "interrupted" and not self._clinic.in_trouble(step):
+        in_order = not self.only_watches and not self._clinic.in_trouble(step)
+        if step > 0 and note == "interrupted" and in_order:
             self.save(step, reason, wait=True)
         raise WorkerLeaves(note, reason)

@@ -51,13 +51,16 @@ def _begin_random(session: Session) -> None:
 def _patch(session: Session) -> None:
     from supervisor.worker.instrument import instrument
     from supervisor.worker.patches_files import watch_files, watch_replayed_files
+    from supervisor.worker.patches_ranks import watch_ranks
     from supervisor.worker.patches_reads import watch_reads
+    from supervisor.worker.several_ranks import SeveralRanks
 
     instrument(session)
     watch_reads(session)
     watch_files(session, session.parts.file_sizes, session.parts.replayed_files)
     if session.parts.start is not None:
         watch_replayed_files(session, session.parts.replayed_files)
+    watch_ranks(SeveralRanks(session.parts))
     session.parts.samples.install()
     if session.parts.notes_fetches:
         from supervisor.worker.patches_loading import watch_fetches

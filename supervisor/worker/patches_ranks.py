@@ -1,0 +1,56 @@
+"""The patches by which a training of several ranks is noticed: none of it is supported yet."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from typing import Any
+
+import torch
+
+from supervisor.worker.several_ranks import SeveralRanks
+
+
+def watch_ranks(ranks: SeveralRanks) -> None:
+    """Patches what joins or starts ranks, for the rest of this process's life."""
+    if torch.distributed.is_available():
+        _patch_init(ranks)
+    _patch_spawn(ranks)
+
+
+def _patch_init(ranks: SeveralRanks) -> None:
+    from torch.distributed import distributed_c10d
+
+    original = distributed_c10d.init_process_group
+    process = os.getpid()
+
+    @functools.wraps(original)
+    def init_process_group(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        size = torch.distributed.get_world_size()
+        if size > 1 and os.getpid() == process:
+            ranks.joined(size)
+        elif size > 1:
+            ranks.joined_in_child(size, torch.distributed.get_rank())
+        return result
+
+    distributed_c10d.init_process_group = init_process_group
+    torch.distributed.init_process_group = init_process_group
+
+
+def _patch_spawn(ranks: SeveralRanks) -> None:
+    module = sys.modules.get("torch.multiprocessing.spawn")
+    original = getattr(module, "start_processes", None)
+    if module is None or original is None:
+        return
+    process = os.getpid()
+
+    @functools.wraps(original)
+    def start_processes(fn: Any, args: Any = (), nprocs: int = 1, *more: Any, **named: Any) -> Any:
+        if os.getpid() == process:
+            ranks.started(nprocs)
+        return original(fn, args, nprocs, *more, **named)
+
+    module.start_processes = start_processes  # type: ignore[attr-defined]
+    torch.multiprocessing.start_processes = start_processes  # type: ignore[attr-defined]

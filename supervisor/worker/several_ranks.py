@@ -1,0 +1,59 @@
+"""A training of several ranks is only watched: one rank that is treated alone leaves the others."""
+
+from __future__ import annotations
+
+import sys
+
+from supervisor.worker.parts import Parts
+from supervisor.worker.shield import Shield
+
+FOUND = "several ranks"
+
+
+class SeveralRanks:
+    """Notices that this process is one rank of several, and leaves its training alone from then on.
+
+    No treatment, no snapshot, no checkpoint, so no fast-forward either: a state of one rank is of
+    no use without the others'. What this process does is recorded and judged as always.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._shield: Shield = parts.shield
+
+    def joined(self, world_size: int) -> None:
+        """Called in the training's process after it joined a group of more than one rank."""
+        with self._shield("several ranks"):
+            parts = self._parts
+            if parts.boundary.only_watches:
+                return
+            parts.clinic.judge_waiting()
+            parts.policy.observe_only = True
+            parts.boundary.only_watches = True
+            parts.snapshots.clear()
+            step = parts.monitor.steps_done
+            parts.journal.write("state_found", step=step, found=FOUND, world_size=world_size)
+            parts.warn(
+                f"{world_size} ranks: several ranks are not supported yet: this one is only "
+                "watched: nothing is treated or saved, and after a failure all ranks have to be "
+                "started again, from the script's own checkpoints",
+                aloud=True,
+            )
+
+    def joined_in_child(self, world_size: int, rank: int) -> None:
+        """Called in a forked child after it joined a group: one rank says it for all."""
+        if rank == 0:
+            print(f"supervisor: warning: {_not_supervised(world_size)}", file=sys.stderr)
+
+    def started(self, processes: int) -> None:
+        """Called in the training's process before it starts others by torch.multiprocessing."""
+        with self._shield("several ranks"):
+            self._parts.warn(_not_supervised(processes), aloud=True)
+
+
+def _not_supervised(processes: int) -> str:
+    what = f"{processes} processes" if processes != 1 else "a process"
+    return (
+        f"{what} of the script's own (torch.multiprocessing): what is trained there is not "
+        "supervised: several ranks are not supported yet"
+    )
