@@ -9,6 +9,7 @@ from typing import Any
 from supervisor.records import NAN, plain
 from supervisor.report.alert_summary import AlertSummary
 from supervisor.report.observed_values import ObservedValue
+from supervisor.report.rates import RateChange
 
 REPORT_VERSION = 1
 
@@ -81,6 +82,8 @@ class Attempt:
 class Cost:
     """Where the seconds of the run went; the five parts add up to `wall_s`.
 
+    The useful share is that of the training itself, without the start and end of the script.
+
     Attributes:
         useful_s: computing updates that are part of the final weights.
         replayed_s: computing updates that were lost and done again, and fast-forwarding to them.
@@ -101,7 +104,8 @@ class Cost:
 
     @property
     def useful_share(self) -> float:
-        return self.useful_s / self.wall_s if self.wall_s > 0 else NAN
+        training_s = self.wall_s - self.other_s
+        return self.useful_s / training_s if training_s > 0 else NAN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,6 +205,7 @@ class CrashReport:
     verdict: str
     root_cause: str
     root_cause_sentence: str
+    overcome: bool = False
     resume_command: str
     next_steps: tuple[str, ...] = ()
     setting: str = ""
@@ -211,6 +216,8 @@ class CrashReport:
     decision: DecisionPath | None = None
     timeline: tuple[TimelineEntry, ...] = ()
     interventions: tuple[Intervention, ...] = ()
+    treatments: dict[str, int] = field(default_factory=dict)
+    rate_changes: tuple[RateChange, ...] = ()
     attempts: tuple[Attempt, ...] = ()
     cost: Cost = field(default_factory=Cost)
     anomalies: tuple[AnomalyVerdict, ...] = ()

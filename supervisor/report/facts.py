@@ -28,8 +28,10 @@ from supervisor.report.ledger import build_cost
 from supervisor.report.material import Material, load_material
 from supervisor.report.next_steps import build_next_steps, build_setting, resume_command
 from supervisor.report.observed_values import read_courses, sum_up
+from supervisor.report.rates import find_rate_changes
 from supervisor.report.timeline import build_timeline
-from supervisor.report.verdict import build_title, build_verdict
+from supervisor.report.verdict import blame, build_title, build_verdict
+from supervisor.storage.treatments import count_treatments
 
 LATER_STEPS = 10
 MEMORY_KEYS = frozenset({"out_of_memory", "host_out_of_memory", "resources"})
@@ -58,7 +60,10 @@ def _build(material: Material) -> CrashReport:
     end = find_end(material, attempts)
     incidents = _incidents(material, attempts, end)
     root = choose_root(incidents, end)
+    blamed = blame(root, material) if root else None
     interventions = build_interventions(material)
+    treatments = count_treatments(material.events)
+    made = sum(treatments.values())
     cost = build_cost(material)
     decision = walk(material, root) if root else None
     steps = material.steps.final
@@ -67,10 +72,11 @@ def _build(material: Material) -> CrashReport:
         run_dir=str(material.root),
         state=str(material.run.get("state") or "unknown"),
         end=end,
-        title=build_title(end, root),
-        verdict=build_verdict(end, root, material, attempts, interventions, incidents),
-        root_cause=root.key if root else "none",
-        root_cause_sentence=root.sentence if root else _nothing(material),
+        title=build_title(end, root, made),
+        verdict=build_verdict(end, root, material, attempts, made, incidents),
+        root_cause=blamed.key if blamed else "none",
+        root_cause_sentence=blamed.sentence if blamed else _nothing(material),
+        overcome=root is not None and root.survived and end in ("completed", "running"),
         resume_command=resume_command(material, end, root),
         next_steps=build_next_steps(end, root, material, decision, cost),
         setting=build_setting(end, root, decision),
@@ -81,6 +87,8 @@ def _build(material: Material) -> CrashReport:
         decision=decision,
         timeline=build_timeline(material),
         interventions=interventions,
+        treatments=dict(treatments),
+        rate_changes=find_rate_changes(material.steps),
         attempts=attempts,
         cost=cost,
         anomalies=build_anomalies(material),
@@ -160,7 +168,8 @@ def _evidence(
         if not len(steps):
             return ("No step was recorded.",)
         bad = int((steps.nonfinite_loss).sum())
-        said = [f"{len(steps)} steps were recorded, {bad} of them with a non-finite loss."]
+        how = f"{bad} of them with a non-finite loss" if bad else "none with a NaN or infinite loss"
+        said = [f"{len(steps)} steps were recorded, {how}."]
         risks = steps.risk[np.isfinite(steps.risk)]
         if len(risks):
             said.append(f"The highest predicted risk was {float(risks.max()):.2f}.")

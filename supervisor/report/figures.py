@@ -39,10 +39,11 @@ def moment(text: Any) -> float:
 
 
 def clock(time_s: float) -> str:
-    """Returns ``2026-01-31 03:12:07 UTC`` of seconds since 1970; empty for NaN."""
-    if not math.isfinite(time_s):
+    """Returns ``2026-01-31 03:12:07 UTC`` of seconds since 1970; empty if it is none."""
+    try:
+        return datetime.fromtimestamp(time_s, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (ValueError, OverflowError, OSError):  # no moment that a calendar has
         return ""
-    return datetime.fromtimestamp(time_s, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def show(value: Any, digits: int = 4) -> str:

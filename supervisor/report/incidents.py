@@ -8,6 +8,7 @@ consequence and stands in its evidence. So noise of a teardown can never replace
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,6 +41,7 @@ KEYS = {
     "learning_rate": "learning_rate",
     "resources": "resources",
 }
+_NONFINITE = re.compile(r"\b(nan|inf|infinite|infinity|non-?finite|not finite)\b", re.IGNORECASE)
 ORDERED = "ordered after"
 """How the reason of a treatment begins that a restart ordered: what it answers was told before."""
 
@@ -120,6 +122,8 @@ def _signs_of_steps(material: Material) -> list[_Sign]:
 
 def _signs_of_events(material: Material) -> list[_Sign]:
     signs = []
+    steps = material.steps
+    saw_nonfinite = bool((steps.nonfinite_loss | steps.nonfinite_grad).any())
     for event in material.of_kind("alert", "risk", "action", "rollback", "update_skipped"):
         step = integer(event.get("step"))
         if step is None:
@@ -140,6 +144,8 @@ def _signs_of_events(material: Material) -> list[_Sign]:
         if cause in PROCESS_CAUSES - {"nonfinite"}:
             continue
         key = KEYS.get(cause, "numerical")
+        if key == "nonfinite_loss" and not (saw_nonfinite or _NONFINITE.search(text)):
+            key = "numerical"  # none was recorded: a verdict from before, or a damaged journal
         if key == "nonfinite_loss" and "grad" in f"{event.get('alert_kind', '')} {text}".lower():
             key = "nonfinite_gradient"
         time_s = moment(event.get("time"))

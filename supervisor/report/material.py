@@ -18,6 +18,7 @@ from supervisor.report.crash_report import Excerpt
 from supervisor.report.figures import integer, moment
 from supervisor.report.stack_text import arrange_stacks
 from supervisor.report.step_table import StepTable, build_step_table, empty_step_table
+from supervisor.storage.applied_rates import read_rates
 from supervisor.storage.checked_record import build_record
 from supervisor.storage.flight_recorder import FlightReader, read_steps
 from supervisor.storage.journal import read_events
@@ -211,10 +212,14 @@ def _steps(rundir: RunDirectory, reader: _Reader) -> StepTable:
     with contextlib.suppress(RunDirectoryError, OSError), FlightReader(path) as recorder:
         if lost := recorder.lost_rows():
             reader.problems.append(f"{path.name}: it was cut, its last {lost} steps are missing.")
+    no_rates: dict[int, float] = {}
     return reader.read(
         path,
         "the flight recorder",
-        lambda: build_step_table(read_steps(rundir.root, rank=0, all_attempts=True)),
+        lambda: build_step_table(
+            read_steps(rundir.root, rank=0, all_attempts=True),
+            reader.read(path, "its applied learning rates", lambda: read_rates(path), no_rates),
+        ),
         empty_step_table(),
     )
 

@@ -12,14 +12,16 @@ import numpy as np
 
 from supervisor.report import palette
 from supervisor.report.crash_report import CrashReport
-from supervisor.report.interventions import is_treatment
 from supervisor.report.material import Material
 from supervisor.report.observed_values import draw_courses, read_courses
+from supervisor.report.step_marks import draw_marks, marks_of
 from supervisor.report.step_table import Bools, Floats, StepTable
 from supervisor.report.thinning import thin
-from supervisor.report.timeline_plot import draw_timeline
+from supervisor.report.timeline_plot import CALM_RISK, draw_timeline
 
 LAST_MINUTES = 10.0
+NARROW_INCHES = 4.8
+"""Half of the width: on a screen of 500 px the writing has its size and nothing is cut."""
 STYLE: Any = {
     "font.family": "sans-serif",
     "font.size": 9.0,
@@ -49,10 +51,11 @@ STYLE: Any = {
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """One picture: `svg` to stand in a page, `png` as a file."""
+    """One picture: `svg` to stand in a page, `narrow_svg` on a phone, `png` as a file."""
 
     name: str
     svg: str
+    narrow_svg: str
     png: bytes
 
 
@@ -77,7 +80,7 @@ def draw_pictures(
     for name, draw in drawings:
         if only is not None and name not in only:
             continue
-        with matplotlib.rc_context(STYLE | {"svg.hashsalt": name}):
+        with matplotlib.rc_context(STYLE):
             figure = Figure(layout="constrained")
             FigureCanvasAgg(figure)
             if draw(figure, material, report):
@@ -86,10 +89,21 @@ def draw_pictures(
 
 
 def _save(name: str, figure: Any) -> Picture:
-    svg, png = io.StringIO(), io.BytesIO()
-    figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
+    png = io.BytesIO()
+    wide = _svg(figure, name)
     figure.savefig(png, format="png", dpi=130, facecolor="white")
-    return Picture(name, palette.themed(svg.getvalue()), png.getvalue())
+    figure.set_size_inches(NARROW_INCHES, figure.get_size_inches()[1])
+    return Picture(name, wide, _svg(figure, f"{name}, narrow"), png.getvalue())
+
+
+def _svg(figure: Any, salt: str) -> str:
+    """`salt`: names in a page must be its own, or one picture would use the parts of another."""
+    import matplotlib
+
+    svg = io.StringIO()
+    with matplotlib.rc_context({"svg.hashsalt": salt}):
+        figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
+    return palette.themed(svg.getvalue())
 
 
 def _overview(figure: Any, material: Material, report: CrashReport) -> bool:
@@ -102,6 +116,8 @@ def _overview(figure: Any, material: Material, report: CrashReport) -> bool:
         ("Crash risk", rows.risk, palette.RISK, None),
     ]
     panels = [p for p in panels if np.isfinite(p[1]).any() or (p[3] is not None and p[3].any())]
+    if report.root_cause == "none":
+        panels = [panel for panel in panels if not _is_flat(panel[0], panel[1])]
     if not panels:
         return False
     heights = [2.0 if title in ("Loss", "Gradient norm") else 1.15 for title, *_ in panels]
@@ -115,10 +131,34 @@ def _overview(figure: Any, material: Material, report: CrashReport) -> bool:
             axis.set_ylim(-0.03, 1.03)
         elif title in ("Loss", "Gradient norm"):
             _choose_scale(axis, values)
-        _mark_steps(axis, report)
+        elif title == "Learning rate" and report.rate_changes:
+            _applied_rate(axis, rows.final)
+            _choose_scale(axis, np.concatenate([values, rows.lr * rows.rate_factor]))
+        draw_marks(axis, report)
     axes[-1].set_xlabel("step")
     _legend(figure, report, has_lost=bool((~newest).any()), bad=_any_bad(rows))
     return True
+
+
+def _is_flat(title: str, values: Floats) -> bool:
+    """Whether there is nothing to see in it: a steady rate or loss scale, a risk near zero."""
+    known = values[np.isfinite(values)]
+    if title == "Crash risk":
+        return bool(known.max() < CALM_RISK)
+    return title in ("Learning rate", "Loss scale") and bool(known.min() == known.max())
+
+
+def _applied_rate(axis: Any, rows: StepTable) -> None:
+    """What the updates had, over what the script asked for."""
+    applied = np.where(rows.rate_factor != 1.0, rows.lr * rows.rate_factor, np.nan)
+    axis.plot(
+        *thin(rows.step.astype(np.float64), applied),
+        color=palette.TREATMENT,
+        linewidth=2.0,
+        label="applied",
+    )
+    axis.plot([], [], color=palette.RATE, label="asked for by the script")
+    axis.legend(loc="best", ncols=2)
 
 
 def _newest(rows: StepTable) -> Bools:
@@ -174,36 +214,12 @@ def _choose_scale(axis: Any, values: Floats) -> None:
             axis.yaxis.set_minor_formatter(NullFormatter())
 
 
-def _kinds(report: CrashReport) -> dict[str, tuple[str, list[int]]]:
-    """What is marked along the steps: name → colour and steps."""
-    marks: dict[str, tuple[str, list[int]]] = {
-        "treatment": (palette.TREATMENT, []),
-        "rollback": (palette.ROLLBACK, []),
-        "restart": (palette.RESTART, []),
-    }
-    for item in report.interventions:
-        if item.step is None or item.name == "restart" or not is_treatment(item):
-            continue
-        marks["rollback" if item.name == "rollback" else "treatment"][1].append(item.step)
-    for earlier, later in zip(report.attempts, report.attempts[1:], strict=False):
-        step = earlier.last_step if earlier.last_step is not None else later.first_step
-        if step is not None:
-            marks["restart"][1].append(step)
-    return {name: (colour, steps) for name, (colour, steps) in marks.items() if steps}
-
-
-def _mark_steps(axis: Any, report: CrashReport) -> None:
-    for colour, steps in _kinds(report).values():
-        for step in sorted(set(steps))[:200]:
-            axis.axvline(step, color=colour, linewidth=0.9, linestyle=(0, (4, 2)), alpha=0.85)
-
-
 def _legend(figure: Any, report: CrashReport, *, has_lost: bool, bad: bool) -> None:
     from matplotlib.lines import Line2D
 
     handles = [
         Line2D([], [], color=colour, linestyle=(0, (4, 2)), linewidth=1.2, label=name)
-        for name, (colour, _) in _kinds(report).items()
+        for name, (colour, _) in marks_of(report).items()
     ]
     if has_lost:
         handles.append(Line2D([], [], color=palette.LOST, label="work done again"))

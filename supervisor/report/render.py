@@ -46,9 +46,14 @@ def render_json(report: CrashReport) -> str:
 def render_html(report: CrashReport, pictures: Sequence[Picture] = ()) -> str:
     """Returns one page that needs nothing else: no script, no font, no picture from outside."""
     # Ours alone is trusted: matplotlib escapes the text that it puts into an SVG.
-    drawn = {picture.name: Markup(picture.svg) for picture in pictures}
+    drawn = {picture.name: Markup(_both_widths(picture)) for picture in pictures}
     template = _environment(autoescape=True).get_template("report.html.j2")
     return template.render(report=report, pictures=drawn, **_words(report)) + "\n"
+
+
+def _both_widths(picture: Picture) -> str:
+    """The picture, and the one that a page shows in its place on a narrow screen."""
+    return f'<div class="wide">{picture.svg}</div><div class="narrow">{picture.narrow_svg}</div>'
 
 
 def render_markdown(report: CrashReport) -> str:
@@ -103,6 +108,7 @@ def _words(report: CrashReport) -> dict[str, Any]:
     return {
         "parts": parts,
         "tone": _tone(report),
+        "cause": ("overcome: " if report.overcome else "") + _in_words(report.root_cause),
         "explain": explained(report.explain),
         "tried": sum_up_treatments(report.interventions),
         "tool_version": __version__,
@@ -113,6 +119,8 @@ def _words(report: CrashReport) -> dict[str, Any]:
 def _tone(report: CrashReport) -> str:
     if report.end == "completed" and any(not incident.survived for incident in report.incidents):
         return "bad"
+    if report.end == "completed" and report.treatments:
+        return "warn"
     return TONES.get(report.end, "info")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +29,7 @@ class StepTable:
         time: seconds since 1970.
         nonfinite_loss, nonfinite_grad: the value was seen, and was NaN or infinite.
         skipped: the update was left out by the guard.
+        rate_factor: by what the learning rate was multiplied for the update.
     """
 
     step: Ints
@@ -44,6 +46,7 @@ class StepTable:
     nonfinite_grad: Bools
     scaler_skipped: Bools
     skipped: Bools
+    rate_factor: Floats
 
     def __len__(self) -> int:
         return len(self.step)
@@ -68,8 +71,11 @@ class StepTable:
         return self if attempt is None else self.take(self.attempt == attempt)
 
 
-def build_step_table(rows: npt.NDArray[Any]) -> StepTable:
-    """Makes columns of the flight recorder's rows; a field that is missing becomes NaN or 0."""
+def build_step_table(rows: npt.NDArray[Any], rates: Mapping[int, float] | None = None) -> StepTable:
+    """Makes columns of the flight recorder's rows; a field that is missing becomes NaN or 0.
+
+    `rates`: row → factor of those whose learning rate was changed.
+    """
     names = rows.dtype.names or ()
     length = len(rows)
 
@@ -83,6 +89,10 @@ def build_step_table(rows: npt.NDArray[Any]) -> StepTable:
             return np.zeros(length, dtype=np.int64)
         return np.asarray(rows[name], dtype=np.int64)
 
+    factors = np.ones(length)
+    for row, factor in (rates or {}).items():
+        if row < length:
+            factors[row] = factor
     flags = ints("flags")
     loss, grad_norm = floats("loss"), floats("grad_norm")
     return StepTable(
@@ -100,6 +110,7 @@ def build_step_table(rows: npt.NDArray[Any]) -> StepTable:
         nonfinite_grad=_has(flags, GRAD_SEEN) & ~np.isfinite(grad_norm),
         scaler_skipped=_has(flags, SCALER_SKIPPED),
         skipped=_has(flags, UPDATE_SKIPPED),
+        rate_factor=factors,
     )
 
 

@@ -17,7 +17,7 @@ EXITS = {
     "host_out_of_memory": "The worker was ended because the host's memory ran out.",
     "killed": "The worker was killed.",
     "hang": "The worker hung and was ended.",
-    "nonfinite": "The worker ended because of non-finite numbers.",
+    "nonfinite": "The worker was ended because of numerical trouble.",
     "interrupted": "The run was interrupted.",
     "preempted": "The run was preempted.",
     "user_error": "The script failed.",

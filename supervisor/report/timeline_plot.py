@@ -23,6 +23,8 @@ LANES = (
     ("checkpoints", palette.GOOD, "o", ("checkpoint_saved",)),
 )
 MAX_TICKS = 600
+CALM_RISK = 0.1
+"""In a healthy run a risk that was never higher is not worth a panel."""
 
 
 def draw_timeline(figure: Any, material: Material, report: CrashReport, *, minutes: float) -> bool:
@@ -34,7 +36,9 @@ def draw_timeline(figure: Any, material: Material, report: CrashReport, *, minut
     unit = 60.0 if end - begin > 180.0 else 1.0
     rows = material.steps.take(material.steps.time >= begin)
     lanes = [lane for lane in LANES if _times(material, lane[3], begin)]
-    has_risk = bool(np.isfinite(rows.risk).any())
+    risks = rows.risk[np.isfinite(rows.risk)]
+    is_healthy = report.root_cause == "none"
+    has_risk = bool(len(risks)) and not (is_healthy and risks.max() < CALM_RISK)
     lane_height = 0.34 * (len(lanes) + 2) + 0.7
     figure.set_size_inches(9.6, lane_height + (1.5 if has_risk else 0.0))
     if has_risk:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from supervisor.report.crash_report import Attempt, Incident, Intervention
+from dataclasses import replace
+
+from supervisor.report.crash_report import Attempt, Incident
 from supervisor.report.ending import ends_nonfinite
 from supervisor.report.evidence import last_checkpoint, rate_jump, rate_rise
 from supervisor.report.figures import count, integer, show
-from supervisor.report.interventions import is_treatment, would_have
+from supervisor.report.interventions import would_have
 from supervisor.report.material import Material
 from supervisor.report.remedies import RISE_EXPLAINS
 
@@ -22,10 +24,12 @@ TITLES = {
 TOLD = 3
 
 
-def build_title(end: str, root: Incident | None) -> str:
+def build_title(end: str, root: Incident | None, treatments: int = 0) -> str:
     """Returns the end in a few words."""
     if end == "completed" and root is not None and not root.survived:
         return "Completed, not healthy"
+    if end == "completed" and treatments:
+        return "Completed, treated"
     return TITLES[end]
 
 
@@ -34,11 +38,11 @@ def build_verdict(
     root: Incident | None,
     material: Material,
     attempts: tuple[Attempt, ...],
-    interventions: tuple[Intervention, ...],
+    treatments: int,
     incidents: tuple[Incident, ...] = (),
 ) -> str:
     """Returns two sentences: how the run ended, and why or what was overcome."""
-    how = _how(end, material, attempts, interventions)
+    how = _how(end, material, attempts, treatments)
     if (
         end == "completed"
         and not ends_nonfinite(material)
@@ -52,11 +56,10 @@ def _how(
     end: str,
     material: Material,
     attempts: tuple[Attempt, ...],
-    interventions: tuple[Intervention, ...],
+    treatments: int,
 ) -> str:
     steps = material.steps
     last = f"step {int(steps.step.max())}" if len(steps) else ""
-    treatments = sum(is_treatment(item) and item.name != "restart" for item in interventions)
     restarts = max(0, len(attempts) - 1)
     help_ = f"after {count(restarts, 'restart')} and {count(treatments, 'treatment')}"
     if not restarts and not treatments:
@@ -105,9 +108,9 @@ def _why(
             "unknown": "Either the run never started, or this is not its directory.",
             "supervisor_died": "Until then nothing out of the ordinary was seen.",
         }.get(end, "No cause was recorded.")
-    sentence = root.sentence
     if root.survived:
-        told = [_told(one, material) for one in incidents[:TOLD]] or [_lower(sentence)]
+        first = [root, *(one for one in incidents if one is not root)]
+        told = [_told(one, material) for one in first[:TOLD]]
         more = f"; and {len(incidents) - TOLD} more" if len(incidents) > TOLD else ""
         return f"What happened on the way was overcome: {'; '.join(told).rstrip('.')}{more}."
     if root.key in ("interrupted", "preempted", "supervisor_died"):
@@ -118,6 +121,15 @@ def _why(
     same = sum(attempt.cause == root.key and attempt.last_step == root.step for attempt in attempts)
     times = f", {same} times at the same step" if same > 1 else ""
     return f"The cause{times}: {_told(root, material)}."
+
+
+def blame(root: Incident, material: Material) -> Incident:
+    """Returns the root cause as the first sentence tells it: a jump of the learning rate before
+    numerical trouble is its cause, and what came of it is not."""
+    told = _told(root, material)
+    if told == _lower(root.sentence).rstrip("."):
+        return root
+    return replace(root, key="learning_rate", sentence=f"{told[:1].upper()}{told[1:]}.")
 
 
 def _told(incident: Incident, material: Material) -> str:

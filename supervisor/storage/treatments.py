@@ -29,20 +29,31 @@ class Treatments:
 
         Restarts are left out: they are counted by themselves, as attempts.
         """
+        told = [
+            event
+            for event in events
+            if event.get("kind") in ("action", *ALSO) and not is_verdict(event)
+        ]
+        self._acted |= {_place(event) for event in told if event["kind"] == "action"}
         found = []
-        for event in events:
-            kind = str(event.get("kind"))
-            if (kind != "action" and kind not in ALSO) or is_verdict(event):
-                continue
-            name = str(event.get("name") or ALSO.get(kind) or "unnamed")
-            place = (name, str(event.get("attempt")), str(event.get("step")))
-            if kind == "action":
-                self._acted.add(place)
-            elif place in self._acted:
+        for event in told:
+            name = _name(event)
+            if event["kind"] != "action" and _place(event) in self._acted:
                 continue
             if name != "restart" and is_done(name, event):
                 found.append((name, event))
         return found
+
+
+def _name(event: Mapping[str, Any]) -> str:
+    name = event.get("name")
+    if isinstance(name, str) and name.isidentifier():
+        return name
+    return ALSO.get(str(event["kind"]), "unnamed")
+
+
+def _place(event: Mapping[str, Any]) -> tuple[str, str, str]:
+    return _name(event), str(event.get("attempt")), str(event.get("step"))
 
 
 def is_done(name: str, event: Mapping[str, Any]) -> bool:

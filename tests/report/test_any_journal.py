@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from supervisor.report.crash_report import CrashReport
 from supervisor.report.facts import gather
 from supervisor.report.render import render_html, render_json, render_markdown
-from supervisor.storage.events import EVENT_KINDS
+from supervisor.storage.events import EVENT_KINDS, read_events
+from supervisor.storage.treatments import count_treatments
 from tests.report.synthetic_run import SyntheticRun
 
 VALUES = st.one_of(
@@ -44,6 +47,31 @@ def test_any_events_give_a_report_in_strict_json(events: list[dict[str, Any]]) -
 
         report = gather(folder)
 
+        recorded = read_events(run.rundir.journal)
+
+    page, text = render_html(report), render_markdown(report)
+    treated = sum(count_treatments(recorded).values())
     assert json.loads(render_json(report))["verdict"]
-    assert report.title in render_html(report)
-    assert report.title in render_markdown(report)
+    assert sum(report.treatments.values()) == treated
+    _agrees_with_itself(report, page)
+    if not re.search("nan|nonfinite|infinity", json.dumps(recorded), re.IGNORECASE):
+        assert "non-finite" not in text  # all recorded steps are finite
+        assert "nonfinite" not in text
+    assert report.title in page
+    assert report.title in text
+
+
+def _agrees_with_itself(report: CrashReport, page: str) -> None:
+    """Headline, colour and root cause tell the same."""
+    is_sick = any(not incident.survived for incident in report.incidents)
+    if report.end == "completed":
+        assert ('<header class="bad">' in page) == is_sick
+        assert (report.title == "Completed, not healthy") == is_sick
+        assert report.overcome == (bool(report.incidents) and not is_sick)
+    if report.root_cause == "none":
+        assert not report.incidents
+        assert not report.overcome
+    elif report.overcome:
+        assert f"overcome: {report.root_cause.replace('_', ' ')}" in page
+        told = report.root_cause_sentence.rstrip(".")
+        assert told[1:] in report.verdict

@@ -14,6 +14,18 @@ from supervisor.report.write import write_report
 from tests.report import synthetic_run
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+MEASURE = """<script>
+const pictures = [...document.querySelectorAll("figure svg")];
+const seen = pictures.filter(one => one.getBoundingClientRect().width > 0);
+const cut = seen.filter(one => {
+  const box = one.getBoundingClientRect(), frame = one.closest("figure").getBoundingClientRect();
+  return box.right > frame.right + 1 || box.left < frame.left - 1;
+});
+const root = document.documentElement;
+const wide = root.scrollWidth > root.clientWidth;
+const told = `seen: ${seen.length} of ${pictures.length}, cut: ${cut.length}, page cut: ${wide}`;
+document.body.append(told);
+</script>"""
 BROWSER = next((path for name in BROWSERS if (path := shutil.which(name))), None)
 
 
@@ -21,9 +33,29 @@ BROWSER = next((path for name in BROWSERS if (path := shutil.which(name))), None
 def test_chromium_shows_the_verdict_without_an_error(tmp_path: Path) -> None:
     root = synthetic_run.treated(tmp_path / "run")
     page = write_report(root)["html"]
+    done = _show(page, tmp_path)
+
+    assert gather(root).verdict in done.stdout
+    assert done.stdout.count("<svg") == 4  # each for wide and for narrow screens
+    assert "CONSOLE" not in done.stderr
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
+@pytest.mark.parametrize("width", [500, 1280])
+def test_no_picture_is_cut(tmp_path: Path, width: int) -> None:
+    page = write_report(synthetic_run.treated(tmp_path / "run"))["html"]
+    measured = tmp_path / "measured.html"
+    measured.write_text(page.read_text().replace("</body>", f"{MEASURE}</body>"))
+
+    done = _show(measured, tmp_path, f"--window-size={width},900")
+
+    assert "seen: 2 of 4, cut: 0, page cut: false" in done.stdout
+
+
+def _show(page: Path, tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:
     command = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
                "--disable-dev-shm-usage", f"--user-data-dir={tmp_path / 'profile'}",
-               "--enable-logging=stderr", "--dump-dom", page.as_uri()]  # fmt: skip
+               "--enable-logging=stderr", *options, "--dump-dom", page.as_uri()]  # fmt: skip
 
     try:
         done = subprocess.run(
@@ -38,7 +70,4 @@ def test_chromium_shows_the_verdict_without_an_error(tmp_path: Path) -> None:
         pytest.skip("Chromium does not answer on this machine")
     if done.returncode != 0:  # no page can do that: the browser itself does not work here
         pytest.skip(f"Chromium does not start on this machine: {done.stderr[-300:]}")
-
-    assert gather(root).verdict in done.stdout
-    assert done.stdout.count("<svg") == 2
-    assert "CONSOLE" not in done.stderr
+    return done
