@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from supervisor.analysis.analyze_statistics import cause_of, statistics_at
+from supervisor.analysis.analyze_statistics import Numbers, cause_of, statistics_at
 from supervisor.analysis.anomalies import Analysis, Anomaly
 from supervisor.analysis.explain_onset import healthy
 from supervisor.analysis.explain_replay import (
@@ -112,7 +112,7 @@ class _Performance:
                 continue
             self._say(f"step {step}: performed again from step {start.step if start else 0}")
             seeds = OTHER_SEEDS if number < MOST_SEEDED or len(steps) == 1 else ()
-            found.append(self._anomaly(step, replay, self._other_losses(step, start, seeds)))
+            found.append(self._anomaly(step, replay, self._under_other_seeds(step, start, seeds)))
         return Analysis(anomalies=tuple(sorted(found, key=lambda a: a.step)), left_out=left_out)
 
     def _perform(self, step: int, start: Checkpoint | None, seed: int | None) -> Replay:
@@ -129,17 +129,16 @@ class _Performance:
         timeout_s = remaining_s(self._deadline)
         return self._studio.replay(change, start, step + 1, timeout_s=timeout_s)
 
-    def _other_losses(
+    def _under_other_seeds(
         self, step: int, start: Checkpoint | None, seeds: Sequence[int]
-    ) -> dict[int, float]:
-        losses: dict[int, float] = {}
+    ) -> dict[int, Numbers]:
+        found: dict[int, Numbers] = {}
         for seed in seeds:
             if remaining_s(self._deadline) < MIN_REPLAY_S:
                 break
-            loss = _value_at(self._perform(step, start, seed).rows, step, "loss")
-            losses[seed] = loss
-            self._say(f"step {step}: loss {loss:.6g} with seed {seed}")
-        return losses
+            found[seed] = _numbers_at(self._perform(step, start, seed).rows, step)
+            self._say(f"step {step}: loss {found[seed].loss:.6g} with seed {seed}")
+        return found
 
     def _obstacle(self, step: int, start: Checkpoint | None) -> str:
         if remaining_s(self._deadline) < MIN_REPLAY_S:
@@ -153,26 +152,26 @@ class _Performance:
                 )
         return ""
 
-    def _anomaly(self, step: int, replay: Replay, other_seeds: dict[int, float]) -> Anomaly:
+    def _anomaly(self, step: int, replay: Replay, others: dict[int, Numbers]) -> Anomaly:
         seen = replay.inspections[step]
-        original = _value_at(self._rows, step, "loss")
-        recomputed = _value_at(replay.rows, step, "loss")
+        original = _numbers_at(self._rows, step)
+        recomputed = _numbers_at(replay.rows, step)
         statistics = statistics_at(self._rows, step)
         norms = {name: float(norm) for name, norm in seen["gradients"].items()}
         return Anomaly(
             step=step,
-            original_loss=original,
-            recomputed_loss=recomputed,
+            original_loss=original.loss,
+            recomputed_loss=recomputed.loss,
             gradients=dict(sorted(norms.items(), key=_largest_first)),
             activations=seen["activations"],
-            other_seeds=other_seeds,
+            other_seeds={seed: numbers.loss for seed, numbers in others.items()},
             same_batch=seen["same_batch"],
             exact=replay.is_exact,
             sample=seen["sample"],
             nonfinite=seen["nonfinite"],
             statistics=statistics,
-            cause=cause_of(statistics, original, recomputed, list(other_seeds.values())),
-            grad_norm=_value_at(replay.rows, step, "grad_norm"),
+            cause=cause_of(statistics, original, recomputed, list(others.values())),
+            grad_norm=recomputed.grad_norm,
         )
 
 
@@ -214,6 +213,8 @@ def _largest_first(item: tuple[str, float]) -> float:
     return -item[1] if math.isfinite(item[1]) else -math.inf
 
 
-def _value_at(rows: np.ndarray, step: int, name: str) -> float:
+def _numbers_at(rows: np.ndarray, step: int) -> Numbers:
     at = rows[rows["step"] == step]
-    return float(at[name][0]) if len(at) else math.nan
+    if not len(at):
+        return Numbers(loss=math.nan, grad_norm=math.nan)
+    return Numbers(loss=float(at["loss"][0]), grad_norm=float(at["grad_norm"][0]))

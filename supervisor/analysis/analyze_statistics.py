@@ -35,6 +35,14 @@ class Statistics:
     verdict: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numbers:
+    """Of one performance of a step; NaN and infinite are values, too."""
+
+    loss: float
+    grad_norm: float
+
+
 def statistics_at(rows: np.ndarray, step: int) -> Statistics:
     """Judges a step by the recorded rows; `rows` may hold steps of several attempts."""
     losses = healthy(rows, "loss", step, WINDOW)
@@ -55,32 +63,61 @@ def statistics_at(rows: np.ndarray, step: int) -> Statistics:
 
 
 def cause_of(
-    statistics: Statistics, original: float, recomputed: float, other_seeds: Sequence[float]
+    statistics: Statistics, original: Numbers, recomputed: Numbers, other_seeds: Sequence[Numbers]
 ) -> str:
     """Returns one sentence on what is to blame: the numbers, then what the repetitions add.
 
+    The repetitions are judged by what was out of order: the loss, or else the gradient norm. Where
+    neither was, they say nothing.
+
     Args:
         statistics: of the step.
-        original, recomputed: its loss then and now.
-        other_seeds: losses of the same batch under other seeds; may be empty.
+        original, recomputed: its numbers then and now.
+        other_seeds: those of the same batch under other seeds; may be empty.
     """
     text = statistics.verdict
-    same = original == recomputed or (math.isnan(original) and math.isnan(recomputed))
-    close = math.isclose(original, recomputed, rel_tol=1e-3)
-    if not (same or close):
+    if not _is_same(original.loss, recomputed.loss):
         return f"{text}; the loss is another when computed again: not the batch alone"
-    if not other_seeds:
+    which = _out_of_order(statistics, original)
+    if which == "grad_norm" and not _is_same(original.grad_norm, recomputed.grad_norm):
+        return f"{text}; the gradient is another when computed again: not the batch alone"
+    if not other_seeds or not which:
         return text
-    if not math.isfinite(recomputed):
-        sick = [not math.isfinite(loss) for loss in other_seeds]
+    value = getattr(recomputed, which)
+    others = [getattr(numbers, which) for numbers in other_seeds]
+    if not math.isfinite(value):
+        sick = [not math.isfinite(other) for other in others]
     else:
-        middle = 0.5 * (recomputed + statistics.loss_median)
-        sick = [not loss < middle for loss in other_seeds]
+        usual = statistics.loss_median if which == "loss" else statistics.grad_median
+        sick = [not other < 0.5 * (value + usual) for other in others]
     if all(sick):
         return f"{text}; the same under other seeds: the batch or the weights, not chance"
     if not any(sick):
         return f"{text}; not under other seeds: the random numbers of this step"
     return f"{text}; under {sum(sick)} of {len(sick)} other seeds, too"
+
+
+def _is_same(then: float, now: float) -> bool:
+    """Whether two values are one within rounding; so are two that are not finite."""
+    if not (math.isfinite(then) and math.isfinite(now)):
+        return math.isfinite(then) == math.isfinite(now)
+    return math.isclose(then, now, rel_tol=1e-3)
+
+
+def _out_of_order(statistics: Statistics, original: Numbers) -> str:
+    """The field of `Numbers` that made the step an anomaly; empty if none stands out."""
+    if not math.isfinite(original.loss):
+        return "loss"
+    if not math.isfinite(original.grad_norm):
+        return "grad_norm"
+    for name, level, jump in (
+        ("loss", original.loss / (statistics.loss_median or math.nan), statistics.loss_jump),
+        ("grad_norm", original.grad_norm / (statistics.grad_median or math.nan),
+         statistics.grad_jump),
+    ):  # fmt: skip
+        if level >= HIGH or jump >= HIGH:
+            return name
+    return ""
 
 
 def _verdict(

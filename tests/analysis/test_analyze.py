@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from supervisor.analysis import analyze as analysis
-from supervisor.analysis.analyze_statistics import cause_of, statistics_at
+from supervisor.analysis.analyze_statistics import Numbers, cause_of, statistics_at
 from supervisor.errors import SupervisorError, UsageError
 from supervisor.storage.rundir import RunDirectory
 from supervisor.storage.step_rows import GRAD_SEEN, LOSS_SEEN, STEP_DTYPE
@@ -70,10 +70,32 @@ def test_a_mean_far_from_the_median_is_told() -> None:
 def test_other_seeds_tell_the_batch_from_chance() -> None:
     statistics = statistics_at(_rows([1.0] * 20 + [8.0]), 20)
 
-    assert "the batch or the weights" in cause_of(statistics, 8.0, 8.0, [7.0, 8.5])
-    assert "random numbers of this step" in cause_of(statistics, 8.0, 8.0, [1.0, 1.1])
-    assert "1 of 2" in cause_of(statistics, 8.0, 8.0, [1.0, 8.0])
-    assert "another when computed again" in cause_of(statistics, 8.0, 1.0, [])
+    def cause(now: float, *others: float) -> str:
+        return cause_of(statistics, _seen(8.0), _seen(now), [_seen(loss) for loss in others])
+
+    assert "the batch or the weights" in cause(8.0, 7.0, 8.5)
+    assert "random numbers of this step" in cause(8.0, 1.0, 1.1)
+    assert "1 of 2" in cause(8.0, 1.0, 8.0)
+    assert "another when computed again" in cause(1.0)
+
+
+def test_a_gradient_that_is_nan_under_every_seed_is_not_chance() -> None:
+    statistics = statistics_at(_rows([1.0] * 20 + [0.9]), 20)
+    sick, calm = _seen(0.9, math.nan), [_seen(0.8, math.nan), _seen(1.1, math.nan)]
+
+    assert "not chance" in cause_of(statistics, sick, sick, calm)
+    assert "random numbers" in cause_of(statistics, sick, sick, [_seen(0.9), _seen(1.1)])
+    assert "gradient is another" in cause_of(statistics, sick, _seen(0.9), calm)
+
+
+def test_seeds_say_nothing_of_a_step_that_does_not_stand_out() -> None:
+    statistics = statistics_at(_rows([1.0] * 20 + [1.0]), 20)
+
+    assert cause_of(statistics, _seen(1.0), _seen(1.0), [_seen(0.5)]) == statistics.verdict
+
+
+def _seen(loss: float, grad_norm: float = 1.0) -> Numbers:
+    return Numbers(loss=loss, grad_norm=grad_norm)
 
 
 def test_a_run_without_captures_is_refused_in_one_line(tmp_path: Path) -> None:
