@@ -73,6 +73,7 @@ class BoundaryClock:
             self.is_due = self._updates > 1 and not self._awaited
             return self._takes_over(optimizer)
         self._updates += 1
+        self.no_forward_between()
         self.by_others = 0
         if self._seen or self._awaited:
             self._awaited, self._seen = self._seen, set()
@@ -92,6 +93,12 @@ class BoundaryClock:
         self._in_a_row = self.by_others = 0
         self._awaited, self._seen = set(), set()
         return True
+
+    def no_forward_between(self) -> None:
+        """Called at each update of the lead: if the last boundary had no forward that could be seen
+        (all are compiled, or transformed by torch.func), they come behind the updates again."""
+        if self.is_due:
+            self.has_forwards = False
 
     def passed(self) -> None:
         """An outermost forward has begun, and was the boundary if one was due."""

@@ -24,6 +24,7 @@ from supervisor.worker.cached_outputs import CachedOutputs
 from supervisor.worker.loader_skipping import NEAR_STEPS, LoaderSkipping
 from supervisor.worker.loading_proof import LoadingProof
 from supervisor.worker.moments import Call, Moments
+from supervisor.worker.outside_dynamo import is_within_compiled
 from supervisor.worker.recording import decode, replay_random
 from supervisor.worker.replayed_gradients import zero_gradients
 from supervisor.worker.stand_in_guard import StandInGuard
@@ -82,6 +83,7 @@ class FastForward(Moments):
         self._unhide: Callable[[], None] | None = None
         self._is_updating = False
         self._executes = executes_first_step
+        self.compiled_updates = False
 
     def hand_over(self, probe: StepProbe, loss: float | None) -> None:
         """Gives the live probe what was seen of the step under way before its boundary: the first
@@ -215,6 +217,7 @@ class FastForward(Moments):
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         self._registry.add_optimizer(optimizer)
+        self.compiled_updates = self.compiled_updates or is_within_compiled()
         if self._is_updating:  # as in the recorded run, see `Monitor`
             self._switch.depth += 1
             return None
@@ -258,7 +261,7 @@ class FastForward(Moments):
         self._switch.depth = max(0, self._switch.depth - 1)
         self._replay_random()
         if is_lead:
-            self._finish_step(optimizer)
+            self._region(functools.partial(self._finish_step, optimizer))  # a rate may be a tensor
         if self.clock.updated(optimizer):
             self._probe.forget()
         if self._is_arrival() and not self.clock.has_forwards:

@@ -14,7 +14,9 @@ from threading import get_ident
 from typing import Any, Protocol
 
 import torch
+from torch.compiler import is_dynamo_compiling
 from torch.nn import Module
+from torch.nn.utils import stateless
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import (
     Optimizer,
@@ -24,6 +26,7 @@ from torch.optim.optimizer import (
 from torch.utils.data import dataloader
 
 from supervisor.worker.moments import Moments
+from supervisor.worker.outside_dynamo import is_transforming, outside_dynamo, run_plainly
 from supervisor.worker.switch import Switch
 
 
@@ -43,6 +46,7 @@ class Seen(Protocol):
 def instrument(session: Seen) -> None:
     """Patches torch for the rest of this process's life. Called once, after torch was imported."""
     _patch_forward(session)
+    _patch_functional_call(session)
     _patch_backward(session)
     _patch_updates(session)
     _patch_scaler(session)
@@ -56,10 +60,10 @@ def _patch_forward(session: Seen) -> None:
     original = Module.__call__
     switch = session.switch
 
+    @outside_dynamo
     def outermost(self: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if get_ident() != switch.thread or not (
-            self is session.last_model() or session.has_parameters(self)
-        ):
+        is_seen = get_ident() == switch.thread and not is_transforming()
+        if not is_seen or not (self is session.last_model() or session.has_parameters(self)):
             return original(self, *args, **kwargs)
         call = functools.partial(original, self, *args, **kwargs)
         return session.moments.forward(self, args, kwargs, call)
@@ -68,7 +72,7 @@ def _patch_forward(session: Seen) -> None:
 
         def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
             # Every layer comes by here: torch's own two lines instead of one more call of them.
-            if not switch.depth and switch.active:
+            if not switch.depth and switch.active and not is_dynamo_compiling():
                 return outermost(self, args, kwargs)
             if self._compiled_call_impl is not None:
                 return self._compiled_call_impl(*args, **kwargs)
@@ -77,11 +81,31 @@ def _patch_forward(session: Seen) -> None:
     else:
 
         def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if not switch.depth and switch.active:
+            if not switch.depth and switch.active and not is_dynamo_compiling():
                 return outermost(self, args, kwargs)
             return original(self, *args, **kwargs)
 
     Module.__call__ = __call__  # type: ignore[method-assign]
+
+
+def _patch_functional_call(session: Seen) -> None:
+    """A functional call puts other tensors into the module: it is one region from its outside, so
+    that no state is taken while they are in there."""
+    original = stateless._functional_call
+    switch = session.switch
+
+    @run_plainly
+    @functools.wraps(original)
+    def functional_call(
+        module: Any, parameters: Any, args: Any = None, kwargs: Any = None, **options: Any
+    ) -> Any:
+        call = functools.partial(original, module, parameters, args, kwargs, **options)
+        if is_dynamo_compiling() or not switch.is_ours() or is_transforming():
+            return call()
+        given = args if isinstance(args, tuple) else () if args is None else (args,)
+        return session.moments.forward(module, given, kwargs or {}, call)
+
+    stateless._functional_call = functional_call  # type: ignore[assignment]
 
 
 def _is_plain_call(call: Callable[..., Any]) -> bool:
@@ -96,6 +120,7 @@ def _patch_backward(session: Seen) -> None:
     autograd_grad = torch.autograd.grad
     switch = session.switch
 
+    @outside_dynamo
     @functools.wraps(tensor_backward)
     def backward(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if switch.depth or not switch.active or get_ident() != switch.thread:
@@ -105,18 +130,20 @@ def _patch_backward(session: Seen) -> None:
         call = functools.partial(_with_arguments, tensor_backward, args, kwargs)
         return session.moments.backward(self, call)
 
+    @run_plainly
     @functools.wraps(autograd_backward)
     def free_backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        if switch.depth or not switch.is_ours():
+        if is_dynamo_compiling() or not switch.is_ours():
             return autograd_backward(tensors, *args, **kwargs)
         tensors = _listed(tensors)
         return session.moments.backward(
             tensors, lambda roots: autograd_backward(roots, *args, **kwargs)
         )
 
+    @run_plainly
     @functools.wraps(autograd_grad)
     def grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        if not switch.is_ours():
+        if is_dynamo_compiling() or not switch.is_ours() or is_transforming():
             return autograd_grad(outputs, inputs, *args, **kwargs)
         call = functools.partial(autograd_grad, outputs, _listed(inputs), *args, **kwargs)
         return session.moments.grad(call)
@@ -140,6 +167,7 @@ def _with_arguments(
 def _patch_updates(session: Seen) -> None:
     switch = session.switch
 
+    @outside_dynamo
     def before(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         # args[0] is the optimizer itself; inside `scaler.step` the depth is not 0.
         if not switch.active:
@@ -147,6 +175,7 @@ def _patch_updates(session: Seen) -> None:
         changed = session.moments.before_update(optimizer, args[1:], kwargs)
         return None if changed is None else ((args[0], *changed[0]), changed[1])
 
+    @outside_dynamo
     def after(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if switch.active:
             session.moments.after_update(optimizer)
@@ -157,14 +186,18 @@ def _patch_updates(session: Seen) -> None:
     def profile_hook_step(step: Callable[..., Any]) -> Callable[..., Any]:
         original = hooked_step(step)
 
+        @outside_dynamo
+        def failed(optimizer: Optimizer, depth: int) -> None:
+            if switch.active:
+                session.update_failed(optimizer, depth)
+
         @functools.wraps(original)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             depth = switch.depth
             try:
                 return original(*args, **kwargs)
             except BaseException:
-                if switch.active:
-                    session.update_failed(args[0], depth)
+                failed(args[0], depth)
                 raise
 
         return wrapper
@@ -181,6 +214,7 @@ def _patch_scaler(session: Seen) -> None:
     def wrap(name: str, hand_over: Callable[..., Any]) -> None:
         original = getattr(scaler_class, name)
 
+        @outside_dynamo
         @functools.wraps(original)
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
             if not switch.is_ours():
@@ -200,9 +234,10 @@ def _patch_clipping(session: Seen) -> None:
     original = torch.nn.utils.clip_grad_norm_
     switch = session.switch
 
+    @run_plainly
     @functools.wraps(original)
     def clip_grad_norm_(parameters: Any, max_norm: float, *args: Any, **kwargs: Any) -> Any:
-        if switch.depth or not switch.active or get_ident() != switch.thread:
+        if is_dynamo_compiling() or not switch.is_ours():
             return original(parameters, max_norm, *args, **kwargs)
         if isinstance(parameters, torch.Tensor):
             chosen = [parameters]
@@ -239,10 +274,11 @@ def _patch_construction(session: Seen) -> None:
     def watch(cls: type, kind: str) -> None:
         original = cls.__init__  # type: ignore[misc]
 
+        @run_plainly
         @functools.wraps(original)
         def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
             original(self, *args, **kwargs)
-            if session.switch.active:
+            if session.switch.active and not is_dynamo_compiling():
                 session.object_found(kind, self)
 
         cls.__init__ = __init__  # type: ignore[misc]
@@ -256,6 +292,7 @@ def _patch_loader(session: Seen) -> None:
     original = dataloader._BaseDataLoaderIter.__next__
     switch = session.switch
 
+    @outside_dynamo
     def __next__(self: Any) -> Any:
         batch = original(self)
         return session.moments.batch(batch) if switch.is_ours() else batch

@@ -329,6 +329,8 @@ class Monitor(Moments):
                 if self._is_dealt_with:
                     self._count_step()
                     if clock.is_alone:
+                        if clock.is_due:
+                            clock.no_forward_between()
                         clock.is_due = True
                     else:
                         clock.updated(optimizer)

@@ -10,9 +10,11 @@ import functools
 from typing import Any
 
 import torch
+from torch.compiler import is_dynamo_compiling
 
 from supervisor.storage.tape import EntryKind
 from supervisor.worker.instrument import Seen
+from supervisor.worker.outside_dynamo import outside_dynamo, run_plainly
 
 MAX_LISTED = 256
 """Elements up to which `tolist` and `numpy` are recorded; longer ones are data, not decisions."""
@@ -37,6 +39,7 @@ def _patch_method(session: Seen, name: str, kind: EntryKind) -> None:
     original = getattr(torch.Tensor, name)
     switch = session.switch
 
+    @outside_dynamo
     @functools.wraps(original)
     def read(self: torch.Tensor) -> Any:
         if switch.depth or not switch.is_ours():
@@ -50,6 +53,7 @@ def _patch_item(session: Seen) -> None:
     original = torch.Tensor.item
     switch = session.switch
 
+    @outside_dynamo
     @functools.wraps(original)
     def item(self: torch.Tensor) -> Any:
         if switch.depth or not switch.is_ours():
@@ -73,6 +77,7 @@ def _patch_listing(session: Seen) -> None:
     for name in ("tolist", "numpy"):
         original = getattr(torch.Tensor, name)
 
+        @outside_dynamo
         @functools.wraps(original)
         def read(self: torch.Tensor, *args: Any, _original: Any = original, **kwargs: Any) -> Any:
             if switch.depth or not switch.is_ours() or self.numel() > MAX_LISTED:
@@ -87,9 +92,10 @@ def _patch_function(session: Seen, name: str) -> None:
     original = getattr(torch, name)
     switch = session.switch
 
+    @run_plainly
     @functools.wraps(original)
     def read(*args: Any, **kwargs: Any) -> Any:
-        if switch.depth or not switch.is_ours():
+        if is_dynamo_compiling() or not switch.is_ours():
             return original(*args, **kwargs)
         return session.moments.read(EntryKind.BOOL, functools.partial(original, *args, **kwargs))
 

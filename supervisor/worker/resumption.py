@@ -21,6 +21,7 @@ from supervisor.worker.held import registry_tensors
 from supervisor.worker.hook_state import hook_state
 from supervisor.worker.leaving import SHORT, WorkerLeaves
 from supervisor.worker.moments import Moments
+from supervisor.worker.outside_dynamo import forget_compiled
 from supervisor.worker.parts import Parts
 from supervisor.worker.silence import Silence
 from supervisor.worker.stand_in_guard import StandInGuard
@@ -163,6 +164,8 @@ class Resumption:
             reasons.append("the first step was really executed: what hooks keep is as it was then")
         try:
             reasons += self._put_back(start, replayed=disproof is None)
+            if self._replay.compiled_updates:
+                forget_compiled()
         finally:
             self.silence.end()
             parts.switch.replaying = False

@@ -51,6 +51,7 @@ def boundary_of(agenda: Agenda, **others: Any) -> tuple[Boundary, SimpleNamespac
         grads_matter=lambda: False,
         controls_state=dict,
         loss_under_way=lambda: None,
+        hook_state=str,
         **others,
     )
     return boundary, clinic

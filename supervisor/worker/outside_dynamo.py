@@ -1,0 +1,69 @@
+"""Keeps torch.compile's tracer out of our functions, without importing it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+
+_WHERE_COMPILED_CODE_BEGINS = "/torch/_dynamo/eval_frame.py"
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def outside_dynamo(function: Function) -> Function:
+    """Marks a function, and returns it, so that no compiled code ever contains it.
+
+    The tracer breaks its graph before a call of it, as for `torch.compiler.disable`, and neither
+    it nor what it calls is compiled where it is run within a compiled function. It costs nothing
+    at its calls.
+    """
+    marked: Any = function
+    marked._torchdynamo_disable = True
+    marked._torchdynamo_disable_msg = "training-supervisor looks at the training here"
+    run_plainly(function)
+    return function
+
+
+def run_plainly(function: Function) -> Function:
+    """As `outside_dynamo`, for a function that may be traced: it then does what torch's own does.
+
+    What tells it so is `torch.compiler.is_dynamo_compiling`.
+    """
+    code = getattr(function, "__code__")  # noqa: B009
+    evaluator: Any = getattr(torch._C._dynamo, "eval_frame", None)
+    if hasattr(evaluator, "set_code_exec_strategy"):
+        skip = evaluator._FrameAction.SKIP
+        strategy = evaluator._FrameExecStrategy(skip, skip)
+        evaluator.set_code_exec_strategy(code, strategy)
+    elif hasattr(evaluator, "skip_code"):  # torch before 2.7
+        evaluator.skip_code(code)
+    return function
+
+
+def forget_compiled() -> None:
+    """Has everything compiled anew that is called from here on; nothing where nothing was.
+
+    Called when the state of an optimizer was put back: code that was compiled while its updates
+    did nothing holds what its state was then.
+    """
+    dynamo = sys.modules.get("torch._dynamo")
+    if dynamo is not None:
+        dynamo.reset()
+
+
+def is_within_compiled() -> bool:
+    """Whether the caller is called, at whatever depth, by a function that torch.compile made."""
+    frame = sys._getframe(1) if "torch._dynamo" in sys.modules else None
+    while frame is not None:
+        if frame.f_code.co_filename.endswith(_WHERE_COMPILED_CODE_BEGINS):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def is_transforming() -> bool:
+    """Whether a transform of torch.func (vmap, grad, jvp) is under way: tensors are wrapped."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
