@@ -7,7 +7,6 @@ from typing import Any
 
 from supervisor.report.figures import number, show
 from supervisor.report.material import Material
-from supervisor.report.observed_values import read_courses
 
 CONFIRMED = "red"
 
@@ -27,10 +26,10 @@ def is_still_collapsed(material: Material, event: Mapping[str, Any]) -> bool:
     lines = event["metadata"].get("lines")
     if not isinstance(lines, Mapping):
         return False
-    courses = read_courses(material.root)
+    courses = material.courses
     named = event["metadata"].get("indicators")
     return any(
-        name in courses and float(courses[name][1][-1]) < number(line)
+        name in courses and courses[name].last < number(line)
         for name, line in lines.items()
         if isinstance(named, Mapping) and name in named
     )
@@ -38,9 +37,9 @@ def is_still_collapsed(material: Material, event: Mapping[str, Any]) -> bool:
 
 def latents_at_end(material: Material) -> tuple[str, ...]:
     """Returns one sentence with the last values of the latents; nothing if none were observed."""
-    courses = read_courses(material.root)
+    courses = material.courses
     told = [
-        f"{name} {show(float(courses[name][1][-1]))}"
+        f"{name} {show(courses[name].last)}"
         for name in ("kl", "latent_variance", "active_units")
         if name in courses
     ]

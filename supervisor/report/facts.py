@@ -27,7 +27,7 @@ from supervisor.report.interventions import build_interventions, would_have
 from supervisor.report.ledger import build_cost
 from supervisor.report.material import Material, load_material
 from supervisor.report.next_steps import build_next_steps, build_setting, resume_command
-from supervisor.report.observed_values import read_courses, sum_up
+from supervisor.report.observed_values import sum_up
 from supervisor.report.rates import find_rate_changes
 from supervisor.report.timeline import build_timeline
 from supervisor.report.verdict import blame, build_title, build_verdict
@@ -97,7 +97,7 @@ def _build(material: Material) -> CrashReport:
         gradient_flow_step=layers.step,
         unhealthy=layers.unhealthy,
         alerts=summarise_alerts(material.of_kind("alert")),
-        observed=sum_up(read_courses(material.root)),
+        observed=sum_up(material.courses),
         explain=material.explain,
         stacks=material.stacks,
         log_tail=material.log_tail,

@@ -16,8 +16,9 @@ from omegaconf import OmegaConf
 from supervisor.errors import RunDirectoryError
 from supervisor.report.crash_report import Excerpt
 from supervisor.report.figures import integer, moment
+from supervisor.report.observed_courses import Course, read_courses
 from supervisor.report.stack_text import arrange_stacks
-from supervisor.report.step_table import StepTable, build_step_table, empty_step_table
+from supervisor.report.step_table import FIELDS, StepTable, build_step_table, empty_step_table
 from supervisor.storage.applied_rates import read_rates
 from supervisor.storage.checked_record import build_record
 from supervisor.storage.flight_recorder import FlightReader, read_steps
@@ -72,6 +73,7 @@ class Material:
     run: dict[str, Any]
     events: tuple[dict[str, Any], ...]
     steps: StepTable
+    courses: dict[str, Course]
     config: dict[str, Any]
     policy: dict[str, Any]
     anomalies: tuple[dict[str, Any], ...]
@@ -140,6 +142,7 @@ def load_material(root: Path | str) -> Material:
         run=run,
         events=tuple(events),
         steps=_steps(rundir, reader),
+        courses=read_courses(rundir.root),
         config=reader.yaml(rundir.config_yaml, "the config"),
         policy=reader.yaml(rundir.policy_yaml, "the policy"),
         anomalies=tuple(_anomalies(rundir, reader)),
@@ -217,7 +220,7 @@ def _steps(rundir: RunDirectory, reader: _Reader) -> StepTable:
         path,
         "the flight recorder",
         lambda: build_step_table(
-            read_steps(rundir.root, rank=0, all_attempts=True),
+            read_steps(rundir.root, rank=0, all_attempts=True, fields=FIELDS),
             reader.read(path, "its applied learning rates", lambda: read_rates(path), no_rates),
         ),
         empty_step_table(),

@@ -13,10 +13,10 @@ import numpy as np
 from supervisor.report import palette
 from supervisor.report.crash_report import CrashReport
 from supervisor.report.material import Material
-from supervisor.report.observed_values import draw_courses, read_courses
+from supervisor.report.observed_values import draw_courses
 from supervisor.report.step_marks import draw_marks, marks_of
 from supervisor.report.step_table import Bools, Floats, StepTable
-from supervisor.report.thinning import thin
+from supervisor.report.thinning import thin, thin_marks
 from supervisor.report.timeline_plot import CALM_RISK, draw_timeline
 
 LAST_MINUTES = 10.0
@@ -187,8 +187,8 @@ def _panel(
         axis.text(0.5, 0.45, "no finite value", ha="center", transform=axis.transAxes)
     if bad is not None and bad.any():
         axis.plot(
-            steps[bad],
-            np.full(int(bad.sum()), 0.97),
+            marks := thin_marks(steps[bad]),
+            np.full(len(marks), 0.97),
             linestyle="none",
             marker="x",
             markersize=6,
@@ -244,7 +244,7 @@ def _timeline(figure: Any, material: Material, report: CrashReport) -> bool:
 
 
 def _observed(figure: Any, material: Material, report: CrashReport) -> bool:
-    return draw_courses(figure, read_courses(material.root))
+    return draw_courses(figure, material.courses)
 
 
 def _gradients(figure: Any, material: Material, report: CrashReport) -> bool:

@@ -22,3 +22,14 @@ def thin(x: Floats, y: Floats, buckets: int = BUCKETS) -> tuple[Floats, Floats]:
         keep.add(int(part[np.argmax(y[part])]))
     chosen = np.array(sorted(keep))
     return x[chosen], y[chosen]
+
+
+def thin_marks(x: Floats, buckets: int = BUCKETS) -> Floats:
+    """Keeps one of the marks that would lie on each other: the first of each bucket of `x`."""
+    if len(x) <= buckets:
+        return x
+    low, high = float(x.min()), float(x.max())
+    places = ((x - low) / ((high - low) or 1.0) * (buckets - 1)).astype(np.int64)
+    _, first = np.unique(places, return_index=True)
+    chosen: Floats = x[first]
+    return chosen

@@ -9,10 +9,15 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
+
 ENTRY = struct.Struct("<QQd")
+ENTRY_DTYPE = np.dtype([("row", "<u8"), ("slot", "<u8"), ("value", "<f8")])
+ENTRIES_AT_ONCE = 1 << 18
+"""Entries that are read together where many are read: 6 MB."""
 MAX_NAMES = 256
 """Names in all; a script that makes up names as it goes must not fill the disk with them."""
 
@@ -71,6 +76,22 @@ def read_more(path: Path, start: int, stop: int) -> list[tuple[int, int, float]]
         os.close(fd)
     whole = len(data) - len(data) % ENTRY.size
     return list(ENTRY.iter_unpack(data[:whole]))
+
+
+def more_chunks(path: Path, stop: int) -> Iterator[np.ndarray]:
+    """Yields the entries of the rows before `stop` as arrays of `ENTRY_DTYPE`, bounded in size."""
+    try:
+        fd = os.open(more_path(path), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        last = _first_of(fd, stop)
+        for first in range(0, last, ENTRIES_AT_ONCE):
+            count = min(ENTRIES_AT_ONCE, last - first)
+            data = os.pread(fd, ENTRY.size * count, ENTRY.size * first)
+            yield np.frombuffer(data, ENTRY_DTYPE, count=len(data) // ENTRY.size)
+    finally:
+        os.close(fd)
 
 
 def _first_of(fd: int, row: int) -> int:
