@@ -94,6 +94,10 @@ class StepTable:
             rows = np.arange(len(self._columns["step"]))[self._chosen][rows]
         return StepTable(self._columns, rows)
 
+    def replace(self, **columns: npt.NDArray[Any]) -> StepTable:
+        """Returns the same rows with other columns of the same length."""
+        return StepTable({name: getattr(self, name) for name in self._columns} | columns)
+
     def until(self, step: int | None) -> StepTable:
         return self if step is None else self.take(self.step <= step)
 

@@ -82,7 +82,7 @@ def test_flat_panels_of_a_healthy_run_are_left_out(tmp_path: Path) -> None:
     run.event("worker_exited", cause="completed", step=99, returncode=0)
     run.finish("completed")
     material = load_material(tmp_path / "run")
-    steady = replace(material.steps, lr=np.full(100, 1e-3), risk=np.full(100, 0.01))
+    steady = material.steps.replace(lr=np.full(100, 1e-3), risk=np.full(100, 0.01))
 
     overview = draw_pictures(
         replace(material, steps=steady), gather(tmp_path / "run"), only=("overview",)
