@@ -123,6 +123,9 @@ class CrashPredictor:
         """
         if self._is_game or self._has_reward:
             return 0
+        scales = (self._loss.scale, steps.losses), (self._grad.scale, steps.norms)
+        if not all(scale.are_above_floor(values[start:stop]) for scale, values in scales):
+            return 0
         losses, norms = steps.log_losses[start:stop], steps.log_norms[start:stop]
         calm_norms, norm_order = self._grad.count_usual(norms)
         if not calm_norms:
@@ -164,7 +167,9 @@ class CrashPredictor:
         loss.update(record.loss)
         self._is_game = self._is_game or record.others_trained
         if not self._is_game and not self._has_reward:
-            self._judge_level(found, record.loss)
+            self._judge_level(
+                found, loss.scale.clamp(record.loss) if record.loss >= 0 else record.loss
+            )
         leapt = loss.above_start and loss.z > 4.5 and loss.rise > math.log(3.0)
         warned = loss.z > 6 and loss.rise > math.log(1.15) and loss.above_tail
         if self._is_game:
@@ -183,6 +188,8 @@ class CrashPredictor:
             found["loss_persistence"] = 0.92 if sum(self._loss_strong) == 2 else 0.6
 
     def _judge_level(self, found: dict[str, float], value: float) -> None:
+        if not value:
+            return  # zero, in a run of which no size is known yet
         climb, departure = self._climb, self._departure
         climb.update(value)
         if climb.found:

@@ -74,6 +74,8 @@ class StepRecord:
         step_time_s: seconds from the last step's record to this one.
         batch_size: first dimension of the first tensor given to the root forward; 0 if unknown.
         memory_gib: peak of the CUDA allocator, or resident memory of the process on CPU.
+        clips_at: the bound of the script's own `clip_grad_norm_` on all of these gradients, so that
+            no more of the norm than this reaches the weights; infinity where it does not clip.
         loss_seen, grad_norm_seen: whether the value was observed at all.
         scaler_skipped: the GradScaler left this update out because of an overflow.
         others_trained: another optimizer stepped after a backward of its own since the last
@@ -95,6 +97,7 @@ class StepRecord:
     step_time_s: float = NAN
     batch_size: int = 0
     memory_gib: float = NAN
+    clips_at: float = math.inf
     loss_seen: bool = False
     grad_norm_seen: bool = False
     scaler_skipped: bool = False

@@ -169,9 +169,9 @@ class GuardSettings:
     skip_nonfinite: bool = True
     """Leave out an update whose loss or gradient is NaN or infinite."""
     skip_spike: bool = True
-    """Leave out an update whose loss or gradient leaves its trajectory at once."""
+    """Leave out an update whose gradient is far beyond the recent and all of the first ones."""
     spike_factor: float = 10.0
-    """Gradient norm or loss that many times its recent median counts as absurd."""
+    """Gradient norm that many times its recent median is absurd, if it is beyond the first ones."""
     rollback_after_skips: int = 3
     """So many skipped updates within `skip_window` steps: the weights themselves are sick."""
     skip_window: int = 10

@@ -28,6 +28,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="strike every loop style at every place, not at one (20 minutes)",
     )
     parser.addoption(
+        "--all-healthy",
+        action="store_true",
+        help="run every healthy kind under every policy, not a few (40 minutes)",
+    )
+    parser.addoption(
         "--soak",
         type=int,
         default=7,

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from supervisor.calm_steps import CalmSteps
 from supervisor.detectors.base import Detector
 from supervisor.detectors.statistics.robust_window import NORMAL_MAD, SURELY, Line, RobustWindow
+from supervisor.detectors.statistics.run_scale import RunScale
 from supervisor.records import Alert, Cause, Severity, StepRecord
 
 MAX_SCORE = 1e6
@@ -42,7 +43,7 @@ class SignalAnomalyDetector(Detector):
 
     noun: ClassVar[str]
     category: ClassVar[str]
-    _state = ("_band", "_previous", "_negative", "_before_jump", "_above")
+    _state = ("_band", "_previous", "_negative", "_before_jump", "_above", "_scale")
 
     def __init__(
         self,
@@ -67,6 +68,7 @@ class SignalAnomalyDetector(Detector):
 
     def _begin(self) -> None:
         self._band = RobustWindow(self.window)
+        self._scale = RunScale()
         self._previous = math.nan
         self._negative = False
         self._before_jump = math.nan
@@ -81,8 +83,9 @@ class SignalAnomalyDetector(Detector):
         self.score = 0.0
         if not seen or not math.isfinite(value):
             return None
+        self._scale.update(value)
         alert = self._judge_fixed(record, value) if self.fixed is not None else None
-        if self.fixed is None:
+        if self.fixed is None and self._scale.is_known:
             alert = self._judge_band(record, value)
         jump = self._judge_jump(record, value)
         self._take_in(value)
@@ -106,6 +109,8 @@ class SignalAnomalyDetector(Detector):
         if self.fixed is not None or self._negative or self._above or not is_known:
             return 0
         values, logarithms = self.columns(steps)
+        if not self._scale.are_above_floor(values[start:]):
+            return 0
         inner = logarithms[start:-1]  # the last is left for `update`, which knows its score
         line = Line(self._floor, SURELY * self.k * NORMAL_MAD)
         count, ordered = band.count_usual(inner, inner, line=line, below_highest=True)
@@ -126,7 +131,7 @@ class SignalAnomalyDetector(Detector):
         self._band.add(self._inner(value))
 
     def _inner(self, value: float) -> float:
-        return value if self._negative else math.log(value if value > 1e-30 else 1e-30)
+        return value if self._negative else math.log(max(self._scale.clamp(value), 1e-30))
 
     def _judge_fixed(self, record: StepRecord, value: float) -> Alert | None:
         assert self.fixed is not None
@@ -145,6 +150,8 @@ class SignalAnomalyDetector(Detector):
         if not self._negative and self._band.is_surely_near(inner, floor):
             return None
         median = self._band.median
+        if not self._negative and self._is_as_good_as_zero(median):
+            return None  # nor is a ratio to zero
         if inner - median <= floor and not self._negative:
             return None  # no anomaly whatever the spread is
         sigma = self._band.sigma
@@ -159,6 +166,9 @@ class SignalAnomalyDetector(Detector):
             threshold = math.exp(min(threshold, 700.0))
         severity = Severity.HIGH if self.score > 2.0 else Severity.MEDIUM
         return self._spike(record, value, threshold, severity, "far above its usual")
+
+    def _is_as_good_as_zero(self, median: float) -> bool:
+        return median <= math.log(self._scale.floor) + self._floor
 
     def _spike(
         self, record: StepRecord, value: float, threshold: float, severity: Severity, why: str
@@ -196,7 +206,8 @@ class SignalAnomalyDetector(Detector):
 
     def _judge_jump(self, record: StepRecord, value: float) -> Alert | None:
         before = self._previous
-        rose = math.isfinite(before) and value - before > self.jump * abs(before) > 0
+        least = self._scale.floor  # what rises by less has lost nothing
+        rose = math.isfinite(before) and value - before > max(least, self.jump * abs(before)) > 0
         rose = rose and (len(self._band) < self.min_window or self._is_high(value))
         if rose and self._above == 0:
             self._before_jump, self._above = before, 1

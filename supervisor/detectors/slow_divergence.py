@@ -8,6 +8,7 @@ from supervisor.calm_steps import CalmSteps
 from supervisor.detectors.base import Detector
 from supervisor.detectors.statistics.change_watch import ChangeWatch
 from supervisor.detectors.statistics.robust_window import RobustWindow
+from supervisor.detectors.statistics.run_scale import RunScale
 from supervisor.records import Alert, Cause, Severity, StepRecord
 
 
@@ -33,7 +34,9 @@ class SlowDivergenceDetector(Detector):
     """
 
     name = "slow_divergence"
-    _state = ("_window", "_change", "_best", "_since_look", "_looks", "_above", "_negative")
+    _state = (
+        "_window", "_change", "_best", "_since_look", "_looks", "_above", "_negative", "_scale"
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -57,6 +60,7 @@ class SlowDivergenceDetector(Detector):
 
     def _begin(self) -> None:
         self._window = RobustWindow(self.block)
+        self._scale = RunScale()
         self._change = ChangeWatch()
         self._best = math.inf
         self._since_look = 0
@@ -73,7 +77,12 @@ class SlowDivergenceDetector(Detector):
             self._negative = True
             self._forget()
         loss = record.loss
-        self._window.add(loss if self._negative else math.log(max(loss, 1e-12)))
+        self._scale.update(loss)
+        if not self._negative:
+            loss = self._scale.clamp(loss)
+            if not loss:
+                return None  # zero, in a run of which no size is known yet
+        self._window.add(loss if self._negative else math.log(loss))
         self._since_look += 1
         if self._since_look < self.every or len(self._window) < self.block:
             return None
@@ -83,6 +92,8 @@ class SlowDivergenceDetector(Detector):
     def take_calm(self, steps: CalmSteps, start: int) -> int:
         until_look = max(self.every - 1 - self._since_look, self.block - 1 - len(self._window))
         if self._negative or until_look <= 0:
+            return 0
+        if not self._scale.are_above_floor(steps.losses[start:]):
             return 0
         count = self._change.take_unchanged(steps, start, start + until_look)
         self._window.extend(steps.log_losses[start : start + count])

@@ -25,6 +25,16 @@ LIMIT_TOLERANCE = 1.05
 MAX_REFUSED_STARTS = 3
 """Looks at the weights of a start that seems to have failed, until it is believed."""
 
+COURSE = frozenset(
+    {
+        "loss_warning", "loss_leap", "loss_persistence", "gradient_warning", "gradient_with_loss",
+        "gradient_persistence", "steady_climb", "departure", "slow_divergence", "adam_rms",
+    }
+)  # fmt: skip
+"""Evidence from the course of loss and norm alone. Harder data and another objective make the same,
+so it asks for no more than a checkpoint until loss or norm is beyond all that the untrained weights
+gave, and not for one step alone (`Guard.shows_ruin`)."""
+
 GUARD_RUNG = -1
 UNDO_RUNG = -2
 LONG_AGO = -(10**9)
@@ -298,6 +308,10 @@ class EscalationLadder:
             return None
         if self.policy.by_cause.get(risk.cause.value) == []:
             return None  # report only
+        is_course = risk.contributions and COURSE.issuperset(risk.contributions)
+        if is_course and not self._guard.shows_ruin(risk):
+            free = [i for i in rungs.fitting(risk) if rungs.is_free(i)]
+            return self._save(record, risk, free)
         fitting = rungs.fitting(risk)
         if not fitting and not rungs.own_list(risk):
             return None

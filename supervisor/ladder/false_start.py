@@ -11,18 +11,21 @@ LAST_STEP = 60
 """What goes wrong later has a course that it leaves, and is judged against that."""
 
 LOOK = 5
-BLOWN_UP = 3.0
-"""Median of `LOOK` losses, that many times the first loss of the run. The first update of a run
+BLOWN_UP = 5.0
+"""All of `LOOK` losses, that many times the first loss of the run: where tasks of different sizes
+take turns, only some are. The first update of a run
 whose rate was 40 to 60 times too high made it 2 to 700 times, in five small trainings. Of the
 healthy runs of the corpus only adversarial games start so, or as below, and their weights speak for
 them (`BackToStart.precondition`)."""
 
 LEAP = 1.5
+ENOUGH_LEAPS = 2
 STUCK_LOOK = 20
 STUCK = 0.9
-"""Or one of the first `LOOK` losses leapt to `LEAP` times the first, and the median of losses 20 to
-40 is no better than `STUCK` times the first: nothing has been learned since. A run without such a
-leap has started well after 20 steps."""
+"""Or `ENOUGH_LEAPS` of the first `LOOK` losses leapt to `LEAP` times the first and the later ones,
+and the median of losses 20 to 40 is no better than `STUCK` times the first: nothing has been
+learned since. One high loss says nothing in small batches. A run without any leap has started well
+after 20 steps."""
 
 
 class FalseStart:
@@ -77,11 +80,14 @@ class FalseStart:
 
     def _has_failed(self) -> bool:
         losses, first = self._losses, self._first
-        if statistics.median(losses[-LOOK:]) > BLOWN_UP * first:
+        if min(losses[-LOOK:]) > BLOWN_UP * first:
             return True
         if not self._leapt or len(losses) < 2 * STUCK_LOOK:
             return False
-        return statistics.median(losses[-STUCK_LOOK:]) > STUCK * first
+        later = statistics.median(losses[-STUCK_LOOK:])
+        usual = max(first, statistics.quantiles(losses[-STUCK_LOOK:], n=4)[-1])
+        leaps = sum(loss > LEAP * usual for loss in losses[:LOOK])
+        return later > STUCK * first and leaps >= ENOUGH_LEAPS
 
     def state_dict(self) -> dict[str, Any]:
         return {

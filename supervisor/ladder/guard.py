@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import enum
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from supervisor.detectors.statistics.robust_window import RobustWindow
+from supervisor.detectors.statistics.run_scale import SHARE, RunScale
 from supervisor.records import Cause, CrashRisk, StepRecord
 from supervisor.settings import GuardSettings
 
@@ -27,12 +29,18 @@ LEAP_RISE = 2.0
 PERSIST_STEPS = 3
 """Trouble so soon after a skipped update means that the weights are sick, not the batch."""
 
+SURE = 2.0
+"""Times the line of the norm's scale, because norms vary more than losses do."""
+
+SUDDEN = frozenset({"loss_leap", "loss_persistence"})
+LEFT = SUDDEN | {"steady_climb", "departure", "slow_divergence"}
+"""Contributions to the risk that say that the loss has left its course."""
+
+RUIN_LOOK = 3
+RUIN_ENOUGH = 2
+
 CERTAIN = 0.9
 """Risk that counts as trouble by itself after a skip."""
-
-
-SUDDEN = frozenset({"loss_leap", "gradient_with_loss"})
-"""Contributions to the risk that one bad batch can make."""
 
 
 def _loss_rises(risk: CrashRisk) -> bool:
@@ -49,6 +57,11 @@ class Guard:
 
     A non-finite or absurd step is skipped once or twice; when the loss is no better right after,
     or skips accumulate, the weights themselves are sick and the guard asks for a rollback.
+
+    What ruins weights is the gradient that reaches them. A norm is absurd that is far beyond the
+    recent ones, *and* beyond those with which this run began (`RunScale.line`), after the script's
+    own clipping (but for a loss that is absurd, too: clipped or not, its direction is of no use).
+    The loss alone is judged only where no norm was seen.
     """
 
     def __init__(self, settings: GuardSettings) -> None:
@@ -57,8 +70,11 @@ class Guard:
 
     def reset(self) -> None:
         self.loss = RobustWindow(50)
+        self.scale = RunScale()
+        self.norm_scale = RunScale()
         self._grad = RobustWindow(100)
         self._highest_loss = -math.inf
+        self._ruin: deque[int] = deque(maxlen=RUIN_LOOK)
         self._skips: list[int] = []
         self._first_bad_step = -1
         self._loss_was_bad = False
@@ -71,6 +87,11 @@ class Guard:
         self._skips = []
         self._loss_was_bad = False
 
+    def shows_ruin(self, risk: CrashRisk) -> bool:
+        """Whether the loss has left its course, and this step or the last ones are beyond all that
+        the untrained weights gave (`is_ruin`); one alone is a batch."""
+        return sum(self._ruin) >= RUIN_ENOUGH and not LEFT.isdisjoint(risk.contributions)
+
     @property
     def onset_step(self) -> int:
         """Step of the first skip of the present trouble, -1 if there is none."""
@@ -79,23 +100,26 @@ class Guard:
     def update(self, record: StepRecord, risk: CrashRisk) -> tuple[Verdict | None, str]:
         """Judges a step; returns what is to be done and why."""
         self._tick += 1
+        self._ruin.append(int(self.is_ruin(record)))
         if self._skips:
             window = self.settings.skip_window
             self._skips = [t for t in self._skips if self._tick - t <= window]
         bad_loss, why = self._judge_loss(record)
-        bad_grad = False
-        if not why and self._is_sudden(record, risk):
-            bad_loss, why = True, risk.reason
-        if not why:
-            bad_grad, why = self._judge_gradient(record)
+        # Whether a high loss may reach the weights is its gradient's affair.
+        skips = bad_loss and (record.has_nonfinite_loss or not record.grad_norm_seen)
+        if not record.has_nonfinite_loss and not skips:
+            skips, why = self._judge_gradient(record)
         recent = bool(self._skips) and self._tick - self._skips[-1] <= PERSIST_STEPS
         # A rise of the loss that comes right behind a skipped update did not come from its batch.
         sick = recent and (
             (self._loss_was_bad and bad_loss)
-            or risk.probability >= CERTAIN
-            or (risk.alarm and _loss_rises(risk))
+            or (self.is_ruin(record) and risk.probability >= CERTAIN)
+            or (self.is_ruin(record) and risk.alarm and _loss_rises(risk))
         )
-        if not (bad_loss or bad_grad or sick):
+        # Nor is it a batch's fault when it stays beyond all that could be healthy.
+        sudden = risk.alarm and not SUDDEN.isdisjoint(risk.contributions)
+        sick = sick or (self.settings.skip_spike and sudden and self.shows_ruin(risk))
+        if not (skips or sick):
             self._accept(record)
             return None, ""
         if sick or len(self._skips) + 1 >= max(2, self.settings.rollback_after_skips):
@@ -110,30 +134,32 @@ class Guard:
     def take_calm(self, losses: Sequence[float], norms: Sequence[float]) -> bool:
         """Accepts steps without risk if all of their losses and norms are surely usual; if not,
         does nothing."""
-        if self._skips:
+        if self._skips or not (self.scale.is_settled and self.norm_scale.is_settled):
             return False
         if self.settings.skip_spike:
-            if max(losses) > self._highest_loss:
+            if max(losses) > min(self._highest_loss, self.scale.line):
                 return False
+            if max(norms) > self.norm_scale.line:
+                return False  # `_ruin` counts these
             for window, values in ((self.loss, losses), (self._grad, norms)):
                 lowest = min(window.floor, min(values))
                 known = lowest > 0.0 and window.floor < math.inf
                 if not known or max(values) > self.settings.spike_factor * lowest:
                     return False
         self._tick += len(losses)
+        self._ruin.extend([0] * len(losses))
         self.loss.extend(losses)
         self._grad.extend(norms)
         self._highest_loss = max(self._highest_loss, max(losses))
         return True
 
-    def _is_sudden(self, record: StepRecord, risk: CrashRisk) -> bool:
-        """Trouble at the very step at which it became visible: the batch may be to blame, and
-        leaving out one update is cheaper than any treatment."""
-        return (
-            self.settings.skip_spike
-            and risk.onset_step == record.step
-            and not SUDDEN.isdisjoint(risk.contributions)
-        )
+    def is_ruin(self, record: StepRecord) -> bool:
+        """Whether this step is beyond what the run can have come to by learning: not finite, or a
+        loss or a gradient norm far above those of its untrained weights."""
+        if _is_nonfinite(record):
+            return True
+        is_high = record.loss_seen and record.loss > self.scale.line
+        return is_high or (record.grad_norm_seen and record.grad_norm > self.norm_scale.line)
 
     def forgive(self) -> None:
         """The state was put back: earlier skips say nothing about these weights."""
@@ -149,21 +175,25 @@ class Guard:
         if not record.loss_seen or not self._judges_level(record):
             return False, ""
         loss, window = record.loss, self.loss
-        if self._is_usual(loss, window) and loss <= self._highest_loss:
+        if not loss > self.scale.line:
             return False, ""
-        if not self._is_absurd(loss, window) and not self._is_leap(loss):
+        if not self._is_absurd(loss, window, self.scale) and not self._is_leap(loss):
             return False, ""
         return True, f"the loss is {loss:.6g}, its recent median {window.median:.6g}"
 
     def _judge_gradient(self, record: StepRecord) -> tuple[bool, str]:
         norm = record.grad_norm
+        if not record.loss > self.settings.spike_factor * self.scale.line:
+            norm = min(norm, record.clips_at)  # what reaches the weights
         if record.has_nonfinite_grad:
             if record.loss_scale > 0:  # the GradScaler leaves this update out by itself
                 return False, ""
-            return self.settings.skip_nonfinite, f"gradient norm {norm:g}"
+            return self.settings.skip_nonfinite, f"gradient norm {record.grad_norm:g}"
         if not record.grad_norm_seen or not self._judges_level(record):
             return False, ""
-        if self._is_usual(norm, self._grad) or not self._is_absurd(norm, self._grad):
+        scale = self.norm_scale
+        least = max(SURE * scale.line, scale.level / SHARE)  # ten times the untrained size
+        if not norm > least or not self._is_absurd(norm, self._grad, scale):
             return False, ""
         median = self._grad.median
         return True, f"the gradient norm is {norm:.6g}, its recent median {median:.6g}"
@@ -171,20 +201,18 @@ class Guard:
     def _judges_level(self, record: StepRecord) -> bool:
         return self.settings.skip_spike and not record.in_environment
 
-    def _is_usual(self, value: float, window: RobustWindow) -> bool:
-        """Whether `value` cannot be absurd, whatever the median is: a cheap look first."""
-        return 0.0 < window.floor < math.inf and value <= self.settings.spike_factor * window.floor
-
-    def _is_absurd(self, value: float, window: RobustWindow) -> bool:
-        if len(window) < MIN_WINDOW or window.median <= 0:
+    def _is_absurd(self, value: float, window: RobustWindow, scale: RunScale) -> bool:
+        if len(window) < MIN_WINDOW:
+            return False
+        if window.lowest < 0:
             return self._is_absurd_linear(value, window)
+        if window.median <= 0:  # most are zero, which is no yardstick for the others
+            return value > self.settings.spike_factor * scale.line
         return value > self.settings.spike_factor * window.median and _is_unusual(value, window)
 
     def _is_absurd_linear(self, value: float, window: RobustWindow) -> bool:
         """For losses at or below zero: ratios mean nothing, spreads do."""
-        if len(window) < MIN_WINDOW:
-            return False
-        spread = max(window.highest - window.lowest, abs(window.median), 1e-12)
+        spread = max(window.highest - window.lowest, abs(window.median))
         return value > window.median + 3 * self.settings.spike_factor * spread
 
     def _is_leap(self, loss: float) -> bool:
@@ -197,15 +225,20 @@ class Guard:
     def _accept(self, record: StepRecord) -> None:
         if record.loss_seen and math.isfinite(record.loss):
             self.loss.add(record.loss)
+            self.scale.update(record.loss)
             self._highest_loss = max(self._highest_loss, record.loss)
         if record.grad_norm_seen:
             self._grad.add(record.grad_norm)
+            self.norm_scale.update(record.grad_norm)
 
     def state_dict(self) -> dict[str, Any]:
         return {
             "loss": self.loss.state_dict(),
             "grad": self._grad.state_dict(),
+            "scale": self.scale.state_dict(),
+            "norm_scale": self.norm_scale.state_dict(),
             "highest_loss": self._highest_loss,
+            "ruin": list(self._ruin),
             "skips": list(self._skips),
             "first_bad_step": self._first_bad_step,
             "loss_was_bad": self._loss_was_bad,
@@ -215,7 +248,10 @@ class Guard:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.loss.load_state_dict(state["loss"])
         self._grad.load_state_dict(state["grad"])
+        self.scale.load_state_dict(state["scale"])
+        self.norm_scale.load_state_dict(state["norm_scale"])
         self._highest_loss = float(state["highest_loss"])
+        self._ruin = deque(state["ruin"], maxlen=RUIN_LOOK)
         self._skips = list(state["skips"])
         self._first_bad_step = int(state["first_bad_step"])
         self._loss_was_bad = bool(state["loss_was_bad"])

@@ -10,6 +10,7 @@ from typing import Any
 from supervisor.calm_steps import TINY
 from supervisor.detectors.statistics.reference import Reference
 from supervisor.detectors.statistics.robust_window import NORMAL_MAD, SURELY, Line, RobustWindow
+from supervisor.detectors.statistics.run_scale import RunScale
 
 MIN_WINDOW = 10
 """Values that must be known before one can be judged."""
@@ -51,6 +52,7 @@ class Trajectory:
     def __init__(self, *, size: int = 50, lag: int = 3, floor: float = 0.02, tail: int = 1000):
         self.reference = Reference(size=size, lag=lag, floor=floor)
         self.tail = RobustWindow(tail)
+        self.scale = RunScale()
         self._waiting: deque[float] = deque()
         self._suspect: float | None = None
         self._since_suspect = 0
@@ -63,7 +65,8 @@ class Trajectory:
         """Judges the finite `value`, then takes it in."""
         if value < 0 and not self._linear:
             self._turn_linear()
-        inner = value if self._linear else math.log(value if value > TINY else TINY)
+        self.scale.update(value)
+        inner = value if self._linear else math.log(max(self.scale.clamp(value), TINY))
         self._judge(inner)
         self._since_suspect += 1
         if self._suspect is not None:
@@ -146,18 +149,20 @@ class Trajectory:
 
     def _judge(self, inner: float) -> None:
         window = self.reference.window
-        if len(window) < MIN_WINDOW:
+        if len(window) < MIN_WINDOW or not self.scale.is_known:
             self.calm()
             return
         may_be_calm = inner <= self._highest and not self._linear
         if may_be_calm and window.is_surely_near(inner, SMALL_RISE):
             self.calm()
             return
-        rise = inner - window.median
-        if may_be_calm and rise <= SMALL_RISE:
+        rise = inner - self._usual()
+        if not self._linear and rise <= SMALL_RISE:
             self.calm()
             return
-        unit = 10.0 * self.reference.scale if self._linear else 1.0
+        unit = 1.0
+        if self._linear:  # the floor of a logarithm's scale is a share of the size, too
+            unit = 10.0 * max(self.reference.scale, self.reference.floor * self.scale.level)
         self.z = self.reference.z(inner)
         self.rise = rise / unit
         line = record = self.reference.window.highest
@@ -167,6 +172,14 @@ class Trajectory:
         self.above_tail = inner > line
         self.above_record = inner > record
         self.above_start = not self._linear and inner > self._highest + RECORD_RISE
+
+    def _usual(self) -> float:
+        """What a rise counts from: the median; where most values are as good as zero, a ratio to
+        them means nothing, and the untrained size stands for them."""
+        median = self.reference.window.median
+        if self._linear or median > math.log(self.scale.floor) + SMALL_RISE:
+            return median
+        return math.log(self.scale.level)
 
     def _turn_linear(self) -> None:
         self._linear = True
@@ -179,6 +192,7 @@ class Trajectory:
         return {
             "reference": self.reference.state_dict(),
             "tail": self.tail.state_dict(),
+            "scale": self.scale.state_dict(),
             "waiting": list(self._waiting),
             "suspect": self._suspect,
             "since_suspect": self._since_suspect,
@@ -190,6 +204,7 @@ class Trajectory:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.reference.load_state_dict(state["reference"])
         self.tail.load_state_dict(state["tail"])
+        self.scale.load_state_dict(state["scale"])
         self._waiting = deque(state["waiting"])
         self._suspect = state["suspect"]
         self._since_suspect = int(state["since_suspect"])

@@ -225,6 +225,7 @@ class Monitor(Moments):
                 if size == self._lead_size or not self._lead_size:
                     self.probe.grad_norm = read_number(norm)
                     self.probe.norm_of = size
+                    self.probe.clips_at = float(max_norm)
             except Exception as error:
                 self._clipping_shield.caught(error)
             return norm
@@ -414,7 +415,8 @@ class Monitor(Moments):
         parameters = self._updates.parameters(lead)
         self._lead_size, self._lead_groups = len(parameters), len(lead.param_groups)
         if probe.grad_norm is None or probe.norm_of != self._lead_size:
-            probe.grad_norm = gradient_norm(parameters)
+            probe.grad_norm = gradient_norm(parameters)  # as it is after any clipping
+            probe.clips_at = math.inf
             probe.norm_of = self._lead_size
         if parameters and self._first_parameter() is not parameters[0]:
             self._first_parameter = weakref.ref(parameters[0])

@@ -25,6 +25,7 @@ class StepProbe:
 
     Attributes:
         grad_norm: None until a norm is known; the script's own clipping gives it for free.
+        clips_at: the bound of the script's own clipping that gave it; infinity for none.
         norm_of: of how many parameters `grad_norm` is the norm.
         others_trained: another optimizer stepped after a backward of its own.
         begins_training: the step is the first of another training.
@@ -55,6 +56,7 @@ class StepProbe:
         self.signature = 0
         self.loss_scale = NAN
         self.norm_of = 0
+        self.clips_at = math.inf
         self.others_trained = False
         self.begins_training = False
         self.announced = False
@@ -126,6 +128,7 @@ class StepProbe:
             step_time_s=elapsed,
             batch_size=self.batch_size,
             memory_gib=self.memory_gib,
+            clips_at=self.clips_at,
             loss_seen=self.loss_seen,
             grad_norm_seen=norm is not None,
             scaler_skipped=scaler_skipped,

@@ -122,9 +122,10 @@ def test_an_absurd_loss_is_skipped_and_rolled_back_when_it_persists() -> None:
     course = Course()
     course.go(0.0, 50)
 
-    assert actions(course.go(0.6, loss=2e4)) == [("skip_update",)]
+    assert actions(course.go(0.6, loss=2e4, grad=1e4)) == [("skip_update",)]
     assert course.go(0.0, 20) == []
-    assert actions(course.go(0.6, 2, loss=30.0)) == [("skip_update",), ("rollback",)]
+    sick = course.go(0.6, 2, loss=30.0, grad=30.0)
+    assert actions(sick) == [("skip_update",), ("rollback",)]
 
 
 def test_absurd_gradients_alone_are_skipped_up_to_the_limit() -> None:

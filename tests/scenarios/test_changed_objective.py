@@ -1,4 +1,4 @@
-"""An objective that changes by design: its treatment ends with the proof that nothing is sick."""
+"""An objective that changes by design is no sickness."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.report.ledger import useful_steps
-from supervisor.report.material import load_material
-from tests.scenarios.runs import Ended, supervised
+from tests.scenarios.runs import supervised
 
 SCRIPT = """
 import torch
@@ -39,7 +37,7 @@ for step in range(450):
     images = images.clamp(0, 1)
     drawn, mu, logvar = model(images)
     kl = (-0.5 * (1 + logvar - mu**2 - logvar.exp())).sum(1).mean()
-    weight = 4 * min(1.0, max(0.0, (step - 200) / 100))
+    weight = HEIGHT * min(1.0, max(0.0, (step - 200) / 100))
     loss = (drawn - images).square().sum(1).mean() + weight * kl
     optimizer.zero_grad()
     loss.backward()
@@ -47,27 +45,14 @@ for step in range(450):
 """
 
 
-def _the_rollback_was_taken_back(ended: Ended) -> None:
-    """What it threw away is in the weights again; lost are the steps since, not those before."""
-    (rollback,) = ended.events("rollback")
-    (back,) = (
-        event
-        for event in ended.events("action")
-        if event["name"] == "reinstate" and event["outcome"] == "applied"
-    )
-    assert back["fields"]["kept_step"] == rollback["before_step"]
-    lost = int((~useful_steps(load_material(ended.run_dir))).sum())
-    assert lost == back["step"] - rollback["step"]
-    assert lost <= 3 < rollback["from_step"] - rollback["to_step"]
-
-
+@pytest.mark.parametrize("height", [4, 16])
 @pytest.mark.parametrize("policy", ["default", "vae"])
-def test_a_kl_weight_that_rises_steeply_ends_no_run(tmp_path: Path, policy: str) -> None:
-    """Without the comparison of old weights both policies gave this run up, after 61 treatments."""
-    ended = supervised(tmp_path, SCRIPT, options=("--policy", policy, "--config", policy))
+def test_a_kl_weight_that_rises_is_no_reason_to_treat(
+    tmp_path: Path, policy: str, height: int
+) -> None:
+    script = SCRIPT.replace("HEIGHT", str(height))
+
+    ended = supervised(tmp_path, script, options=("--policy", policy, "--config", policy))
 
     assert ended.returncode == 0
-    assert len(ended.found("another level")) == 1
-    assert len(ended.actions()) <= 5
-    _the_rollback_was_taken_back(ended)
-    assert ended.events("restart") == []
+    assert set(ended.actions()) <= {"checkpoint"}

@@ -1,0 +1,11 @@
+"""Small trainings with nothing wrong with them, whatever their losses look like."""
+
+from benchmarks.healthy import margins, mixed_sign, near_zero, on_purpose
+from benchmarks.healthy.base import Training
+
+KINDS: dict[str, Training] = {
+    **margins.TRAININGS,
+    **near_zero.TRAININGS,
+    **mixed_sign.TRAININGS,
+    **on_purpose.TRAININGS,
+}
