@@ -1,0 +1,1 @@
+"""Public scripts, unmodified, plain beside supervised beside killed."""

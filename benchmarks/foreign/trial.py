@@ -1,0 +1,234 @@
+"""One foreign script: plain twice, supervised, and killed; what was the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.foreign.catalogue import Foreign
+
+WITNESS = Path(__file__).parent / "witness"
+
+IGNORED_FILES = re.compile(r"(^|/)(run|runs|__pycache__|lightning_logs|\.git)/|tfevents|\.pyc$")
+"""Files that hold times; and our own run directory."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How one process ended, and what it left."""
+
+    returncode: int
+    lines: list[str]
+    errors: str
+    weights: list[str]
+    files: dict[str, bytes]
+    seconds: float
+    events: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a trial showed.
+
+    Attributes:
+        healthy, killed: "same", or what was different from plain python.
+        exactness: of the resume after the kill; "" when the script began anew or ended before.
+        treatments: of the healthy run.
+    """
+
+    name: str
+    plain: str
+    healthy: str
+    killed: str
+    exactness: str
+    treatments: int
+    steps: int
+    seconds: float
+    notes: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Trial:
+    """Runs one script in folders of its own below `folder`."""
+
+    def __init__(self, script: Foreign, checkouts: Path, folder: Path, *, timeout_s: float) -> None:
+        self._script = script
+        self._source = checkouts / script.checkout
+        self._folder = folder / re.sub(r"\W+", "_", script.name)
+        self._timeout_s = timeout_s
+
+    def run(self, settings: list[str], options: list[str]) -> Verdict:
+        started = time.monotonic()
+        first, second = self._start("plain", []), self._start("plain_again", [])
+        if first.returncode != 0:
+            return self._verdict(f"exit {first.returncode}: {first.errors[-200:]}", started)
+        masked = _unsteady(first, second)
+        healthy = self._start("healthy", _supervised(settings, options))
+        fault = f"faults=[{{kind: sigkill, step: {self._script.kill_at}}}]"
+        kill = [*settings, "checkpoint.every_steps=25", fault]
+        killed = self._start("killed", _supervised(kill, options))
+        resumed = [e for e in killed.events if e["kind"] == "resumed"]
+        plain = "same" if first.weights == second.weights else "unsteady"
+        if plain == "same" and not first.weights:
+            plain = "no optimizer"
+        return Verdict(
+            name=self._script.name,
+            plain=plain,
+            healthy=_difference(first, healthy, masked),
+            killed=_difference(first, killed, masked) if _was_killed(killed) else "not struck",
+            exactness=" ".join(e["exactness"] for e in resumed),
+            treatments=sum(
+                e["kind"] == "action" and e.get("outcome") == "applied" for e in healthy.events
+            ),
+            steps=max((e["step"] or 0 for e in healthy.events), default=0),
+            seconds=time.monotonic() - started,
+            notes="; ".join(e["reason"] for e in resumed if e["exactness"] != "exact")[:200],
+        )
+
+    def _verdict(self, plain: str, started: float) -> Verdict:
+        return Verdict(
+            name=self._script.name,
+            plain=plain,
+            healthy="",
+            killed="",
+            exactness="",
+            treatments=0,
+            steps=0,
+            seconds=time.monotonic() - started,
+        )
+
+    def _start(self, name: str, before: list[str]) -> Ended:
+        top = self._folder / name
+        shutil.rmtree(top, ignore_errors=True)
+        shutil.copytree(self._source, top, symlinks=True)
+        folder = top / self._script.folder
+        earlier = _files(folder)
+        result = top.with_suffix(".json")
+        result.unlink(missing_ok=True)
+        python = before or [sys.executable]
+        started = time.monotonic()
+        process = subprocess.Popen(
+            [*python, *self._script.script.split()],
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join([str(WITNESS), *self._path(top), str(_here())]),
+                "FOREIGN_RESULT": str(result),
+                "FOREIGN_STEPS": str(self._script.steps),
+                "MPLBACKEND": "agg",
+                "WANDB_MODE": "disabled",
+            },
+        )
+        try:
+            out, errors = process.communicate(timeout=self._timeout_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            out, errors = process.communicate()
+            errors += "\ntimed out"
+        events = folder / "run" / "events.jsonl"
+        files = {k: v for k, v in _files(folder).items() if earlier.get(k) != v}
+        return Ended(
+            returncode=process.returncode,
+            lines=out.splitlines(),
+            errors=errors,
+            weights=json.loads(result.read_text()) if result.exists() else [],
+            files=files,
+            seconds=time.monotonic() - started,
+            events=[json.loads(e) for e in events.read_text().splitlines()]
+            if events.exists()
+            else [],
+        )
+
+    def _path(self, top: Path) -> list[str]:
+        return [str(top / self._script.path)] if self._script.path else []
+
+
+def _here() -> Path:
+    """The checkout that this benchmark belongs to, so that its `supervisor` is the one tried."""
+    return Path(__file__).resolve().parents[2]
+
+
+def _supervised(settings: list[str], options: list[str]) -> list[str]:
+    line = [sys.executable, "-m", "supervisor.cli.main", "run", "--run-dir", "run", *options]
+    for setting in ["report.enabled=false", "restart.backoff_s=0.05", *settings]:
+        line += ["--set", setting]
+    return line
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    names = (p for p in folder.rglob("*") if p.is_file() and not p.is_symlink())
+    found = {str(p.relative_to(folder)): p for p in names}
+    return {n: p.read_bytes() for n, p in found.items() if not IGNORED_FILES.search(n)}
+
+
+def _was_killed(ended: Ended) -> bool:
+    return any(e["kind"] == "worker_exited" and e.get("cause") == "killed" for e in ended.events)
+
+
+def _unsteady(first: Ended, second: Ended) -> set[str]:
+    """Names of what plain python does not repeat itself: it can be asked of nobody."""
+    same = len(first.lines) == len(second.lines)
+    pairs = zip(first.lines, second.lines, strict=False)
+    unsteady = {f"line {n}" for n, (a, b) in enumerate(pairs) if a != b}
+    if not same:
+        unsteady.add("lines")
+    names = first.files.keys() | second.files.keys()
+    unsteady |= {n for n in names if first.files.get(n) != second.files.get(n)}
+    if first.weights != second.weights:
+        unsteady.add("weights")
+    return unsteady
+
+
+def _difference(plain: Ended, other: Ended, masked: set[str]) -> str:
+    """What `other` did otherwise than plain python; "same" when nothing."""
+    found = []
+    if other.returncode != plain.returncode:
+        found.append(f"exit {other.returncode}")
+    if other.weights != plain.weights and "weights" not in masked:
+        found.append("weights")
+    files = sorted(plain.files.keys() | other.files.keys())
+    changed = [n for n in files if plain.files.get(n) != other.files.get(n) and n not in masked]
+    if changed:
+        found.append(f"files {', '.join(changed[:3])}")
+    if "lines" not in masked and not _same_lines(plain.lines, other.lines, masked):
+        found.append("lines")
+    return "; ".join(found) or "same"
+
+
+def _same_lines(plain: list[str], other: list[str], masked: set[str]) -> bool:
+    """Whether `other` is the plain output; a killed run tells some of its lines twice.
+
+    The lines before the kill, the last of them perhaps cut; then those from the checkpoint on.
+    """
+
+    def are_same(n: int, line: str) -> bool:
+        return plain[n] == line or f"line {n}" in masked
+
+    told = 0
+    while told < min(len(plain), len(other)) and are_same(told, other[told]):
+        told += 1
+    if told == len(plain) == len(other):
+        return True
+    for cut in (0, 1):
+        rest = other[told + cut :]
+        start = len(plain) - len(rest)
+        if 0 <= start <= told and all(are_same(start + n, line) for n, line in enumerate(rest)):
+            return True
+    return False
