@@ -21,6 +21,9 @@ WITNESS = Path(__file__).parent / "witness"
 IGNORED_FILES = re.compile(r"(^|/)(run|runs|__pycache__|lightning_logs|\.git)/|tfevents|\.pyc$")
 """Files that hold times; and our own run directory."""
 
+DURATION = re.compile(r"\d+(?:\.\d+)?(?:e-?\d+)? ?(?:ms|s|sec|seconds|it/s)\b")
+"""Times in what is printed: no two runs have the same."""
+
 
 @dataclass(frozen=True)
 class Ended:
@@ -146,7 +149,7 @@ class Trial:
         files = {k: v for k, v in _files(folder).items() if earlier.get(k) != v}
         return Ended(
             returncode=process.returncode,
-            lines=out.splitlines(),
+            lines=[DURATION.sub("#", line) for line in out.splitlines()],
             errors=errors,
             weights=json.loads(result.read_text()) if result.exists() else [],
             files=files,
