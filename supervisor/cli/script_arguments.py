@@ -91,10 +91,23 @@ def _script(word: str) -> ScriptTarget:
         raise UsageError(f"{path}: is a folder: give a Python file, or `-m PACKAGE`")
     if not Path(path).is_file():
         raise UsageError(f"{path}: no such file: give the path of a Python script")
+    _check_python(Path(path))
     if not function:
         return ScriptTarget(kind="script", target=path)
     _check_function(Path(path), function)
     return ScriptTarget(kind="function", target=path, function=function)
+
+
+def _check_python(path: Path) -> None:
+    """A file of another kind would be run as Python; one without a suffix may be anything."""
+    suffix = path.suffix.lower()
+    if suffix == ".ipynb":
+        raise UsageError(
+            f"{path}: is a notebook: export it with `jupyter nbconvert --to script {path.name}` "
+            "and give the .py file"
+        )
+    if suffix not in ("", ".py", ".pyw"):
+        raise UsageError(f"{path}: is no Python file (.py): give the path of a Python script")
 
 
 def _check_function(path: Path, function: str) -> None:

@@ -53,13 +53,16 @@ def load_settings(arguments: argparse.Namespace) -> tuple[RunSettings, PolicySet
 
 
 def check_detectors(settings: RunSettings, where: str) -> None:
-    """Raises ConfigError for detectors that cannot be built and alert handlers that cannot be
-    imported, before anything is started."""
+    """Raises ConfigError for detectors that cannot be built, alert handlers that cannot be imported
+    and faults that do not exist, before anything is started."""
     from supervisor.detectors.alert_handlers import load_alert_handlers
     from supervisor.detectors.registry import build_detectors
     from supervisor.errors import ConfigError
+    from supervisor.fault_injection.fault import Fault
 
     try:
+        for entry in settings.faults:
+            Fault.from_config(entry)
         build_detectors(settings.detectors)
         load_alert_handlers(settings.alert_handlers)
     except ConfigError as error:

@@ -22,14 +22,12 @@ not meet it again.
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,35 +35,10 @@ import torch
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
-from supervisor.errors import ConfigError
 from supervisor.fault_injection.disk_faults import FullDisk, damage_newest_checkpoint
+from supervisor.fault_injection.fault import PROCESS_KINDS, Fault
 from supervisor.fault_injection.process_faults import ask_parent_to_end
 from supervisor.storage.private_files import write_json
-
-PROCESS_KINDS = (
-    "sigkill",
-    "sigsegv",
-    "sigterm_parent",
-    "exception",
-    "hang",
-    "out_of_memory",
-    "exit",
-    "disk_full",
-    "damaged_checkpoint",
-    "slow",
-)
-NUMERIC_KINDS = (
-    "nan_data",
-    "nan_loss",
-    "nan_gradient",
-    "loss_spike",
-    "gradient_spike",
-    "weight",
-    "second_moment",
-    "lr_spike",
-)
-KINDS = (*NUMERIC_KINDS, *PROCESS_KINDS)
-MOMENTS = ("forward", "evaluation", "backward", "update", "after")
 
 
 class InjectedFault(RuntimeError):
@@ -74,41 +47,6 @@ class InjectedFault(RuntimeError):
 
 class InjectedOutOfMemory(InjectedFault, torch.OutOfMemoryError):
     """As torch raises it when a device has no memory left."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
-    """One entry of ``faults``, checked."""
-
-    kind: str
-    step: int
-    moment: str = "after"
-    count: int = 1
-    factor: float = math.nan
-    every: bool = False
-
-    @classmethod
-    def from_config(cls, entry: Mapping[str, Any]) -> Fault:
-        """Raises ConfigError for an unknown kind, key or moment."""
-        kind = str(entry.get("kind", ""))
-        if kind not in KINDS:
-            near = difflib.get_close_matches(kind, KINDS, 1)
-            hint = f"; did you mean {near[0]}?" if near else f": one of {', '.join(KINDS)}"
-            raise ConfigError(f"faults: unknown kind '{kind}'{hint}")
-        unknown = set(entry) - {"kind", "step", "moment", "count", "factor", "every", "transient"}
-        if unknown:
-            raise ConfigError(f"faults: {kind}: unknown key '{sorted(unknown)[0]}'")
-        moment = str(entry.get("moment", "after"))
-        if moment not in MOMENTS:
-            raise ConfigError(f"faults: {kind}: moment '{moment}': one of {', '.join(MOMENTS)}")
-        return cls(
-            kind=kind,
-            step=int(entry.get("step", 0)),
-            moment=moment,
-            count=int(entry.get("count", 1)),
-            factor=float(entry.get("factor", math.nan)),
-            every=bool(entry.get("every", False)),
-        )
 
 
 class FaultInjector:

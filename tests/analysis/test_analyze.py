@@ -11,6 +11,7 @@ import pytest
 
 from supervisor.analysis import analyze as analysis
 from supervisor.analysis.analyze_statistics import Numbers, cause_of, statistics_at
+from supervisor.config import load_config, save_resolved
 from supervisor.errors import SupervisorError, UsageError
 from supervisor.storage.rundir import RunDirectory
 from supervisor.storage.step_rows import GRAD_SEEN, LOSS_SEEN, STEP_DTYPE
@@ -100,7 +101,7 @@ def _seen(loss: float, grad_norm: float = 1.0) -> Numbers:
 
 def test_a_run_without_captures_is_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(json.dumps({"kind": "module", "state": "completed"}))
-    (tmp_path / "config.yaml").write_text("name: mine\n")
+    save_resolved(load_config(), tmp_path / "config.yaml")
 
     with pytest.raises(SupervisorError, match="no captured batch"):
         analysis.analyze(RunDirectory(tmp_path))

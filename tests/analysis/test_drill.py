@@ -15,7 +15,7 @@ from supervisor.analysis.trial_run import TrialRun, TrialScript
 from supervisor.cli.main import main
 from supervisor.errors import SupervisorError, UsageError
 from supervisor.fault_injection.disk_faults import damage_newest_checkpoint
-from supervisor.fault_injection.injector import KINDS, Fault
+from supervisor.fault_injection.fault import KINDS, Fault
 from supervisor.records import StepRecord
 from supervisor.storage.flight_recorder import UPDATE_SKIPPED, FlightRecorder
 from supervisor.storage.rundir import RunDirectory

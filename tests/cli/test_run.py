@@ -274,3 +274,37 @@ def test_a_run_that_still_runs_is_not_resumed(
     assert code == 64
     assert f"still running (process {os.getpid()})" in err
     assert not launched
+
+
+@pytest.mark.parametrize(
+    ("faults", "expected"),
+    [
+        ("[{kind: bogus, step: 3}]", "unknown kind 'bogus'"),
+        ("[{kind: nan_los, step: 3}]", "did you mean nan_loss?"),
+        ("[{kind: nan_loss, stepp: 3}]", "did you mean step?"),
+        ("[{kind: nan_loss, step: three}]", "step: expected a whole number, got 'three'"),
+        ("[{kind: nan_loss, step: -1}]", "step is at least 0"),
+        ("[{kind: sigkill, step: 1, moment: later}]", "'later' is none of forward"),
+        ("[{step: 3}]", "unknown kind ''"),
+    ],
+)
+def test_a_wrong_fault_starts_nothing(cli: Cli, script: Path, faults: str, expected: str) -> None:
+    code, out, errors = cli("run", "--set", f"faults={faults}", str(script))
+
+    assert (code, out) == (64, "")
+    assert expected in errors
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("notes.ipynb", "nbconvert --to script"), ("data.txt", "is no Python file")],
+)
+def test_a_file_that_is_no_script_starts_nothing(cli: Cli, name: str, expected: str) -> None:
+    Path(name).write_text("print(1)")
+
+    code, out, errors = cli("run", name)
+
+    assert (code, out) == (64, "")
+    assert expected in errors
+    assert not Path("runs").exists()

@@ -38,7 +38,7 @@ def test_a_later_attempt_does_not_meet_it_again(tmp_path: Path) -> None:
     [
         ({"kind": "sigkil", "step": 3}, "did you mean sigkill"),
         ({"kind": "sigkill", "at": 3}, "unknown key 'at'"),
-        ({"kind": "sigkill", "moment": "later"}, "moment 'later': one of forward"),
+        ({"kind": "sigkill", "moment": "later"}, "moment: 'later' is none of forward"),
     ],
 )
 def test_a_wrong_entry_is_refused_with_what_is_right(
