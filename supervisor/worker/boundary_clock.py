@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 
+import torch
 from torch.optim import Optimizer
 
 TAKES_OVER_AFTER = 128
@@ -17,9 +18,11 @@ class BoundaryClock:
 
     The lead is the optimizer that steps first. When another one has made `TAKES_OVER_AFTER` updates
     in a row since the lead's last, another training has begun (the next fold, the fine-tuning after
-    the pretraining), and that one leads from then on. Nothing but the order of updates decides, so
-    that a replay counts the same steps. The lead is held weakly, because what it trained would fill
-    the device's memory when the script has dropped it and trains the next model.
+    the pretraining), and that one leads from then on. At once, with its first update, leads an
+    optimizer behind one that the script has dropped, or one that is new and updates what the lead
+    updates: scripts that make an optimizer anew each epoch, or for each client of a federation.
+    The lead is held weakly, because what it trained would fill the device's memory when the script
+    has dropped it and trains the next model.
 
     Others that stepped between the lead's last two updates (a GAN's second half) are expected to do
     so again before the step counts as over: between the two, gradients may still have to flow
@@ -33,6 +36,8 @@ class BoundaryClock:
         lead: called, returns the lead; None until an optimizer has stepped, and when it is gone.
         is_due: the next outermost forward is a boundary.
         has_forwards: an outermost forward was seen.
+        is_new_lead: the lead has just changed with its first update; for whoever asked `is_lead`.
+        is_new_training: and it updates other weights than the one before.
         by_others: updates of other optimizers since the lead's last one.
         is_alone: no other one has stepped since the lead's last update but one: all that `updated`
             does for the lead's next update is to make the boundary due.
@@ -49,15 +54,44 @@ class BoundaryClock:
         self._awaited: set[int] = set()
         self._last_other: Callable[[], Optimizer | None] = _nobody
         self._in_a_row = 0
+        self._others: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._weight: Callable[[], torch.Tensor | None] = _nobody
+        self.is_new_lead = self.is_new_training = False
 
     def is_lead(self, optimizer: Optimizer) -> bool:
-        """Whether `optimizer` is the lead; without one, it becomes it. Asked before its update."""
+        """Whether `optimizer` is the lead, or becomes it. Asked before its update."""
+        self.is_new_lead = False
         if optimizer is self.lead():
             return True
         if self.lead is not _nobody:
-            return False
-        self.lead = weakref.ref(optimizer)
+            shares = self._shares_weights(optimizer)
+            if self.lead() is not None and not (shares and self._is_late(optimizer)):
+                return False
+            self.is_new_lead, self.is_new_training = True, not shares
+            if self._seen or self._awaited:
+                self._updates = 0  # who follows in this game is not known yet
+            self._awaited, self._seen = set(), set()
+            self._last_other, self._in_a_row, self.by_others = _nobody, 0, 0
+            earlier = self.lead()
+            if earlier is not None:
+                self._others.add(earlier)
+        self._lead_by(optimizer)
         return True
+
+    def _lead_by(self, optimizer: Optimizer) -> None:
+        self.lead = weakref.ref(optimizer)
+        weight = next((p for group in optimizer.param_groups for p in group["params"]), None)
+        self._weight = _nobody if weight is None else weakref.ref(weight)
+
+    def _shares_weights(self, optimizer: Optimizer) -> bool:
+        weight = self._weight()
+        groups = optimizer.param_groups
+        return weight is not None and any(p is weight for group in groups for p in group["params"])
+
+    def _is_late(self, optimizer: Optimizer) -> bool:
+        """Whether it steps for the first time, when a round of updates is over: not one of two
+        that take turns on the same weights."""
+        return self._updates > 1 and optimizer not in self._others
 
     def updated(self, optimizer: Optimizer) -> bool:
         """Takes note of an update, right after it (or after the scaler left it out).
@@ -68,6 +102,7 @@ class BoundaryClock:
         if optimizer is not self.lead():
             self.by_others += 1
             self.is_alone = False
+            self._others.add(optimizer)
             self._seen.add(id(optimizer))
             self._awaited.discard(id(optimizer))
             self.is_due = self._updates > 1 and not self._awaited
@@ -89,7 +124,8 @@ class BoundaryClock:
         self._in_a_row += 1
         if self._in_a_row < TAKES_OVER_AFTER:
             return False
-        self.lead, self._last_other = self._last_other, _nobody
+        self._lead_by(other)
+        self._last_other = _nobody
         self._in_a_row = self.by_others = 0
         self._awaited, self._seen = set(), set()
         return True

@@ -40,6 +40,7 @@ from supervisor.worker.shield import Shield
 from supervisor.worker.short_way import ShortWay
 from supervisor.worker.step_probe import StepProbe, gradient_norm, has_values, read_number
 from supervisor.worker.switch import Switch
+from supervisor.worker.unseen_updates import MANY_BACKWARDS
 from supervisor.worker.update_controls import UpdateControls
 
 
@@ -50,7 +51,9 @@ class Monitor(Moments):
         agenda: which boundaries are looked at.
         at_boundary: called at these with the number of steps done; saves, applies pending actions,
             may leave the process.
-        at_new_training: called with the number of steps done when another optimizer takes over.
+        at_new_training: called with the number of steps done when another optimizer takes over,
+            and whether it updates other weights.
+        at_many_backwards: called once when many gradients were made and no update was seen yet.
 
     Attributes:
         trains_within_forward: the first update came from within a module's forward (a meta-learner
@@ -71,7 +74,8 @@ class Monitor(Moments):
         probes: Probes,
         agenda: Agenda,
         at_boundary: Callable[[int], None],
-        at_new_training: Callable[[int], None],
+        at_new_training: Callable[[int, bool], None],
+        at_many_backwards: Callable[[], None],
         sign_of_life: Callable[[int], None],
     ) -> None:
         self.steps_done = 0
@@ -99,6 +103,7 @@ class Monitor(Moments):
         self._agenda = agenda
         self._at_boundary = at_boundary
         self._at_new_training = at_new_training
+        self._at_many_backwards = at_many_backwards
         self._sign_of_life = sign_of_life
         self._last_module: Callable[[], Module | None] = lambda: None
         self._first_parameter: Callable[[], torch.Tensor | None] = lambda: None
@@ -161,6 +166,8 @@ class Monitor(Moments):
                     gradient = None if first is None else first.grad
                     self.grads_matter = gradient is not None and has_values(gradient)
                 probe.backward_calls += 1
+                if probe.backward_calls == MANY_BACKWARDS and not self.steps_done:
+                    self._at_many_backwards()
                 if type(roots) is torch.Tensor and self._scaled is None and not roots.shape:
                     probe.loss += read_number(roots)
                     probe.loss_seen = True
@@ -198,7 +205,7 @@ class Monitor(Moments):
         result = self._region(call)
         if not self._judged:
             with self._scaler_shield:
-                if self._clock.is_lead(optimizer):
+                if self._leads(optimizer):
                     self._scaler_left_it_out(optimizer)
                 else:
                     self._count_other(optimizer)  # as a replay does, which leaves nothing out
@@ -306,7 +313,7 @@ class Monitor(Moments):
         self._meet(optimizer, self._registry.add_optimizer)
         if self._clock.lead() is None:
             self.trains_within_forward = self._is_within_forward()
-        is_lead = self._is_updating = self._clock.is_lead(optimizer)
+        is_lead = self._is_updating = self._leads(optimizer)
         closure = args[0] if args else kwargs.get("closure")
         if closure is not None:
             return self._in_the_open(closure), {}
@@ -449,6 +456,16 @@ class Monitor(Moments):
         if self._armed:
             self._injector.on_step_done(self.steps_done)
 
+    def _leads(self, optimizer: Optimizer) -> bool:
+        """Whether `optimizer` is the lead, or becomes it with this update."""
+        clock = self._clock
+        is_lead = clock.is_lead(optimizer)
+        if clock.is_new_lead:
+            clock.is_new_lead = False
+            self.probe.begins_training = clock.is_new_training
+            self._at_new_training(self.steps_done, clock.is_new_training)
+        return is_lead
+
     def _count_other(self, optimizer: Optimizer) -> None:
         """An update that is not the lead's; one of many in a row begins another training."""
         if self.probe.backward_calls:
@@ -456,7 +473,7 @@ class Monitor(Moments):
         if self._clock.updated(optimizer):
             self.probe.forget()
             self.probe.begins_training = True
-            self._at_new_training(self.steps_done)
+            self._at_new_training(self.steps_done, True)
 
     def _scaler_left_it_out(self, optimizer: Optimizer) -> None:
         self._switch.depth += 1

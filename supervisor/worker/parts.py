@@ -52,8 +52,12 @@ from supervisor.worker.start_over import loads_all
 from supervisor.worker.starting_point import find_starting_point
 from supervisor.worker.switch import Switch
 from supervisor.worker.trail import Trail
+from supervisor.worker.unseen_updates import NO_STEP_YET
 from supervisor.worker.update_controls import UpdateControls
 from supervisor.worker.user_frames import user_frames
+
+TOLD_TRAININGS = 20
+"""A learner of each iteration of a meta-learner is another training, too: not all are told."""
 
 
 class Parts:
@@ -71,6 +75,7 @@ class Parts:
         tape_is_whole: the tape tells how the script came here.
         notes_fetches: what data sets load is watched, so that a resume may leave it out.
         may_skip_loading: and this attempt may do so.
+        trainings: how many this process has begun.
         batches_to_leave_out: that `supervisor.batches` has still to leave out.
 
     Raises (constructor):
@@ -103,6 +108,7 @@ class Parts:
         self.proofs = LoadingProofs(self.switch, promised=bool(skip_loading))
         self.may_skip_loading = self.notes_fetches and not loads_all()
         self.batches_to_leave_out = 0
+        self.trainings = 1
         self.samples = SampleGuard(
             rundir.root / "bad_samples.jsonl",
             attempt,
@@ -242,6 +248,7 @@ class Parts:
             agenda=self.agenda,
             at_boundary=self.boundary,
             at_new_training=self._begin_another_training,
+            at_many_backwards=lambda: self.warn(NO_STEP_YET, aloud=True),
             sign_of_life=self.life.beat,
         )
 
@@ -327,12 +334,17 @@ class Parts:
     def _leave_out_batches(self, count: int) -> None:
         self.batches_to_leave_out += count
 
-    def _begin_another_training(self, step: int) -> None:
-        """Another optimizer leads from here on: what is known of the last training is of no use."""
-        self.clinic.begin_another_training()
+    def _begin_another_training(self, step: int, has_other_weights: bool) -> None:
+        """Another optimizer leads from here on; with other weights, what is known of the last
+        training is of no use. Snapshots hold the state of the optimizer that was."""
         self.snapshots.clear()
+        if not has_other_weights:
+            return
+        self.clinic.begin_another_training()
         self.controls.lr_share = 1.0
-        self.journal.write("state_found", step=step, found="another training")
+        self.trainings += 1
+        if self.trainings <= TOLD_TRAININGS:
+            self.journal.write("state_found", step=step, found="another training")
 
     def _pure_loading(self) -> list[int]:
         """Numbers of the data sets whose loading a resume from here on may leave out."""

@@ -5,6 +5,14 @@ from __future__ import annotations
 ANOTHER_TRAINING = 20
 """Halves of a GAN, or an actor and its critic, step fewer times in a row."""
 
+MANY_BACKWARDS = 100
+"""Before the first update: more than gradients are usually accumulated over."""
+
+NO_STEP_YET = (
+    f"{MANY_BACKWARDS} backward passes and no step of a torch.optim.Optimizer yet: as long as none "
+    "steps, nothing is supervised. Optimizers that are not torch's (fastai's) are not seen"
+)
+
 
 def tell_unseen_updates(*, steps: int, backward_calls: int, updates_by_others: int) -> str | None:
     """Returns what was not supervised and what to do; None if everything was.

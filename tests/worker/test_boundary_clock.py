@@ -58,7 +58,7 @@ def test_a_lead_is_alone_from_its_second_update_on_until_another_one_steps() -> 
     assert alone == [False, True, True, False, False, True, True]
 
 
-def test_a_lead_that_the_script_drops_is_freed_and_no_other_leads() -> None:
+def test_a_lead_that_the_script_drops_is_freed_and_the_next_to_step_leads() -> None:
     clock, first, second = BoundaryClock(), _optimizer(), _optimizer()
     for _ in range(3):
         _update(clock, first)
@@ -69,9 +69,9 @@ def test_a_lead_that_the_script_drops_is_freed_and_no_other_leads() -> None:
         _update(clock, second)
 
     assert gone() is None
-    assert clock.lead() is None
-    assert not clock.is_lead(second)
-    assert clock.by_others == 30
+    assert clock.lead() is second
+    assert clock.is_lead(second)
+    assert clock.by_others == 0
 
 
 def test_who_steps_alone_for_long_leads_another_training() -> None:
@@ -89,3 +89,34 @@ def test_who_steps_alone_for_long_leads_another_training() -> None:
     assert not clock.is_lead(first)
     assert clock.by_others == 0
     assert _update(clock, second)
+
+
+def test_a_new_optimizer_of_the_same_weights_leads_at_once_and_goes_on_with_the_training() -> None:
+    clock, weight = BoundaryClock(), torch.nn.Parameter(torch.ones(1))
+    first, second = SGD([weight], lr=0.1), SGD([weight], lr=0.1)
+    for _ in range(3):
+        _update(clock, first)
+
+    leads = clock.is_lead(second)
+
+    assert leads
+    assert (clock.is_new_lead, clock.is_new_training) == (True, False)
+    assert not clock.is_lead(first)  # it was known; it follows from here on
+
+
+def test_two_that_take_turns_on_the_same_weights_stay_one_step() -> None:
+    clock, weight = BoundaryClock(), torch.nn.Parameter(torch.ones(1))
+    first, second = SGD([weight], lr=0.1), SGD([weight], lr=0.1)
+
+    due = [_update(clock, optimizer) for optimizer in 4 * [first, second]]
+
+    assert clock.lead() is first
+    assert due[2:] == [False, True, False, True, False, True]
+
+
+def test_a_new_optimizer_of_other_weights_waits_while_the_lead_is_there() -> None:
+    clock, first, second = BoundaryClock(), _optimizer(), _optimizer()
+    for _ in range(3):
+        _update(clock, first)
+
+    assert not clock.is_lead(second)
