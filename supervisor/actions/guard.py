@@ -12,8 +12,8 @@ def hide_gradients(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
 
     With ``grad`` None every optimizer of torch leaves the parameter, its state and its weight
     decay alone. Multiplying by zero would not do: 0 x NaN is NaN. The same tensors come back,
-    zeroed, for code that reads ``p.grad`` after the step. An optimizer that is given a closure
-    (LBFGS) makes new gradients itself: leave its whole step out instead.
+    zeroed, for code that reads ``p.grad`` after the step. Under a closure it is called when the
+    closure has made them, and again for each further evaluation.
     """
     hidden = [
         (parameter, parameter.grad)

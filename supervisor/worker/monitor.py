@@ -36,6 +36,7 @@ from supervisor.worker.loading_proof import LoadingProof
 from supervisor.worker.moments import Call, Moments
 from supervisor.worker.probes.probes import Probes
 from supervisor.worker.recording import Recording, encode
+from supervisor.worker.seen_closure import SeenClosures
 from supervisor.worker.shield import Shield
 from supervisor.worker.short_way import ShortWay
 from supervisor.worker.step_probe import StepProbe, gradient_norm, has_values, read_number
@@ -91,6 +92,7 @@ class Monitor(Moments):
         self._short_way = ShortWay(
             recorder=recorder, tape=recording.tape, clinic=clinic, updates=updates
         )
+        self._closures = SeenClosures(switch)
         self._injector = injector
         self._probes = probes
         self._armed = injector.is_armed
@@ -316,7 +318,24 @@ class Monitor(Moments):
         is_lead = self._is_updating = self._leads(optimizer)
         closure = args[0] if args else kwargs.get("closure")
         if closure is not None:
-            return self._in_the_open(closure), {}
+            plan = functools.partial(self._plan_in_closure, optimizer, is_lead)
+            return self._closures.wrap(optimizer, args, kwargs, plan)
+        self._plan(optimizer, is_lead=is_lead)
+        return None
+
+    def _plan_in_closure(self, optimizer: Optimizer, is_lead: bool, earlier: int) -> None:
+        """Between the closure's last backward and the update; later evaluations change nothing
+        of the plan, but bring new gradients, which a skipped update must not see either."""
+        try:
+            with torch.no_grad():
+                if not earlier:
+                    self._plan(optimizer, is_lead=is_lead)
+                else:
+                    self._updates.hide_again(optimizer)
+        except Exception as error:
+            self._update_shield.caught(error)
+
+    def _plan(self, optimizer: Optimizer, *, is_lead: bool) -> None:
         if self._armed:
             self._injector.on_gradients(self.steps_done, self._updates.parameters(optimizer))
         if is_lead:
@@ -326,7 +345,6 @@ class Monitor(Moments):
         self._updates.begin(optimizer, self.steps_done)
         if self._armed:
             self._injector.before_step(self.steps_done, optimizer)
-        return None
 
     def after_update(self, optimizer: Optimizer) -> None:
         try:
@@ -354,7 +372,8 @@ class Monitor(Moments):
     def _after_unusual_update(self, optimizer: Optimizer, *, is_lead: bool) -> None:
         """Any but a lead's that `ShortWay` has taken."""
         if is_lead and self._row < 0:
-            self._judge(optimizer)  # a closure: what it saw is known only now
+            self._judge(optimizer)  # a closure that was not called as often as the time before
+            self._updates.controls.skip_update = False  # too late for it, and not the next one's
         if self._updates.is_open:
             self._updates.end()
         if self._armed:
@@ -517,19 +536,6 @@ class Monitor(Moments):
             return call()
         finally:
             self._switch.depth -= 1
-
-    def _in_the_open(self, closure: Callable[[], Any]) -> tuple[Any, ...]:
-        """Returns the closure as an argument under which its regions are seen as usual."""
-        switch = self._switch
-
-        def evaluate() -> Any:
-            depth, switch.depth = switch.depth, 0
-            try:
-                return closure()
-            finally:
-                switch.depth = depth
-
-        return (evaluate,)
 
     def _see_loss(self, roots: Any) -> None:
         probe = self.probe

@@ -113,6 +113,11 @@ class UpdateControls:
                 self._restore_lr.append((group, group["lr"]))
                 group["lr"] = group["lr"] * factor
 
+    def hide_again(self, optimizer: Optimizer) -> None:
+        """Called when a closure brought new gradients to an update that is left out."""
+        if self._unhide is not None:
+            self._unhide = hide_gradients(optimizer)
+
     def end(self) -> None:
         """Takes back what was changed for the update that was just made."""
         if not self.is_open:
