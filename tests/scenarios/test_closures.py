@@ -160,3 +160,42 @@ def test_a_run_with_a_fault_under_a_closure_ends_within_two_percent(
     assert ended.returncode == 0, ended.stderr
     assert _final_loss(ended) <= 1.02 * undisturbed
     assert {"skip_update", "rollback"} & set(ended.actions())
+
+
+LIGHTNING = """
+import sys, torch, lightning as L
+L.seed_everything(3); torch.set_num_threads(1)
+class Net(L.LightningModule):
+    def __init__(self):
+        super().__init__(); self.net = torch.nn.Linear(8, 1)
+    def training_step(self, batch, index):
+        x, y = batch
+        loss = torch.nn.functional.mse_loss(self.net(x), y)
+        return loss * float("nan") if self.global_step == POISONED else loss
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters(), 1e-2)
+g = torch.Generator().manual_seed(0)
+X = torch.randn(320, 8, generator=g); Y = X.sum(1, keepdim=True) + torch.randn(320, 1, generator=g)
+data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(X, Y), 16, shuffle=True)
+trainer = L.Trainer(max_epochs=4, accelerator="cpu", devices=1, gradient_clip_val=5.0,
+                    logger=False, enable_checkpointing=False, enable_progress_bar=False)
+net = Net(); trainer.fit(net, data)
+torch.save(net.state_dict(), sys.argv[-1])
+"""
+
+
+def test_automatic_optimization_of_lightning_is_treated_before_its_update(tmp_path: Path) -> None:
+    pytest.importorskip("lightning")
+    for folder in ("plain", "healthy", "poisoned"):
+        (tmp_path / folder).mkdir()
+    text = LIGHTNING.replace("POISONED", "-1")
+    expected = plain(tmp_path / "plain", text).result()
+
+    healthy = supervised(tmp_path / "healthy", text)
+    poisoned = supervised(tmp_path / "poisoned", LIGHTNING.replace("POISONED", "45"))
+
+    assert all(torch.equal(healthy.result()[key], expected[key]) for key in expected)
+    assert healthy.actions() == []
+    assert [e["step"] for e in poisoned.events("update_skipped")] == [45]
+    assert not poisoned.events("rollback")
+    assert all(bool(value.isfinite().all()) for value in poisoned.result().values())
