@@ -33,6 +33,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run every healthy kind under every policy, not a few (40 minutes)",
     )
     parser.addoption(
+        "--all-faults",
+        action="store_true",
+        help="every numerical fault under a closure, too, not three of the seven (1 minute)",
+    )
+    parser.addoption(
         "--soak",
         type=int,
         default=7,
