@@ -29,6 +29,7 @@ from supervisor.records import ExitCause, WorkerExit, WorkerOrder
 from supervisor.storage.checkpoints import CheckpointRing
 from supervisor.storage.journal import JournalMerger
 from supervisor.storage.orders import save_order
+from supervisor.storage.set_aside import SetAside
 
 _MEANT = (ExitCause.COMPLETED, ExitCause.INTERRUPTED, ExitCause.PREEMPTED)
 
@@ -159,6 +160,7 @@ class _Run:
         self.chronicle.begin_attempt(order)
         self.replica.restart(records_until(self._rundir.steps(0), order.checkpoint_step))
         ending = Attempt(self.surroundings, order.attempt).run()
+        self._undo_unfinished_replay()
         worker_exit = classify(ending)
         self._last_exit = worker_exit
         self._is_short = self._ended_short(order, ending, worker_exit)
@@ -166,6 +168,15 @@ class _Run:
             order.attempt, worker_exit, self.replica.risk, risky=self.replica.is_risky
         )
         return worker_exit
+
+    def _undo_unfinished_replay(self) -> None:
+        """A fast-forward that did not arrive leaves the script's files as it found them."""
+        try:
+            problems = SetAside(self._rundir, 0).undo()
+        except OSError as error:
+            problems = [f"files that a fast-forward set aside: {error}"]
+        for problem in problems:
+            self.chronicle.warn(problem)
 
     def _ended_short(self, order: WorkerOrder, ending: Ending, worker_exit: WorkerExit) -> bool:
         """Whether an attempt ended on its way to its checkpoint; before it set out is not that."""

@@ -42,6 +42,15 @@ class LineFile:
             raise OSError(28, f"only {written} of {len(data)} bytes written", str(self.path))
         self._torn = False
 
+    def sync(self) -> None:
+        """Returns when every line is on disk.
+
+        Raises:
+            OSError: the disk refuses.
+        """
+        if self._fd >= 0:
+            os.fsync(self._fd)
+
     def close(self) -> None:
         """Closes the file; a later line opens it again."""
         if self._fd >= 0:

@@ -15,6 +15,7 @@ from typing import Any
 from supervisor.storage.exit_notes import ExitNote, save_exit_note
 from supervisor.storage.private_files import open_private
 from supervisor.storage.rundir import RunDirectory
+from supervisor.storage.set_aside import SetAside
 from supervisor.worker import current
 from supervisor.worker.heap_pages import hide_request
 from supervisor.worker.leaving import WorkerLeaves
@@ -34,6 +35,7 @@ def main(arguments: list[str]) -> int:
     die_with_parent()
     _dump_stacks_on_request(rundir, options.attempt, options.rank)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    _undo_unfinished_replay(rundir, options.rank)
     worker = Worker(rundir, options.attempt, options.rank)
     program = Program(
         kind=options.kind,
@@ -162,6 +164,16 @@ class Worker:
         except OSError as error:
             print(f"supervisor: warning: exit note: {error}", file=sys.stderr)
         return int(code)
+
+
+def _undo_unfinished_replay(rundir: RunDirectory, rank: int) -> None:
+    """Puts the script's files back where an earlier process left its fast-forward half-way."""
+    try:
+        problems = SetAside(rundir, rank).undo()
+    except OSError as error:
+        problems = [f"files that a fast-forward set aside: {error}"]
+    for problem in problems:
+        print(f"supervisor: warning: {problem}", file=sys.stderr)
 
 
 def _users_part(trace: types.TracebackType | None) -> types.TracebackType | None:

@@ -23,6 +23,7 @@ from supervisor.storage.journal import AlertLog, Journal
 from supervisor.storage.more_values import MAX_NAMES
 from supervisor.storage.orders import load_order
 from supervisor.storage.rundir import RunDirectory
+from supervisor.storage.set_aside import SetAside
 from supervisor.storage.tape import TapeWriter
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.snapshot import SnapshotRing
@@ -159,7 +160,8 @@ class Parts:
             self.rundir.root / "appended.json",
             begins_again=self.attempt > 1 and self.start is None,
         )
-        self.replayed_files = ReplayedFiles()
+        self.set_aside = SetAside(self.rundir, self.rank)
+        self.replayed_files = ReplayedFiles(self.set_aside)
         self.life = SignOfLife(self.rundir.root / "alive" / f"rank_{self.rank}")
 
     def _build_judgement(self) -> None:

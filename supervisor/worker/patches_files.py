@@ -39,8 +39,9 @@ def watch_replayed_files(session: Seen, replayed: ReplayedFiles) -> None:
     for name in ("rename", "replace"):
         _patch_pair(session, os, name, replayed.renamed)
     _patch_pair(session, os, "link", replayed.linked)
-    for module, name in ((os, "unlink"), (os, "remove"), (shutil, "rmtree")):
-        _patch_removal(session, module, name, replayed.removed)
+    for name in ("unlink", "remove"):
+        _patch_removal(session, os, name, replayed.removed)
+    _patch_removal(session, shutil, "rmtree", replayed.cleared)
     if importlib.util.find_spec("safetensors") is not None:
         _patch_safetensors(session, replayed)
 

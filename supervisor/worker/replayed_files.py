@@ -10,7 +10,9 @@ import time
 from collections.abc import Callable
 from typing import IO, Any
 
-_rename, _link, _unlink = os.rename, os.link, os.unlink  # before they are patched
+from supervisor.storage.set_aside import SetAside, remove
+
+_unlink = os.unlink  # before it is patched
 
 
 class ReplayedFiles:
@@ -20,13 +22,16 @@ class ReplayedFiles:
     is still open at the target belongs to the script's future: there, that content becomes the
     file's, and the script's object goes on writing into it. What it deletes is put aside, and comes
     back when the replay would write it again.
+
+    Args:
+        aside: keeps the list of all this, for the next start if this one does not arrive.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, aside: SetAside) -> None:
+        self._aside = aside
         self._open: list[tuple[IO[bytes], str]] = []
         self._created: set[str] = set()
         self._kept: set[str] = set()
-        self._aside: dict[str, str] = {}
         self._began = time.time()
 
     def keeps(self, path: str | os.PathLike[str]) -> bool:
@@ -36,7 +41,7 @@ class ReplayedFiles:
         if _has_content(name) and name not in self._created:
             self._kept.add(name)
             return True
-        self._created.add(name)
+        self._creates(name)
         return False
 
     def opened(self, path: str | os.PathLike[str], mode: str, open_: Callable[..., Any]) -> Any:
@@ -46,10 +51,10 @@ class ReplayedFiles:
         self._bring_back(name)
         if not _is_regular(name):
             if not os.path.exists(name):
-                self._created.add(name)
+                self._creates(name)
             return None
         if name in self._created or not _has_content(name):  # `mkstemp` made it
-            self._created.add(name)
+            self._creates(name)
             return None
         self._kept.add(name)
         file = open_(_nameless(os.path.dirname(name)), mode)
@@ -63,7 +68,7 @@ class ReplayedFiles:
             return False
         self._bring_back(target)
         if not _is_regular(target) or target in self._created:
-            self._created.add(target)
+            self._creates(target)
             return False
         self._kept.add(target)
         if source in self._created:
@@ -77,22 +82,27 @@ class ReplayedFiles:
         if target in self._kept:
             return True
         if source in self._created or source in self._kept:
-            self._created.add(target)
+            self._creates(target)
         return False
 
     def removed(self, path: str) -> bool:
-        """Asked before a file or folder is deleted: whether that was done, by putting it aside."""
+        """Asked before a file is deleted: whether that was done, by putting it aside."""
         name = os.path.abspath(path)
-        if name in self._created or not (_is_regular(name) or self._is_old_folder(name)):
+        if name in self._created or not _is_regular(name) or not self._aside.move(name):
             return False
-        folder, own = os.path.split(name)
-        aside = os.path.join(folder, f".{own}.replaced")  # hidden: scripts list their checkpoints
-        if os.path.exists(aside):
-            return False
-        _rename(name, aside)
         self._kept.discard(name)
-        self._aside[name] = aside
         return True
+
+    def cleared(self, path: str) -> bool:
+        """Called before a whole folder is deleted: puts aside what was in it before the replay.
+
+        What the replay made itself may go.
+        """
+        for folder, _, names in os.walk(os.path.abspath(path)):
+            for name in (os.path.join(folder, each) for each in names):
+                if os.lstat(name).st_mtime < self._began:
+                    self.removed(name)
+        return False
 
     def end(self) -> None:
         """The target is reached: files that are still open get their names."""
@@ -108,32 +118,17 @@ class ReplayedFiles:
             os.dup2(real, descriptor, inheritable=False)
             os.close(real)
         self._open.clear()
-        for aside in self._aside.values():
-            if os.path.isdir(aside):
-                shutil.rmtree(aside, ignore_errors=True)
-            elif os.path.exists(aside):
-                _unlink(aside)
-        self._aside.clear()
+        for left in self._aside.arrived().values():
+            remove(left)
+
+    def _creates(self, name: str) -> None:
+        if name not in self._created:
+            self._aside.wrote(name)
+            self._created.add(name)
 
     def _bring_back(self, name: str) -> None:
-        if os.path.exists(name):
-            return
-        for gone, aside in self._aside.items():
-            if name == gone or name.startswith(gone + os.sep):
-                there = aside + name[len(gone) :]
-                if _is_regular(there):
-                    _link(there, name)
-                    _unlink(there)
-                    self._kept.add(name)
-                    return
-
-    def _is_old_folder(self, path: str) -> bool:
-        """Whether something in it was there before the replay; what it made itself may go."""
-        for folder, _, names in os.walk(path):
-            for name in names:
-                if os.lstat(os.path.join(folder, name)).st_mtime < self._began:
-                    return True
-        return False
+        if self._aside.bring_back(name):
+            self._kept.add(name)
 
     def _forget_closed(self) -> None:
         self._open = [(file, name) for file, name in self._open if not file.closed]

@@ -52,6 +52,39 @@ def test_all_files_are_those_of_plain_python(tmp_path: Path) -> None:
     assert _files(ended.folder) == _files(expected.folder)
 
 
+KILLS = """
+import os, signal
+starts = int(open("starts").read()) if os.path.exists("starts") else 0
+with open("starts", "w") as f: f.write(str(starts + 1))
+kill_at = {0: 21, 1: 13, 2: 10}.get(starts)  # the second and third within the replay
+"""
+
+
+def test_a_kill_within_the_replay_and_another_one_lose_no_file(tmp_path: Path) -> None:
+    prelude = script("weight average by hand").split("import copy")[0]
+    loop = LOOP.replace(
+        "    i = torch",
+        "    if step == kill_at: os.kill(os.getpid(), signal.SIGKILL)\n    i = torch",
+    )
+    loop = loop.replace(
+        "if step == 7:", "if step == 11: os.remove('weights_7.npy')\n        if step == 7:"
+    )
+    text = f"{prelude}{loop}torch.save(result, sys.argv[-1])\n"
+
+    expected = plain(tmp_path / "plain", f"kill_at = None\n{text}")
+    ended = supervised(
+        tmp_path / "killed",
+        KILLS + text,
+        settings=("checkpoint.every_steps=6", "checkpoint.background=false"),
+    )
+
+    assert (expected.returncode, ended.returncode) == (0, 0), ended.stderr
+    assert (ended.folder / "starts").read_text() == "4"
+    assert [e["exactness"] for e in ended.events("resumed")] == ["exact"]
+    assert _files(ended.folder) == _files(expected.folder)
+    assert not [p for p in ended.folder.rglob(".*") if p.is_file()]
+
+
 def _files(folder: Path) -> dict[str, int]:
     found = [*folder.iterdir(), *(folder / "cleared").iterdir()]
     wanted = (".npy", ".pkl", ".bin", ".pt")

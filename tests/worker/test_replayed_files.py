@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 from pathlib import Path
 
+from supervisor.storage.rundir import RunDirectory
+from supervisor.storage.set_aside import SetAside
 from supervisor.worker.replayed_files import ReplayedFiles
 
 
+def replayed_in(folder: Path) -> ReplayedFiles:
+    return ReplayedFiles(aside_of(folder))
+
+
+def aside_of(folder: Path) -> SetAside:
+    return SetAside(RunDirectory(folder.parent / f"{folder.name}_run"), 0)
+
+
 def test_a_file_that_exists_is_kept_and_a_new_one_may_be_written_again(tmp_path: Path) -> None:
-    replayed, old, new = ReplayedFiles(), tmp_path / "old.pt", tmp_path / "new.pt"
+    replayed, old, new = replayed_in(tmp_path), tmp_path / "old.pt", tmp_path / "new.pt"
     old.write_bytes(b"trained")
 
     first = [replayed.keeps(old), replayed.keeps(new)]
@@ -20,7 +32,7 @@ def test_a_file_that_exists_is_kept_and_a_new_one_may_be_written_again(tmp_path:
 
 
 def test_what_is_written_and_closed_in_a_replay_is_lost(tmp_path: Path) -> None:
-    replayed, path = ReplayedFiles(), tmp_path / "picture.png"
+    replayed, path = replayed_in(tmp_path), tmp_path / "picture.png"
     path.write_bytes(b"trained")
 
     with replayed.opened(path, "w+b", open) as file:
@@ -34,7 +46,7 @@ def test_what_is_written_and_closed_in_a_replay_is_lost(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_open_at_the_target_goes_on_under_its_name(tmp_path: Path) -> None:
-    replayed, path = ReplayedFiles(), tmp_path / "log.bin"
+    replayed, path = replayed_in(tmp_path), tmp_path / "log.bin"
     path.write_bytes(b"0123456789")
 
     file = replayed.opened(path, "wb", open)
@@ -47,7 +59,7 @@ def test_a_file_that_is_open_at_the_target_goes_on_under_its_name(tmp_path: Path
 
 
 def test_an_atomic_save_does_not_replace_the_newer_file(tmp_path: Path) -> None:
-    replayed, temporary, path = ReplayedFiles(), tmp_path / "a.tmp", tmp_path / "a.pt"
+    replayed, temporary, path = replayed_in(tmp_path), tmp_path / "a.tmp", tmp_path / "a.pt"
     path.write_bytes(b"trained")
 
     assert replayed.opened(temporary, "wb", open) is None
@@ -58,7 +70,7 @@ def test_an_atomic_save_does_not_replace_the_newer_file(tmp_path: Path) -> None:
 
 
 def test_files_that_change_their_names_in_turn_are_left_alone(tmp_path: Path) -> None:
-    replayed, last, previous = ReplayedFiles(), tmp_path / "last.pt", tmp_path / "previous.pt"
+    replayed, last, previous = replayed_in(tmp_path), tmp_path / "last.pt", tmp_path / "previous.pt"
     last.write_bytes(b"2")
     previous.write_bytes(b"1")
 
@@ -69,7 +81,7 @@ def test_files_that_change_their_names_in_turn_are_left_alone(tmp_path: Path) ->
 
 
 def test_what_is_deleted_comes_back_instead_of_what_would_replace_it(tmp_path: Path) -> None:
-    replayed, best, new = ReplayedFiles(), tmp_path / "best.pt", tmp_path / "new.pt"
+    replayed, best, new = replayed_in(tmp_path), tmp_path / "best.pt", tmp_path / "new.pt"
     best.write_bytes(b"trained")
     assert not replayed.keeps(new)
     new.write_bytes(b"untrained")
@@ -89,9 +101,10 @@ def test_a_folder_that_the_script_clears_gives_its_files_back(tmp_path: Path) ->
     (out / "first.pt").write_bytes(b"trained")
     (out / "later.txt").write_bytes(b"of a step beyond the target")
     os.utime(out / "first.pt", (1.0, 1.0))
-    replayed = ReplayedFiles()
+    replayed = replayed_in(tmp_path)
 
-    assert replayed.removed(str(out))
+    assert not replayed.cleared(str(out))
+    shutil.rmtree(out)
     out.mkdir()
     assert replayed.keeps(out / "first.pt")
     replayed.end()
@@ -103,7 +116,7 @@ def test_a_folder_that_the_script_clears_gives_its_files_back(tmp_path: Path) ->
 def test_a_temporary_file_that_was_made_empty_is_written_and_does_not_replace(
     tmp_path: Path,
 ) -> None:
-    replayed, temporary, path = ReplayedFiles(), tmp_path / "a.tmp", tmp_path / "a.pt"
+    replayed, temporary, path = replayed_in(tmp_path), tmp_path / "a.tmp", tmp_path / "a.pt"
     path.write_bytes(b"trained")
     temporary.touch()
 
@@ -113,3 +126,58 @@ def test_a_temporary_file_that_was_made_empty_is_written_and_does_not_replace(
     assert replayed.renamed(str(temporary), str(path))
 
     assert [p.name for p in tmp_path.iterdir()] == ["a.pt"]
+
+
+def test_a_replay_that_is_killed_is_undone_before_the_next(tmp_path: Path) -> None:
+    best, new, folder = tmp_path / "best.pt", tmp_path / "new.pt", tmp_path / "made"
+    best.write_bytes(b"trained")
+    folder.mkdir(mode=0o750)
+    aside = aside_of(tmp_path)
+    replayed = ReplayedFiles(aside)
+    assert replayed.removed(str(best))
+    aside.fold(str(folder))
+    assert not replayed.keeps(new)
+    new.write_bytes(b"untrained")
+    assert not replayed.linked(str(new), str(tmp_path / "other.pt"))
+    (tmp_path / "other.pt").write_bytes(b"untrained")
+    best.write_bytes(b"untrained, by a way that is not seen")
+
+    first, second = aside_of(tmp_path).undo(), aside_of(tmp_path).undo()
+
+    assert (first, second) == ([], [])
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["best.pt", "made"]
+    assert best.read_bytes() == b"trained"
+    assert folder.stat().st_mode & 0o777 == 0o750
+
+
+def test_a_replay_that_arrived_is_not_undone(tmp_path: Path) -> None:
+    new = tmp_path / "new.pt"
+    replayed = replayed_in(tmp_path)
+    assert not replayed.keeps(new)
+    new.write_bytes(b"untrained until the target, trained behind it")
+    replayed.end()
+
+    assert aside_of(tmp_path).undo() == []
+    assert new.exists()
+
+
+def test_a_list_that_somebody_else_wrote_moves_and_deletes_nothing(tmp_path: Path) -> None:
+    mine, yours = tmp_path / "mine.txt", tmp_path / "yours.txt"
+    mine.write_text("mine")
+    yours.write_text("yours")
+    listed = RunDirectory(tmp_path / "run").root / "aside" / "rank_0.jsonl"
+    listed.parent.mkdir(parents=True)
+    lines = [
+        {"moved": str(mine), "to": str(yours)},
+        {"moved": str(mine), "to": str(listed.parent / "rank_0" / ".." / "rank_0.jsonl")},
+        {"moved": "mine.txt", "to": "0"},
+        {"moved": 5, "to": None},
+        {"wrote": str(mine), "time": mine.stat().st_mtime + 60},
+        {"wrote": str(mine), "time": "now"},
+        {"wrote": [1], "time": 0},
+        {"folder": 7, "mode": "x"},
+    ]
+    listed.write_text("".join(json.dumps(line) + "\n" for line in lines) + "torn {")
+
+    assert SetAside(RunDirectory(tmp_path / "run"), 0).undo() == []
+    assert (mine.read_text(), yours.read_text()) == ("mine", "yours")

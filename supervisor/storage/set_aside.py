@@ -1,0 +1,184 @@
+"""Files of the script that a fast-forward moves out of its way, and their way back."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import stat
+import time
+from typing import Any
+
+from supervisor.storage.line_file import LineFile, read_lines, to_line
+from supervisor.storage.private_files import make_private
+from supervisor.storage.rundir import RunDirectory
+
+_rename, _unlink, _rmdir, _mkdir = os.rename, os.unlink, os.rmdir, os.mkdir  # workers patch them
+
+_CLOCKS_APART_S = 2.0
+"""Some file systems keep times of two seconds; those of network disks have clocks of their own."""
+
+
+class SetAside:
+    """The files that one rank's replay has moved aside, until it arrives at its target.
+
+    Every move is on disk before it is made, so a replay that is killed at any place can be undone:
+    what it moved goes back, and what it wrote, which nobody trained, goes away. Files are moved
+    into the run directory, or stand hidden beside their place if that is another disk.
+    """
+
+    def __init__(self, rundir: RunDirectory, rank: int) -> None:
+        self._list = rundir.root / "aside" / f"rank_{rank}.jsonl"
+        self._folder = rundir.root / "aside" / f"rank_{rank}"
+        self._lines = LineFile(self._list)
+        self._count = 0
+        self.stored: dict[str, str] = {}
+
+    def move(self, path: str) -> bool:
+        """Moves a file or link away; False if one of that path stands aside already.
+
+        Raises:
+            OSError: it cannot be moved, or the list not be written; it is where it was.
+        """
+        if path in self.stored:
+            return False
+        to = self._place(path)
+        self._write({"moved": path, "to": to})
+        try:
+            _rename(path, to)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            to = _beside(path, self._count)
+            self._write({"moved": path, "to": to})
+            _rename(path, to)
+        self.stored[path] = to
+        return True
+
+    def fold(self, folder: str) -> None:
+        """Removes a folder that has become empty.
+
+        Raises:
+            OSError: something is in it, or it cannot be removed.
+        """
+        self._write({"folder": folder, "mode": stat.S_IMODE(os.lstat(folder).st_mode)})
+        _rmdir(folder)
+
+    def bring_back(self, path: str) -> bool:
+        """Puts a file that stands aside back to its place, if nothing is there."""
+        to = self.stored.get(path)
+        if to is None or os.path.lexists(path) or not os.path.lexists(to):
+            return False
+        _rename(to, path)
+        del self.stored[path]
+        return True
+
+    def wrote(self, path: str) -> None:
+        """The replay is about to make a file at `path`: its content is that of no trained model."""
+        self._write({"wrote": path, "time": time.time()})
+
+    def arrived(self) -> dict[str, str]:
+        """The replay has come to its target: nothing is undone any more.
+
+        Returns:
+            Where the files are that did not come back, by their paths.
+        """
+        self._write({"arrived": True})
+        left, self.stored = self.stored, {}
+        self._lines.close()
+        return left
+
+    def undo(self) -> list[str]:
+        """Puts everything back as it was before a replay that did not arrive.
+
+        Called when no replay is under way. May be interrupted and called again.
+
+        Returns:
+            What could not be put back, one sentence each.
+        """
+        self._lines.close()
+        self.stored = {}
+        lines = read_lines(self._list)
+        if not lines or any(line.get("arrived") is True for line in lines[-1:]):
+            with contextlib.suppress(OSError):
+                _unlink(self._list)
+            return []
+        problems: list[str] = []
+        for line in lines:
+            _remove_untrained(line)
+        for line in lines:
+            _make_folder_again(line)
+        for line in lines:
+            try:
+                self._put_back(line)
+            except OSError as error:
+                problems.append(f"{line['moved']} could not be put back from {line['to']}: {error}")
+        if not problems:
+            _unlink(self._list)
+        return problems
+
+    def _put_back(self, line: dict[str, Any]) -> None:
+        path, to = line.get("moved"), line.get("to")
+        if not (isinstance(path, str) and isinstance(to, str) and _is_path(path) and _is_path(to)):
+            return
+        if self._is_ours(path, to) and os.path.lexists(to):
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            os.replace(to, path)
+
+    def _is_ours(self, path: str, to: str) -> bool:
+        """Whether `move` gives such names: a list is not believed when it names other files."""
+        folder, name = os.path.split(to)
+        if folder == str(self._folder):
+            return name.isdigit()
+        start = f".{os.path.basename(path)}.aside-"
+        return folder == os.path.dirname(path) and name.startswith(start)
+
+    def _place(self, path: str) -> str:
+        make_private(self._folder)
+        while True:
+            self._count += 1
+            to = self._folder / str(self._count)
+            if not os.path.lexists(to):
+                return str(to)
+
+    def _write(self, line: dict[str, Any]) -> None:
+        self._lines.append(to_line(line))
+        self._lines.sync()
+
+
+def remove(path: str) -> None:
+    """Removes a file or folder that stands aside, if it is there."""
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            _unlink(path)
+
+
+def _beside(path: str, number: int) -> str:
+    folder, own = os.path.split(path)
+    return os.path.join(folder, f".{own}.aside-{number}")  # hidden: scripts list their checkpoints
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str) and os.path.isabs(value) and "\0" not in value
+
+
+def _remove_untrained(line: dict[str, Any]) -> None:
+    """Only what was written since: a file that is older is none of the replay's."""
+    path, since = line.get("wrote"), line.get("time")
+    if not _is_path(path) or not isinstance(since, (int, float)):
+        return
+    with contextlib.suppress(OSError, TypeError):
+        found = os.lstat(str(path))
+        if stat.S_ISREG(found.st_mode) and found.st_mtime >= since - _CLOCKS_APART_S:
+            _unlink(str(path))
+
+
+def _make_folder_again(line: dict[str, Any]) -> None:
+    path, mode = line.get("folder"), line.get("mode")
+    if _is_path(path) and isinstance(mode, int) and not os.path.lexists(str(path)):
+        with contextlib.suppress(OSError):
+            os.makedirs(os.path.dirname(str(path)), exist_ok=True)
+            _mkdir(str(path), mode & 0o777)
