@@ -36,6 +36,8 @@ SUDDEN = frozenset({"loss_leap", "loss_persistence"})
 LEFT = SUDDEN | {"steady_climb", "departure", "slow_divergence"}
 """Contributions to the risk that say that the loss has left its course."""
 
+LONG_AGO = -(10**9)
+
 RUIN_LOOK = 3
 RUIN_ENOUGH = 2
 
@@ -76,6 +78,7 @@ class Guard:
         self._highest_loss = -math.inf
         self._ruin: deque[int] = deque(maxlen=RUIN_LOOK)
         self._skips: list[int] = []
+        self._ruined_at = LONG_AGO
         self._first_bad_step = -1
         self._loss_was_bad = False
         self._tick = 0
@@ -116,20 +119,28 @@ class Guard:
             or (self.is_ruin(record) and risk.probability >= CERTAIN)
             or (self.is_ruin(record) and risk.alarm and _loss_rises(risk))
         )
-        # Nor is it a batch's fault when it stays beyond all that could be healthy.
-        sudden = risk.alarm and not SUDDEN.isdisjoint(risk.contributions)
-        sick = sick or (self.settings.skip_spike and sudden and self.shows_ruin(risk))
+        after = "right after a skipped update"
+        if not sick and self._stays_ruined(risk):
+            sick, after = True, "and stays beyond all that the untrained weights gave"
+            self._ruined_at = self._tick
         if not (skips or sick):
             self._accept(record)
             return None, ""
         if sick or len(self._skips) + 1 >= max(2, self.settings.rollback_after_skips):
             self._skips.append(self._tick)
-            return Verdict.ROLLBACK, why or f"{risk.reason}, right after a skipped update"
+            return Verdict.ROLLBACK, why or f"{risk.reason}, {after}"
         if not self._skips:
             self._first_bad_step = record.step
         self._skips.append(self._tick)
         self._loss_was_bad = bad_loss or record.has_nonfinite_grad
         return Verdict.SKIP, why
+
+    def _stays_ruined(self, risk: CrashRisk) -> bool:
+        """Whether sudden trouble is no batch's fault, because it stays beyond all that could be
+        healthy. Said once; where going back has not helped, the rungs have other treatments."""
+        is_news = self._tick - self._ruined_at > self.settings.skip_window
+        sudden = risk.alarm and not SUDDEN.isdisjoint(risk.contributions)
+        return self.settings.skip_spike and is_news and sudden and self.shows_ruin(risk)
 
     def take_calm(self, losses: Sequence[float], norms: Sequence[float]) -> bool:
         """Accepts steps without risk if all of their losses and norms are surely usual; if not,
@@ -239,6 +250,7 @@ class Guard:
             "norm_scale": self.norm_scale.state_dict(),
             "highest_loss": self._highest_loss,
             "ruin": list(self._ruin),
+            "ruined_at": self._ruined_at,
             "skips": list(self._skips),
             "first_bad_step": self._first_bad_step,
             "loss_was_bad": self._loss_was_bad,
@@ -252,6 +264,7 @@ class Guard:
         self.norm_scale.load_state_dict(state["norm_scale"])
         self._highest_loss = float(state["highest_loss"])
         self._ruin = deque(state["ruin"], maxlen=RUIN_LOOK)
+        self._ruined_at = int(state["ruined_at"])
         self._skips = list(state["skips"])
         self._first_bad_step = int(state["first_bad_step"])
         self._loss_was_bad = bool(state["loss_was_bad"])

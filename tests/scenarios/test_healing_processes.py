@@ -76,9 +76,16 @@ def test_a_checkpoint_at_the_first_sign_of_trouble_saves_what_a_kill_would_take(
 def test_what_helped_in_an_earlier_run_is_tried_first_and_the_journal_says_so(
     tmp_path: Path,
 ) -> None:
-    signature = {"cause": "spike", "shape": "sudden", "precision": "unscaled", "phase": "start"}
+    signature = {
+        "cause": "divergence",
+        "shape": "sudden",
+        "precision": "unscaled",
+        "phase": "start",
+    }
     library = CaseLibrary(tmp_path / "cases.sqlite")
-    library.add(Case(cause="spike", signature=signature, treatment="rollback", outcome="helped"))
+    library.add(
+        Case(cause="divergence", signature=signature, treatment="rollback", outcome="helped")
+    )
 
     ended = supervised(
         tmp_path,

@@ -32,7 +32,15 @@ torch.save({{"seen": seen, "used": optimizer.used}}, sys.argv[-1])
 
 def test_a_cut_of_the_rate_reaches_the_update_once_and_the_script_never(tmp_path: Path) -> None:
     ended = supervised(
-        tmp_path, SCRIPT, settings=("snapshot.every_steps=10", "checkpoint.every_steps=50")
+        tmp_path,
+        SCRIPT,
+        settings=(
+            "snapshot.every_steps=10",
+            "checkpoint.every_steps=50",
+            "policy.guard.skip_spike=false",
+            "policy.rungs=[{at: 0.3, actions: [cut_lr]}]",
+            "policy.by_cause={}",
+        ),
     )
 
     assert ended.returncode == 0, ended.stderr

@@ -99,7 +99,7 @@ def test_each_action_of_a_policy_leaves_a_receipt(tmp_path: Path) -> None:
             f"policy.rungs=[{{at: 0.3, actions: [{', '.join(TOGETHER)}]}}]",
             "policy.by_cause={}",
         ),
-        faults="[{kind: lr_spike, step: 60, factor: 100}]",
+        faults="[{kind: lr_spike, step: 60, factor: 10000}]",
     )
 
     assert ended.returncode == 0, ended.stderr
