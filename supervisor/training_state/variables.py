@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import site
 import sys
 import sysconfig
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +24,12 @@ DEPTH_LIMIT = 6
 COUNT_LIMIT = 20_000
 _LONG = 1000
 """Longer containers are vocabularies and logs, walked only if they begin with a tensor."""
-LIBRARY_FOLDERS = tuple(folder for folder in sysconfig.get_paths().values() if folder != sys.prefix)
+_LIBRARY_FOLDERS = (
+    *(folder for folder in sysconfig.get_paths().values() if folder != sys.prefix),
+    *site.getsitepackages(),  # those of the system under a virtual environment that sees them
+    site.getusersitepackages(),
+    str(Path(torch.__file__).parents[1]),
+)
 _SCALARS = frozenset({bool, int, float, complex, str, bytes, type(None)})
 _NEVER_WALKED = (type, types.ModuleType, types.FunctionType)
 _OPTIMIZERS_OWN = frozenset({"defaults", "param_groups", "state"})
@@ -160,13 +167,18 @@ def _inside_module(path: str, module: nn.Module) -> list[Place]:
     return found
 
 
+def is_library_file(path: str) -> bool:
+    """Whether the file at `path` belongs to Python or to an installed package."""
+    return path.startswith(_LIBRARY_FOLDERS)
+
+
 def is_users_class(kind: type) -> bool:
     """Whether `kind` was defined in the user's own code, not in Python's or a package's folder."""
     module = sys.modules.get(kind.__module__)
     file = getattr(module, "__file__", None)
     if kind.__module__ == "__main__":
         return True
-    return file is not None and not file.startswith(LIBRARY_FOLDERS)
+    return file is not None and not is_library_file(file)
 
 
 def _inside_optimizer(path: str, optimizer: torch.optim.Optimizer) -> list[Place]:

@@ -10,7 +10,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from supervisor.training_state.variables import LIBRARY_FOLDERS
+from supervisor.training_state.variables import is_library_file
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _WRITING_METHODS = frozenset({"write", "writelines", "truncate", "flush"})
@@ -121,4 +121,4 @@ def _plain_variables(module: types.ModuleType) -> list[Any]:
 
 
 def _is_users(path: str) -> bool:
-    return not path.startswith(("<", _OURS, *LIBRARY_FOLDERS))
+    return not path.startswith(("<", _OURS)) and not is_library_file(path)
