@@ -17,9 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
-from supervisor.storage.events import read_events
-from supervisor.storage.flight_reader import read_steps
-from supervisor.storage.rundir import RunDirectory
+from supervisor.storage.files.rundir import RunDirectory
+from supervisor.storage.journal.events import read_events
+from supervisor.storage.steps.flight_reader import read_steps
 
 SEEDS = 3
 STEPS = 450

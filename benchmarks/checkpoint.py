@@ -30,13 +30,13 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
 from supervisor.settings import CheckpointSettings
-from supervisor.storage.checkpoints import CheckpointRing
-from supervisor.storage.journal import Journal
+from supervisor.storage.checkpoints.checkpoints import CheckpointRing
+from supervisor.storage.journal.journal import Journal
 from supervisor.training_state.codec import read_state
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.snapshot import state_bytes
 from supervisor.training_state.state import TrainingState
-from supervisor.worker.checkpointer import Checkpointer
+from supervisor.worker.capture.checkpointer import Checkpointer
 
 SIZES_MB = (10, 100, 1000)
 QUICK_SIZES_MB = (10, 100)

@@ -85,7 +85,7 @@ def train(out: str, arguments: list[str]) -> None:
     """In the worker: the training, with the stopwatch on it."""
     import torch  # noqa: F401  (supervision begins with this import)
 
-    from supervisor.worker.monitor import Monitor
+    from supervisor.worker.live.monitor import Monitor
 
     watch = Stopwatch(Monitor)
     atexit.register(lambda: Path(out).write_text(json.dumps(watch.steps)))

@@ -35,11 +35,11 @@ from supervisor.ladder.default_policy import default_policy
 from supervisor.pipeline import Pipeline
 from supervisor.records import StepRecord
 from supervisor.settings import RunSettings
-from supervisor.worker.patches_looks import look_at_modules
+from supervisor.worker.ground.switch import Switch
+from supervisor.worker.interception.patches_looks import look_at_modules
 from supervisor.worker.probes.forward_look import ForwardLook
 from supervisor.worker.probes.probes import FIGURES
 from supervisor.worker.probes.update_look import UpdateLook
-from supervisor.worker.switch import Switch
 
 ARCHITECTURES = ("mlp", "cnn", "transformer", "lstm", "vae")
 DETECTORS = (

@@ -17,7 +17,7 @@ from supervisor.ladder.default_policy import default_policy
 from supervisor.pipeline import Pipeline
 from supervisor.settings import RunSettings
 from supervisor.testing import synthetic_run
-from supervisor.worker.calm_line import MAX_WAITING
+from supervisor.worker.ground.calm_line import MAX_WAITING
 
 
 def measure_us(update: Callable[[Any], Any], records: list[Any]) -> float:

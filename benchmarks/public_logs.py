@@ -23,8 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.rules import RULES
 from benchmarks.rules.base import Rule
-from supervisor.analysis.backtest import AlarmEdge
-from supervisor.analysis.trace import read_trace
+from supervisor.analysis.backtest.backtest import AlarmEdge
+from supervisor.analysis.backtest.trace import read_trace
 from supervisor.ladder.default_policy import default_policy
 from supervisor.pipeline import Pipeline
 from supervisor.records import StepRecord

@@ -36,10 +36,10 @@ COMMANDS = {
 
 def make_run(root: Path, steps: int, names: int) -> None:
     """Writes the run directory `root`."""
-    from supervisor.storage.flight_recorder import FlightRecorder
-    from supervisor.storage.journal import Journal
+    from supervisor.storage.files.rundir import RunDirectory
+    from supervisor.storage.journal.journal import Journal
     from supervisor.storage.run_state import RunState, save_run_state
-    from supervisor.storage.rundir import RunDirectory
+    from supervisor.storage.steps.flight_recorder import FlightRecorder
 
     rundir = RunDirectory(root)
     rundir.make(rundir.root)

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.plain_runs import PlainRuns
-from supervisor.analysis.drill_outcome import Reference, judge
+from supervisor.analysis.drill.outcome import Reference, judge
 from supervisor.analysis.trial_run import TrialScript, try_script
 from supervisor.errors import SupervisorError
 

@@ -17,7 +17,7 @@ _HOMES = {
     "Alert": "supervisor.records",
     "CrashRisk": "supervisor.records",
     "Decision": "supervisor.records",
-    "read_steps": "supervisor.storage.flight_reader",
+    "read_steps": "supervisor.storage.steps.flight_reader",
     "observe": "supervisor.worker.run",
     "announce": "supervisor.worker.run",
     "track": "supervisor.worker.run",
@@ -41,7 +41,7 @@ if TYPE_CHECKING:  # what a type checker and an editor see of the names above
     from supervisor.numerics.quantization import analyze_tensor
     from supervisor.records import Alert, CrashRisk, Decision, StepRecord
     from supervisor.source_check.check import check_source
-    from supervisor.storage.flight_reader import read_steps
+    from supervisor.storage.steps.flight_reader import read_steps
     from supervisor.worker.run import (
         Run,
         announce,

@@ -15,7 +15,7 @@ from supervisor import config_files
 from supervisor.config_check import KeyPath, Problem, find_problem, leaf_keys, schema_at, show
 from supervisor.errors import ConfigError
 from supervisor.settings import PolicySettings, RunSettings
-from supervisor.storage.private_files import write_private
+from supervisor.storage.files.private_files import write_private
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

@@ -17,7 +17,7 @@ from supervisor.ladder.treatments import Outcome
 from supervisor.predictor import CrashPredictor, no_risk
 from supervisor.records import ActionResult, Alert, CrashRisk, Decision, StepRecord
 from supervisor.settings import PolicySettings, RunSettings
-from supervisor.storage.case_advisor import CaseAdvisor
+from supervisor.storage.cases.case_advisor import CaseAdvisor
 
 _NO_SCORES: Mapping[str, float] = {}
 

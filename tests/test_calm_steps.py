@@ -19,8 +19,8 @@ from supervisor.pipeline import Judgement, Pipeline
 from supervisor.prediction.trajectory import Trajectory
 from supervisor.records import StepRecord
 from supervisor.settings import RunSettings
-from supervisor.storage.case_advisor import CaseAdvisor
-from supervisor.storage.case_memory import CaseMemory
+from supervisor.storage.cases.case_advisor import CaseAdvisor
+from supervisor.storage.cases.case_memory import CaseMemory
 from supervisor.testing import HEALTHY_KINDS, TROUBLED_KINDS, synthetic_run
 
 SIZES = (31, 31, 5, 1, 17)

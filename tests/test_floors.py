@@ -160,7 +160,7 @@ def test_torch_is_patched_in_one_place_only() -> None:
     assert {
         name
         for name in patching
-        if name != "worker/instrument.py" and not name.startswith("worker/patches_")
+        if name != "worker/interception/instrument.py" and not name.startswith("worker/patches_")
     } == set()
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.scorecard.labelled_run import LabelledRun
-from supervisor.analysis.backtest import REARM_STEPS
+from supervisor.analysis.backtest.backtest import REARM_STEPS
 
 
 def raised(alarm: np.ndarray) -> np.ndarray:

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.errors import SupervisorError
-from supervisor.storage.journal import read_events
-from supervisor.storage.private_files import make_private
-from supervisor.storage.rundir import RunDirectory
+from supervisor.storage.files.private_files import make_private
+from supervisor.storage.files.rundir import RunDirectory
+from supervisor.storage.journal.journal import read_events
 
 _COMMAND = (sys.executable, "-m", "supervisor.cli.main")
 _QUICK = {"report.enabled": "false", "restart.backoff_s": "0.05", "capture.enabled": "false"}

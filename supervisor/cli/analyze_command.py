@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from supervisor.analysis.analyze import analyze
+    from supervisor.analysis.analyze.analyze import analyze
     from supervisor.cli.output import print_json
     from supervisor.cli.trial_options import say
 

@@ -13,7 +13,7 @@ from supervisor.cli.settings_options import add_settings_options, load_settings
 from supervisor.errors import UsageError
 
 if TYPE_CHECKING:
-    from supervisor.analysis.backtest import BacktestResult
+    from supervisor.analysis.backtest.backtest import BacktestResult
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from supervisor.analysis.backtest import backtest, summary
+    from supervisor.analysis.backtest.backtest import backtest, summary
     from supervisor.cli.output import print_json, print_table
 
     settings, policy = load_settings(args)
@@ -55,7 +55,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _plot(result: BacktestResult, path: Path, alarm_threshold: float, title: str) -> None:
-    from supervisor.analysis.backtest_plot import plot_backtest
+    from supervisor.analysis.backtest.plot import plot_backtest
 
     try:
         plot_backtest(result, path, alarm_threshold=alarm_threshold, title=title)

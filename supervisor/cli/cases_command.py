@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     from supervisor.cli.output import print_json, print_table
-    from supervisor.storage.cases import CaseLibrary
+    from supervisor.storage.cases.cases import CaseLibrary
 
     library = CaseLibrary()
     cases = library.all()

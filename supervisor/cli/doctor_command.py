@@ -26,7 +26,7 @@ def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Nam
 
 
 def execute(args: argparse.Namespace) -> int:
-    from supervisor.analysis.doctor import doctor
+    from supervisor.analysis.doctor.doctor import doctor
     from supervisor.cli.output import print_json, print_table
 
     script = None if args.script is None else trial_script(args)

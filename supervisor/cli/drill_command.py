@@ -15,13 +15,13 @@ from supervisor.cli.script_arguments import parse_with_script
 from supervisor.cli.trial_options import add_trial_options, say, trial_script
 
 if TYPE_CHECKING:
-    from supervisor.analysis.drill import DrillResult
+    from supervisor.analysis.drill.drill import DrillResult
 
 _HEADINGS = ("FAULT", "SURVIVED", "FINAL LOSS", "REFERENCE", "STEPS LOST", "SECONDS LOST", "HOW")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from supervisor.analysis.drill_menu import MENU
+    from supervisor.analysis.drill.menu import MENU
 
     parser.usage = "supervisor drill [OPTIONS] SCRIPT[:FUNCTION] [SCRIPT_ARGS...]"
     parser.add_argument(
@@ -41,8 +41,8 @@ def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Nam
 
 
 def execute(args: argparse.Namespace) -> int:
-    from supervisor.analysis.drill import drill
-    from supervisor.analysis.drill_outcome import RULE
+    from supervisor.analysis.drill.drill import drill
+    from supervisor.analysis.drill.outcome import RULE
     from supervisor.cli.output import print_json
 
     names = [name.strip() for name in args.faults.split(",") if name.strip()]

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from supervisor.analysis.explain import explain
+    from supervisor.analysis.explain.explain import explain
     from supervisor.cli.output import print_json
     from supervisor.cli.trial_options import say
 

@@ -22,7 +22,7 @@ def execute(args: argparse.Namespace) -> int:
     from supervisor.cli.run_directory import open_run
     from supervisor.errors import UsageError
     from supervisor.report.write import build_document, write_report
-    from supervisor.storage.private_files import write_private
+    from supervisor.storage.files.private_files import write_private
 
     rundir = open_run(args.run)
     if args.format is None and args.output is None:

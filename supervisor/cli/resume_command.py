@@ -16,8 +16,8 @@ from supervisor.errors import UsageError
 
 if TYPE_CHECKING:
     from supervisor.parent.launch import LaunchSpec
+    from supervisor.storage.files.rundir import RunDirectory
     from supervisor.storage.run_state import RunState
-    from supervisor.storage.rundir import RunDirectory
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

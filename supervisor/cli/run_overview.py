@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.errors import RunDirectoryError
-from supervisor.storage.flight_reader import FlightReader
+from supervisor.storage.files.rundir import RunDirectory
 from supervisor.storage.lease import living_holder
 from supervisor.storage.run_state import RunState, has_live_parent, load_run_state
-from supervisor.storage.rundir import RunDirectory
+from supervisor.storage.steps.flight_reader import FlightReader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Nam
 
 
 def execute(args: argparse.Namespace) -> int:
-    from supervisor.analysis.verify import verify
+    from supervisor.analysis.verify.verify import verify
     from supervisor.cli.output import print_json
 
     script = trial_script(args)

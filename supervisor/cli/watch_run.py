@@ -11,9 +11,9 @@ import numpy as np
 from supervisor.cli.run_overview import overview
 from supervisor.cli.watch_view import HISTORY, LINES, WatchView
 from supervisor.errors import RunDirectoryError
-from supervisor.storage.events import read_events
-from supervisor.storage.flight_reader import FlightReader
-from supervisor.storage.rundir import RunDirectory
+from supervisor.storage.files.rundir import RunDirectory
+from supervisor.storage.journal.events import read_events
+from supervisor.storage.steps.flight_reader import FlightReader
 
 SHOWN = frozenset(
     {

@@ -9,7 +9,7 @@ from typing import Any
 
 from supervisor.config_check import did_you_mean
 from supervisor.errors import ConfigError
-from supervisor.storage.checked_record import build_record
+from supervisor.storage.files.checked_record import build_record
 
 PROCESS_KINDS = (
     "sigkill",

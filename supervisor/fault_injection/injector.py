@@ -38,7 +38,7 @@ from torch.utils import _pytree as pytree
 from supervisor.fault_injection.disk_faults import FullDisk, damage_newest_checkpoint
 from supervisor.fault_injection.fault import PROCESS_KINDS, Fault
 from supervisor.fault_injection.process_faults import ask_parent_to_end
-from supervisor.storage.private_files import write_json
+from supervisor.storage.files.private_files import write_json
 
 
 class InjectedFault(RuntimeError):

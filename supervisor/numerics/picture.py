@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.errors import UsageError
-from supervisor.storage.private_files import write_private
+from supervisor.storage.files.private_files import write_private
 
 FORMATS = ("png", "svg", "pdf")
 DPI = 130

@@ -22,14 +22,14 @@ from supervisor.parent.summary import Teller, closing_lines, describe_exit, desc
 from supervisor.parent.taken_over import RunTakenOver
 from supervisor.parent.treatment_lines import TreatmentLines, sum_up
 from supervisor.records import CrashRisk, WorkerExit, WorkerOrder
-from supervisor.storage.applied_rates import describe_rates
-from supervisor.storage.case_filing import file_cases
-from supervisor.storage.case_keeping import keep_memory
-from supervisor.storage.cases import CaseLibrary
-from supervisor.storage.checkpoints import Checkpoint
-from supervisor.storage.journal import JournalMerger, read_events
-from supervisor.storage.rundir import RunDirectory
-from supervisor.storage.treatments import count_treatments
+from supervisor.storage.cases.case_filing import file_cases
+from supervisor.storage.cases.case_keeping import keep_memory
+from supervisor.storage.cases.cases import CaseLibrary
+from supervisor.storage.checkpoints.checkpoints import Checkpoint
+from supervisor.storage.files.rundir import RunDirectory
+from supervisor.storage.journal.journal import JournalMerger, read_events
+from supervisor.storage.journal.treatments import count_treatments
+from supervisor.storage.steps.applied_rates import describe_rates
 
 
 class Chronicle:

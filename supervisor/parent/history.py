@@ -8,7 +8,7 @@ from pathlib import Path
 
 from supervisor.errors import RunDirectoryError
 from supervisor.records import StepRecord
-from supervisor.storage.flight_recorder import FlightReader
+from supervisor.storage.steps.flight_recorder import FlightReader
 
 # Several windows of every detector; a run of a million steps must not delay a restart.
 HISTORY_STEPS = 5000

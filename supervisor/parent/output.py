@@ -15,7 +15,7 @@ import tty
 from pathlib import Path
 
 from supervisor.parent.open_line import OpenLine
-from supervisor.storage.private_files import make_private, open_private
+from supervisor.storage.files.private_files import make_private, open_private
 
 _CHUNK = 65536
 _WINDOW_SIZE = struct.Struct("HHHH")

@@ -8,6 +8,7 @@ import dataclasses
 from supervisor.errors import RunDirectoryError
 from supervisor.parent.launch import LaunchSpec
 from supervisor.parent.outcome import Outcome
+from supervisor.storage.files.rundir import RunDirectory
 from supervisor.storage.run_state import (
     RunState,
     load_run_state,
@@ -15,7 +16,6 @@ from supervisor.storage.run_state import (
     save_run_state,
     utc_now,
 )
-from supervisor.storage.rundir import RunDirectory
 
 
 class RunFile:

@@ -6,7 +6,7 @@ import struct
 from pathlib import Path
 
 from supervisor.records import StepRecord
-from supervisor.storage.flight_recorder import FlightReader
+from supervisor.storage.steps.flight_recorder import FlightReader
 
 _COUNTER = struct.Struct("<Q")
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from supervisor.errors import CheckpointError, UsageError
-from supervisor.storage.checkpoints import Checkpoint
+from supervisor.storage.checkpoints.checkpoints import Checkpoint
 
 LAST_STABLE = "last-stable"
 LATEST = "latest"

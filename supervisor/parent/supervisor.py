@@ -26,8 +26,8 @@ from supervisor.parent.taken_over import RunTakenOver, check_lease
 from supervisor.parent.ways_back import START, WaysBack
 from supervisor.parent.ways_back import describe as describe_way
 from supervisor.records import ExitCause, WorkerExit, WorkerOrder
-from supervisor.storage.checkpoints import CheckpointRing
-from supervisor.storage.journal import JournalMerger
+from supervisor.storage.checkpoints.checkpoints import CheckpointRing
+from supervisor.storage.journal.journal import JournalMerger
 from supervisor.storage.orders import save_order
 from supervisor.storage.set_aside import SetAside
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from supervisor.storage.treatments import Treatments
+from supervisor.storage.journal.treatments import Treatments
 
 TOLD_EACH = 3
 """So many of a kind have a line each: enough to see that it goes on."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from supervisor.report.crash_report import CrashReport
-from supervisor.report.facts import build_report
-from supervisor.report.material import Material, load_material
-from supervisor.report.plots import Picture, draw_pictures
-from supervisor.report.render import render_html, render_json, render_markdown
-from supervisor.storage.private_files import write_private
-from supervisor.storage.rundir import RunDirectory
+from supervisor.report.facts.crash_report import CrashReport
+from supervisor.report.facts.material import Material, load_material
+from supervisor.report.gathering import build_report
+from supervisor.report.pictures.plots import Picture, draw_pictures
+from supervisor.report.words.render import render_html, render_json, render_markdown
+from supervisor.storage.files.private_files import write_private
+from supervisor.storage.files.rundir import RunDirectory
 
 
 def write_report(rundir: Path | str | RunDirectory, *, plots: bool = True) -> dict[str, Path]:

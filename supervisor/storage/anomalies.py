@@ -8,8 +8,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from supervisor.storage.line_file import LineFile, read_lines, to_line
-from supervisor.storage.rundir import RunDirectory
+from supervisor.storage.files.line_file import LineFile, read_lines, to_line
+from supervisor.storage.files.rundir import RunDirectory
 
 
 class AnomalyLog:

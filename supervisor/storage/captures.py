@@ -12,12 +12,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from supervisor.settings import CaptureSettings
-from supervisor.storage import aside
-from supervisor.storage.checked_record import build_record
-from supervisor.storage.file_system import FileSystem
-from supervisor.storage.line_file import parse_json
-from supervisor.storage.private_files import make_private, write_json
-from supervisor.storage.rundir import RunDirectory
+from supervisor.storage.files import aside
+from supervisor.storage.files.checked_record import build_record
+from supervisor.storage.files.file_system import FileSystem
+from supervisor.storage.files.line_file import parse_json
+from supervisor.storage.files.private_files import make_private, write_json
+from supervisor.storage.files.rundir import RunDirectory
 
 CAPTURE_JSON = "capture.json"
 _MIB = 1024**2

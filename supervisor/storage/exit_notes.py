@@ -11,8 +11,8 @@ from typing import Any
 
 from supervisor.errors import RunDirectoryError
 from supervisor.masking import mask_all
-from supervisor.storage.record_file import load_record, save_record
-from supervisor.storage.rundir import RunDirectory
+from supervisor.storage.files.record_file import load_record, save_record
+from supervisor.storage.files.rundir import RunDirectory
 
 EXIT_KINDS = (
     "completed",

@@ -12,6 +12,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from supervisor.errors import RunDirectoryError
+from supervisor.storage.files.private_files import open_private, write_private
+from supervisor.storage.files.rundir import RunDirectory
 from supervisor.storage.lease_holder import (
     Holder,
     lives,
@@ -19,8 +21,6 @@ from supervisor.storage.lease_holder import (
     shares_processes,
     this_process,
 )
-from supervisor.storage.private_files import open_private, write_private
-from supervisor.storage.rundir import RunDirectory
 
 RENEW_S = 5.0
 """Often enough that a dozen renewals may fail before the lease is stale; costs two small files."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from supervisor.storage.line_file import parse_json
+from supervisor.storage.files.line_file import parse_json
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _PID_NAMESPACE = Path("/proc/self/ns/pid")

@@ -13,9 +13,9 @@ import psutil
 
 from supervisor.errors import RunDirectoryError
 from supervisor.masking import mask_command
-from supervisor.storage.record_file import load_record, save_record
-from supervisor.storage.rundir import RunDirectory
-from supervisor.storage.versions import current_versions
+from supervisor.storage.files.record_file import load_record, save_record
+from supervisor.storage.files.rundir import RunDirectory
+from supervisor.storage.files.versions import current_versions
 
 RUN_KINDS = ("script", "function", "module")
 RUN_STATES = ("running", "completed", "gave_up", "interrupted", "failed")

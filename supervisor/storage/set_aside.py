@@ -10,9 +10,9 @@ import stat
 import time
 from typing import Any
 
-from supervisor.storage.line_file import LineFile, read_lines, to_line
-from supervisor.storage.private_files import make_private
-from supervisor.storage.rundir import RunDirectory
+from supervisor.storage.files.line_file import LineFile, read_lines, to_line
+from supervisor.storage.files.private_files import make_private
+from supervisor.storage.files.rundir import RunDirectory
 
 _rename, _unlink, _rmdir, _mkdir = os.rename, os.unlink, os.rmdir, os.mkdir  # workers patch them
 

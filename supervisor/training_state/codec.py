@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from supervisor.errors import CheckpointDamaged, CheckpointError
-from supervisor.storage.private_files import open_private
+from supervisor.storage.files.private_files import open_private
 from supervisor.training_state.state import FORMAT
 from supervisor.training_state.tensors import local, outside_autograd
 

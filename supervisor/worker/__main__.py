@@ -13,15 +13,15 @@ import types
 from typing import Any
 
 from supervisor.storage.exit_notes import ExitNote, save_exit_note
-from supervisor.storage.private_files import open_private
-from supervisor.storage.rundir import RunDirectory
+from supervisor.storage.files.private_files import open_private
+from supervisor.storage.files.rundir import RunDirectory
 from supervisor.storage.set_aside import SetAside
 from supervisor.worker import current
-from supervisor.worker.heap_pages import hide_request
-from supervisor.worker.leaving import WorkerLeaves
-from supervisor.worker.program import Program
-from supervisor.worker.start_over import remember_start
-from supervisor.worker.torch_arrival import TorchArrival
+from supervisor.worker.process.heap_pages import hide_request
+from supervisor.worker.process.leaving import WorkerLeaves
+from supervisor.worker.process.program import Program
+from supervisor.worker.process.start_over import remember_start
+from supervisor.worker.process.torch_arrival import TorchArrival
 
 _PR_SET_PDEATHSIG = 1
 

@@ -1,8 +1,9 @@
 """``python -m supervisor.worker.fork_server``: starts workers that need not import torch.
 
 A process that has imported torch forks once for each request. Started and asked by
-`supervisor.analysis.replay_process` alone: a line of JSON on standard input with the worker's
-``arguments`` and the file of its ``output``; two lines come back, ``{"pid": ...}`` at once and
+`supervisor.analysis.explain.replay_process` alone: a line of JSON on standard input with the
+worker's ``arguments`` and the file of its ``output``; two lines come back, ``{"pid": ...}`` at
+once and
 ``{"returncode": ...}`` when it has ended.
 """
 
@@ -17,7 +18,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from supervisor.worker.__main__ import die_with_parent, main
-from supervisor.worker.ready_torch import ReadyTorch
+from supervisor.worker.interception.ready_torch import ReadyTorch
 
 
 class ForkServer:
@@ -78,7 +79,7 @@ def warm_up() -> None:
     """Imports what every worker needs; computes nothing, so that no thread begins."""
     import torch
 
-    import supervisor.worker.experiment
+    import supervisor.worker.inspection.experiment
     import supervisor.worker.session  # noqa: F401
 
     # The first optimizer of a process imports a third of torch.

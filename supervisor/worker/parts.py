@@ -14,48 +14,48 @@ from supervisor.errors import CheckpointError
 from supervisor.fault_injection.injector import FaultInjector
 from supervisor.pipeline import Pipeline
 from supervisor.records import Decision, WorkerOrder
-from supervisor.storage.applied_rates import AppliedRates
-from supervisor.storage.case_advisor import CaseAdvisor
-from supervisor.storage.case_memory import load_memory
-from supervisor.storage.checkpoints import Checkpoint, CheckpointRing
-from supervisor.storage.flight_recorder import FlightRecorder
-from supervisor.storage.journal import AlertLog, Journal
-from supervisor.storage.more_values import MAX_NAMES
+from supervisor.storage.cases.case_advisor import CaseAdvisor
+from supervisor.storage.cases.case_memory import load_memory
+from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRing
+from supervisor.storage.files.rundir import RunDirectory
+from supervisor.storage.journal.journal import AlertLog, Journal
 from supervisor.storage.orders import load_order
-from supervisor.storage.rundir import RunDirectory
 from supervisor.storage.set_aside import SetAside
-from supervisor.storage.tape import TapeWriter
+from supervisor.storage.steps.applied_rates import AppliedRates
+from supervisor.storage.steps.flight_recorder import FlightRecorder
+from supervisor.storage.steps.more_values import MAX_NAMES
+from supervisor.storage.steps.tape import TapeWriter
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.snapshot import SnapshotRing
 from supervisor.training_state.state import TrainingState
-from supervisor.worker.agenda import Agenda
-from supervisor.worker.anomaly_scene import AnomalyScene
-from supervisor.worker.boundary import Boundary
-from supervisor.worker.checkpointer import Checkpointer
-from supervisor.worker.clinic import Clinic
-from supervisor.worker.file_sizes import FileSizes
-from supervisor.worker.healing import Healing
-from supervisor.worker.held import HeldValues
-from supervisor.worker.hook_state import hook_state
-from supervisor.worker.keepsake import Keepsake
-from supervisor.worker.life import SignOfLife
-from supervisor.worker.loading_proof import LoadingProofs
-from supervisor.worker.model_scene import ModelScene
-from supervisor.worker.monitor import Monitor
-from supervisor.worker.ordered_treatments import OrderedTreatments
+from supervisor.worker.capture.checkpointer import Checkpointer
+from supervisor.worker.capture.held import HeldValues
+from supervisor.worker.capture.keepsake import Keepsake
+from supervisor.worker.capture.trail import Trail
+from supervisor.worker.evidence.anomaly_scene import AnomalyScene
+from supervisor.worker.evidence.model_scene import ModelScene
+from supervisor.worker.ground.agenda import Agenda
+from supervisor.worker.ground.loading_proof import LoadingProofs
+from supervisor.worker.ground.shield import Shield
+from supervisor.worker.ground.switch import Switch
+from supervisor.worker.ground.user_frames import user_frames
+from supervisor.worker.interception.hook_state import hook_state
+from supervisor.worker.live.boundary import Boundary
+from supervisor.worker.live.monitor import Monitor
+from supervisor.worker.live.script_use import ScriptUse
+from supervisor.worker.live.unseen_updates import NO_STEP_YET
 from supervisor.worker.probes.probes import Probes
-from supervisor.worker.recording import Recording
-from supervisor.worker.replayed_files import ReplayedFiles
-from supervisor.worker.sample_guard import SampleGuard
-from supervisor.worker.script_use import ScriptUse
-from supervisor.worker.shield import Shield
-from supervisor.worker.start_over import loads_all
+from supervisor.worker.process.life import SignOfLife
+from supervisor.worker.process.start_over import loads_all
+from supervisor.worker.recording.file_sizes import FileSizes
+from supervisor.worker.recording.recording import Recording
+from supervisor.worker.recording.replayed_files import ReplayedFiles
+from supervisor.worker.samples.sample_guard import SampleGuard
 from supervisor.worker.starting_point import find_starting_point
-from supervisor.worker.switch import Switch
-from supervisor.worker.trail import Trail
-from supervisor.worker.unseen_updates import NO_STEP_YET
-from supervisor.worker.update_controls import UpdateControls
-from supervisor.worker.user_frames import user_frames
+from supervisor.worker.treatment.clinic import Clinic
+from supervisor.worker.treatment.healing import Healing
+from supervisor.worker.treatment.ordered_treatments import OrderedTreatments
+from supervisor.worker.treatment.update_controls import UpdateControls
 
 TOLD_TRAININGS = 20
 """A learner of each iteration of a meta-learner is another training, too: not all are told."""
@@ -272,9 +272,11 @@ class Parts:
         self.monitor.probe = trail.probe
 
     def _begin_experiment(self) -> None:
-        from supervisor.worker.experiment import Experiment  # no run but a replay needs it
-        from supervisor.worker.inspection import Inspection
-        from supervisor.worker.patches_writes import keep_writes_apart
+        from supervisor.worker.inspection.experiment import (
+            Experiment,  # no run but a replay needs it
+        )
+        from supervisor.worker.inspection.inspection import Inspection
+        from supervisor.worker.interception.patches_writes import keep_writes_apart
 
         root = self.rundir.root
         keep_writes_apart(root)

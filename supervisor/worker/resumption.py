@@ -8,26 +8,26 @@ from typing import Any
 from torch.nn import Module
 
 from supervisor.errors import ReplayError
-from supervisor.storage.checkpoints import Checkpoint
-from supervisor.storage.pipeline_file import read_pipeline
-from supervisor.storage.tape import EntryKind, TapeReader
+from supervisor.storage.checkpoints.checkpoints import Checkpoint
+from supervisor.storage.checkpoints.pipeline_file import read_pipeline
+from supervisor.storage.steps.tape import EntryKind, TapeReader
 from supervisor.training_state.comparison import first_difference
 from supervisor.training_state.held_values import storages
 from supervisor.training_state.state import ALL_PARTS
 from supervisor.training_state.variables import places
-from supervisor.worker.fast_forward import FastForward
-from supervisor.worker.first_step import FirstStep
-from supervisor.worker.held import registry_tensors
-from supervisor.worker.hook_state import hook_state
-from supervisor.worker.leaving import SHORT, WorkerLeaves
-from supervisor.worker.moments import Moments
-from supervisor.worker.outside_dynamo import forget_compiled
+from supervisor.worker.capture.held import registry_tensors
+from supervisor.worker.ground.moments import Moments
+from supervisor.worker.ground.user_frames import modules_in, user_frames
+from supervisor.worker.interception.hook_state import hook_state
+from supervisor.worker.interception.outside_dynamo import forget_compiled
 from supervisor.worker.parts import Parts
-from supervisor.worker.silence import Silence
-from supervisor.worker.stand_in_guard import StandInGuard
-from supervisor.worker.start_over import start_over
+from supervisor.worker.process.leaving import SHORT, WorkerLeaves
+from supervisor.worker.process.start_over import start_over
+from supervisor.worker.replay.fast_forward import FastForward
+from supervisor.worker.replay.first_step import FirstStep
+from supervisor.worker.replay.loading.stand_in_guard import StandInGuard
+from supervisor.worker.replay.silence import Silence
 from supervisor.worker.starting_point import StartingPoint
-from supervisor.worker.user_frames import modules_in, user_frames
 
 FIRST_STEP = "first_step"
 

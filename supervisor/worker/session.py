@@ -13,14 +13,14 @@ from torch.optim import Optimizer
 
 from supervisor.actions.activation_checkpointing import ActivationCheckpointing
 from supervisor.records import Alert
-from supervisor.storage.rundir import RunDirectory
-from supervisor.storage.tape import EntryKind
-from supervisor.worker.leaving import WorkerLeaves
-from supervisor.worker.moments import Moments
-from supervisor.worker.observed import observed_numbers
+from supervisor.storage.files.rundir import RunDirectory
+from supervisor.storage.steps.tape import EntryKind
+from supervisor.worker.ground.moments import Moments
+from supervisor.worker.live.observed import observed_numbers
+from supervisor.worker.live.unseen_updates import ANOTHER_TRAINING, tell_unseen_updates
 from supervisor.worker.parts import Parts
+from supervisor.worker.process.leaving import WorkerLeaves
 from supervisor.worker.resumption import Resumption
-from supervisor.worker.unseen_updates import ANOTHER_TRAINING, tell_unseen_updates
 
 
 class Session:

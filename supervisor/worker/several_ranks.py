@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from supervisor.worker.ground.shield import Shield
 from supervisor.worker.parts import Parts
-from supervisor.worker.shield import Shield
 
 FOUND = "several ranks"
 

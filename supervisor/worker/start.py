@@ -8,7 +8,7 @@ import traceback
 from typing import TYPE_CHECKING
 
 from supervisor.errors import SupervisorError
-from supervisor.storage.rundir import RunDirectory
+from supervisor.storage.files.rundir import RunDirectory
 
 if TYPE_CHECKING:
     from supervisor.worker.session import Session
@@ -36,7 +36,7 @@ def start_session(rundir: RunDirectory, attempt: int, rank: int) -> Session | No
 
 def _begin_random(session: Session) -> None:
     """Unseeded scripts, too, begin a resumed run with the random numbers of its first attempt."""
-    from supervisor.worker.first_random import begin_with_first_random, note_first_random
+    from supervisor.worker.recording.first_random import begin_with_first_random, note_first_random
 
     path = session.parts.rundir.tape(session.parts.rank).with_suffix(".random")
     try:
@@ -49,10 +49,10 @@ def _begin_random(session: Session) -> None:
 
 
 def _patch(session: Session) -> None:
-    from supervisor.worker.instrument import instrument
-    from supervisor.worker.patches_files import watch_files, watch_replayed_files
-    from supervisor.worker.patches_ranks import watch_ranks
-    from supervisor.worker.patches_reads import watch_reads
+    from supervisor.worker.interception.instrument import instrument
+    from supervisor.worker.interception.patches_files import watch_files, watch_replayed_files
+    from supervisor.worker.interception.patches_ranks import watch_ranks
+    from supervisor.worker.interception.patches_reads import watch_reads
     from supervisor.worker.several_ranks import SeveralRanks
 
     instrument(session)
@@ -63,7 +63,7 @@ def _patch(session: Session) -> None:
     watch_ranks(SeveralRanks(session.parts))
     session.parts.samples.install()
     if session.parts.notes_fetches:
-        from supervisor.worker.patches_loading import watch_fetches
+        from supervisor.worker.interception.patches_loading import watch_fetches
 
         watch_fetches(session, session.parts.proofs)
 

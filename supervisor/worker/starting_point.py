@@ -8,8 +8,8 @@ from typing import Any
 
 from supervisor.errors import CheckpointDamaged, CheckpointError
 from supervisor.records import WorkerOrder
-from supervisor.storage.checkpoints import Checkpoint, CheckpointRing
-from supervisor.storage.journal import Journal
+from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRing
+from supervisor.storage.journal.journal import Journal
 from supervisor.training_state.codec import read_state
 from supervisor.training_state.state import digest
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import torch
 
 from supervisor.actions.base import Action, carry_out
-from supervisor.worker.step_probe import gradient_norm
-from supervisor.worker.update_controls import UpdateControls
+from supervisor.worker.ground.step_probe import gradient_norm
+from supervisor.worker.treatment.update_controls import UpdateControls
 from tests.actions.small_context import Scene, build_scene
 
 STEPS = 150

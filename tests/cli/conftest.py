@@ -7,9 +7,9 @@ import pytest
 
 from supervisor.cli.main import main
 from supervisor.records import StepRecord
-from supervisor.storage.flight_recorder import FlightRecorder
+from supervisor.storage.files.rundir import RunDirectory
 from supervisor.storage.run_state import RunState, save_run_state
-from supervisor.storage.rundir import RunDirectory
+from supervisor.storage.steps.flight_recorder import FlightRecorder
 
 Cli = Callable[..., tuple[int, str, str]]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from supervisor.storage.flight_recorder import FlightReader
+from supervisor.storage.steps.flight_recorder import FlightReader
 from tests.configs import scripts
 from tests.scenarios.runs import Ended, supervised
 

@@ -15,7 +15,7 @@ from supervisor.parent.launch import LaunchSpec
 from supervisor.parent.outcome import RunResult
 from supervisor.parent.supervisor import Supervisor
 from supervisor.settings import PolicySettings, RunSettings
-from supervisor.storage.journal import read_events
+from supervisor.storage.journal.journal import read_events
 
 HERE = Path(__file__).parent
 FAKE_WORKER = (sys.executable, str(HERE / "fake_worker.py"))

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from supervisor.storage.journal import read_events
+from supervisor.storage.journal.journal import read_events
 from tests.parent.conftest import has_ended
 
 DRIVER = Path(__file__).with_name("supervise_plan.py")

@@ -6,7 +6,7 @@ import pytest
 
 from supervisor.parent.history import first_made
 from supervisor.records import StepRecord
-from supervisor.storage.flight_recorder import FlightRecorder
+from supervisor.storage.steps.flight_recorder import FlightRecorder
 
 
 @pytest.mark.parametrize(

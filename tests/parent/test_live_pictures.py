@@ -6,8 +6,8 @@ from pathlib import Path
 
 from supervisor.parent.live_pictures import LivePictures
 from supervisor.records import StepRecord
-from supervisor.storage.flight_recorder import FlightRecorder
-from supervisor.storage.rundir import RunDirectory
+from supervisor.storage.files.rundir import RunDirectory
+from supervisor.storage.steps.flight_recorder import FlightRecorder
 
 PNG = b"\x89PNG"
 

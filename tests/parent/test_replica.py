@@ -11,7 +11,7 @@ from supervisor.parent.replica import Replica
 from supervisor.pipeline import Pipeline
 from supervisor.records import StepRecord
 from supervisor.settings import PolicySettings, RunSettings
-from supervisor.storage.flight_recorder import FlightRecorder
+from supervisor.storage.steps.flight_recorder import FlightRecorder
 
 
 def record(step: int, loss: float = 1.0) -> StepRecord:

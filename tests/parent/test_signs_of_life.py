@@ -5,7 +5,7 @@ from pathlib import Path
 
 from supervisor.parent.signs_of_life import LifeCounter, StepFeed
 from supervisor.records import StepRecord
-from supervisor.storage.flight_recorder import FlightRecorder
+from supervisor.storage.steps.flight_recorder import FlightRecorder
 
 
 def append(path: Path, attempt: int, *steps: int) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from supervisor.errors import CheckpointError, UsageError
 from supervisor.parent.starting_point import after_failure, as_asked
-from supervisor.storage.checkpoints import Checkpoint
+from supervisor.storage.checkpoints.checkpoints import Checkpoint
 
 
 @dataclass

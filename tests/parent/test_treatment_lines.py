@@ -13,7 +13,7 @@ from supervisor.parent.open_line import OpenLine
 from supervisor.parent.output import OutputPump
 from supervisor.parent.summary import Teller
 from supervisor.parent.treatment_lines import TreatmentLines, sum_up
-from supervisor.storage.treatments import count_treatments
+from supervisor.storage.journal.treatments import count_treatments
 
 
 def action(step: int, name: str = "skip_update", **fields: Any) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.analysis.backtest import backtest_records
-from supervisor.analysis.trace import read_trace
+from supervisor.analysis.backtest.backtest import backtest_records
+from supervisor.analysis.backtest.trace import read_trace
 from supervisor.ladder.default_policy import default_policy
 from supervisor.predictor import CrashPredictor
 from supervisor.records import Cause, CrashRisk, StepRecord

@@ -12,11 +12,11 @@ import numpy as np
 
 from supervisor.records import NAN, StepRecord
 from supervisor.storage.anomalies import AnomalyLog
-from supervisor.storage.flight_recorder import UPDATE_SKIPPED, FlightRecorder
-from supervisor.storage.journal import Journal
-from supervisor.storage.private_files import write_json
+from supervisor.storage.files.private_files import write_json
+from supervisor.storage.files.rundir import RunDirectory
+from supervisor.storage.journal.journal import Journal
 from supervisor.storage.run_state import RunState
-from supervisor.storage.rundir import RunDirectory
+from supervisor.storage.steps.flight_recorder import UPDATE_SKIPPED, FlightRecorder
 
 BEGIN = 1_800_000_000.0
 STEP_S = 0.1

@@ -6,11 +6,11 @@ import math
 from pathlib import Path
 
 from supervisor.records import StepRecord
-from supervisor.report.alert_summary import summarise_alerts
-from supervisor.report.observed_courses import read_courses
-from supervisor.report.observed_values import sum_up
+from supervisor.report.facts.alert_summary import summarise_alerts
+from supervisor.report.facts.observed_courses import read_courses
+from supervisor.report.facts.observed_values import sum_up
 from supervisor.report.write import write_report
-from supervisor.storage.flight_recorder import FlightRecorder
+from supervisor.storage.steps.flight_recorder import FlightRecorder
 from tests.report.synthetic_run import SyntheticRun
 
 

@@ -11,11 +11,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.report.crash_report import CrashReport
-from supervisor.report.facts import gather
-from supervisor.report.render import render_html, render_json, render_markdown
-from supervisor.storage.events import EVENT_KINDS, read_events
-from supervisor.storage.treatments import count_treatments
+from supervisor.report.facts.crash_report import CrashReport
+from supervisor.report.gathering import gather
+from supervisor.report.words.render import render_html, render_json, render_markdown
+from supervisor.storage.journal.events import EVENT_KINDS, read_events
+from supervisor.storage.journal.treatments import count_treatments
 from tests.report.synthetic_run import SyntheticRun
 
 VALUES = st.one_of(

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 from supervisor.records import StepRecord
-from supervisor.report import observed_courses
-from supervisor.report.material import load_material
-from supervisor.report.observed_courses import BUCKETS, read_courses
-from supervisor.report.observed_values import sum_up
-from supervisor.report.step_table import FIELDS, build_step_table
-from supervisor.report.thinning import thin_marks
-from supervisor.storage import flight_reader, more_values
-from supervisor.storage.flight_recorder import FlightReader, FlightRecorder, read_steps
-from supervisor.storage.rundir import RunDirectory
-from supervisor.storage.step_rows import ROW_BYTES
+from supervisor.report.facts import observed_courses
+from supervisor.report.facts.material import load_material
+from supervisor.report.facts.observed_courses import BUCKETS, read_courses
+from supervisor.report.facts.observed_values import sum_up
+from supervisor.report.facts.step_table import FIELDS, build_step_table
+from supervisor.report.pictures.thinning import thin_marks
+from supervisor.storage.files.rundir import RunDirectory
+from supervisor.storage.steps import flight_reader, more_values
+from supervisor.storage.steps.flight_recorder import FlightReader, FlightRecorder, read_steps
+from supervisor.storage.steps.step_rows import ROW_BYTES
 from tests.report.synthetic_run import SyntheticRun
 
 NAMES = 40

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.report.facts import gather
-from supervisor.storage.private_files import write_json
+from supervisor.report.gathering import gather
+from supervisor.storage.files.private_files import write_json
 from tests.report.synthetic_run import SyntheticRun
 
 JARGON = ("MAD", "sigma", "median +", "corpus", "predictor", "K2", "e+0", "noisy")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.report.facts import gather
+from supervisor.report.gathering import gather
 from supervisor.report.write import write_report
 from tests.report import synthetic_run
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from supervisor.report.crash_report import Intervention
-from supervisor.report.stack_text import arrange_stacks
-from supervisor.report.tried import SINGLE, sum_up_treatments
+from supervisor.report.facts.crash_report import Intervention
+from supervisor.report.facts.stack_text import arrange_stacks
+from supervisor.report.words.tried import SINGLE, sum_up_treatments
 
 DUMP = """Thread 0x01 (most recent call first):
   File "queue.py", line 171 in get

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from supervisor.report.facts import gather
-from supervisor.report.material import load_material
-from supervisor.report.plots import draw_pictures
-from supervisor.report.render import render_html, render_markdown
-from supervisor.report.step_marks import bands_of
-from supervisor.storage.applied_rates import AppliedRates
+from supervisor.report.facts.material import load_material
+from supervisor.report.gathering import gather
+from supervisor.report.pictures.plots import draw_pictures
+from supervisor.report.pictures.step_marks import bands_of
+from supervisor.report.words.render import render_html, render_markdown
+from supervisor.storage.steps.applied_rates import AppliedRates
 from tests.report import synthetic_run
 from tests.report.synthetic_run import SyntheticRun
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.errors import CheckpointDamaged
-from supervisor.storage.checkpoints import Checkpoint
+from supervisor.storage.checkpoints.checkpoints import Checkpoint
 from supervisor.training_state.state import digest
 from supervisor.worker.starting_point import StartingPoint
 from tests.scenarios.loop_styles import script

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from supervisor.storage.flight_reader import FlightReader
+from supervisor.storage.steps.flight_reader import FlightReader
 from tests.scenarios.runs import supervised
 
 SCRIPT = """

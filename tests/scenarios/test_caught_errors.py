@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from supervisor.storage.flight_reader import read_steps
+from supervisor.storage.steps.flight_reader import read_steps
 from tests.scenarios.loop_styles import PRELUDE
 from tests.scenarios.runs import supervised
 

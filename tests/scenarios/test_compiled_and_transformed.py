@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.storage.flight_recorder import FlightReader
+from supervisor.storage.steps.flight_recorder import FlightReader
 from tests.scenarios.runs import Ended, differences, plain, supervised
 
 COMPILED_STEP = """

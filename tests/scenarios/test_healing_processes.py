@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from supervisor.settings import CheckpointSettings
-from supervisor.storage.case import Case
-from supervisor.storage.cases import CaseLibrary
-from supervisor.storage.checkpoints import CheckpointRing
+from supervisor.storage.cases.case import Case
+from supervisor.storage.cases.cases import CaseLibrary
+from supervisor.storage.checkpoints.checkpoints import CheckpointRing
 from tests.scenarios.loop_styles import PRELUDE
 from tests.scenarios.runs import supervised
 

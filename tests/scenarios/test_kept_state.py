@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from supervisor.settings import CheckpointSettings
-from supervisor.storage.checkpoints import CheckpointRing
-from supervisor.storage.flight_reader import read_steps
-from supervisor.storage.rundir import RunDirectory
+from supervisor.storage.checkpoints.checkpoints import CheckpointRing
+from supervisor.storage.files.rundir import RunDirectory
+from supervisor.storage.steps.flight_reader import read_steps
 from tests.scenarios.loop_styles import PRELUDE
 from tests.scenarios.runs import again, supervised
 

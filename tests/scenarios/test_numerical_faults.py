@@ -10,7 +10,7 @@ import pytest
 
 from supervisor.config import load_resolved_config, load_resolved_policy
 from supervisor.parent.replica import Replica
-from supervisor.storage.flight_recorder import FlightReader
+from supervisor.storage.steps.flight_recorder import FlightReader
 from tests.scenarios.runs import Ended, again, plain, supervised
 
 CHAR_LM = Path(__file__).parents[2] / "examples" / "char_lm.py"

@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from supervisor.storage.flight_recorder import FlightReader, read_steps
+from supervisor.storage.steps.flight_recorder import FlightReader, read_steps
 from tests.scenarios.loop_styles import PRELUDE, script
 from tests.scenarios.runs import again, differences, plain, supervised, supervisor_command
 

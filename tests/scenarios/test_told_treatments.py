@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from supervisor.report.facts import gather
-from supervisor.storage.applied_rates import read_rates
-from supervisor.storage.flight_reader import FlightReader
-from supervisor.storage.treatments import count_treatments
+from supervisor.report.gathering import gather
+from supervisor.storage.journal.treatments import count_treatments
+from supervisor.storage.steps.applied_rates import read_rates
+from supervisor.storage.steps.flight_reader import FlightReader
 from tests.scenarios.runs import supervised
 
 WRONG_SCHEDULE = """

@@ -6,7 +6,7 @@ import errno
 from pathlib import Path
 from typing import Any
 
-from supervisor.storage.file_system import FileSystem
+from supervisor.storage.files.file_system import FileSystem
 
 
 class Killed(BaseException):

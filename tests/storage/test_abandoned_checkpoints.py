@@ -9,7 +9,7 @@ import pytest
 
 from supervisor.errors import CheckpointError
 from supervisor.settings import CheckpointSettings
-from supervisor.storage.checkpoints import CheckpointRing, FileSystem
+from supervisor.storage.checkpoints.checkpoints import CheckpointRing, FileSystem
 from tests.storage.failing_file_system import FastDisk, SmallDisk, writer
 
 RULES = CheckpointSettings(keep_last=2, min_free_gib=0.0, stable_after_steps=50)

@@ -10,7 +10,7 @@ import pytest
 from supervisor.settings import CaptureSettings
 from supervisor.storage.anomalies import AnomalyLog, read_anomalies
 from supervisor.storage.captures import CaptureStore
-from supervisor.storage.rundir import RunDirectory
+from supervisor.storage.files.rundir import RunDirectory
 
 MIB = 1024**2
 

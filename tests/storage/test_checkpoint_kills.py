@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from supervisor.settings import CheckpointSettings
-from supervisor.storage.checkpoints import CheckpointRing
+from supervisor.storage.checkpoints.checkpoints import CheckpointRing
 
 SAVE_LOOP = """
 import sys
 from pathlib import Path
 from supervisor.settings import CheckpointSettings
-from supervisor.storage.checkpoints import CheckpointRing
+from supervisor.storage.checkpoints.checkpoints import CheckpointRing
 
 ring = CheckpointRing(Path(sys.argv[1]), CheckpointSettings(keep_last=2, min_free_gib=0.0))
 newest = ring.newest_verified()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.storage import tape as tape_module
-from supervisor.storage.tape import EntryKind, TapeReader, TapeWriter, entry_head
+from supervisor.storage.steps import tape as tape_module
+from supervisor.storage.steps.tape import EntryKind, TapeReader, TapeWriter, entry_head
 
 Fill = Callable[[bool], None]
 

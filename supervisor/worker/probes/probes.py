@@ -14,13 +14,13 @@ from torch.optim import Optimizer
 
 from supervisor.records import Alert
 from supervisor.settings import ProbeSettings
-from supervisor.storage.journal import Journal
+from supervisor.storage.journal.journal import Journal
 from supervisor.training_state.registry import Registry
-from supervisor.worker.patches_looks import look_at_modules
+from supervisor.worker.ground.switch import Switch
+from supervisor.worker.interception.patches_looks import look_at_modules
 from supervisor.worker.probes.forward_look import ForwardLook
 from supervisor.worker.probes.pace import Pace
 from supervisor.worker.probes.update_look import UpdateLook
-from supervisor.worker.switch import Switch
 
 FIGURES = (
     "adam_rms",

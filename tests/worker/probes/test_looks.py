@@ -14,10 +14,10 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import dataloader
 
-from supervisor.worker.patches_looks import look_at_modules
+from supervisor.worker.ground.switch import Switch
+from supervisor.worker.interception.patches_looks import look_at_modules
 from supervisor.worker.probes.forward_look import ForwardLook
 from supervisor.worker.probes.update_look import UpdateLook
-from supervisor.worker.switch import Switch
 
 
 class Looker:

@@ -11,10 +11,10 @@ from torch import nn
 
 from supervisor.records import Alert, Cause, Severity
 from supervisor.settings import ProbeSettings
-from supervisor.storage.journal import Journal
+from supervisor.storage.journal.journal import Journal
 from supervisor.training_state.registry import Registry
+from supervisor.worker.ground.switch import Switch
 from supervisor.worker.probes.probes import Probes
-from supervisor.worker.switch import Switch
 from tests.scenarios.runs import differences, plain, supervised
 
 SCRIPT = """

@@ -1,0 +1,220 @@
+"""Runs captured batches again and shows what made them anomalous (REQUIREMENTS A6).
+
+Only the user's script knows the model and the loss, so the script is brought to the checkpoint
+before the anomaly and performs the step once more, under close inspection.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from supervisor.analysis.analyze.anomalies import Analysis, Anomaly
+from supervisor.analysis.analyze.statistics import Numbers, cause_of, statistics_at
+from supervisor.analysis.explain.onset import healthy
+from supervisor.analysis.explain.replay import (
+    Change,
+    Replay,
+    ReplayStudio,
+    remaining_s,
+    replay_studio,
+)
+from supervisor.errors import SupervisorError, UsageError
+from supervisor.storage.captures import Capture, CaptureStore
+from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRing
+from supervisor.storage.files.private_files import write_json
+from supervisor.storage.files.rundir import RunDirectory
+from supervisor.storage.journal.journal import read_events
+from supervisor.storage.steps.flight_reader import read_steps
+
+BUDGET_S = 600.0
+MIN_REPLAY_S = 5.0
+MOST_ANOMALIES = 10
+MOST_SEEDED = 2
+OTHER_SEEDS = (1001, 1002, 1003)
+
+
+def analyze(
+    rundir: RunDirectory,
+    *,
+    step: int | None = None,
+    visualize: bool = False,
+    budget_s: float = BUDGET_S,
+    say: Callable[[str], None] = lambda _: None,
+) -> Analysis:
+    """Performs the captured steps of a run that has ended again; writes what it finds.
+
+    ``anomalies/analysis`` of the run directory gets ``step_<n>.json`` and ``summary.json``, with
+    `visualize` also ``overview.png`` and ``step_<n>_gradients.png``.
+
+    Args:
+        rundir: of the run.
+        step: only this one, which need not have been captured; None is the worst captured ones.
+        visualize: draw.
+        budget_s: replays that cannot begin within this time are left out.
+        say: is told how far it is.
+
+    Raises:
+        UsageError: there is no such step.
+        SupervisorError: nothing was captured, a process is at work in the run, or nothing could
+            be performed again.
+    """
+    deadline = time.monotonic() + budget_s
+    rows = read_steps(rundir, all_attempts=True)
+    with replay_studio(rundir) as studio:
+        captures = CaptureStore(rundir, studio.settings.capture).captures()
+        steps = _chosen(rundir, captures, step, rows)
+        analysis = _Performance(rundir, studio, rows, captures, deadline, say).of(steps)
+    if not analysis.anomalies:
+        why = next(iter(analysis.left_out.values()), "the time was up")
+        raise SupervisorError(f"{rundir.root}: no step could be performed again: {why}")
+    _write(rundir, analysis, rows, visualize=visualize)
+    return analysis
+
+
+class _Performance:
+    """The second performance of some steps of a run."""
+
+    def __init__(
+        self,
+        rundir: RunDirectory,
+        studio: ReplayStudio,
+        rows: np.ndarray,
+        captures: Sequence[Capture],
+        deadline: float,
+        say: Callable[[str], None],
+    ) -> None:
+        self._rundir = rundir
+        self._studio = studio
+        self._rows = rows
+        self._folders = {capture.step: str(capture.path) for capture in captures}
+        self._deadline = deadline
+        self._say = say
+        self._ring = CheckpointRing(rundir.checkpoints, studio.settings.checkpoint)
+        events = read_events(rundir.journal)
+        self._skipped = {int(e["step"]) for e in events if e["kind"] == "update_skipped"}
+
+    def of(self, steps: Sequence[int]) -> Analysis:
+        found: list[Anomaly] = []
+        left_out: dict[int, str] = {}
+        for number, step in enumerate(steps):
+            start = self._ring.newest_verified(before_step=step + 1)
+            why = self._obstacle(step, start)
+            replay = self._perform(step, start, None) if not why else None
+            if replay is None or step not in replay.inspections:
+                left_out[step] = why or "the replay did not get to it"
+                self._say(f"step {step}: left out: {left_out[step]}")
+                continue
+            self._say(f"step {step}: performed again from step {start.step if start else 0}")
+            seeds = OTHER_SEEDS if number < MOST_SEEDED or len(steps) == 1 else ()
+            found.append(self._anomaly(step, replay, self._under_other_seeds(step, start, seeds)))
+        return Analysis(anomalies=tuple(sorted(found, key=lambda a: a.step)), left_out=left_out)
+
+    def _perform(self, step: int, start: Checkpoint | None, seed: int | None) -> Replay:
+        experiment: dict[str, Any] = {"inspect": [step]}
+        if step in self._folders:
+            experiment["captures"] = {str(step): self._folders[step]}
+        if seed is not None:
+            experiment |= {"seed": seed, "seed_at": step, "inspect": []}
+        change = Change(
+            name="inspection" if seed is None else f"seed {seed}",
+            skip_steps=tuple(sorted(s for s in self._skipped if s < step)),
+            experiment=experiment,
+        )
+        timeout_s = remaining_s(self._deadline)
+        return self._studio.replay(change, start, step + 1, timeout_s=timeout_s)
+
+    def _under_other_seeds(
+        self, step: int, start: Checkpoint | None, seeds: Sequence[int]
+    ) -> dict[int, Numbers]:
+        found: dict[int, Numbers] = {}
+        for seed in seeds:
+            if remaining_s(self._deadline) < MIN_REPLAY_S:
+                break
+            found[seed] = _numbers_at(self._perform(step, start, seed).rows, step)
+            self._say(f"step {step}: loss {found[seed].loss:.6g} with seed {seed}")
+        return found
+
+    def _obstacle(self, step: int, start: Checkpoint | None) -> str:
+        if remaining_s(self._deadline) < MIN_REPLAY_S:
+            return "the time is up"
+        if start is None:
+            times = healthy(self._rows, "step_time_s", step)
+            way_s = float(np.median(times)) * step if len(times) else 0.0
+            if way_s > remaining_s(self._deadline):
+                return (
+                    f"no checkpoint from before it is left, and from the start it is {way_s:.0f} s"
+                )
+        return ""
+
+    def _anomaly(self, step: int, replay: Replay, others: dict[int, Numbers]) -> Anomaly:
+        seen = replay.inspections[step]
+        original = _numbers_at(self._rows, step)
+        recomputed = _numbers_at(replay.rows, step)
+        statistics = statistics_at(self._rows, step)
+        norms = {name: float(norm) for name, norm in seen["gradients"].items()}
+        return Anomaly(
+            step=step,
+            original_loss=original.loss,
+            recomputed_loss=recomputed.loss,
+            gradients=dict(sorted(norms.items(), key=_largest_first)),
+            activations=seen["activations"],
+            other_seeds={seed: numbers.loss for seed, numbers in others.items()},
+            same_batch=seen["same_batch"],
+            exact=replay.is_exact,
+            sample=seen["sample"],
+            nonfinite=seen["nonfinite"],
+            statistics=statistics,
+            cause=cause_of(statistics, original, recomputed, list(others.values())),
+            grad_norm=recomputed.grad_norm,
+        )
+
+
+def _chosen(
+    rundir: RunDirectory, captures: Sequence[Capture], step: int | None, rows: np.ndarray
+) -> list[int]:
+    """Returns the steps to perform, the worst first."""
+    worst = sorted(captures, key=lambda capture: -capture.badness)
+    captured = list(dict.fromkeys(capture.step for capture in worst))
+    if step is None:
+        if not captured:
+            raise SupervisorError(
+                f"{rundir.captures}: no captured batch: nothing was anomalous, or capture.enabled "
+                "was false; choose a step with --step"
+            )
+        return captured[:MOST_ANOMALIES]
+    if step not in rows["step"]:
+        known = ", ".join(map(str, sorted(captured))) or "none"
+        raise UsageError(
+            f"--step {step}: this run made no such step: captured are the steps {known}"
+        )
+    return [step]
+
+
+def _write(rundir: RunDirectory, analysis: Analysis, rows: np.ndarray, *, visualize: bool) -> None:
+    folder = rundir.make(rundir.captures.parent / "analysis")
+    for anomaly in analysis.anomalies:
+        write_json(folder / f"step_{anomaly.step}.json", asdict(anomaly))
+    write_json(folder / "summary.json", analysis.to_dict() | {"left_out": analysis.left_out})
+    if visualize:
+        from supervisor.analysis.analyze.plots import plot_gradients, plot_overview
+
+        plot_overview(rows, analysis.anomalies, folder / "overview.png")
+        for anomaly in analysis.anomalies:
+            plot_gradients(anomaly, folder / f"step_{anomaly.step}_gradients.png")
+
+
+def _largest_first(item: tuple[str, float]) -> float:
+    return -item[1] if math.isfinite(item[1]) else -math.inf
+
+
+def _numbers_at(rows: np.ndarray, step: int) -> Numbers:
+    at = rows[rows["step"] == step]
+    if not len(at):
+        return Numbers(loss=math.nan, grad_norm=math.nan)
+    return Numbers(loss=float(at["loss"][0]), grad_norm=float(at["grad_norm"][0]))

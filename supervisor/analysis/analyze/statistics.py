@@ -1,0 +1,161 @@
+"""What the numbers before an anomalous step say of its kind. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from supervisor.analysis.explain.onset import healthy, nonfinite
+
+WINDOW = 50
+HIGH = 2.0
+"""A value that many times the median of the window lies at another level."""
+SKEWED = 0.2
+"""Mean and median so far apart, relative to the median: a few steps carry the mean."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statistics:
+    """Of the loss and gradient norm over the `WINDOW` steps before a step; NaN if unknown.
+
+    Attributes:
+        loss_jump, grad_jump: the step's value over that of the step before it.
+        verdict: one sentence.
+    """
+
+    loss_median: float
+    loss_mean: float
+    loss_jump: float
+    grad_median: float
+    grad_mean: float
+    grad_jump: float
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numbers:
+    """Of one performance of a step; NaN and infinite are values, too."""
+
+    loss: float
+    grad_norm: float
+
+
+def statistics_at(rows: np.ndarray, step: int) -> Statistics:
+    """Judges a step by the recorded rows; `rows` may hold steps of several attempts."""
+    losses = healthy(rows, "loss", step, WINDOW)
+    norms = healthy(rows, "grad_norm", step, WINDOW)
+    at = rows[rows["step"] == step]
+    loss = float(at["loss"][0]) if len(at) else math.nan
+    norm = float(at["grad_norm"][0]) if len(at) else math.nan
+    bad = bool(nonfinite(at[:1]).any())
+    return Statistics(
+        loss_median=_median(losses),
+        loss_mean=_mean(losses),
+        loss_jump=_ratio(loss, losses),
+        grad_median=_median(norms),
+        grad_mean=_mean(norms),
+        grad_jump=_ratio(norm, norms),
+        verdict="; ".join(_verdict(loss, losses, norm, norms, bad=bad)),
+    )
+
+
+def cause_of(
+    statistics: Statistics, original: Numbers, recomputed: Numbers, other_seeds: Sequence[Numbers]
+) -> str:
+    """Returns one sentence on what is to blame: the numbers, then what the repetitions add.
+
+    The repetitions are judged by what was out of order: the loss, or else the gradient norm. Where
+    neither was, they say nothing.
+
+    Args:
+        statistics: of the step.
+        original, recomputed: its numbers then and now.
+        other_seeds: those of the same batch under other seeds; may be empty.
+    """
+    text = statistics.verdict
+    if not _is_same(original.loss, recomputed.loss):
+        return f"{text}; the loss is another when computed again: not the batch alone"
+    which = _out_of_order(statistics, original)
+    if which == "grad_norm" and not _is_same(original.grad_norm, recomputed.grad_norm):
+        return f"{text}; the gradient is another when computed again: not the batch alone"
+    if not other_seeds or not which:
+        return text
+    value = getattr(recomputed, which)
+    others = [getattr(numbers, which) for numbers in other_seeds]
+    if not math.isfinite(value):
+        sick = [not math.isfinite(other) for other in others]
+    else:
+        usual = statistics.loss_median if which == "loss" else statistics.grad_median
+        sick = [not other < 0.5 * (value + usual) for other in others]
+    if all(sick):
+        return f"{text}; the same under other seeds: the batch or the weights, not chance"
+    if not any(sick):
+        return f"{text}; not under other seeds: the random numbers of this step"
+    return f"{text}; under {sum(sick)} of {len(sick)} other seeds, too"
+
+
+def _is_same(then: float, now: float) -> bool:
+    """Whether two values are one within rounding; so are two that are not finite."""
+    if not (math.isfinite(then) and math.isfinite(now)):
+        return math.isfinite(then) == math.isfinite(now)
+    return math.isclose(then, now, rel_tol=1e-3)
+
+
+def _out_of_order(statistics: Statistics, original: Numbers) -> str:
+    """The field of `Numbers` that made the step an anomaly; empty if none stands out."""
+    if not math.isfinite(original.loss):
+        return "loss"
+    if not math.isfinite(original.grad_norm):
+        return "grad_norm"
+    for name, level, jump in (
+        ("loss", original.loss / (statistics.loss_median or math.nan), statistics.loss_jump),
+        ("grad_norm", original.grad_norm / (statistics.grad_median or math.nan),
+         statistics.grad_jump),
+    ):  # fmt: skip
+        if level >= HIGH or jump >= HIGH:
+            return name
+    return ""
+
+
+def _verdict(
+    loss: float, losses: np.ndarray, norm: float, norms: np.ndarray, *, bad: bool
+) -> list[str]:
+    if bad:
+        which = "loss" if not math.isfinite(loss) else "gradient"
+        return [f"the {which} is not finite"]
+    found = _describe("loss", loss, losses) or _describe("gradient norm", norm, norms)
+    said = [found or "level and change are those of the steps before"]
+    median, mean = _median(losses), _mean(losses)
+    if median > 0 and abs(mean - median) > SKEWED * median:
+        side = "above" if mean > median else "below"
+        share = abs(mean - median) / median
+        said.append(f"the mean lies {share:.0%} {side} the median: a few steps carry it")
+    return said
+
+
+def _describe(name: str, value: float, before: np.ndarray) -> str:
+    median = _median(before)
+    if not (len(before) and math.isfinite(value) and median > 0):
+        return ""
+    level, jump = value / median, _ratio(value, before)
+    if level < HIGH and jump < HIGH:
+        return ""
+    at = f"{value:.4g}, {level:.3g} times the median of {len(before)} steps"
+    if jump >= HIGH:
+        return f"the {name} jumped to {at}"
+    return f"the {name} rose over several steps to {at}"
+
+
+def _median(values: np.ndarray) -> float:
+    return float(np.median(values)) if len(values) else math.nan
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(np.mean(values)) if len(values) else math.nan
+
+
+def _ratio(value: float, before: np.ndarray) -> float:
+    return value / float(before[-1]) if len(before) and before[-1] > 0 else math.nan

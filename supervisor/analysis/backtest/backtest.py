@@ -1,0 +1,157 @@
+"""Any policy over any recorded run: what would have been seen and decided, without a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from supervisor.analysis.backtest.trace import read_trace
+from supervisor.errors import UsageError
+from supervisor.pipeline import Judgement, Pipeline
+from supervisor.records import Decision, StepRecord
+from supervisor.settings import PolicySettings, RunSettings
+
+REARM_STEPS = 50
+"""Steps that the risk must stay below half the threshold until another alarm can be raised."""
+
+
+class AlarmEdge:
+    """Turns risk into alarms: rising edges, which re-arm after calm (CONTRACT, backtest)."""
+
+    def __init__(self, threshold: float) -> None:
+        self.threshold = threshold
+        self._armed = True
+        self._calm = 0
+
+    def update(self, risk: float, *, nonfinite: bool = False) -> bool:
+        """Whether an alarm is raised at this step."""
+        if risk >= self.threshold or nonfinite:
+            self._calm = 0
+            raised, self._armed = self._armed, False
+            return raised
+        self._calm = self._calm + 1 if risk < 0.5 * self.threshold else 0
+        if self._calm >= REARM_STEPS:
+            self._armed = True
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alarm:
+    step: int
+    risk: float
+    calibrated: float
+    reason: str
+    contributions: Mapping[str, float]
+
+
+@dataclass(slots=True)
+class BacktestResult:
+    """What a pipeline said of a recorded run.
+
+    Attributes:
+        steps: rows read.
+        risk: probability of every row.
+        alarms: see `AlarmEdge`.
+        warnings: steps at which the risk rose through the warning line.
+        decisions: what the ladder would have done; nothing was, so the run went on unhealed.
+        errors: detectors that raised.
+        records: the rows, for plots.
+    """
+
+    steps: int = 0
+    risk: list[float] = field(default_factory=list)
+    alarms: list[Alarm] = field(default_factory=list)
+    warnings: list[int] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    records: list[StepRecord] = field(default_factory=list)
+
+    @property
+    def first_alarm(self) -> int | None:
+        return self.alarms[0].step if self.alarms else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The document of `supervisor backtest --json` (CONTRACT)."""
+        return {
+            "steps": self.steps,
+            "first_alarm": self.first_alarm,
+            "alarms": [
+                {
+                    "step": alarm.step,
+                    "risk": alarm.risk,
+                    "calibrated": alarm.calibrated,
+                    "reason": alarm.reason,
+                    "contributions": dict(alarm.contributions),
+                }
+                for alarm in self.alarms
+            ],
+            "risk": self.risk,
+            "decisions": [
+                {
+                    "step": decision.step,
+                    "actions": list(decision.actions),
+                    "rung": decision.rung,
+                    "undo": list(decision.undo),
+                }
+                for decision in self.decisions
+            ],
+        }
+
+
+def summary(result: BacktestResult) -> str:
+    """Steps, alarms and decisions in words."""
+    counts = {"step": result.steps, "alarm": len(result.alarms), "decision": len(result.decisions)}
+    return ", ".join(f"{n:,} {noun}{'' if n == 1 else 's'}" for noun, n in counts.items())
+
+
+def backtest(path: Path | str, settings: RunSettings, policy: PolicySettings) -> BacktestResult:
+    """Replays the steps recorded at `path` (CSV or run directory) through a fresh pipeline.
+
+    Raises:
+        UsageError: the trace cannot be read, or has no step.
+        ConfigError: the config's detectors are wrong.
+    """
+    result = backtest_records(read_trace(path), settings, policy)
+    if not result.steps:
+        raise UsageError(f"{path}: no step in it: give a trace or a run that has some")
+    return result
+
+
+def backtest_records(
+    records: Iterable[StepRecord], settings: RunSettings, policy: PolicySettings
+) -> BacktestResult:
+    """The same for records at hand."""
+    pipeline = Pipeline(settings, policy)
+    result = BacktestResult()
+    alarms = AlarmEdge(policy.alarm_threshold)
+    warnings = AlarmEdge(policy.warn_threshold)
+    for record in records:
+        _take_in(result, pipeline.update(record), alarms, warnings)
+    return result
+
+
+def _take_in(
+    result: BacktestResult, judgement: Judgement, alarms: AlarmEdge, warnings: AlarmEdge
+) -> None:
+    record, risk = judgement.record, judgement.risk
+    result.steps += 1
+    result.records.append(record)
+    result.risk.append(risk.probability)
+    result.errors.extend(judgement.errors)
+    if judgement.decision is not None:
+        result.decisions.append(judgement.decision)
+    if warnings.update(risk.probability):
+        result.warnings.append(record.step)
+    # A non-finite value that a loss scaler deals with is no alarm; the predictor tells them apart.
+    if alarms.update(risk.probability, nonfinite=record.has_nonfinite_loss):
+        result.alarms.append(
+            Alarm(
+                step=record.step,
+                risk=risk.probability,
+                calibrated=risk.calibrated,
+                reason=risk.reason,
+                contributions=dict(risk.contributions),
+            )
+        )

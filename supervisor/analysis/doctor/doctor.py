@@ -1,0 +1,67 @@
+"""The checklist before a long training, gone through for the user."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from supervisor.analysis.doctor.check import Check
+from supervisor.analysis.doctor.machine import check_machine
+from supervisor.analysis.trial_run import TrialRun, TrialScript, trial_folder
+from supervisor.errors import SupervisorError
+
+STEPS = 20
+
+
+def doctor(
+    script: TrialScript | None = None,
+    *,
+    steps: int = STEPS,
+    keep: Path | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> list[Check]:
+    """Returns the checks, the machine's first; with a script also what a short run of it shows.
+
+    Args:
+        script: what to run, three times, in the current folder; None checks the machine alone.
+        steps: of each run.
+        keep: leave the run directories there; the disk whose speed is measured, too.
+        say: is told what happens, a line at a time.
+
+    Raises:
+        SupervisorError: `keep` cannot be used.
+    """
+    with trial_folder(keep) as folder:
+        checks = check_machine(Path.cwd(), folder)
+        if script is not None:
+            checks += _check_script(script, steps, folder, say)
+    return checks
+
+
+def _check_script(
+    script: TrialScript, steps: int, folder: Path, say: Callable[[str], None]
+) -> list[Check]:
+    from supervisor.analysis.doctor import script as checks
+    from supervisor.analysis.verify.trail import read_trail
+    from supervisor.analysis.verify.verify import CHECKPOINTED, UNDISTURBED, verify
+    from supervisor.storage.files.rundir import RunDirectory
+    from supervisor.storage.steps.flight_reader import read_steps
+
+    runs = folder / "runs"
+    try:
+        found = verify(script, steps=steps, keep=runs, say=say)
+        undisturbed = RunDirectory(runs / UNDISTURBED)
+        marks, rows = read_trail(undisturbed), read_steps(undisturbed)
+    except SupervisorError as error:
+        return [Check(name="training", ok=False, detail=str(error))]
+    facts = marks[-1].facts
+    again = TrialRun(rundir=RunDirectory(runs / CHECKPOINTED), returncode=0, seconds=0.0, output="")
+    return [
+        checks.check_losses(rows),
+        checks.check_clipping(rows, facts.get("clips_at")),
+        checks.check_precision(facts),
+        checks.check_loader(marks, rows),
+        checks.check_signals(facts),
+        checks.check_checkpoints(again.events("checkpoint_saved"), Path.cwd()),
+        checks.check_exactness(found),
+    ]

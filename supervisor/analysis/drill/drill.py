@@ -1,0 +1,130 @@
+"""Injects faults into the user's own training and says what survives, at what cost.
+
+Each fault gets a short run of its own; before them all one run goes undisturbed, as the reference.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from supervisor.analysis.drill.menu import DrillFault, choose
+from supervisor.analysis.drill.outcome import FaultOutcome, Reference, judge, read_reference
+from supervisor.analysis.trial_run import TrialScript, trial_folder, try_script
+from supervisor.errors import SupervisorError, UsageError
+
+STEPS = 100
+MIN_STEPS = 40
+"""Fewer steps leave the detectors no time to learn what is usual, or the run none to recover."""
+_STRIKE_AT = 0.6
+_CHECKPOINTS = 10
+_MIN_HANG_S = 5.0
+_INTERRUPTED = 75  # CONTRACT: with a checkpoint, to be resumed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrillResult:
+    """The outcome of `drill`; `steps` of every run, `strike_step` of every fault."""
+
+    faults: tuple[FaultOutcome, ...]
+    steps: int
+    strike_step: int
+
+    @property
+    def all_survived(self) -> bool:
+        return all(fault.survived for fault in self.faults)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "faults": [fault.to_dict() for fault in self.faults],
+            "all_survived": self.all_survived,
+            "steps": self.steps,
+            "strike_step": self.strike_step,
+        }
+
+
+def drill(
+    script: TrialScript,
+    *,
+    faults: Sequence[str] = (),
+    steps: int = STEPS,
+    keep: Path | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> DrillResult:
+    """Runs `script` once undisturbed and once for each fault, in the current folder.
+
+    Args:
+        script: what to run; files that it writes itself are written by every run.
+        faults: names of the menu (`drill_menu.MENU`); none for all.
+        steps: stop after so many steps, if the script makes more.
+        keep: leave the run directories there, instead of in a temporary folder.
+        say: is told what happens, a line at a time.
+
+    Raises:
+        UsageError: an unknown fault, or too few steps.
+        SupervisorError: the script does not train by itself.
+    """
+    chosen = choose(faults)
+    if steps < MIN_STEPS:
+        raise UsageError(f"drill: --steps {steps}: at least {MIN_STEPS}")
+    with trial_folder(keep) as folder:
+        say("the undisturbed run, as the reference")
+        run = try_script(script, folder / "reference", _settings(steps))
+        run.must_have_trained(script)
+        reference = read_reference(run)
+        made = len(reference.losses)
+        if made < MIN_STEPS:
+            raise SupervisorError(
+                f"{script}: makes {made} steps: at least {MIN_STEPS} are needed: give it more data "
+                "or epochs"
+            )
+        say(_describe(reference))
+        strike = int(_STRIKE_AT * made)
+        outcomes = []
+        for number, fault in enumerate(chosen, 1):
+            say(f"{number} of {len(chosen)}: {fault.name}: {fault.about}")
+            outcomes.append(_strike(script, fault, folder, reference, steps, strike))
+            say(_result(outcomes[-1]))
+    return DrillResult(faults=tuple(outcomes), steps=made, strike_step=strike)
+
+
+def _settings(steps: int) -> dict[str, str]:
+    return {
+        "stop_after_steps": str(steps),
+        "checkpoint.every_steps": str(max(2, steps // _CHECKPOINTS)),
+        "checkpoint.stable_after_steps": str(max(2, steps // 5)),
+        # A short run of short steps could afford next to no copies to go back to.
+        "checkpoint.max_overhead": "0.2",
+    }
+
+
+def _strike(
+    script: TrialScript,
+    fault: DrillFault,
+    folder: Path,
+    reference: Reference,
+    steps: int,
+    strike: int,
+) -> FaultOutcome:
+    hang_timeout_s = max(_MIN_HANG_S, 10.0 * reference.slowest_step_s)
+    settings = _settings(steps) | fault.settings_at(strike, hang_timeout_s)
+    run = try_script(script, folder / fault.name, settings)
+    seconds = run.seconds
+    if fault.resume and run.returncode == _INTERRUPTED:
+        run = try_script(script, folder / fault.name, {"faults": "[]"}, resume=True)
+        seconds += run.seconds
+    return judge(fault.name, run, reference, seconds)
+
+
+def _describe(reference: Reference) -> str:
+    loss = reference.final_loss
+    seen = "no loss was seen" if math.isnan(loss) else f"final loss {loss:.6g}"
+    return f"  {len(reference.losses)} steps in {reference.seconds:.1f} s, {seen}"
+
+
+def _result(outcome: FaultOutcome) -> str:
+    word = "survived" if outcome.survived else "NOT SURVIVED"
+    return f"  {word}: {outcome.detail}; {outcome.seconds_lost:.1f} s lost"

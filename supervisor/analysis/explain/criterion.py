@@ -1,0 +1,98 @@
+"""What counts as a crash in a replay, so that all replays of one trouble are measured alike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+
+from supervisor.analysis.explain.onset import healthy, nonfinite
+from supervisor.analysis.explain.replay import Replay
+
+EXPLODED = 3.0
+"""A value that many times the highest healthy one shows an explosion."""
+ABSURD = 10.0
+"""A loss that many times the highest healthy one counts whatever the identical replay did."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Criterion:
+    """Lines above which a loss or a gradient norm counts as a crash.
+
+    Attributes:
+        loss, grad_norm: infinite if the trouble does not show there.
+        alarms: the trouble shows in neither and is not non-finite: alarms of the predictor count.
+    """
+
+    loss: float = math.inf
+    grad_norm: float = math.inf
+    alarms: bool = False
+
+    def crash_step(self, replay: Replay, skipped: Collection[int] = ()) -> int | None:
+        """Returns the first step that crashed, None without one; skipped steps do not count."""
+        rows = replay.rows
+        bad = nonfinite(rows) | (rows["loss"] > self.loss) | (rows["grad_norm"] > self.grad_norm)
+        bad &= ~np.isin(rows["step"], list(skipped))
+        steps = [int(step) for step in rows["step"][bad]]
+        if self.alarms:
+            steps += alarm_steps(replay)
+        ended = _failed_at(replay)
+        if ended is not None:
+            steps.append(ended)
+        return min(steps, default=None)
+
+
+def criterion_of(unchanged: Replay, recorded: np.ndarray, onset_step: int) -> Criterion:
+    """Returns how the trouble shows in the identical replay.
+
+    Args:
+        unchanged: the identical replay.
+        recorded: rows of the run itself, for what is healthy.
+        onset_step: where its trouble began.
+    """
+    rows = unchanged.rows[unchanged.rows["step"] >= onset_step]
+    loss, loss_shows = _line(healthy(recorded, "loss", onset_step), rows["loss"])
+    grad, grad_shows = _line(healthy(recorded, "grad_norm", onset_step), rows["grad_norm"])
+    highest = float(np.max(healthy(recorded, "loss", onset_step), initial=0.0))
+    if highest > 0:
+        loss = min(loss, ABSURD * highest)
+    if loss_shows:
+        grad = math.inf  # single gradients vary more than losses
+    alarms = not (loss_shows or grad_shows or bool(nonfinite(rows).any()))
+    return Criterion(loss=loss, grad_norm=grad, alarms=alarms and _failed_at(unchanged) is None)
+
+
+def alarm_steps(replay: Replay) -> list[int]:
+    """Returns the steps at which the predictor's alarm began."""
+    return [
+        int(event["step"])
+        for event in replay.events
+        if event["kind"] == "risk" and event.get("alarm") and event.get("step") is not None
+    ]
+
+
+def _line(usual: np.ndarray, replayed: np.ndarray) -> tuple[float, bool]:
+    """Half way on a logarithmic scale from what is usual to the peak; whether there is one."""
+    finite = replayed[np.isfinite(replayed)]
+    if len(usual) < 3 or not len(finite):
+        return math.inf, False
+    highest, peak = float(usual.max()), float(finite.max())
+    if highest > 0:
+        shows = peak > EXPLODED * highest
+        return (math.sqrt(highest) * math.sqrt(peak), True) if shows else (math.inf, False)
+    spread = highest - float(usual.min()) or abs(highest) or 1.0
+    shows = peak > highest + EXPLODED * spread
+    return (highest + 0.5 * (peak - highest), True) if shows else (math.inf, False)
+
+
+def _failed_at(replay: Replay) -> int | None:
+    """The step under way when the process failed; None if it ended as it was asked to."""
+    note = replay.note
+    if replay.timed_out or (note is not None and note.kind == "completed"):
+        return None
+    if note is None and replay.returncode == 0:
+        return None
+    rows = replay.rows
+    return int(rows["step"][-1]) + 1 if len(rows) else 0

@@ -1,0 +1,59 @@
+"""What is replayed where no single change cured it: ever smaller doses. Pure.
+
+A control comes first: with a rate of 0 no update changes anything. If that avoids the crash, the
+rate is divided until it is cured. If it does not, the state at the start or the batches are wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from supervisor.analysis.explain.replay import Change
+from supervisor.analysis.explain.rules import (
+    BEFORE_ONSET,
+    IMMEDIATE_STEPS,
+    LATER_BATCHES,
+    LR_DIVIDED,
+    RATE_ZERO,
+    USUAL_WEIGHTS,
+    Effect,
+)
+
+
+def next_dose(
+    effects: Mapping[str, Effect],
+    tried: Collection[str],
+    *,
+    onset: int,
+    first_step: int,
+    crash: int,
+) -> Change | None:
+    """Returns the next replay that may still tell something; None if there is none.
+
+    Called after the replays of `changes_to_try`, and again after each that it returned.
+
+    Args:
+        effects: what the replays made so far did.
+        tried: names of the replays made so far, those without a result included.
+        onset, crash: first step of the trouble in the run, and step of the crash of its replay.
+        first_step: where the replays begin; 0 for the script's start.
+    """
+    control = effects.get(RATE_ZERO)
+    if control is None or _is_cured(effects):
+        return None
+    if control is Effect.CURED:
+        for name, divisor in LR_DIVIDED.items():
+            if name not in tried:
+                return Change(name=name, experiment={"lr_factor": 1 / divisor})
+        return None
+    if USUAL_WEIGHTS not in tried and first_step == 0 and crash <= IMMEDIATE_STEPS:
+        return Change(name=USUAL_WEIGHTS, experiment={"usual_weights": True})
+    if LATER_BATCHES not in tried:
+        before = max(first_step, onset - BEFORE_ONSET)
+        return Change(name=LATER_BATCHES, experiment={"repeat_batch_from": before})
+    return None
+
+
+def _is_cured(effects: Mapping[str, Effect]) -> bool:
+    """A rate of 0 is no cure: nothing is learned."""
+    return any(effect is Effect.CURED for change, effect in effects.items() if change != RATE_ZERO)

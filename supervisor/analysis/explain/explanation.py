@@ -1,0 +1,66 @@
+"""What `explain` returns, prints, and writes for the report."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from supervisor.analysis.explain.precision import precision_lines
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayOutcome:
+    """One line of the table; `at_step` is None if nothing crashed."""
+
+    change: str
+    crashed: bool
+    at_step: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """The outcome of `explain`; the fields are those of ``explain --json``.
+
+    Attributes:
+        root_cause: ``data``, ``precision``, ``learning_rate``, ``optimizer_state``, ``weights``,
+            ``model_code``, ``transient`` or ``unknown``.
+        confidence: 0...1.
+        sample: index of the guilty sample in its batch, None if it is none or cannot be told.
+        module: dotted path of the first module that leaves the finite range, ``(loss)`` outside
+            of the model, None if it cannot be told.
+        operation: the one that leaves it, in the backward pass that whose derivative does.
+        precision: FP32 against the precision in use at the bad step, layer by layer, and the tensor
+            that overflows (`PrecisionView.to_dict`); None where all was FP32, or not looked at.
+    """
+
+    root_cause: str
+    confidence: float
+    replays: tuple[ReplayOutcome, ...]
+    onset_step: int
+    sample: int | None
+    module: str | None
+    operation: str | None
+    summary: str
+    precision: Mapping[str, Any] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    def __str__(self) -> str:
+        width = max(len(replay.change) for replay in self.replays)
+        lines = [f"trouble from step {self.onset_step} on", ""]
+        for replay in self.replays:
+            fate = f"crashed at step {replay.at_step}" if replay.crashed else "did not crash"
+            lines.append(f"  {replay.change:<{width}}  {fate}")
+        lines += ["", f"root cause: {self.root_cause} (confidence {self.confidence:.0%})"]
+        if self.sample is not None:
+            lines.append(f"sample: number {self.sample} of the batch")
+        if self.module is not None:
+            lines.append(f"module: {self.module}")
+        if self.operation is not None:
+            lines.append(f"operation: {self.operation}")
+        if self.precision is not None:
+            lines += ["", *precision_lines(self.precision), ""]
+        return "\n".join([*lines, self.summary])

@@ -1,0 +1,139 @@
+"""Where the trouble of a run began, and which state lies before it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from supervisor.errors import SupervisorError
+from supervisor.storage.files.rundir import RunDirectory
+from supervisor.storage.journal.journal import read_events
+from supervisor.storage.steps.flight_reader import read_steps
+from supervisor.storage.steps.step_rows import GRAD_SEEN, LOSS_SEEN, SCALER_SKIPPED
+
+ALARM_REACH = 100
+"""An alarm so many steps before a crash belongs to it."""
+
+RATE_JUMP = 3.0
+"""From one step to the next: no warm-up does that but in its first step, from zero."""
+JUMP_REACH = 20
+"""Steps: a rate that the training bore for longer did not break it."""
+
+_NO_FAILURE = ("completed", "interrupted", "preempted", "user_error")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """What is to be explained.
+
+    Attributes:
+        onset_step: first step at which it was visible.
+        crash_step: step at which it was beyond doubt: not finite, an alarm, an update that was left
+            out or rolled back, the end of the process.
+        what: a few words.
+    """
+
+    onset_step: int
+    crash_step: int
+    what: str
+
+
+def find_trouble(rundir: RunDirectory) -> Trouble:
+    """Returns the first numerical trouble of a run, else the first failure of its process.
+
+    Raises:
+        SupervisorError: nothing went wrong, or the run cannot be read.
+    """
+    try:
+        events = read_events(rundir.journal)
+    except OSError as error:
+        raise SupervisorError(
+            f"{rundir.journal}: {error.strerror or error}: give the directory of a run that began"
+        ) from error
+    if not events:
+        raise SupervisorError(
+            f"{rundir.journal}: holds no event that can be read: give the directory of a whole run"
+        )
+    trouble = first_trouble(read_steps(rundir, all_attempts=True), events)
+    if trouble is None:
+        raise SupervisorError(
+            f"{rundir.root}: nothing went wrong in this run: explain needs an alarm, a non-finite "
+            "step or a crash"
+        )
+    return trouble
+
+
+def first_trouble(rows: np.ndarray, events: Sequence[Mapping[str, Any]]) -> Trouble | None:
+    """Pure: see `find_trouble`."""
+    alarms = [
+        (int(event["step"]), _onset(event))
+        for event in events
+        if event["kind"] == "risk" and event.get("alarm") and event.get("step") is not None
+    ]
+    bad = np.flatnonzero(nonfinite(rows))
+    candidates = []
+    if len(bad):
+        step = int(rows["step"][bad[0]])
+        before = [onset for at, onset in alarms if step - ALARM_REACH <= at <= step]
+        onset = min([step, *before])
+        candidates.append(Trouble(onset_step=onset, crash_step=step, what="not finite"))
+    if alarms:
+        step, onset = alarms[0]
+        candidates.append(Trouble(onset_step=onset, crash_step=step, what="alarm"))
+    if candidates:
+        return min(candidates, key=lambda trouble: trouble.onset_step)
+    treated = [
+        int(event["step"])
+        for event in events
+        if event["kind"] in ("update_skipped", "rollback") and event.get("step") is not None
+    ]
+    if treated:
+        return Trouble(onset_step=min(treated), crash_step=min(treated), what="treated")
+    for event in events:
+        if event["kind"] == "worker_exited" and event.get("cause") not in _NO_FAILURE:
+            step = 0 if event.get("last_step") is None else int(event["last_step"]) + 1
+            what = str(event.get("cause"))
+            return Trouble(onset_step=step, crash_step=step, what=what)
+    return None
+
+
+def nonfinite(rows: np.ndarray) -> np.ndarray:
+    """Which rows saw a loss or gradient that is not finite and that no GradScaler took care of."""
+    flags = rows["flags"]
+    loss = ((flags & LOSS_SEEN) > 0) & ~np.isfinite(rows["loss"])
+    grad = ((flags & GRAD_SEEN) > 0) & ~np.isfinite(rows["grad_norm"])
+    scaled = (flags & SCALER_SKIPPED) > 0
+    result: np.ndarray = (loss | grad) & ~scaled
+    return result
+
+
+def healthy(rows: np.ndarray, name: str, before_step: int, count: int = 100) -> np.ndarray:
+    """Returns the last finite values of a column before a step."""
+    values = rows[name][rows["step"] < before_step]
+    values = values[np.isfinite(values)]
+    result: np.ndarray = values[-count:]
+    return result
+
+
+def rate_jump(rows: np.ndarray, before_step: int) -> tuple[int, float] | None:
+    """Returns the step of the last jump of the learning rate before a step, and old over new rate.
+
+    Only jumps within `JUMP_REACH` steps count.
+    """
+    near = rows[(rows["step"] < before_step) & (rows["step"] >= before_step - JUMP_REACH)]
+    for at in range(len(near) - 1, 0, -1):
+        old, new = float(near["lr"][at - 1]), float(near["lr"][at])
+        if 0 < RATE_JUMP * old < new < math.inf:
+            return int(near["step"][at]), old / new
+    return None
+
+
+def _onset(event: Mapping[str, Any]) -> int:
+    step, onset = int(event["step"]), event.get("onset_step")
+    if isinstance(onset, (int, float)) and math.isfinite(onset) and 0 <= onset <= step:
+        return int(onset)
+    return step

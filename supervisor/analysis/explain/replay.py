@@ -1,0 +1,309 @@
+"""Replays a few steps of a run from one of its checkpoints, in a copy of its directory."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from supervisor.analysis.explain.replay_process import ReplayProcesses
+from supervisor.config import load_resolved_config, load_resolved_policy, save_resolved
+from supervisor.errors import RunDirectoryError, SupervisorError
+from supervisor.records import WorkerOrder
+from supervisor.settings import RunSettings
+from supervisor.storage.checkpoints.checkpoints import Checkpoint
+from supervisor.storage.exit_notes import ExitNote, load_exit_note
+from supervisor.storage.files.private_files import write_json
+from supervisor.storage.files.rundir import RunDirectory
+from supervisor.storage.journal.journal import read_events
+from supervisor.storage.lease import living_holder
+from supervisor.storage.orders import save_order
+from supervisor.storage.run_state import RunState, has_live_parent, load_run_state
+from supervisor.storage.steps.flight_reader import read_steps
+
+NEVER = 10**9
+PROCESS_FAULTS = frozenset(
+    {"sigkill", "sigsegv", "sigterm_parent", "exception", "hang", "out_of_memory", "exit"}
+)
+"""Faults that belong to the machine: they do not strike again in a replay."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What a replay does differently; `experiment` as in `worker.inspection.experiment`."""
+
+    name: str
+    skip_steps: tuple[int, ...] = ()
+    experiment: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """A replay that has ended.
+
+    Attributes:
+        rows: its steps, as `read_steps` gives them.
+        events: its rank's journal.
+        note: the worker's exit note, None if it left none.
+        returncode: of the worker; negative after a signal.
+        timed_out: it was ended by us because the time was up.
+        inspections: step → what `Inspection` wrote.
+        output: the end of what the script printed.
+    """
+
+    change: Change
+    rows: np.ndarray
+    events: list[dict[str, Any]]
+    note: ExitNote | None
+    returncode: int
+    timed_out: bool
+    inspections: dict[int, dict[str, Any]]
+    output: str
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it began in exactly the recorded state."""
+        resumed = [event for event in self.events if event["kind"] == "resumed"]
+        return not resumed or resumed[-1].get("exactness") == "exact"
+
+    @property
+    def problem(self) -> str:
+        """Why it is not exact, or ""."""
+        resumed = [event for event in self.events if event["kind"] == "resumed"]
+        return "" if self.is_exact else str(resumed[-1].get("reason", ""))
+
+
+class ReplayStudio:
+    """Makes replays of one run. The run's own files are read, never written.
+
+    Args:
+        rundir: the run; no process may be at work in it.
+        folder: where the copies are made, on the run's file system if possible.
+    """
+
+    def __init__(self, rundir: RunDirectory, folder: Path) -> None:
+        self._rundir = rundir
+        self._folder = folder
+        self._count = 0
+        self.state: RunState = load_run_state(rundir)
+        self.settings: RunSettings = load_resolved_config(rundir.config_yaml)
+        self._processes = ReplayProcesses(self.state.cwd)
+
+    def replay(
+        self,
+        change: Change,
+        start: Checkpoint | None,
+        stop_after: int,
+        *,
+        timeout_s: float,
+        rank: int = 0,
+    ) -> Replay:
+        """Runs the script from `start`, or from its top, until `stop_after` steps are done.
+
+        Returns when the process has ended, after at most `timeout_s`.
+
+        Raises:
+            SupervisorError: the copy cannot be made or the process not be started.
+        """
+        self._count += 1
+        copy = RunDirectory(self._folder / f"replay_{self._count}")
+        attempt = 1 if start is None else 2
+        try:
+            self._copy(copy, start, stop_after, rank)
+            save_order(
+                copy,
+                WorkerOrder(
+                    attempt=attempt,
+                    checkpoint_step=None if start is None else start.step,
+                    reason=f"controlled replay: {change.name}",
+                    skip_steps=change.skip_steps,
+                    fp32=bool(change.experiment.get("fp32")),
+                    experiment={"replay": True, **change.experiment},
+                ),
+            )
+            returncode, timed_out = self._run(copy, attempt, rank, timeout_s)
+        except OSError as error:
+            raise SupervisorError(
+                f"{copy.root}: {error.strerror or error}: make room on this disk"
+            ) from error
+        found = _read(copy, attempt, rank, change, returncode, timed_out=timed_out)
+        shutil.rmtree(copy.root, ignore_errors=True)
+        return found
+
+    def _copy(
+        self, copy: RunDirectory, start: Checkpoint | None, stop_after: int, rank: int
+    ) -> None:
+        for name in ("", "orders", "steps", "events", "exits", "logs", "alive", "tape"):
+            copy.make(copy.root / name)
+        settings = load_resolved_config(self._rundir.config_yaml)
+        settings.stop_after_steps = stop_after
+        settings.checkpoint.every_steps = NEVER
+        settings.snapshot.enabled = False
+        settings.capture.enabled = False
+        settings.report.enabled = False
+        settings.trail = False
+        policy = load_resolved_policy(self._rundir.policy_yaml)
+        policy.observe_only = True
+        save_resolved(settings, copy.config_yaml)
+        save_resolved(policy, copy.policy_yaml)
+        if self._rundir.run_json.exists():
+            shutil.copyfile(self._rundir.run_json, copy.run_json)
+        struck = self._rundir.root / "faults.json"
+        strikes = json.loads(struck.read_text()) if struck.exists() else {}
+        first = 0 if start is None else start.step
+        write_json(copy.root / "faults.json", faults_to_repeat(settings.faults, strikes, first))
+        if start is not None:
+            shutil.copytree(start.path, copy.checkpoint(start.step), copy_function=_link_or_copy)
+            _copy_start(self._rundir.tape(rank), copy.tape(rank), start)
+        random = self._rundir.tape(rank).with_suffix(".random")
+        if random.exists():
+            shutil.copyfile(random, copy.tape(rank).with_suffix(".random"))
+
+    def _run(
+        self, copy: RunDirectory, attempt: int, rank: int, timeout_s: float
+    ) -> tuple[int, bool]:
+        state = self.state
+        line = ["--run-dir", str(copy.root), "--attempt", str(attempt), "--rank", str(rank)]
+        line += ["--kind", state.kind, "--target", state.script]
+        if state.function:
+            line += ["--function", state.function]
+        line += ["--", *state.arguments, *(state.resume_arguments if attempt > 1 else ())]
+        return self._processes.run(line, copy.root / "output.txt", timeout_s)
+
+    def close(self) -> None:
+        """Ends what was started for the replays."""
+        self._processes.close()
+
+
+@contextlib.contextmanager
+def replay_studio(rundir: RunDirectory) -> Iterator[ReplayStudio]:
+    """Gives a studio whose copies are removed in the end.
+
+    Raises:
+        RunDirectoryError: a process is at work in this run, or it cannot be read.
+        SupervisorError: the script or its folder is gone.
+    """
+    state = load_run_state(rundir)
+    if has_live_parent(state):
+        raise RunDirectoryError(
+            f"{rundir.root}: process {state.pid} is supervising this run: wait for its end"
+        )
+    holder = living_holder(rundir)
+    if holder is not None:
+        raise RunDirectoryError(
+            f"{rundir.root}: {holder} is supervising this run: wait for its end"
+        )
+    if state.kind != "module" and not (Path(state.cwd) / state.script).is_file():
+        raise SupervisorError(
+            f"{rundir.root}: the script {state.script} is no longer in {state.cwd}: put it back"
+        )
+    with (
+        _folder_beside(rundir) as folder,
+        contextlib.closing(ReplayStudio(rundir, folder)) as studio,
+    ):
+        yield studio
+
+
+def faults_to_repeat(
+    faults: list[dict[str, Any]], strikes: Mapping[str, int], first_step: int
+) -> dict[str, int]:
+    """Returns what ``faults.json`` must hold so that a replay meets the faults of its steps again.
+
+    Faults of the process and those called ``transient`` count as struck for ever: they stand for
+    the machine, which a replay does not repeat.
+    """
+    counts: dict[str, int] = {}
+    for index, fault in enumerate(faults):
+        kind, step = str(fault.get("kind", "")), int(fault.get("step", 0))
+        key = f"{index}:{kind}:{step}"
+        if kind in PROCESS_FAULTS or fault.get("transient"):
+            counts[key] = NEVER
+        elif step < first_step and not fault.get("every"):
+            counts[key] = int(strikes.get(key, 0))
+    return counts
+
+
+def _read(
+    copy: RunDirectory,
+    attempt: int,
+    rank: int,
+    change: Change,
+    returncode: int,
+    *,
+    timed_out: bool,
+) -> Replay:
+    note, events = None, []
+    with contextlib.suppress(RunDirectoryError, OSError):
+        note = load_exit_note(copy, attempt, rank)
+    with contextlib.suppress(OSError):
+        events = read_events(copy.rank_journal(rank))
+    inspections = {}
+    for path in (copy.root / "inspections").glob("step_*.json"):
+        with contextlib.suppress(ValueError):
+            found = json.loads(path.read_text())
+            inspections[int(found["step"])] = found
+    return Replay(
+        change=change,
+        rows=read_steps(copy, rank),
+        events=events,
+        note=note,
+        returncode=returncode,
+        timed_out=timed_out,
+        inspections=inspections,
+        output=_end_of(copy.root / "output.txt"),
+    )
+
+
+def _end_of(path: Path) -> str:
+    """Empty without the file: the time was up before the process began."""
+    try:
+        return path.read_text(errors="replace")[-4000:]
+    except OSError:
+        return ""
+
+
+@contextlib.contextmanager
+def _folder_beside(rundir: RunDirectory) -> Iterator[Path]:
+    """In the run directory, where files can be linked instead of copied; else elsewhere."""
+    inside: str | None = str(rundir.root) if os.access(rundir.root, os.W_OK) else None
+    with tempfile.TemporaryDirectory(
+        prefix=".replays-", dir=inside, ignore_cleanup_errors=True
+    ) as name:
+        yield Path(name)
+
+
+def _link_or_copy(source: str, target: str) -> str:
+    """Checkpoint files are never written into, only replaced: a second name is as good."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+    return target
+
+
+def _copy_start(source: Path, target: Path, start: Checkpoint) -> None:
+    """Copies the tape up to the checkpoint; the worker goes on writing behind it."""
+    left = max(0, int(start.meta.get("tape_offset", 0)))
+    if not source.exists():
+        return
+    with open(source, "rb") as reader, open(target, "wb") as writer:
+        while left > 0:
+            block = reader.read(min(left, 1 << 20))
+            if not block:
+                return
+            writer.write(block)
+            left -= len(block)
+
+
+def remaining_s(deadline: float) -> float:
+    """Returns the seconds until `deadline` on the monotonic clock, at least 0."""
+    return max(0.0, deadline - time.monotonic())

@@ -1,0 +1,217 @@
+"""Proves that a script resumes exactly, or names the first thing that differs.
+
+The script runs three times for a few steps: twice undisturbed, once with a checkpoint, a SIGKILL
+and a resume. At every boundary every tensor, generator and schedule is digested; nothing is
+estimated: equal digests are equal bits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from supervisor.analysis.trial_run import TrialRun, TrialScript, trial_folder, try_script
+from supervisor.analysis.verify.advice import advise, kind_of
+from supervisor.analysis.verify.trail import (
+    Mark,
+    Parting,
+    newest,
+    part_ways,
+    private_names,
+    read_trail,
+)
+from supervisor.errors import SupervisorError, UsageError
+
+STEPS = 30
+MIN_STEPS = 8
+UNDISTURBED, CHECKPOINTED = "undisturbed", "again"
+"""Names of the run directories of the two undisturbed runs."""
+_REPEATED = 3
+"""Steps between the checkpoint and the kill: they are computed twice."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """The outcome of `verify`.
+
+    Attributes:
+        exact: the resumed run equals the undisturbed one in every digest at every step.
+        deterministic: two undisturbed runs do; without that nothing can be proved.
+        steps: how many steps were compared.
+        break_at: steps done when the process was killed.
+        first_difference: ``{"what", "name", "step"}``, None if `exact`; step counts steps done.
+        advice: what to do about it, "" if `exact`.
+        resumed_from: steps done at the checkpoint from which it went on; None if it did not.
+        values: how many digests an undisturbed run has.
+        proof: part → one digest over all of its digests at the last step.
+    """
+
+    exact: bool
+    deterministic: bool
+    steps: int
+    break_at: int
+    first_difference: dict[str, Any] | None = None
+    advice: str = ""
+    resumed_from: int | None = None
+    values: int = 0
+    proof: dict[str, str] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in Verification.__slots__}
+
+    def __str__(self) -> str:
+        same = "the same to the last bit"
+        outcome = same if self.deterministic else "NOT the same"
+        lines = [f"undisturbed, twice {self.steps} steps: {outcome}"]
+        if self.deterministic:
+            start = (
+                "never resumed"
+                if self.resumed_from is None
+                else (f"resumed from step {self.resumed_from}")
+            )
+            outcome = same if self.exact else "NOT the same"
+            lines.append(f"killed after step {self.break_at}, {start}: {outcome}")
+        if self.exact:
+            lines.append(f"proof: {self.values} digests are equal; over each part, at the end:")
+            lines += [f"  {part:<10}{value}" for part, value in self.proof.items()]
+            return "\n".join(["EXACT", *lines])
+        if self.first_difference is not None:
+            first = self.first_difference
+            lines.append(
+                f"first difference: {first['what']}: {first['name']}, after {first['step']} steps"
+            )
+        return "\n".join(["NOT EXACT", *lines, f"advice: {self.advice}"])
+
+
+def verify(
+    script: TrialScript,
+    *,
+    steps: int = STEPS,
+    break_at: int | None = None,
+    keep: Path | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> Verification:
+    """Runs `script` three times in the current folder and compares.
+
+    Args:
+        script: what to run; files that it writes itself are written three times.
+        steps: stop after so many steps, if the script makes more.
+        break_at: kill the process after so many steps; None is half of `steps`.
+        keep: leave the run directories there, instead of in a temporary folder.
+        say: is told what happens, a line at a time.
+
+    Raises:
+        UsageError: `steps` or `break_at` leave nothing to compare.
+        SupervisorError: the script does not train by itself, or ends before the break.
+    """
+    break_at = steps // 2 if break_at is None else break_at
+    _check(steps, break_at)
+    with trial_folder(keep) as folder:
+        say("1 of 3: undisturbed")
+        first = _undisturbed(script, folder / UNDISTURBED, steps, 10 * steps)
+        last = max(first)
+        if last <= break_at:
+            raise SupervisorError(
+                f"{script}: ends after {last + 1} steps, before the break at {break_at}: "
+                f"give --break-at below {last}"
+            )
+        say("2 of 3: undisturbed again, with checkpoints")
+        second = _undisturbed(script, folder / CHECKPOINTED, steps, break_at - _REPEATED)
+        ignored = private_names(first, second)
+        parting = part_ways(first, second, ignored)
+        if parting is not None:
+            return _not_deterministic(parting, first, break_at)
+        say(f"3 of 3: killed after step {break_at}, and resumed")
+        broken = _broken(script, folder / "broken", steps, break_at)
+        return _judge(first, broken, ignored, break_at)
+
+
+def _check(steps: int, break_at: int) -> None:
+    if steps < MIN_STEPS:
+        raise UsageError(f"verify: --steps {steps}: at least {MIN_STEPS}")
+    if not _REPEATED + 2 <= break_at < steps:
+        raise UsageError(
+            f"verify: --break-at {break_at}: give a step from {_REPEATED + 2} to {steps - 1}"
+        )
+
+
+def _settings(steps: int, saved_at: int) -> dict[str, str]:
+    return {
+        "trail": "true",
+        "stop_after_steps": str(steps),
+        "checkpoint.every_steps": str(saved_at),
+        "checkpoint.background": "false",
+        "snapshot.enabled": "false",
+        "policy.observe_only": "true",  # a treatment would be a difference of our making
+    }
+
+
+def _undisturbed(script: TrialScript, run_dir: Path, steps: int, saved_at: int) -> dict[int, Mark]:
+    run = try_script(script, run_dir, _settings(steps, saved_at))
+    run.must_have_trained(script)
+    return newest(read_trail(run.rundir))
+
+
+def _broken(script: TrialScript, run_dir: Path, steps: int, break_at: int) -> TrialRun:
+    settings = _settings(steps, break_at - _REPEATED)
+    settings["faults"] = f"[{{kind: sigkill, step: {break_at - 1}}}]"
+    return try_script(script, run_dir, settings)
+
+
+def _not_deterministic(parting: Parting, first: dict[int, Mark], break_at: int) -> Verification:
+    return Verification(
+        exact=False,
+        deterministic=False,
+        steps=max(first),
+        break_at=break_at,
+        first_difference=_describe(parting, by_itself=True),
+        advice=advise(parting, by_itself=True),
+    )
+
+
+def _judge(
+    first: dict[int, Mark], run: TrialRun, ignored: set[tuple[str, str]], break_at: int
+) -> Verification:
+    parting = part_ways(first, newest(read_trail(run.rundir)), ignored)
+    resumed = run.events("resumed")
+    if parting is None and not (resumed and run.returncode == 0):
+        parting = Parting(what="steps", name=f"exit code {run.returncode}", step=break_at)
+    found = Verification(
+        exact=parting is None,
+        deterministic=True,
+        steps=max(first),
+        break_at=break_at,
+        resumed_from=resumed[-1]["from_step"] if resumed else None,
+        values=_count(first),
+        proof=_proof(first),
+    )
+    if parting is None:
+        return found
+    reason = resumed[-1]["reason"] if resumed else "there was none"
+    return dataclasses.replace(
+        found,
+        first_difference=_describe(parting, by_itself=False),
+        advice=f"{advise(parting, by_itself=False)} (the resume itself says: {reason})",
+    )
+
+
+def _describe(parting: Parting, *, by_itself: bool) -> dict[str, Any]:
+    what = kind_of(parting, by_itself=by_itself)
+    name = parting.name if what == parting.what else f"{parting.what} {parting.name}"
+    return {"what": what, "name": name, "step": parting.step}
+
+
+def _count(marks: dict[int, Mark]) -> int:
+    return sum(len(names) for mark in marks.values() for names in mark.parts.values())
+
+
+def _proof(marks: dict[int, Mark]) -> dict[str, str]:
+    parts = marks[max(marks)].parts
+    texts = {part: "\n".join(f"{k} {v}" for k, v in names.items()) for part, names in parts.items()}
+    return {
+        part: hashlib.sha256(text.encode()).hexdigest()[:32] for part, text in texts.items() if text
+    }

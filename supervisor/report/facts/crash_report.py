@@ -1,0 +1,256 @@
+"""What a crash report says, as frozen records: the single source of the HTML, Markdown and JSON."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from supervisor.records import NAN, plain
+from supervisor.report.facts.alert_summary import AlertSummary
+from supervisor.report.facts.observed_values import ObservedValue
+from supervisor.report.facts.rates import RateChange
+
+REPORT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelineEntry:
+    """One line of the story, taken from one journal event.
+
+    Attributes:
+        time: ISO 8601, UTC, as in the journal; empty if the event had none.
+        tone: how it is to be read: ``good``, ``info``, ``warn`` or ``bad``.
+    """
+
+    time: str
+    kind: str
+    tone: str
+    text: str
+    step: int | None = None
+    attempt: int | None = None
+    rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intervention:
+    """One thing that was done about trouble, with its receipt (REQUIREMENTS N4).
+
+    Attributes:
+        cost_s: seconds the training stood still for it; NaN if not recorded.
+        undone_step: step at which it was taken back; None if it was not.
+    """
+
+    name: str
+    step: int | None
+    attempt: int | None
+    time: str
+    cause: str = ""
+    rung: int | None = None
+    cost_s: float = NAN
+    outcome: str = ""
+    detail: str = ""
+    undone_step: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One launch of the worker, from its start to its exit.
+
+    Attributes:
+        from_step: step of the checkpoint it continued from; None when it began from nothing.
+        exactness: ``exact``, ``approximate`` or empty (nothing was resumed).
+        cause: exit cause; empty while it is not known.
+        seconds: from start to exit, or to the last sign of life; NaN if unknown.
+    """
+
+    number: int
+    started: str = ""
+    ended: str = ""
+    seconds: float = NAN
+    from_step: int | None = None
+    exactness: str = ""
+    first_step: int | None = None
+    last_step: int | None = None
+    cause: str = ""
+    returncode: int | None = None
+    signum: int | None = None
+    evidence: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """Where the seconds of the run went; the five parts add up to `wall_s`.
+
+    The useful share is that of the training itself, without the start and end of the script.
+
+    Attributes:
+        useful_s: computing updates that are part of the final weights.
+        replayed_s: computing updates that were lost and done again, and fast-forwarding to them.
+        stalled_s: standing still for checkpoints and treatments, or hung.
+        down_s: no training between two attempts: exit noticed, backoff, start of the new process.
+        other_s: start of the first attempt, the script's own set-up and end.
+    """
+
+    useful_s: float = 0.0
+    replayed_s: float = 0.0
+    stalled_s: float = 0.0
+    down_s: float = 0.0
+    other_s: float = 0.0
+    wall_s: float = 0.0
+    useful_steps: int = 0
+    replayed_steps: int = 0
+    skipped_updates: int = 0
+
+    @property
+    def useful_share(self) -> float:
+        training_s = self.wall_s - self.other_s
+        return self.useful_s / training_s if training_s > 0 else NAN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incident:
+    """One piece of trouble, from its first sign.
+
+    Attributes:
+        key: short name of the cause, see docs/report.md.
+        sentence: what happened, with figures.
+        survived: the run went on past it.
+        evidence_for: sentences with figures that speak for this cause.
+        evidence_against: what would speak for another one, or was looked at and found normal.
+    """
+
+    key: str
+    sentence: str
+    step: int | None = None
+    attempt: int | None = None
+    time: str = ""
+    survived: bool = False
+    numerical: bool = False
+    evidence_for: tuple[str, ...] = ()
+    evidence_against: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explosion:
+    """The shape of a loss explosion and what it usually means (REQUIREMENTS K2).
+
+    Attributes:
+        shape: ``sudden_jump``, ``exponential_growth`` or ``oscillating_divergence``.
+        onset_step, peak_step: first step out of the ordinary, and the worst one.
+        factor: peak over the median before the onset; infinite when the loss became non-finite.
+    """
+
+    shape: str
+    onset_step: int
+    peak_step: int
+    factor: float
+    sentence: str
+    likely_causes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Branch:
+    """One question of the decision tree with the answer that the facts give.
+
+    Attributes:
+        answer: one of `answers`, or ``unknown``.
+        fact: what the answer rests on.
+    """
+
+    question: str
+    answers: tuple[str, ...]
+    answer: str
+    fact: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionPath:
+    """The branch that was taken through the decision tree and the remedy at its end."""
+
+    branches: tuple[Branch, ...]
+    remedy: str
+    setting: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnomalyVerdict:
+    """One recorded anomaly with what the statistics say of it (REQUIREMENTS A6)."""
+
+    step: int | None
+    rank: int | None
+    loss: float
+    grad_norm: float
+    verdict: str
+    batch: str = ""
+    data_dir: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Excerpt:
+    """Lines of a file of the run: stacks of a hang, or the end of a worker's log."""
+
+    title: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrashReport:
+    """Everything a report says. Each field is described in docs/report.md."""
+
+    run_dir: str
+    state: str
+    end: str
+    title: str
+    verdict: str
+    root_cause: str
+    root_cause_sentence: str
+    overcome: bool = False
+    resume_command: str
+    next_steps: tuple[str, ...] = ()
+    setting: str = ""
+    evidence: tuple[str, ...] = ()
+    evidence_against: tuple[str, ...] = ()
+    incidents: tuple[Incident, ...] = ()
+    explosion: Explosion | None = None
+    decision: DecisionPath | None = None
+    timeline: tuple[TimelineEntry, ...] = ()
+    interventions: tuple[Intervention, ...] = ()
+    treatments: dict[str, int] = field(default_factory=dict)
+    rate_changes: tuple[RateChange, ...] = ()
+    attempts: tuple[Attempt, ...] = ()
+    cost: Cost = field(default_factory=Cost)
+    anomalies: tuple[AnomalyVerdict, ...] = ()
+    anomaly_count: int = 0
+    gradient_flow: tuple[dict[str, Any], ...] = ()
+    gradient_flow_step: int | None = None
+    unhealthy: tuple[dict[str, Any], ...] = ()
+    alerts: AlertSummary | None = None
+    observed: tuple[ObservedValue, ...] = ()
+    explain: dict[str, Any] | None = None
+    stacks: tuple[Excerpt, ...] = ()
+    log_tail: Excerpt | None = None
+    memory: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+    command: str = ""
+    first_step: int | None = None
+    last_step: int | None = None
+    final_loss: float = NAN
+    problems: tuple[str, ...] = ()
+    version: int = REPORT_VERSION
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the document of report.json: strict JSON, non-finite numbers as strings."""
+        value: dict[str, Any] = strict(plain(self))
+        return value
+
+
+def strict(value: Any) -> Any:
+    """Returns `value` with NaN and infinities as ``"nan"``, ``"inf"`` and ``"-inf"``."""
+    if isinstance(value, dict):
+        return {key: strict(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [strict(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value

@@ -1,0 +1,302 @@
+"""Everything that a report is made of, read from a run directory in whatever state it is."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from omegaconf import OmegaConf
+
+from supervisor.errors import RunDirectoryError
+from supervisor.report.facts.crash_report import Excerpt
+from supervisor.report.facts.figures import integer, moment
+from supervisor.report.facts.observed_courses import Course, read_courses
+from supervisor.report.facts.stack_text import arrange_stacks
+from supervisor.report.facts.step_table import FIELDS, StepTable, build_step_table, empty_step_table
+from supervisor.storage.files.checked_record import build_record
+from supervisor.storage.files.line_file import parse_json, read_lines
+from supervisor.storage.files.rundir import RunDirectory
+from supervisor.storage.journal.journal import read_events
+from supervisor.storage.run_state import RunState, has_live_parent, load_run_state
+from supervisor.storage.steps.applied_rates import read_rates
+from supervisor.storage.steps.flight_recorder import FlightReader, read_steps
+
+T = TypeVar("T")
+LOG_LINES = 40
+STACK_LINES = 400
+TAIL_BYTES = 256 * 1024
+
+
+SCALARS = frozenset(
+    [
+        "kind",
+        "time",
+        "attempt",
+        "rank",
+        "step",
+        "cause",
+        "name",
+        "severity",
+        "message",
+        "cost_s",
+        "last_step",
+        "from_step",
+        "to_step",
+        "exactness",
+        "outcome",
+        "alarm",
+        "applied",
+        "signum",
+        "probability",
+        "next_attempt",
+        "phase",
+        "applied_at",
+        "state",
+        "detail",
+        "reason",
+    ]
+)
+"""Fields of events that hold a single value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Material:
+    """What was found in the run directory; what could not be read is named in `problems`."""
+
+    root: Path
+    run: dict[str, Any]
+    events: tuple[dict[str, Any], ...]
+    steps: StepTable
+    courses: dict[str, Course]
+    config: dict[str, Any]
+    policy: dict[str, Any]
+    anomalies: tuple[dict[str, Any], ...]
+    exit_notes: tuple[dict[str, Any], ...]
+    bad_samples: tuple[dict[str, Any], ...]
+    checkpoints: tuple[dict[str, Any], ...]
+    stacks: tuple[Excerpt, ...]
+    log_tail: Excerpt | None
+    explain: dict[str, Any] | None
+    parent_alive: bool
+    problems: tuple[str, ...]
+
+    def of_kind(self, *kinds: str) -> list[dict[str, Any]]:
+        """Returns the events of these kinds in the order of time."""
+        return [event for event in self.events if event.get("kind") in kinds]
+
+
+class _Reader:
+    """Reads files and keeps the list of what went wrong instead of failing."""
+
+    def __init__(self, rundir: RunDirectory) -> None:
+        self.problems: list[str] = []
+        self._rundir = rundir
+
+    def read(self, path: Path, what: str, load: Callable[[], T], missing: T) -> T:
+        if not self._rundir.holds(path):
+            self.problems.append(f"{path.name}: a symbolic link out of the run: not followed.")
+            return missing
+        try:
+            return load()
+        except FileNotFoundError:
+            return missing
+        except Exception as error:  # whatever a damaged file makes a parser say
+            self.problems.append(f"{path.name}: {what} cannot be read ({_first_line(error)}).")
+            return missing
+
+    def json_object(self, path: Path, what: str) -> dict[str, Any]:
+        def load() -> dict[str, Any]:
+            value = parse_json(path.read_bytes())
+            if not isinstance(value, dict):
+                raise ValueError("it holds no JSON object")
+            return value
+
+        return self.read(path, what, load, {})
+
+    def yaml(self, path: Path, what: str) -> dict[str, Any]:
+        def load() -> dict[str, Any]:
+            value = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+            return {str(k): v for k, v in value.items()} if isinstance(value, dict) else {}
+
+        return self.read(path, what, load, {})
+
+
+def load_material(root: Path | str) -> Material:
+    """Reads the run directory `root`; never fails because of what it finds there."""
+    rundir = RunDirectory(root)
+    reader = _Reader(rundir)
+    run = _run(rundir, reader)
+    if not rundir.run_json.exists():
+        reader.problems.append("run.json is missing: what was run, and when, is not known.")
+    events = _events(rundir, reader)
+    if not events:
+        reader.problems.append("events.jsonl is missing or empty: there is no journal to read.")
+    return Material(
+        root=rundir.root,
+        run=run,
+        events=tuple(events),
+        steps=_steps(rundir, reader),
+        courses=read_courses(rundir.root),
+        config=reader.yaml(rundir.config_yaml, "the config"),
+        policy=reader.yaml(rundir.policy_yaml, "the policy"),
+        anomalies=tuple(_anomalies(rundir, reader)),
+        exit_notes=tuple(_exit_notes(rundir, reader)),
+        bad_samples=tuple(_bad_samples(rundir, reader)),
+        checkpoints=tuple(_checkpoints(rundir, reader)),
+        stacks=tuple(_stacks(rundir, reader)),
+        log_tail=_log_tail(rundir, reader),
+        explain=reader.json_object(rundir.report / "explain.json", "the diagnosis by replay")
+        or None,
+        parent_alive=_has_live_parent(rundir),
+        problems=tuple(reader.problems),
+    )
+
+
+def _run(rundir: RunDirectory, reader: _Reader) -> dict[str, Any]:
+    """What run.json says, without the fields that are not what they should be."""
+    run = reader.json_object(rundir.run_json, "the description of the run")
+    good = {}
+    for name, value in run.items():
+        try:
+            build_record(RunState, {name: value})
+            good[name] = value
+        except ValueError as error:
+            reader.problems.append(f"run.json: {error}.")
+    return good
+
+
+def _has_live_parent(rundir: RunDirectory) -> bool:
+    try:
+        return has_live_parent(load_run_state(rundir))
+    except RunDirectoryError:
+        return False
+
+
+def _events(rundir: RunDirectory, reader: _Reader) -> list[dict[str, Any]]:
+    """Reads the journal, with what a dead parent did not merge from the ranks' own files."""
+    events: list[dict[str, Any]] = []
+    known: set[str] = set()
+    for path in (rundir.journal, *sorted((rundir.root / "events").glob("rank_*.jsonl"))):
+        nothing: list[dict[str, Any]] = []
+        for event in reader.read(path, "the journal", partial(read_events, path), nothing):
+            if path == rundir.journal or _identity(event) not in known:
+                known.add(_identity(event))
+                events.append(event)
+    return sorted((_flat(event) for event in events if isinstance(event, dict)), key=_order)
+
+
+def _flat(event: dict[str, Any]) -> dict[str, Any]:
+    """Writes out lists and mappings where a word or a number belongs: the file may be damaged."""
+    return {
+        key: json.dumps(value) if key in SCALARS and isinstance(value, (list, dict)) else value
+        for key, value in event.items()
+    }
+
+
+def _identity(event: dict[str, Any]) -> str:
+    return json.dumps(event, sort_keys=True, default=str)
+
+
+def _order(event: dict[str, Any]) -> float:
+    time_s = moment(event.get("time"))
+    return time_s if time_s == time_s else 0.0
+
+
+def _steps(rundir: RunDirectory, reader: _Reader) -> StepTable:
+    path = rundir.steps(0)
+    if not path.exists():
+        return empty_step_table()
+    with contextlib.suppress(RunDirectoryError, OSError), FlightReader(path) as recorder:
+        if lost := recorder.lost_rows():
+            reader.problems.append(f"{path.name}: it was cut, its last {lost} steps are missing.")
+    no_rates: dict[int, float] = {}
+    return reader.read(
+        path,
+        "the flight recorder",
+        lambda: build_step_table(
+            read_steps(rundir.root, rank=0, all_attempts=True, fields=FIELDS),
+            reader.read(path, "its applied learning rates", lambda: read_rates(path), no_rates),
+        ),
+        empty_step_table(),
+    )
+
+
+def _anomalies(rundir: RunDirectory, reader: _Reader) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for path in sorted((rundir.root / "anomalies").glob("anomalies_rank_*.jsonl")):
+        for line in _lines(path, reader):
+            try:
+                value = parse_json(line)
+            except (ValueError, RecursionError):
+                reader.problems.append(f"{path.name}: a damaged line was left out.")
+                continue
+            if isinstance(value, dict):
+                found.append(value)
+    return sorted(found, key=lambda line: integer(line.get("step")) or 0)
+
+
+def _exit_notes(rundir: RunDirectory, reader: _Reader) -> list[dict[str, Any]]:
+    notes = []
+    for path in sorted((rundir.root / "exits").glob("attempt_*/rank_*.json")):
+        note = reader.json_object(path, "an exit note")
+        if note:
+            note.setdefault("attempt", integer(path.parent.name.rpartition("_")[2]))
+            note.setdefault("rank", integer(path.stem.rpartition("_")[2]))
+            notes.append(note)
+    return notes
+
+
+def _bad_samples(rundir: RunDirectory, reader: _Reader) -> list[dict[str, Any]]:
+    path = rundir.root / "bad_samples.jsonl"
+    return reader.read(path, "samples that were left out", lambda: read_lines(path), [])
+
+
+def _checkpoints(rundir: RunDirectory, reader: _Reader) -> list[dict[str, Any]]:
+    found = []
+    for path in sorted(rundir.checkpoints.glob("step_*/manifest.json")):
+        manifest = reader.json_object(path, f"the manifest of {path.parent.name}")
+        if manifest and not manifest.get("abandoned"):
+            found.append(manifest)
+    return found
+
+
+def _stacks(rundir: RunDirectory, reader: _Reader) -> list[Excerpt]:
+    found = []
+    for path in sorted((rundir.root / "logs").glob("attempt_*/stacks_*.txt")):
+        lines = _lines(path, reader)[-STACK_LINES:]
+        if any(line.strip() for line in lines):
+            title = f"{path.parent.name.replace('_', ' ')}, rank {path.stem.rpartition('_')[2]}"
+            found.append(Excerpt(title=title, text=arrange_stacks("\n".join(lines))))
+    return found
+
+
+def _log_tail(rundir: RunDirectory, reader: _Reader) -> Excerpt | None:
+    logs = sorted(
+        (rundir.root / "logs").glob("attempt_*/rank_0.log"),
+        key=lambda path: integer(path.parent.name.rpartition("_")[2]) or 0,
+    )
+    if not logs:
+        return None
+    text = "\n".join(_lines(logs[-1], reader)[-LOG_LINES:])
+    title = f"end of logs/{logs[-1].parent.name}/{logs[-1].name}"
+    return Excerpt(title=title, text=text) if text.strip() else None
+
+
+def _lines(path: Path, reader: _Reader) -> list[str]:
+    def load() -> list[str]:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - TAIL_BYTES))
+            return file.read().decode("utf-8", "replace").splitlines()
+
+    return reader.read(path, "the file", load, [])
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -1,0 +1,169 @@
+"""The recorded steps of a run as columns, and what became of each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from supervisor.storage.steps.flight_recorder import (
+    GRAD_SEEN,
+    LOSS_SEEN,
+    SCALER_SKIPPED,
+    UPDATE_SKIPPED,
+)
+
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.int64]
+
+FIELDS = (
+    *("step", "attempt", "flags", "time", "loss", "grad_norm", "lr", "loss_scale", "step_time_s"),
+    *("memory_gib", "risk"),
+)
+"""Fields of the flight recorder that a report reads of every step."""
+
+
+class StepTable:
+    """Columns of equal length, in the order in which the steps happened, all attempts.
+
+    A choice of rows keeps their numbers alone and gathers a column when it is asked for: copies of
+    all columns of a long run would fill the memory.
+
+    Attributes:
+        time: seconds since 1970.
+        nonfinite_loss, nonfinite_grad: the value was seen, and was NaN or infinite.
+        skipped: the update was left out by the guard.
+        rate_factor: by what the learning rate was multiplied for the update.
+    """
+
+    step: Ints
+    attempt: Ints
+    time: Floats
+    loss: Floats
+    grad_norm: Floats
+    lr: Floats
+    loss_scale: Floats
+    step_time_s: Floats
+    memory_gib: Floats
+    risk: Floats
+    nonfinite_loss: Bools
+    nonfinite_grad: Bools
+    scaler_skipped: Bools
+    skipped: Bools
+    rate_factor: Floats
+
+    def __init__(
+        self, columns: Mapping[str, npt.NDArray[Any]], chosen: Ints | slice | None = None
+    ) -> None:
+        self._columns = columns
+        self._chosen = chosen
+        self._final: StepTable | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name not in self._columns:
+            raise AttributeError(name)
+        column = self._columns[name]
+        return column if self._chosen is None else column[self._chosen]
+
+    def __len__(self) -> int:
+        if isinstance(self._chosen, np.ndarray):
+            return len(self._chosen)
+        return len(self.step)
+
+    @property
+    def final(self) -> StepTable:
+        """Each step once, as it happened last, in the order of steps."""
+        if self._final is None:
+            self._final = self._find_final()
+        return self._final
+
+    def _find_final(self) -> StepTable:
+        steps = self.step
+        if not len(steps) or bool((np.diff(steps) > 0).all()):
+            return self
+        _, last = np.unique(steps[::-1], return_index=True)
+        return self.take(len(steps) - 1 - last)
+
+    def take(self, chosen: Any) -> StepTable:
+        """Returns the rows that an index array, a slice or a mask chooses."""
+        rows = chosen if isinstance(chosen, slice) else _numbers(np.asarray(chosen))
+        if self._chosen is not None:
+            rows = np.arange(len(self._columns["step"]))[self._chosen][rows]
+        return StepTable(self._columns, rows)
+
+    def replace(self, **columns: npt.NDArray[Any]) -> StepTable:
+        """Returns the same rows with other columns of the same length."""
+        return StepTable({name: getattr(self, name) for name in self._columns} | columns)
+
+    def until(self, step: int | None) -> StepTable:
+        return self if step is None else self.take(self.step <= step)
+
+    def of_attempt(self, attempt: int | None) -> StepTable:
+        return self if attempt is None else self.take(self.attempt == attempt)
+
+
+def build_step_table(rows: npt.NDArray[Any], rates: Mapping[int, float] | None = None) -> StepTable:
+    """Makes columns of the flight recorder's rows; a field that is missing becomes NaN or 0.
+
+    `rates`: row → factor of those whose learning rate was changed.
+    """
+    names = rows.dtype.names or ()
+    length = len(rows)
+
+    def floats(name: str) -> Floats:
+        if name not in names:
+            return np.full(length, np.nan)
+        return np.asarray(rows[name], dtype=np.float64)
+
+    def ints(name: str) -> Ints:
+        if name not in names:
+            return np.zeros(length, dtype=np.int64)
+        return np.asarray(rows[name], dtype=np.int64)
+
+    factors = np.ones(length)
+    for row, factor in (rates or {}).items():
+        if row < length:
+            factors[row] = factor
+    flags = ints("flags")
+    loss, grad_norm = floats("loss"), floats("grad_norm")
+    return StepTable(
+        {
+            "step": ints("step"),
+            "attempt": ints("attempt"),
+            "time": floats("time"),
+            "loss": loss,
+            "grad_norm": grad_norm,
+            "lr": floats("lr"),
+            "loss_scale": floats("loss_scale"),
+            "step_time_s": floats("step_time_s"),
+            "memory_gib": floats("memory_gib"),
+            "risk": floats("risk"),
+            "nonfinite_loss": _has(flags, LOSS_SEEN) & ~np.isfinite(loss),
+            "nonfinite_grad": _has(flags, GRAD_SEEN) & ~np.isfinite(grad_norm),
+            "scaler_skipped": _has(flags, SCALER_SKIPPED),
+            "skipped": _has(flags, UPDATE_SKIPPED),
+            "rate_factor": factors,
+        }
+    )
+
+
+def empty_step_table() -> StepTable:
+    return build_step_table(np.zeros(0, dtype=[("step", np.int64)]))
+
+
+def _numbers(chosen: npt.NDArray[Any]) -> Ints | slice:
+    """Rows of a mask as their numbers, or as a slice where they lie together."""
+    if chosen.dtype != np.bool_:
+        return chosen.astype(np.int64)
+    rows: Ints = np.flatnonzero(chosen)
+    if len(rows) and rows[-1] - rows[0] == len(rows) - 1:
+        return slice(int(rows[0]), int(rows[-1]) + 1)
+    return rows
+
+
+def _has(flags: Ints, bit: int) -> Bools:
+    present: Bools = (flags & bit) != 0
+    return present

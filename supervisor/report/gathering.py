@@ -1,0 +1,218 @@
+"""Gathers the facts of a run into one report."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from supervisor.masking import mask_all
+from supervisor.records import NAN
+from supervisor.report.facts.alert_summary import summarise_alerts
+from supervisor.report.facts.anomalies import build_anomalies
+from supervisor.report.facts.attempts import build_attempts
+from supervisor.report.facts.crash_report import Attempt, CrashReport, Incident
+from supervisor.report.facts.environment import command_of, environment_of
+from supervisor.report.facts.explosion import find_explosion
+from supervisor.report.facts.figures import number, show
+from supervisor.report.facts.gradient_flow import read_gradient_flow
+from supervisor.report.facts.interventions import build_interventions, would_have
+from supervisor.report.facts.ledger import build_cost
+from supervisor.report.facts.material import Material, load_material
+from supervisor.report.facts.observed_values import sum_up
+from supervisor.report.facts.rates import find_rate_changes
+from supervisor.report.facts.timeline import build_timeline
+from supervisor.report.incidents.decision_tree import walk
+from supervisor.report.incidents.ending import find_end
+from supervisor.report.incidents.evidence import last_checkpoint, memory_notes
+from supervisor.report.incidents.incidents import find_incidents
+from supervisor.report.incidents.next_steps import build_next_steps, build_setting, resume_command
+from supervisor.report.incidents.verdict import blame, build_title, build_verdict
+from supervisor.storage.journal.treatments import count_treatments
+
+LATER_STEPS = 10
+MEMORY_KEYS = frozenset({"out_of_memory", "host_out_of_memory", "resources"})
+FROM_OUTSIDE = frozenset({"killed", "preempted", "interrupted"})
+EXPLOSIVE_KEYS = frozenset(
+    {"nonfinite_loss", "nonfinite_gradient", "loss_spike", "divergence", "numerical"}
+)
+
+
+def gather(root: Path | str) -> CrashReport:
+    """Returns the report of the run in the directory `root`.
+
+    True for every end of a run, and for damaged and missing files, which it names in `problems`;
+    it never fails because of what it finds in the directory.
+    """
+    return build_report(load_material(root))
+
+
+def build_report(material: Material) -> CrashReport:
+    """Puts together what the siblings of this module find in `material`, secrets masked."""
+    return mask_all(_build(material))
+
+
+def _build(material: Material) -> CrashReport:
+    attempts = build_attempts(material)
+    end = find_end(material, attempts)
+    incidents = _incidents(material, attempts, end)
+    root = choose_root(incidents, end)
+    blamed = blame(root, material) if root else None
+    interventions = build_interventions(material)
+    treatments = count_treatments(material.events)
+    made = sum(treatments.values())
+    cost = build_cost(material)
+    decision = walk(material, root) if root else None
+    steps = material.steps.final
+    layers = read_gradient_flow(material.root)
+    return CrashReport(
+        run_dir=str(material.root),
+        state=str(material.run.get("state") or "unknown"),
+        end=end,
+        title=build_title(end, root, made),
+        verdict=build_verdict(end, root, material, attempts, made, incidents),
+        root_cause=blamed.key if blamed else "none",
+        root_cause_sentence=blamed.sentence if blamed else _nothing(material),
+        overcome=root is not None and root.survived and end in ("completed", "running"),
+        resume_command=resume_command(material, end, root),
+        next_steps=build_next_steps(end, root, material, decision, cost),
+        setting=build_setting(end, root, decision),
+        evidence=_evidence(material, root, attempts),
+        evidence_against=root.evidence_against if root else (),
+        incidents=incidents,
+        explosion=_explosion(material, root),
+        decision=decision,
+        timeline=build_timeline(material),
+        interventions=interventions,
+        treatments=dict(treatments),
+        rate_changes=find_rate_changes(material.steps),
+        attempts=attempts,
+        cost=cost,
+        anomalies=build_anomalies(material),
+        anomaly_count=len(material.anomalies),
+        gradient_flow=layers.layers,
+        gradient_flow_step=layers.step,
+        unhealthy=layers.unhealthy,
+        alerts=summarise_alerts(material.of_kind("alert")),
+        observed=sum_up(material.courses),
+        explain=material.explain,
+        stacks=material.stacks,
+        log_tail=material.log_tail,
+        memory=memory_notes(material) if root and root.key in MEMORY_KEYS else (),
+        environment=environment_of(material.run),
+        command=command_of(material.run),
+        first_step=int(steps.step[0]) if len(steps) else None,
+        last_step=int(steps.step[-1]) if len(steps) else None,
+        final_loss=_final_loss(material),
+        problems=material.problems,
+    )
+
+
+def choose_root(incidents: tuple[Incident, ...], end: str) -> Incident | None:
+    """Returns the first incident that the run did not get past, else the first one at all.
+
+    Of a run that was given up, trouble of its own goes before a kill from outside.
+    A run that is still healthy at its end has the first trouble it overcame for a root; a run
+    that ended otherwise after it overcame everything, the last.
+    """
+    open_ = [incident for incident in incidents if not incident.survived]
+    if open_:
+        # What came from outside does not follow into a new process: when that failed by itself,
+        # and in another way, its own failure is what ended the run.
+        lasting = [incident for incident in open_ if incident.key not in FROM_OUTSIDE]
+        return (lasting or open_)[0] if end == "gave_up" else open_[0]
+    if not incidents:
+        return None
+    return incidents[0] if end in ("completed", "running") else incidents[-1]
+
+
+def _incidents(material: Material, attempts: tuple[Attempt, ...], end: str) -> tuple[Incident, ...]:
+    incidents = find_incidents(material, attempts)
+    if end == "supervisor_died":
+        incidents = (*incidents, _supervisor_died(material))
+    return incidents
+
+
+def _supervisor_died(material: Material) -> Incident:
+    last = int(material.steps.step.max()) if len(material.steps) else None
+    pid = material.run.get("pid")
+    said = [f"run.json says {material.run.get('state') or 'nothing'}, and no end was journalled."]
+    if pid is not None:
+        said.append(f"Its process {pid} is gone.")
+    step = last_checkpoint(material, stable=False)
+    if step is not None:
+        said.append(f"The newest checkpoint is that of step {step}.")
+    where = f" after step {last}" if last is not None else ""
+    return Incident(
+        key="supervisor_died",
+        sentence=f"The supervisor's own process was gone{where}: killed, or the machine went down.",
+        step=last,
+        evidence_for=tuple(said),
+    )
+
+
+def _nothing(material: Material) -> str:
+    if would_have(material):
+        return "Nothing broke for good; a policy that treats would have acted, see below."
+    return "Nothing out of the ordinary was seen."
+
+
+def _evidence(
+    material: Material, root: Incident | None, attempts: tuple[Attempt, ...]
+) -> tuple[str, ...]:
+    if root is None:
+        steps = material.steps
+        if not len(steps):
+            return ("No step was recorded.",)
+        bad = int((steps.nonfinite_loss).sum())
+        how = f"{bad} of them with a non-finite loss" if bad else "none with a NaN or infinite loss"
+        said = [f"{len(steps)} steps were recorded, {how}."]
+        risks = steps.risk[np.isfinite(steps.risk)]
+        if len(risks):
+            said.append(f"The highest predicted risk was {float(risks.max()):.2f}.")
+        return tuple(said)
+    said = list(root.evidence_for)
+    cause = (material.explain or {}).get("root_cause")
+    if cause:
+        sure = show(100 * number((material.explain or {}).get("confidence")), 2)
+        said.append(
+            f"Controlled replay says: {str(cause).replace('_', ' ')} (confidence {sure} %)."
+        )
+    same = [
+        attempt.number
+        for attempt in attempts
+        if attempt.last_step is not None
+        and attempt.last_step == root.step
+        and attempt.cause == root.key
+    ]
+    if len(same) > 1:
+        numbers = ", ".join(str(number) for number in same)
+        said.append(f"Attempts {numbers} ended in the same way at step {root.step}: not chance.")
+    return tuple(dict.fromkeys(said))
+
+
+def _explosion(material: Material, root: Incident | None) -> Any:
+    if root is None or root.key not in EXPLOSIVE_KEYS or root.step is None:
+        return None
+    rows = material.steps.of_attempt(root.attempt)
+    until = root.step + 100
+    later = rows.take((rows.step >= root.step) & rows.nonfinite_loss)
+    if len(later):
+        until = min(until, int(later.step[0]))
+    found = find_explosion(rows, until=until)
+    if found and found.onset_step > root.step + LATER_STEPS:  # the next one, higher than this
+        found = find_explosion(rows, until=found.onset_step - 1)
+    if found and root.key == "divergence":
+        causes = ("a learning rate that is too high", *found.likely_causes)
+        found = replace(found, likely_causes=tuple(dict.fromkeys(causes)))
+    # A climb that was over long before the incident is another story.
+    return found if found and found.peak_step >= root.step - 5 else None
+
+
+def _final_loss(material: Material) -> float:
+    losses = material.steps.final.loss
+    known = [float(value) for value in losses[-20:] if math.isfinite(value)]
+    return known[-1] if known else NAN

@@ -1,0 +1,46 @@
+"""A collapse that was confirmed, and whether the training came out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from supervisor.report.facts.figures import number, show
+from supervisor.report.facts.material import Material
+
+CONFIRMED = "red"
+
+
+def is_confirmed(event: Mapping[str, Any]) -> bool:
+    """Says whether an event is the alert of a collapse that has persisted (level red)."""
+    metadata = event.get("metadata")
+    level = metadata.get("level") if isinstance(metadata, Mapping) else None
+    return event.get("kind") == "alert" and level == CONFIRMED
+
+
+def is_still_collapsed(material: Material, event: Mapping[str, Any]) -> bool:
+    """Says whether a value that the alert named lies below its line at the end of the run.
+
+    False for an alert without lines: then the losses after it decide.
+    """
+    lines = event["metadata"].get("lines")
+    if not isinstance(lines, Mapping):
+        return False
+    courses = material.courses
+    named = event["metadata"].get("indicators")
+    return any(
+        name in courses and courses[name].last < number(line)
+        for name, line in lines.items()
+        if isinstance(named, Mapping) and name in named
+    )
+
+
+def latents_at_end(material: Material) -> tuple[str, ...]:
+    """Returns one sentence with the last values of the latents; nothing if none were observed."""
+    courses = material.courses
+    told = [
+        f"{name} {show(courses[name].last)}"
+        for name in ("kl", "latent_variance", "active_units")
+        if name in courses
+    ]
+    return (f"The last values of the latents: {', '.join(told)}.",) if told else ()

@@ -1,0 +1,319 @@
+"""What speaks for a cause and what speaks against it, as sentences with figures."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from supervisor.report.facts.crash_report import Attempt
+from supervisor.report.facts.figures import duration, integer, show
+from supervisor.report.facts.material import Material
+from supervisor.report.facts.step_table import Bools, Floats, StepTable
+from supervisor.report.incidents.ending import is_far_above
+
+WINDOW = 50
+BEFORE_LR = 20
+LARGE = 10.0  # times the median: a gradient norm that built up
+LR_CHANGE = 0.3
+LR_JUMP = 3.0
+"""From one step to the next: no warm-up does that but in its first step, from zero."""
+MEMORY_GROWTH = 0.1
+CALM_RISK = 0.3
+
+Sentences = tuple[tuple[str, ...], tuple[str, ...]]
+
+
+class _Scale:
+    """Collects sentences on the two sides of a pair of scales."""
+
+    def __init__(self) -> None:
+        self.heavier: list[str] = []
+        self.lighter: list[str] = []
+
+    def add(self, is_for: bool, sentence: str) -> None:
+        (self.heavier if is_for else self.lighter).append(sentence)
+
+    def result(self) -> Sentences:
+        return tuple(self.heavier), tuple(self.lighter)
+
+
+def numerical_evidence(
+    material: Material, *, step: int, end: int, attempt: int | None
+) -> Sentences:
+    """Weighs what the recorded steps around numerical trouble at `step` ... `end` show."""
+    scale = _Scale()
+    rows = material.steps.of_attempt(attempt)
+    before = rows.take(rows.step < step).take(slice(-WINDOW, None))
+    at = rows.take(rows.step == step)
+    _weigh_loss(scale, before, at, step)
+    _weigh_gradient(scale, before, at)
+    _weigh_learning_rate(scale, before)
+    _weigh_loss_scale(scale, before, at)
+    _weigh_risk(scale, before)
+    _weigh_repetition(scale, material.steps, step, attempt, before, at)
+    _weigh_aftermath(scale, rows.take(rows.step > end), before)
+    return scale.result()
+
+
+def process_evidence(material: Material, attempt: Attempt, cause: str) -> Sentences:
+    """Weighs what is known about the end of a process."""
+    scale = _Scale()
+    for sentence in () if cause == "hang" else attempt.evidence:
+        scale.add(True, sentence)
+    rows = material.steps.of_attempt(attempt.number)
+    if not len(rows):
+        scale.add(True, f"Attempt {attempt.number} recorded no step: it failed in its set-up.")
+        return scale.result()
+    _weigh_memory(scale, rows, cause)
+    if cause == "hang":
+        times = rows.step_time_s[np.isfinite(rows.step_time_s)]
+        if len(times):
+            scale.add(
+                True, f"No step before it had taken longer than {duration(float(times.max()))}."
+            )
+    tail = rows.take(slice(-WINDOW, None))
+    if not (tail.nonfinite_loss | tail.nonfinite_grad).any():
+        risks = tail.risk[np.isfinite(tail.risk)]
+        top = (
+            f", with a risk below {show(max(0.01, 1.1 * float(risks.max())), 2)}"
+            if len(risks)
+            else ""
+        )
+        scale.add(
+            False,
+            f"The {len(tail)} steps before it were finite{top}: the numbers were not the trouble.",
+        )
+    return scale.result()
+
+
+def memory_notes(material: Material) -> tuple[str, ...]:
+    """Returns what the flight recorder says of memory, for the section on running out of it."""
+    rows = material.steps
+    seen = rows.take(np.isfinite(rows.memory_gib))
+    if not len(seen):
+        return ()
+    last, top = float(seen.memory_gib[-1]), int(np.argmax(seen.memory_gib))
+    notes = [
+        f"Peak: {show(float(seen.memory_gib[top]), 3)} GiB at step {int(seen.step[top])};"
+        f" {show(last, 3)} GiB at the last recorded step."
+    ]
+    tail = seen.take(slice(-200, None))
+    grown = float(tail.memory_gib[-1] - tail.memory_gib[0])
+    if len(tail) > 1:
+        notes.append(f"Change over the last {len(tail)} steps: {show(grown, 2)} GiB.")
+    return tuple(notes)
+
+
+def _weigh_loss(scale: _Scale, before: StepTable, at: StepTable, step: int) -> None:
+    known = _finite(before.loss)
+    if not len(known):
+        scale.add(True, f"No finite loss was recorded before step {step}.")
+        return
+    level = float(np.median(known))
+    if len(at) and (at.nonfinite_loss.any() or np.isfinite(at.loss).any()):
+        is_new = bool(at.nonfinite_loss.any()) or float(at.loss[-1]) > 1.5 * abs(level)
+        scale.add(
+            is_new,
+            f"The loss was {show(float(at.loss[-1]))} at step {step}; the step before it"
+            f" {show(float(known[-1]))}, the median of {len(known)} steps {show(level)}.",
+        )
+
+
+def _weigh_gradient(scale: _Scale, before: StepTable, at: StepTable) -> None:
+    if len(at) and at.nonfinite_grad.any() and not at.nonfinite_loss.any():
+        scale.add(True, "The loss was finite while the gradient was not: it broke in backward.")
+    norms = _finite(before.grad_norm)
+    if len(norms) < 5:
+        return
+    median, last = float(np.median(norms)), float(norms[-1])
+    ratio = last / median if median > 0 else 1.0
+    if ratio >= LARGE:
+        scale.add(
+            True,
+            f"The gradient norm had built up to {show(last)},"
+            f" {show(ratio, 2)} times its median of {show(median)}.",
+        )
+    else:
+        scale.add(
+            False,
+            f"The gradient norm was {show(last)} just before (median {show(median)}):"
+            " nothing had built up, which speaks for a single batch or an overflow.",
+        )
+
+
+def _weigh_learning_rate(scale: _Scale, before: StepTable) -> None:
+    rates = _finite(before.lr)[-BEFORE_LR:]
+    if len(rates) < 2 or rates[0] <= 0:
+        return
+    change = float(rates[-1] / rates[0] - 1.0)
+    if abs(change) > LR_CHANGE:
+        scale.add(
+            change > 0,
+            f"The learning rate went from {show(float(rates[0]))} to {show(float(rates[-1]))}"
+            f" within the {len(rates)} steps before.",
+        )
+    else:
+        scale.add(
+            False,
+            f"The learning rate was steady ({show(float(rates[-1]))}) in the {len(rates)} steps"
+            " before: no jump of the schedule.",
+        )
+
+
+def _weigh_loss_scale(scale: _Scale, before: StepTable, at: StepTable) -> None:
+    scales = _finite(np.concatenate([before.loss_scale, at.loss_scale]))
+    if not len(scales):
+        scale.add(
+            False, "No loss scale was seen: not the overflow of an FP16 training with a scaler."
+        )
+        return
+    if scales[-1] < scales.max() / 4:
+        scale.add(
+            True,
+            f"The loss scale had fallen from {show(float(scales.max()))} to"
+            f" {show(float(scales[-1]))}: overflow after overflow.",
+        )
+    else:
+        scale.add(
+            False,
+            f"The loss scale was steady at {show(float(scales[-1]))}: no series of overflows.",
+        )
+
+
+def _weigh_risk(scale: _Scale, before: StepTable) -> None:
+    recent = before.take(slice(-20, None))
+    risks = _finite(recent.risk)
+    if not len(risks):
+        return
+    top = float(risks.max())
+    if top >= CALM_RISK:
+        step = int(recent.step[int(np.nanargmax(recent.risk))])
+        scale.add(True, f"The predicted risk was {show(top, 2)} at step {step} already.")
+    else:
+        scale.add(
+            False,
+            f"The predicted risk was below {show(max(0.01, 1.1 * top), 2)} in the {len(recent)}"
+            " steps before: it came without a warning.",
+        )
+
+
+def _is_bad(rows: StepTable, line: float) -> Bools:
+    return rows.nonfinite_loss | rows.nonfinite_grad | (rows.loss > line)
+
+
+def _weigh_repetition(
+    scale: _Scale,
+    steps: StepTable,
+    step: int,
+    attempt: int | None,
+    before: StepTable,
+    at: StepTable,
+) -> None:
+    same = steps.take((steps.step == step) & (steps.attempt != (attempt or 0)))
+    known = _finite(before.loss)
+    if not len(same) or not len(known):
+        return
+    line = 1.5 * abs(float(np.median(known)))
+    if not _is_bad(at, line).any():
+        return
+    again = _is_bad(same, line)
+    others = ", ".join(str(number) for number in sorted(set(same.attempt.tolist())))
+    if again.any():
+        scale.add(
+            True,
+            f"Step {step} failed again in attempt {others}: it is in the data, the code or the"
+            " weights, not chance.",
+        )
+    else:
+        scale.add(
+            False,
+            f"Step {step} passed when it was repeated in attempt {others}: speaks against the"
+            " data, for something transient or for what was changed in between.",
+        )
+
+
+def _weigh_aftermath(scale: _Scale, after: StepTable, before: StepTable) -> None:
+    if len(after) < 5:
+        return
+    window = after.take(slice(0, WINDOW))
+    known = _finite(window.loss)
+    if window.nonfinite_loss.any() or not len(known):
+        return
+    level = float(np.median(known))
+    text = f"The {len(window)} steps after it were finite, with a median loss of {show(level)}"
+    old = _finite(before.loss)
+    if len(old):
+        text += f" (before: {show(float(np.median(old)))})"
+    if is_far_above(known, old):
+        scale.add(True, f"{text}: it did not pass, the loss stayed far above its level.")
+        return
+    scale.add(True, f"{text}: it passed, the weights are not sick.")
+
+
+def _weigh_memory(scale: _Scale, rows: StepTable, cause: str) -> None:
+    memory = _finite(rows.memory_gib)
+    if len(memory) < 2:
+        return
+    early, last = float(np.median(memory[: max(2, len(memory) // 2)])), float(memory[-1])
+    growth = last / early - 1.0 if early > 0 else 0.0
+    is_about_memory = cause in ("out_of_memory", "host_out_of_memory")
+    if growth > MEMORY_GROWTH:
+        scale.add(
+            is_about_memory,
+            f"Memory had grown by {show(100 * growth, 2)} % to {show(last, 3)} GiB.",
+        )
+    elif is_about_memory:
+        scale.add(
+            False,
+            f"Memory was steady at {show(last, 3)} GiB until the last recorded step:"
+            " the request that failed came at once.",
+        )
+    else:
+        scale.add(
+            False, f"Memory was steady at {show(last, 3)} GiB: speaks against running out of it."
+        )
+
+
+def _finite(values: Floats) -> Floats:
+    return values[np.isfinite(values)]
+
+
+def rate_jump(
+    material: Material, *, before: int, attempt: int | None
+) -> tuple[int, float, float] | None:
+    """Returns (step, rate before it, rate) of the last jump of the learning rate before a step."""
+    rows = material.steps.of_attempt(attempt)
+    rows = rows.take(rows.step < before)
+    steps, rates = rows.step[-BEFORE_LR:], rows.lr[-BEFORE_LR:]
+    for at in range(len(rates) - 1, 0, -1):
+        if rates[at - 1] > 0 and rates[at] > LR_JUMP * rates[at - 1]:
+            return int(steps[at]), float(rates[at - 1]), float(rates[at])
+    return None
+
+
+def rate_rise(
+    material: Material, *, before: int, attempt: int | None
+) -> tuple[float, float] | None:
+    """Returns the rates of the 20 steps before a step, the first and the last, if they rose as much
+    as a jump would; a warm-up too long or too high does."""
+    rows = material.steps.of_attempt(attempt)
+    rates = _finite(rows.take(rows.step < before).lr)[-BEFORE_LR:]
+    if len(rates) < 2 or rates[0] <= 0 or rates[-1] <= LR_JUMP * rates[0]:
+        return None
+    return float(rates[0]), float(rates[-1])
+
+
+def last_checkpoint(material: Material, *, stable: bool, before: int | None = None) -> int | None:
+    """Returns the step of the newest checkpoint that is there; of those that the journal knows,
+    where no manifest is left.
+
+    Args:
+        stable: only those that stayed healthy for long enough.
+        before: only those of this step or an earlier one.
+    """
+    found = {integer(m.get("step")) for m in material.checkpoints if m.get("stable") or not stable}
+    if not material.checkpoints:
+        kinds = ("checkpoint_stable",) if stable else ("checkpoint_saved", "checkpoint_stable")
+        events = [event for event in material.of_kind(*kinds) if not event.get("abandoned")]
+        found |= {integer(event.get("step")) for event in events}
+    known = (step for step in found if step is not None)
+    return max((step for step in known if before is None or step <= before), default=None)

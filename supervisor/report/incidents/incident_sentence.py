@@ -1,0 +1,71 @@
+"""The one sentence on a piece of numerical trouble that is read first, in plain words."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from supervisor.report.facts.figures import show
+from supervisor.report.facts.material import Material
+from supervisor.report.facts.step_table import Floats
+
+USUAL_STEPS = 50
+LEAP = 1.5
+"""Times the usual: the line by which the evidence calls a loss a new one."""
+_WORDS = {
+    "nonfinite_loss": "the loss became NaN or infinite",
+    "nonfinite_gradient": "the gradient became NaN or infinite",
+    "loss_spike": "the loss or the gradient jumped",
+    "divergence": "the loss diverged",
+    "loss_scale_collapse": "the loss scale collapsed",
+    "collapse": "the model collapsed",
+    "dead_units": "units of the model died",
+    "plateau": "the training stopped getting better",
+    "learning_rate": "the learning rate was out of order",
+    "resources": "resources ran short",
+    "numerical": "the signs of a coming crash were strong",
+}
+_SAYS_IT_ALL = ("the loss ", "the mean loss ", "the gradient norm ", "the learning rate ")
+_TOLD_WHOLE = frozenset({"loss_spike", "divergence", "learning_rate"})
+
+
+def numerical_sentence(
+    material: Material, *, key: str, step: int, attempt: int | None, said: str
+) -> str:
+    """Returns what happened at `step`, with its figures.
+
+    Args:
+        material: what was recorded.
+        key: of the trouble, as in the report.
+        step: of its first sign.
+        attempt: in which that was.
+        said: the message of that sign; what follows a semicolon in it is advice.
+    """
+    if said.startswith("the ") and " became " in said:
+        return f"At step {step} {said}."
+    leap = _leap(material, step, attempt) if key == "loss_spike" else ""
+    if leap:
+        return f"At step {step} {leap}."
+    said = said[:1].lower() + said[1:].partition("; ")[0]
+    if key in _TOLD_WHOLE and said.startswith(_SAYS_IT_ALL):
+        return f"At step {step} {said}."
+    words = _WORDS.get(key, key.replace("_", " "))
+    return f"At step {step} {words}{f': {said}' if said else ''}."
+
+
+def _leap(material: Material, step: int, attempt: int | None) -> str:
+    """What jumped at `step`, and from where; empty if neither loss nor gradient stands out."""
+    rows = material.steps.of_attempt(attempt)
+    before, at = rows.take(rows.step < step), rows.take(rows.step == step)
+    for name, values, now in (
+        ("loss", before.loss, at.loss),
+        ("gradient norm", before.grad_norm, at.grad_norm),
+    ):
+        usual = _usual(values)
+        if usual is not None and len(now) and float(now[-1]) > LEAP * abs(usual):
+            return f"the {name} jumped to {show(float(now[-1]))}, from the usual {show(usual)}"
+    return ""
+
+
+def _usual(values: Floats) -> float | None:
+    known = values[np.isfinite(values)][-USUAL_STEPS:]
+    return float(np.median(known)) if len(known) else None

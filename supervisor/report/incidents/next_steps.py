@@ -1,0 +1,208 @@
+"""What a person does next after a run, and with which setting."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from pathlib import Path
+
+from supervisor.report.facts.crash_report import Cost, DecisionPath, Incident
+from supervisor.report.facts.figures import duration, integer, number, show
+from supervisor.report.facts.interventions import would_have
+from supervisor.report.facts.material import Material
+from supervisor.report.incidents.evidence import last_checkpoint
+from supervisor.report.incidents.remedies import IN_SCRIPT, SMALLER_REQUEST
+from supervisor.storage.files.rundir import RunDirectory
+
+EXPLAINED = frozenset(
+    {"nonfinite_loss", "nonfinite_gradient", "loss_spike", "divergence", "numerical",
+     "loss_scale_collapse", "learning_rate", "exception", "nonfinite"}
+)  # fmt: skip
+"""What `supervisor explain` can say more about than the report."""
+_SETTINGS = {
+    "out_of_memory": "in your script: half the micro-batch, twice the accumulation",
+    "host_out_of_memory": "in your script: fewer loader workers (num_workers)",
+    "loss_scale_collapse": "in your script: BF16 in place of FP16",
+    "learning_rate": "--set restart.careful_lr_factor=0.25",
+    "divergence": "--set restart.careful_lr_factor=0.25",
+    "loss_spike": "--set restart.careful_lr_factor=0.25",
+}
+
+_UNSEEN = (
+    "If it was meant to train: what is seen is the `step` of a `torch.optim.Optimizer` in the "
+    "script's own process, not in processes that it starts itself."
+)
+
+
+def resume_command(material: Material, end: str, root: Incident | None) -> str:
+    """Returns the command that continues the run, quoted for a shell.
+
+    A run that came to its end sick goes back to its newest sound checkpoint: the command takes no
+    completed run without being told from where.
+    """
+    command = f"supervisor resume {shlex.quote(str(material.root))}"
+    step = _sound(material, root) if goes_back(end, root) else None
+    return command if step is None else f"{command} --from {step}"
+
+
+def goes_back(end: str, root: Incident | None) -> bool:
+    """Whether a run came to its end, but not in health."""
+    return end == "completed" and root is not None and not root.survived
+
+
+def _sound(material: Material, root: Incident | None) -> int | None:
+    """The newest checkpoint from before the trouble, a stable one if there is any."""
+    before = root.step if root else None
+    step = last_checkpoint(material, stable=True, before=before)
+    return last_checkpoint(material, stable=False, before=before) if step is None else step
+
+
+def build_next_steps(
+    end: str,
+    root: Incident | None,
+    material: Material,
+    decision: DecisionPath | None,
+    cost: Cost,
+) -> tuple[str, ...]:
+    """Returns what to do next, the most important first."""
+    step = last_checkpoint(material, stable=bool(root and root.numerical))
+    remedy = _explained(material) or (decision.remedy if decision else "")
+    if end == "completed" and (root is None or root.survived):
+        if root is None:
+            return _of_calm_run(material)
+        return (
+            "Nothing has to be done for this run.",
+            *([f"Before the next one: {before_next(remedy)}"] if remedy else []),
+        )
+    if end == "running":
+        return (f"Watch it: supervisor watch {shlex.quote(str(material.root))}",)
+    if end == "unknown":
+        return ("Start the training with: supervisor run SCRIPT",)
+    steps = [remedy] if remedy else []
+    steps += _captured(material, root)
+    if root is not None and root.key == "hang":
+        more = f"--set watchdog.hang_timeout_s={_longer(material)}"
+        steps.append(f"If that line was only slow and would have ended, give it time: {more}")
+    if root is not None and root.key in EXPLAINED and material.explain is None:
+        run = shlex.quote(str(material.root))
+        steps.append(f"Let the cause be found by controlled replays: supervisor explain {run}")
+    if end == "completed":
+        return (*steps, *_back(material, root))
+    saved = last_checkpoint(material, stable=False, before=root.step if root else None)
+    if step is None and saved is not None:
+        steps.append(
+            "No checkpoint had stayed healthy for long enough to count as stable: the command "
+            f"starts from the beginning; with --from {saved} it continues from before the trouble."
+        )
+    elif step is not None:
+        steps.append(f"The command continues from the checkpoint of step {step}.")
+    else:
+        steps.append("No checkpoint is known: the command starts the training from its beginning.")
+    if cost.replayed_s > 0.2 * max(cost.wall_s, 1e-9):
+        share = show(100 * cost.replayed_s / cost.wall_s, 2)
+        steps.append(
+            f"{share} % of the time ({duration(cost.replayed_s)}) was work done twice:"
+            " save more often, with --set checkpoint.every_s=60."
+        )
+    return tuple(steps)
+
+
+def _of_calm_run(material: Material) -> tuple[str, ...]:
+    if not len(material.steps):
+        return (_UNSEEN,)
+    if would_have(material):
+        run = shlex.quote(str(material.root))
+        return (
+            "Look at the loss below, and at what a policy that treats would have done.",
+            f"To see what such a policy would say of it: supervisor backtest {run}",
+            "Next time, let it treat: leave out --policy observe_only.",
+        )
+    return ("Nothing: the run needs no help.",)
+
+
+def _back(material: Material, root: Incident | None) -> list[str]:
+    """What is left of a run that ended sick, and how it goes on from there."""
+    step = _sound(material, root)
+    if step is None:
+        told = [
+            "The last weights are of no use, and no checkpoint from before the trouble is left: "
+            "start a new run when the cause is mended."
+        ]
+    else:
+        folder = RunDirectory(material.root).checkpoints / f"step_{step:08d}"
+        told = [
+            f"The last weights are of no use; those of step {step} are from before the trouble: "
+            f"{folder}. The command trains on from there and removes what came after."
+        ]
+    if material.policy.get("observe_only"):
+        treat = "leave out --policy observe_only"
+        if step is not None:
+            treat = "add --set policy.observe_only=false"
+        told.append(
+            "It was only watched: what a policy that treats would have done stands below; to let "
+            f"it treat, {treat}."
+        )
+    return told
+
+
+def _longer(material: Material) -> int:
+    """Seconds of silence that a slow step may need: ten times what was not enough."""
+    limits = [number(event.get("limit_s")) for event in material.of_kind("hang_detected")]
+    known = [limit for limit in limits if math.isfinite(limit)]
+    return max(600, round(10 * max(known, default=0.0)))
+
+
+def _captured(material: Material, root: Incident | None) -> list[str]:
+    """Where the batch of the first bad step is kept; nothing if it was not captured."""
+    if root is None or not root.numerical:
+        return []
+    kept = [
+        str(line["data_dir"])
+        for line in material.anomalies
+        if line.get("data_dir") and integer(line.get("step")) == root.step
+    ]
+    if not kept:
+        return []
+    run = shlex.quote(str(material.root))
+    return [
+        f"The batch of step {root.step} is kept in anomalies/data/{Path(kept[0]).name}; "
+        f"computed again with its figures by: supervisor analyze {run} --step {root.step}"
+    ]
+
+
+def before_next(remedy: str) -> str:
+    """Returns a remedy in the middle of a sentence, for a run that has not to be resumed."""
+    return _lower(remedy).replace(", then resume.", ".")
+
+
+def _explained(material: Material) -> str:
+    """What controlled replay found; empty if it was not made or found nothing."""
+    found = material.explain or {}
+    if not found.get("summary") or found.get("root_cause") in (None, "unknown"):
+        return ""
+    cause = str(found["root_cause"]).replace("_", " ")
+    because, _, advice = str(found["summary"]).partition(". ")
+    return f"Controlled replay names the {cause}: {_lower(advice or because)}"
+
+
+def build_setting(end: str, root: Incident | None, decision: DecisionPath | None) -> str:
+    """Returns the one setting to change; empty when none would help."""
+    if root is None or end == "running" or root.key in ("interrupted", "preempted"):
+        return ""
+    if end == "completed" and root.survived:
+        return ""
+    if decision and decision.setting.startswith(IN_SCRIPT):
+        return decision.setting
+    if end == "completed":
+        return ""
+    if root.key == "host_out_of_memory" and decision and decision.remedy == SMALLER_REQUEST:
+        return ""
+    if root.key in _SETTINGS:
+        return _SETTINGS[root.key]
+    if decision and decision.setting:
+        return f"--set {decision.setting}"
+    return ""
+
+
+def _lower(sentence: str) -> str:
+    return sentence[:1].lower() + sentence[1:]

@@ -1,0 +1,183 @@
+"""What to do first about a piece of trouble, and the one setting to change."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from supervisor.report.facts.crash_report import Incident
+from supervisor.report.facts.figures import integer, show
+from supervisor.report.facts.material import Material
+from supervisor.report.incidents.process_incident import disk_refusal
+
+RISE_EXPLAINS = frozenset({"loss_spike", "divergence"})
+"""What a learning rate that has just risen is held for, if it did not pass: warm-ups rise, too, and
+NaN has other causes more often."""
+FIRST = 50
+"""Steps in which the initialisation still shows; the windows of the detectors are as long."""
+FIRST_STEPS = "Look at the batch of that step, then at the initialisation: nothing grew before it."
+ONE_BATCH = "Look at the batch of that step: nothing had grown before it."
+PASSED_BATCH = "Look at the batch of that step: one batch broke what was healthy around it."
+NEXT_STEPS = 3
+"""The update of a bad batch is left out and costs one step; what is bad in the weights or the
+optimizer shows again at the very next ones."""
+IN_SCRIPT = "in your script:"
+"""How a setting begins that is none of ours."""
+_LOADER_DIED = re.compile(r"DataLoader worker .*(exited unexpectedly|killed by signal)")
+SMALLER_REQUEST = "Make what is asked for at the line above smaller, then resume."
+_PROCESS_REMEDY = {
+    "killed": "Find out who sent the signal (scheduler, memory killer, a colleague), then resume.",
+    "host_out_of_memory": "Lower the number of loader workers or what they hold, then resume.",
+    "out_of_memory": "Halve the micro-batch and accumulate more, or checkpoint activations.",
+    "hang": "Look at that line, and at the stacks below: they show what the script waited for.",
+    "exception": "Mend the exception that is shown below, then resume.",
+    "user_error": "Mend the script or its arguments: another attempt would fail in the same way.",
+    "interrupted": "Nothing is to be mended: resume when you are ready.",
+    "preempted": "Nothing is to be mended: resume when the machine is back.",
+    "supervisor_died": "Find out why the supervisor ended (reboot, kill -9), then resume.",
+}
+REMEDY_OF_KIND = {
+    "collapse": (
+        "Anneal the KL term more slowly, use free bits, or weaken the decoder.",
+        f"{IN_SCRIPT} the weight of the KL term",
+    ),
+    "dead_units": (
+        "Lower the learning rate, or take an activation that does not die (GELU, leaky ReLU).",
+        "restart.careful_lr_factor=0.25",
+    ),
+    "loss_scale_collapse": (
+        "Use BF16, or run the part that overflows in FP32.",
+        f"{IN_SCRIPT} BF16 in place of FP16",
+    ),
+    "plateau": (
+        "Look at the learning rate and at the data: the training stands still, it is not broken.",
+        "",
+    ),
+    "resources": (
+        "Look at what grows in memory, and at what slows the steps down.",
+        "",
+    ),
+}
+"""Where the kind of the trouble says more than the facts around it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumericalFacts:
+    """What was found out about numerical trouble on the way through the tree.
+
+    Attributes:
+        early: it came within the first steps of the run.
+        mixed: a loss scale was seen.
+        large: gradients had grown large before it.
+        rise: first and last learning rate of the 20 steps before it, if that rose a lot.
+    """
+
+    early: bool
+    mixed: bool
+    large: bool
+    rise: tuple[float, float] | None
+
+
+def numerical_remedy(
+    material: Material, incident: Incident, facts: NumericalFacts
+) -> tuple[str, str]:
+    """Returns the remedy and the setting; what a run got past has no setting worth a resume."""
+    rise = facts.rise
+    if rise is not None and incident.key in RISE_EXPLAINS and not incident.survived:
+        return (
+            f"End the rise of the learning rate earlier: it went from {show(rise[0])} to "
+            f"{show(rise[1])} within the 20 steps before.",
+            f"{IN_SCRIPT} the warm-up of the learning rate",
+        )
+    if incident.key == "divergence" and not facts.large and not facts.mixed:
+        return (
+            "Lower the learning rate, to a third for a try: the loss climbed and did not stop.",
+            f"{IN_SCRIPT} a third of the learning rate",
+        )
+    if incident.survived and incident.key != "divergence":
+        return _after_it_passed(material, incident), ""
+    if _came_back(material, incident):
+        return (
+            f"Look at what the script computes at step {incident.step}, in its data and in its "
+            "loss: it came back there when a new attempt began from older weights.",
+            "",
+        )
+    return _by_facts(facts, incident.step or 0)
+
+
+def _by_facts(facts: NumericalFacts, step: int) -> tuple[str, str]:
+    if facts.early and facts.large:
+        return (
+            "Lengthen the warm-up or halve the learning rate: early gradients were large.",
+            "restart.careful_lr_factor=0.25",
+        )
+    if facts.large:
+        return (
+            "Clip the gradient norm near its usual level and halve the learning rate.",
+            "restart.careful_lr_factor=0.25",
+        )
+    if facts.mixed:
+        return (
+            "Run the sensitive part (attention, normalisation, loss) in FP32, or use BF16:"
+            " values left the range of FP16 without large gradients.",
+            f"{IN_SCRIPT} BF16 in place of FP16, or FP32 for the sensitive part",
+        )
+    if step < FIRST:
+        return FIRST_STEPS, ""
+    return ONE_BATCH, ""
+
+
+def process_remedy(material: Material, incident: Incident) -> str:
+    """Returns what helps after the end of a process."""
+    attempts = {
+        integer(event.get("attempt"))
+        for event in material.of_kind("worker_exited")
+        if event.get("cause") == incident.key and integer(event.get("last_step")) == incident.step
+    }
+    if incident.key == "killed" and len(attempts) > 1:
+        return (
+            f"Look at what the script does after step {incident.step}: it was killed there "
+            f"{len(attempts)} times, which is no chance (the kernel's log, `dmesg`, says more)."
+        )
+    if incident.key == "host_out_of_memory" and _raised_it(material, incident):
+        return SMALLER_REQUEST
+    if any(_LOADER_DIED.search(sentence) for sentence in incident.evidence_for):
+        return (
+            "A process that loads data died: look at what loads the next samples (memory, a native "
+            "library); with num_workers=0 it tells its own error."
+        )
+    if disk_refusal(material, incident.attempt or 0, incident.evidence_for):
+        return "Make room on the disk (or the quota), then resume."
+    return _PROCESS_REMEDY.get(incident.key, "Read the end of the log, then resume.")
+
+
+def _raised_it(material: Material, incident: Incident) -> bool:
+    """Whether the script's own request failed, and not a process of its that was killed."""
+    return any(
+        integer(note.get("attempt")) == incident.attempt and note.get("traceback")
+        for note in material.exit_notes
+    )
+
+
+def _after_it_passed(material: Material, incident: Incident) -> str:
+    """What a healthy run has to learn from trouble that it got past."""
+    step, attempt = incident.step or 0, incident.attempt
+    went_back = any(
+        0 < (integer(event.get("step")) or 0) - step <= NEXT_STEPS
+        and integer(event.get("attempt")) == attempt
+        for event in material.of_kind("rollback")
+    )
+    if went_back:
+        return (
+            "Look for what changed the weights or the optimizer's state (learning rate, the "
+            "script's own code, the hardware): it was bad with the next batches, too, until older "
+            "weights were put back, so it was not one batch."
+        )
+    return PASSED_BATCH
+
+
+def _came_back(material: Material, incident: Incident) -> bool:
+    """Whether the same step was not finite in another attempt, too."""
+    steps = material.steps
+    same = steps.take((steps.step == incident.step) & (steps.attempt != incident.attempt))
+    return incident.key == "nonfinite_loss" and bool(same.nonfinite_loss.any())

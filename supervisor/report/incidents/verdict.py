@@ -1,0 +1,152 @@
+"""The first lines of a report: what happened in two sentences, and what to do next."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from supervisor.report.facts.crash_report import Attempt, Incident
+from supervisor.report.facts.figures import count, integer, show
+from supervisor.report.facts.interventions import would_have
+from supervisor.report.facts.material import Material
+from supervisor.report.incidents.ending import ends_nonfinite
+from supervisor.report.incidents.evidence import last_checkpoint, rate_jump, rate_rise
+from supervisor.report.incidents.remedies import RISE_EXPLAINS
+
+TITLES = {
+    "completed": "Completed",
+    "gave_up": "Gave up",
+    "interrupted": "Interrupted",
+    "failed": "Failed",
+    "running": "Still running",
+    "supervisor_died": "The supervisor died",
+    "unknown": "Nothing recorded",
+}
+TOLD = 3
+
+
+def build_title(end: str, root: Incident | None, treatments: int = 0) -> str:
+    """Returns the end in a few words."""
+    if end == "completed" and root is not None and not root.survived:
+        return "Completed, not healthy"
+    if end == "completed" and treatments:
+        return "Completed, treated"
+    return TITLES[end]
+
+
+def build_verdict(
+    end: str,
+    root: Incident | None,
+    material: Material,
+    attempts: tuple[Attempt, ...],
+    treatments: int,
+    incidents: tuple[Incident, ...] = (),
+) -> str:
+    """Returns two sentences: how the run ended, and why or what was overcome."""
+    how = _how(end, material, attempts, treatments)
+    if (
+        end == "completed"
+        and not ends_nonfinite(material)
+        and any(not incident.survived for incident in incidents)
+    ):
+        how = f"{how[:-1]}, but not in health."
+    return f"{how} {_why(end, root, material, attempts, incidents)}".strip()
+
+
+def _how(
+    end: str,
+    material: Material,
+    attempts: tuple[Attempt, ...],
+    treatments: int,
+) -> str:
+    steps = material.steps
+    last = f"step {int(steps.step.max())}" if len(steps) else ""
+    restarts = max(0, len(attempts) - 1)
+    help_ = f"after {count(restarts, 'restart')} and {count(treatments, 'treatment')}"
+    if not restarts and not treatments:
+        help_ = "without a restart or a treatment"
+    if end == "completed" and not last:
+        return f"The script ran to its end, {help_}, but no step of a training was seen."
+    if end == "completed":
+        sick = ", but its last loss is not finite" if ends_nonfinite(material) else ""
+        return f"The training ran to its end{f' at {last}' if last else ''}, {help_}{sick}."
+    where = f" at {last}" if last else " before its first step"
+    if end == "gave_up":
+        return f"The run was given up{where}, {help_}."
+    if end == "interrupted":
+        return f"The run was interrupted{where} and can be continued."
+    if end == "failed":
+        return f"The script failed{where} in a way that another attempt cannot help."
+    if end == "running":
+        return f"The run is still going on{f', now at {last}' if last else ''}, {help_}."
+    if end == "supervisor_died":
+        return f"The supervisor itself ended without a word{where}; the run can be continued."
+    return "Nothing was recorded: the directory holds neither steps nor a journal."
+
+
+def _why(
+    end: str,
+    root: Incident | None,
+    material: Material,
+    attempts: tuple[Attempt, ...],
+    incidents: tuple[Incident, ...],
+) -> str:
+    if root is None:
+        alerts = len(material.of_kind("alert"))
+        wished = would_have(material)
+        if wished and end in ("completed", "running"):
+            return (
+                f"It was only watched: another policy would have treated it "
+                f"{count(len(wished), 'time')}, first at step {integer(wished[0].get('step'))} "
+                f"({_lower(str(wished[0].get('reason') or '')).rstrip('.')})."
+            )
+        if end in ("completed", "running") and alerts:
+            said = count(alerts, "alert")
+            return f"No trouble came that needed help; the timeline holds {said} of little weight."
+        return {
+            "completed": "Nothing out of the ordinary was seen.",
+            "running": "Nothing out of the ordinary was seen so far.",
+            "unknown": "Either the run never started, or this is not its directory.",
+            "supervisor_died": "Until then nothing out of the ordinary was seen.",
+        }.get(end, "No cause was recorded.")
+    if root.survived:
+        first = [root, *(one for one in incidents if one is not root)]
+        told = [_told(one, material) for one in first[:TOLD]]
+        more = f"; and {len(incidents) - TOLD} more" if len(incidents) > TOLD else ""
+        return f"What happened on the way was overcome: {'; '.join(told).rstrip('.')}{more}."
+    if root.key in ("interrupted", "preempted", "supervisor_died"):
+        step = last_checkpoint(material, stable=False)
+        if step is None:
+            return "No checkpoint is known: it would begin anew."
+        return f"Its newest checkpoint is that of step {step}."
+    same = sum(attempt.cause == root.key and attempt.last_step == root.step for attempt in attempts)
+    times = f", {same} times at the same step" if same > 1 else ""
+    return f"The cause{times}: {_told(root, material)}."
+
+
+def blame(root: Incident, material: Material) -> Incident:
+    """Returns the root cause as the first sentence tells it: a jump of the learning rate before
+    numerical trouble is its cause, and what came of it is not."""
+    told = _told(root, material)
+    if told == _lower(root.sentence).rstrip("."):
+        return root
+    return replace(root, key="learning_rate", sentence=f"{told[:1].upper()}{told[1:]}.")
+
+
+def _told(incident: Incident, material: Material) -> str:
+    """The sentence of an incident, with a jump of the learning rate before it; no full stop."""
+    told = _lower(incident.sentence).rstrip(".")
+    if not incident.numerical:
+        return told
+    jump = rate_jump(material, before=incident.step or 0, attempt=incident.attempt)
+    if jump is None:
+        rise = rate_rise(material, before=incident.step or 0, attempt=incident.attempt)
+        if rise is None or incident.survived or incident.key not in RISE_EXPLAINS:
+            return told
+        rates = f"rose from {show(rise[0])} to {show(rise[1])} within 20 steps"
+        return f"the learning rate {rates}; {told}"
+    rates = f"went from {show(jump[1])} to {show(jump[2])} at step {jump[0]}"
+    return f"the learning rate {rates}; {told}"
+
+
+def _lower(sentence: str) -> str:
+    return sentence[:1].lower() + sentence[1:]

@@ -1,0 +1,253 @@
+"""The pictures of a report: the whole run by steps, its last minutes by time, gradient flow,
+observed values."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from supervisor.report.facts import palette
+from supervisor.report.facts.crash_report import CrashReport
+from supervisor.report.facts.material import Material
+from supervisor.report.facts.observed_values import draw_courses
+from supervisor.report.facts.step_table import Bools, Floats, StepTable
+from supervisor.report.pictures.step_marks import draw_marks, marks_of
+from supervisor.report.pictures.thinning import thin, thin_marks
+from supervisor.report.pictures.timeline_plot import CALM_RISK, draw_timeline
+
+LAST_MINUTES = 10.0
+NARROW_INCHES = 4.8
+"""Half of the width: on a screen of 500 px the writing has its size and nothing is cut."""
+STYLE: Any = {
+    "font.family": "sans-serif",
+    "font.size": 9.0,
+    "text.color": palette.INK,
+    "axes.edgecolor": palette.GRID,
+    "axes.labelcolor": palette.MUTED,
+    "axes.facecolor": "none",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 9.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "grid.color": palette.GRID,
+    "grid.linewidth": 0.7,
+    "xtick.color": palette.MUTED,
+    "ytick.color": palette.MUTED,
+    "xtick.labelsize": 8.0,
+    "ytick.labelsize": 8.0,
+    "legend.frameon": False,
+    "legend.fontsize": 8.0,
+    "figure.facecolor": "none",
+    "svg.fonttype": "none",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """One picture: `svg` to stand in a page, `narrow_svg` on a phone, `png` as a file."""
+
+    name: str
+    svg: str
+    narrow_svg: str
+    png: bytes
+
+
+def draw_pictures(
+    material: Material, report: CrashReport, only: Collection[str] | None = None
+) -> tuple[Picture, ...]:
+    """Draws what there is data for; imports matplotlib, which takes a while, here.
+
+    `only` names some of the pictures; None draws all.
+    """
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    pictures = []
+    drawings = (
+        ("overview", _overview),
+        ("timeline", _timeline),
+        ("gradient_flow", _gradients),
+        ("observed", _observed),
+    )
+    for name, draw in drawings:
+        if only is not None and name not in only:
+            continue
+        with matplotlib.rc_context(STYLE):
+            figure = Figure(layout="constrained")
+            FigureCanvasAgg(figure)
+            if draw(figure, material, report):
+                pictures.append(_save(name, figure))
+    return tuple(pictures)
+
+
+def _save(name: str, figure: Any) -> Picture:
+    png = io.BytesIO()
+    wide = _svg(figure, name)
+    figure.savefig(png, format="png", dpi=130, facecolor="white")
+    figure.set_size_inches(NARROW_INCHES, figure.get_size_inches()[1])
+    return Picture(name, wide, _svg(figure, f"{name}, narrow"), png.getvalue())
+
+
+def _svg(figure: Any, salt: str) -> str:
+    """`salt`: names in a page must be its own, or one picture would use the parts of another."""
+    import matplotlib
+
+    svg = io.StringIO()
+    with matplotlib.rc_context({"svg.hashsalt": salt}):
+        figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
+    return palette.themed(svg.getvalue())
+
+
+def _overview(figure: Any, material: Material, report: CrashReport) -> bool:
+    rows = material.steps
+    panels = [
+        ("Loss", rows.loss, palette.LOSS, rows.nonfinite_loss),
+        ("Gradient norm", rows.grad_norm, palette.GRADIENT, rows.nonfinite_grad),
+        ("Learning rate", rows.lr, palette.RATE, None),
+        ("Loss scale", rows.loss_scale, palette.SCALE, None),
+        ("Crash risk", rows.risk, palette.RISK, None),
+    ]
+    panels = [p for p in panels if np.isfinite(p[1]).any() or (p[3] is not None and p[3].any())]
+    if report.root_cause == "none":
+        panels = [panel for panel in panels if not _is_flat(panel[0], panel[1])]
+    if not panels:
+        return False
+    heights = [2.0 if title in ("Loss", "Gradient norm") else 1.15 for title, *_ in panels]
+    figure.set_size_inches(9.6, 0.6 + 1.0 * sum(heights))
+    axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
+    newest = _newest(rows)
+    for axis, (title, values, colour, bad) in zip(axes, panels, strict=True):
+        _panel(axis, rows, values, colour, newest, bad)
+        axis.set_title(title)
+        if title == "Crash risk":
+            axis.set_ylim(-0.03, 1.03)
+        elif title in ("Loss", "Gradient norm"):
+            _choose_scale(axis, values)
+        elif title == "Learning rate" and report.rate_changes:
+            _applied_rate(axis, rows.final)
+            _choose_scale(axis, np.concatenate([values, rows.lr * rows.rate_factor]))
+        draw_marks(axis, report)
+    axes[-1].set_xlabel("step")
+    _legend(figure, report, has_lost=bool((~newest).any()), bad=_any_bad(rows))
+    return True
+
+
+def _is_flat(title: str, values: Floats) -> bool:
+    """Whether there is nothing to see in it: a steady rate or loss scale, a risk near zero."""
+    known = values[np.isfinite(values)]
+    if title == "Crash risk":
+        return bool(known.max() < CALM_RISK)
+    return title in ("Learning rate", "Loss scale") and bool(known.min() == known.max())
+
+
+def _applied_rate(axis: Any, rows: StepTable) -> None:
+    """What the updates had, over what the script asked for."""
+    applied = np.where(rows.rate_factor != 1.0, rows.lr * rows.rate_factor, np.nan)
+    axis.plot(
+        *thin(rows.step.astype(np.float64), applied),
+        color=palette.TREATMENT,
+        linewidth=2.0,
+        label="applied",
+    )
+    axis.plot([], [], color=palette.RATE, label="asked for by the script")
+    axis.legend(loc="best", ncols=2)
+
+
+def _newest(rows: StepTable) -> Bools:
+    newest = np.zeros(len(rows), dtype=bool)
+    _, index = np.unique(rows.step[::-1], return_index=True)
+    newest[len(rows) - 1 - index] = True
+    return newest
+
+
+def _any_bad(rows: StepTable) -> bool:
+    return bool((rows.nonfinite_loss | rows.nonfinite_grad).any())
+
+
+def _panel(
+    axis: Any, rows: StepTable, values: Floats, colour: str, newest: Bools, bad: Bools | None
+) -> None:
+    steps = rows.step.astype(np.float64)
+    for attempt in np.unique(rows.attempt[~newest]):
+        lost = (rows.attempt == attempt) & ~newest
+        axis.plot(*thin(steps[lost], values[lost]), color=palette.LOST, linewidth=1.0)
+    order = np.argsort(steps[newest], kind="stable")
+    x, y = steps[newest][order], values[newest][order]
+    axis.plot(*thin(x, y), color=colour, linewidth=1.25, solid_joinstyle="round")
+    if not np.isfinite(values).any():
+        axis.set_yticks([])
+        axis.text(0.5, 0.45, "no finite value", ha="center", transform=axis.transAxes)
+    if bad is not None and bad.any():
+        axis.plot(
+            marks := thin_marks(steps[bad]),
+            np.full(len(marks), 0.97),
+            linestyle="none",
+            marker="x",
+            markersize=6,
+            markeredgewidth=1.8,
+            color=palette.RISK,
+            transform=axis.get_xaxis_transform(),
+            clip_on=False,
+        )
+
+
+def _choose_scale(axis: Any, values: Floats) -> None:
+    known = values[np.isfinite(values)]
+    if len(known) and known.min() > 0 and known.max() > 3 * known.min():
+        axis.set_yscale("log")
+        axis.yaxis.set_minor_formatter("")
+        axis.tick_params(axis="y", which="minor", length=0)
+        if known.max() < 30 * known.min():
+            # Less than a decade and a half has a single labelled tick otherwise.
+            from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
+
+            axis.yaxis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0)))
+            axis.yaxis.set_major_formatter(ScalarFormatter())
+            axis.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _legend(figure: Any, report: CrashReport, *, has_lost: bool, bad: bool) -> None:
+    from matplotlib.lines import Line2D
+
+    handles = [
+        Line2D([], [], color=colour, linestyle=(0, (4, 2)), linewidth=1.2, label=name)
+        for name, (colour, _) in marks_of(report).items()
+    ]
+    if has_lost:
+        handles.append(Line2D([], [], color=palette.LOST, label="work done again"))
+    if bad:
+        handles.append(
+            Line2D(
+                [],
+                [],
+                color=palette.RISK,
+                marker="x",
+                linestyle="none",
+                markeredgewidth=1.8,
+                label="NaN or infinite",
+            )
+        )
+    if handles:
+        figure.legend(handles=handles, loc="outside upper right", ncols=len(handles))
+
+
+def _timeline(figure: Any, material: Material, report: CrashReport) -> bool:
+    return draw_timeline(figure, material, report, minutes=LAST_MINUTES)
+
+
+def _observed(figure: Any, material: Material, report: CrashReport) -> bool:
+    return draw_courses(figure, material.courses)
+
+
+def _gradients(figure: Any, material: Material, report: CrashReport) -> bool:
+    from supervisor.report.pictures.gradient_plot import draw_gradient_flow
+
+    return draw_gradient_flow(figure, report)

@@ -1,0 +1,68 @@
+"""Follows a run, and says what helped when earlier runs were in the same trouble."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from supervisor.records import Alert, CrashRisk, StepRecord
+from supervisor.storage.cases.case_memory import CaseMemory
+from supervisor.storage.cases.case_signature import LOOK_BACK_STEPS, signature
+
+
+class CaseAdvisor:
+    """Builds the signature of the present trouble as `case_filing` does, and asks the memory.
+
+    Pure: the same records, alerts and risks give the same advice.
+    """
+
+    def __init__(self, memory: CaseMemory) -> None:
+        self._memory = memory
+        self._alerts: list[tuple[int, str]] = []
+        self._warning: tuple[int, int] | None = None
+        self._was_warning = False
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether a step without alerts and without risk has nothing to change here."""
+        return not self._was_warning
+
+    def update(
+        self, record: StepRecord, alerts: Sequence[Alert], risk: CrashRisk
+    ) -> tuple[str, ...]:
+        """Takes in a step; returns the treatments to try first, best first, if it is in trouble."""
+        if not (alerts or risk.warning or self._was_warning):
+            return ()
+        first = record.step - LOOK_BACK_STEPS
+        if alerts:
+            recent = [(step, name) for step, name in self._alerts if first <= step <= record.step]
+            self._alerts = [*recent, *((record.step, alert.detector) for alert in alerts)]
+        if risk.warning and not self._was_warning:
+            self._warning = (record.step, risk.onset_step)
+        self._was_warning = risk.warning
+        if not risk.warning or self._warning is None or not self._memory.cases:
+            return ()
+        warned_at, onset = self._warning
+        detector = next((name for step, name in self._alerts if first <= step), None)
+        return self._memory.treatments(
+            signature(
+                cause=risk.cause.value,
+                step=record.step,
+                rise_steps=warned_at - onset,
+                detector=detector,
+                is_scaled=math.isfinite(record.loss_scale) and record.loss_scale != 1.0,
+            )
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "alerts": [list(alert) for alert in self._alerts],
+            "warning": None if self._warning is None else list(self._warning),
+            "was_warning": self._was_warning,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._alerts = [(step, name) for step, name in state["alerts"]]
+        self._warning = None if state["warning"] is None else tuple(state["warning"])
+        self._was_warning = bool(state["was_warning"])

@@ -1,0 +1,62 @@
+"""Folders that stand aside in a checkpoint folder: being written, being removed, or damaged.
+
+Their names begin with a dot, so nothing takes them for checkpoints, and say who made them, so that
+what a dead process left behind is known as such.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import socket
+from pathlib import Path
+
+from supervisor.storage.files.file_system import FileSystem
+
+STAGED = "staged"
+REMOVED = "removed"
+DAMAGED = "damaged"
+
+_FOREIGN_HOST_AGE_S = 3600.0
+"""A folder of another host, whose processes cannot be seen, is left over after so long."""
+
+_HOST = re.sub(r"[^A-Za-z0-9.]", "_", socket.gethostname()) or "host"
+_NUMBERS = itertools.count()
+_NAME = re.compile(r"\.(staged|removed|damaged)-(\d+)-([A-Za-z0-9._]+)-(\d+)-(\d+)-(\d+)")
+
+
+def aside_path(folder: Path, kind: str, step: int) -> Path:
+    """Returns a new path in `folder`, which no other process or call gives out."""
+    owner = f"{_HOST}-{os.getpid()}-{_started(os.getpid())}"
+    return folder / f".{kind}-{step:08d}-{owner}-{next(_NUMBERS)}"
+
+
+def kind_of(name: str) -> str | None:
+    """Returns the kind of a name that `aside_path` made, None for any other name."""
+    match = _NAME.fullmatch(name)
+    return match[1] if match else None
+
+
+def is_left_over(file_system: FileSystem, path: Path) -> bool:
+    """Whether a staged folder's writer is dead."""
+    match = _NAME.fullmatch(path.name)
+    if not match:
+        return False
+    host, pid, started = match[3], int(match[4]), int(match[5])
+    if host != _HOST:
+        return file_system.age_s(path) > _FOREIGN_HOST_AGE_S
+    return _started(pid) != started
+
+
+def _started(pid: int) -> int | None:
+    """Returns when a living process began (clock ticks since boot), None if there is none.
+
+    A process number alone says little: in a container the next process often has the same one.
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        fields = stat[stat.rindex(")") + 2 :].split()
+        return None if fields[0] in "ZX" else int(fields[19])
+    except (OSError, ValueError, IndexError):
+        return None

@@ -1,0 +1,99 @@
+"""The file operations of checkpoints, few and in one place, so that tests can let each one fail."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+import xxhash
+
+from supervisor.storage.files.private_files import open_private
+
+_BLOCK_BYTES = 4 * 1024 * 1024
+
+
+class FileSystem:
+    """The real disk. Every method raises OSError when the operating system refuses.
+
+    Tests derive from it and end the process, or the disk's room, at the k-th operation.
+    """
+
+    def make_folder(self, path: Path) -> None:
+        """Creates a folder that does not exist yet, mode 0700; its parent must exist."""
+        path.mkdir(mode=0o700)
+
+    def write(self, path: Path, data: bytes) -> None:
+        with open_private(path, "wb") as file:
+            file.write(data)
+
+    def read(self, path: Path) -> bytes:
+        return path.read_bytes()
+
+    def checksum(self, path: Path, *, fresh: bool = False) -> str:
+        """Returns the file's xxh3_128 in hexadecimal.
+
+        With `fresh` the kernel is asked to forget its copy of a file that is on disk already, so
+        that the disk is read, not the memory from which it was written.
+        """
+        digest = xxhash.xxh3_128()
+        with open(path, "rb", buffering=0) as file:
+            if fresh:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            while block := file.read(_BLOCK_BYTES):
+                digest.update(block)
+        return str(digest.hexdigest())
+
+    def sync_file(self, path: Path) -> None:
+        """Returns when the file's content is on disk."""
+        _sync(path, os.O_RDONLY)
+
+    def sync_folder(self, path: Path) -> None:
+        """Returns when the folder's names are on disk; those of its files are not implied."""
+        _sync(path, os.O_RDONLY | os.O_DIRECTORY)
+
+    def replace(self, old: Path, new: Path) -> None:
+        """Renames in one step; `new` may exist if it is a file or an empty folder."""
+        os.replace(old, new)
+
+    def remove_file(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+    def remove_folder(self, path: Path) -> None:
+        path.rmdir()
+
+    def remove_tree(self, path: Path) -> None:
+        """Removes a folder and all in it, file by file, without following links."""
+        for entry in sorted(path.iterdir()):
+            if entry.is_dir() and not entry.is_symlink():
+                self.remove_tree(entry)
+            else:
+                self.remove_file(entry)
+        self.remove_folder(path)
+
+    def names(self, path: Path) -> list[str]:
+        """Returns the sorted names in a folder; none if the folder does not exist."""
+        try:
+            return sorted(os.listdir(path))
+        except FileNotFoundError:
+            return []
+
+    def size(self, path: Path) -> int:
+        return path.stat().st_size
+
+    def age_s(self, path: Path) -> float:
+        """Returns the seconds since something in the folder was last made, renamed or removed."""
+        return time.time() - path.stat().st_mtime
+
+    def free_bytes(self, path: Path) -> int:
+        """Returns what this user may still write on the disk of `path`."""
+        return shutil.disk_usage(path).free
+
+
+def _sync(path: Path, flags: int) -> None:
+    fd = os.open(path, flags | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,113 @@
+"""Every path of a run directory, in one place."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from supervisor.storage.files.private_files import make_private
+
+
+class RunDirectory:
+    """The layout of one run's directory (CONTRACT.md); makes paths, and folders on request.
+
+    All folders are created private to the user (0700); files are the writers' business, through
+    `supervisor.storage.files.private_files`.
+    """
+
+    def __init__(self, root: Path | str) -> None:
+        self.root = Path(root).absolute()
+
+    @property
+    def run_json(self) -> Path:
+        return self.root / "run.json"
+
+    @property
+    def lease(self) -> Path:
+        """Who supervises the run now; renewed by the parent."""
+        return self.root / "lease.json"
+
+    @property
+    def lease_lock(self) -> Path:
+        return self.root / "lease.lock"
+
+    @property
+    def policy_yaml(self) -> Path:
+        return self.root / "policy.yaml"
+
+    @property
+    def config_yaml(self) -> Path:
+        return self.root / "config.yaml"
+
+    @property
+    def journal(self) -> Path:
+        return self.root / "events.jsonl"
+
+    def rank_journal(self, rank: int) -> Path:
+        return self.root / "events" / f"rank_{rank}.jsonl"
+
+    def steps(self, rank: int) -> Path:
+        return self.root / "steps" / f"rank_{rank}.steps"
+
+    def tape(self, rank: int) -> Path:
+        """What a fast-forward needs to know of the steps before a checkpoint."""
+        return self.root / "tape" / f"rank_{rank}.tape"
+
+    def trail(self, rank: int) -> Path:
+        """Digests of the state at every step, if the config asks for them."""
+        return self.root / "trail" / f"rank_{rank}.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    def checkpoint(self, step: int) -> Path:
+        return self.checkpoints / f"step_{step:08d}"
+
+    def anomalies(self, rank: int) -> Path:
+        return self.root / "anomalies" / f"anomalies_rank_{rank}.jsonl"
+
+    @property
+    def captures(self) -> Path:
+        return self.root / "anomalies" / "data"
+
+    @property
+    def alerts(self) -> Path:
+        return self.root / "alerts.jsonl"
+
+    def log(self, attempt: int, rank: int) -> Path:
+        return self.root / "logs" / f"attempt_{attempt}" / f"rank_{rank}.log"
+
+    def stacks(self, attempt: int, rank: int) -> Path:
+        """Where faulthandler writes the stacks of a hang."""
+        return self.root / "logs" / f"attempt_{attempt}" / f"stacks_{rank}.txt"
+
+    def exit_note(self, attempt: int, rank: int) -> Path:
+        return self.root / "exits" / f"attempt_{attempt}" / f"rank_{rank}.json"
+
+    def order(self, attempt: int) -> Path:
+        return self.root / "orders" / f"attempt_{attempt}.json"
+
+    @property
+    def cases(self) -> Path:
+        """What the case library knew when the run began."""
+        return self.root / "cases.json"
+
+    @property
+    def report(self) -> Path:
+        return self.root / "report"
+
+    def make(self, folder: Path) -> Path:
+        """Creates `folder` (below the root) and its parents with mode 0700.
+
+        Raises:
+            OSError: it cannot be made, or a symbolic link leads out of the run directory.
+        """
+        if not self.holds(folder):
+            raise OSError(errno.ELOOP, "is a symbolic link that leads out of the run", str(folder))
+        return make_private(folder)
+
+    def holds(self, path: Path) -> bool:
+        """Whether `path` lies in the directory, also when symbolic links are followed."""
+        return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(self.root))

@@ -1,0 +1,80 @@
+"""The journal: what happened in a run, one JSON object a line (CONTRACT: the run directory)."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from supervisor.records import Alert
+from supervisor.storage.files.line_file import LineFile, to_line
+from supervisor.storage.journal.events import EVENT_KINDS, event_line, read_events
+from supervisor.storage.journal.journal_merger import JournalMerger
+
+__all__ = ["EVENT_KINDS", "AlertLog", "Journal", "JournalMerger", "read_events"]
+
+
+class Journal:
+    """One rank's journal. One writer a file; its threads may share it.
+
+    A full disk must not end the training, so a line that cannot be written is counted in `lost`,
+    and the first line that succeeds again is preceded by a warning that says how many are missing.
+    """
+
+    def __init__(
+        self, path: Path, *, attempt: int, rank: int, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.lost = 0
+        self._lines = LineFile(path)
+        self._attempt = attempt
+        self._rank = rank
+        self._clock = clock
+        self._lock = threading.RLock()
+
+    def write(self, kind: str, *, step: int | None = None, **fields: Any) -> bool:
+        """Appends an event; returns whether it is in the file.
+
+        NaN and infinities are written as the strings "nan", "inf", "-inf": ``float`` reads both.
+
+        Raises:
+            ValueError: the kind is not one of `EVENT_KINDS`.
+        """
+        line = self._line(kind, step, **fields)
+        with self._lock:
+            try:
+                if self.lost:
+                    message = f"{self.lost} events before this one could not be written"
+                    self._lines.append(self._line("warning", None, message=message))
+                    self.lost = 0
+                self._lines.append(line)
+            except OSError:
+                self.lost += 1
+                return False
+        return True
+
+    def close(self) -> None:
+        with self._lock:
+            self._lines.close()
+
+    def _line(self, kind: str, step: int | None, **fields: Any) -> bytes:
+        return event_line(
+            kind, clock=self._clock(), attempt=self._attempt, rank=self._rank, step=step, **fields
+        )
+
+
+class AlertLog:
+    """Appends every alert to ``alerts.jsonl`` (REQUIREMENTS T6). Ranks may share the file."""
+
+    def __init__(self, path: Path) -> None:
+        self._lines = LineFile(path)
+
+    def write(self, alert: Alert) -> None:
+        """Appends `alert`; on a full disk it is lost here, and stays in the journal or not."""
+        with contextlib.suppress(OSError):
+            self._lines.append(to_line(alert.to_dict()))
+
+    def close(self) -> None:
+        self._lines.close()

@@ -1,0 +1,178 @@
+"""Brings every rank's journal and the parent's own events together in ``events.jsonl``."""
+
+from __future__ import annotations
+
+import fcntl
+import heapq
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from supervisor.storage.files.line_file import parse_line
+from supervisor.storage.files.private_files import make_private
+from supervisor.storage.files.rundir import RunDirectory
+from supervisor.storage.journal.events import event_line
+
+_Line = tuple[str, bytes, dict[str, Any]]
+
+
+class JournalMerger:
+    """The one writer of ``events.jsonl``, whoever holds its lock: the parent while it lives.
+
+    No offsets are kept anywhere: each line is copied byte for byte and in the order of its file,
+    so ``events.jsonl`` itself says how much of each file it holds, and a parent may die between
+    any two operations without a line lost or doubled. A line that its death left torn is cut off
+    by the next merger and copied again.
+
+    While another process holds the lock (a command that looks at a running run), `merge` returns
+    nothing and `write` does nothing.
+    """
+
+    def __init__(
+        self, rundir: RunDirectory, *, attempt: int = 0, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.attempt = attempt
+        """Set by the parent when it begins another attempt."""
+        self._rundir = rundir
+        self._clock = clock
+        self._mutex = threading.RLock()
+        self._abandoned = False
+        self._fd = -1
+        self._offsets: dict[Path, int] = {}
+        self._copied: Counter[bytes] = Counter()
+
+    def write(self, kind: str, *, step: int | None = None, **fields: Any) -> bool:
+        """Appends an event of the parent's own (rank null); returns whether it is in the file.
+
+        A full disk must not end the supervision, so it only makes the answer False.
+
+        Raises:
+            ValueError: the kind is not one of `EVENT_KINDS`.
+        """
+        line = event_line(
+            kind, clock=self._clock(), attempt=self.attempt, rank=None, step=step, **fields
+        )
+        with self._mutex:
+            return self._has_lock() and self._append(line + b"\n")
+
+    def merge(self) -> list[dict[str, Any]]:
+        """Copies the complete new lines of all ranks, by time; returns them as events."""
+        with self._mutex:
+            return self._merge() if self._has_lock() else []
+
+    def abandon(self) -> None:
+        """Never writes again: the file is another supervisor's now."""
+        with self._mutex:
+            self._abandoned = True
+            self.close()
+
+    def close(self) -> None:
+        """Gives the lock back; a later call takes it again."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> JournalMerger:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _merge(self) -> list[dict[str, Any]]:
+        batches: list[list[_Line]] = []
+        ends: dict[Path, int] = {}
+        for path in sorted((self._rundir.root / "events").glob("rank_*.jsonl")):
+            try:
+                lines, ends[path] = self._new_lines(path)
+            except OSError:
+                continue  # not now; its offset stays, so nothing of it is lost
+            batches.append(lines)
+        # A merge, not a sort: a rank's own order stays even if its clock was set back.
+        merged = list(heapq.merge(*batches, key=lambda line: line[0]))
+        if merged and not self._append(b"".join(raw + b"\n" for _, raw, _ in merged)):
+            return []
+        self._offsets.update(ends)
+        return [event for _, _, event in merged]
+
+    def _has_lock(self) -> bool:
+        if self._fd >= 0:
+            return True
+        if self._abandoned:
+            return False
+        path = self._rundir.journal
+        try:
+            make_private(path.parent)
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            fd = os.open(path, flags, 0o600)
+        except OSError:
+            return False
+        try:
+            _lock(fd)
+            data = path.read_bytes()
+            whole = data.rfind(b"\n") + 1
+            if whole < len(data):
+                os.ftruncate(fd, whole)
+        except OSError:
+            os.close(fd)
+            return False
+        self._fd = fd
+        self._offsets.clear()
+        self._copied = Counter(data[:whole].split(b"\n"))
+        return True
+
+    def _new_lines(self, path: Path) -> tuple[list[_Line], int]:
+        """Returns the lines of `path` that are complete and not merged, and where they end."""
+        start = self._offsets.get(path)
+        with open(path, "rb") as file:
+            file.seek(start or 0)
+            data = file.read()
+        end = data.rfind(b"\n") + 1
+        raw = data[:end].split(b"\n")[:-1]
+        if start is None:
+            raw = self._after_the_copied(raw)
+        lines: list[_Line] = []
+        for line in raw:
+            event = parse_line(line)
+            if event is not None and isinstance(event.get("kind"), str):
+                lines.append((str(event.get("time", "")), line, event))
+        return lines, (start or 0) + end
+
+    def _after_the_copied(self, raw: Iterable[bytes]) -> list[bytes]:
+        """Leaves out the lines that ``events.jsonl`` held when the lock was taken."""
+        left: list[bytes] = []
+        for line in raw:
+            if self._copied[line] > 0:
+                self._copied[line] -= 1
+            else:
+                left.append(line)
+        return left
+
+    def _append(self, data: bytes) -> bool:
+        """Appends all of `data` or nothing."""
+        before = os.fstat(self._fd).st_size
+        try:
+            done = 0
+            while done < len(data):
+                done += os.write(self._fd, data[done:])
+        except OSError:
+            os.ftruncate(self._fd, before)
+            return False
+        return True
+
+
+def _lock(fd: int) -> None:
+    """Takes the lock, which the kernel gives back when its holder dies, however that happens.
+
+    Raises:
+        BlockingIOError: another process has it.
+    """
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:
+        return  # some network disks have no locks: rather a journal without than none

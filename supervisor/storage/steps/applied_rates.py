@@ -1,0 +1,100 @@
+"""By what the learning rate of an update was multiplied, in a file beside the flight recorder.
+
+One entry for each update whose rate was not the script's own: row (u64), factor (f64), in the order
+of rows. A run that was never slowed down has no such file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+from supervisor.errors import RunDirectoryError
+from supervisor.storage.steps.flight_reader import FlightReader
+
+ENTRY = struct.Struct("<Qd")
+_ROWS_AT_ONCE = 65536
+"""Rows that are read together: 17 MB."""
+
+
+def rates_path(path: Path) -> Path:
+    """Where the factors of the flight recorder at `path` are."""
+    return path.with_name(path.name + ".rates")
+
+
+class AppliedRates:
+    """Appends factors; the file is made with the first of them. One writer a file.
+
+    Args:
+        path: of the flight recorder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = rates_path(path)
+        self._fd = -1
+
+    def append(self, row: int, factor: float) -> None:
+        """Stores the factor of a row. A full disk costs the note."""
+        with contextlib.suppress(OSError):
+            if self._fd < 0:
+                flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+                self._fd = os.open(self._path, flags, 0o600)
+                size = os.fstat(self._fd).st_size
+                os.ftruncate(self._fd, size - size % ENTRY.size)
+            os.write(self._fd, ENTRY.pack(row, factor))
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def read_rates(path: Path) -> dict[int, float]:
+    """Returns row → factor of the flight recorder at `path`; empty if no rate was changed.
+
+    Raises:
+        OSError: the file is there and cannot be read.
+    """
+    try:
+        data = rates_path(path).read_bytes()
+    except FileNotFoundError:
+        return {}
+    return dict(ENTRY.iter_unpack(data[: len(data) - len(data) % ENTRY.size]))
+
+
+def describe_rates(path: Path) -> str:
+    """Returns ``learning rate held at x0.1 for 248 of 400 steps``; empty if it was the script's.
+
+    Of a step that was made more than once, the last time counts.
+    """
+    with contextlib.suppress(OSError, RunDirectoryError):
+        rates = read_rates(path)
+        if not rates:
+            return ""
+        factors: dict[int, float] = {}
+        seen = 0
+        for row, step in _steps(path):
+            seen = max(seen, step + 1)
+            factor = rates.get(row, 1.0)
+            if factor != 1.0:
+                factors[step] = factor
+            else:
+                factors.pop(step, None)
+        if factors:
+            low, high = (
+                f"x{value:.2g}" for value in (min(factors.values()), max(factors.values()))
+            )
+            how = f"held at {low}" if low == high else f"changed by {low} to {high}"
+            return f"learning rate {how} for {len(factors)} of {seen} steps"
+    return ""
+
+
+def _steps(path: Path) -> Iterator[tuple[int, int]]:
+    """Yields row and step, a part of the file at a time."""
+    with FlightReader(path) as reader:
+        for start in range(0, reader.rows(), _ROWS_AT_ONCE):
+            steps = reader.read(start, start + _ROWS_AT_ONCE)["step"].tolist()
+            yield from enumerate(steps, start)

@@ -1,0 +1,237 @@
+"""Reads a flight recorder: while its writer lives, after its death, and before its birth."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from supervisor.errors import RunDirectoryError
+from supervisor.records import StepRecord
+from supervisor.storage.files.line_file import parse_json
+from supervisor.storage.files.rundir import RunDirectory
+from supervisor.storage.steps.more_values import more_chunks, read_more
+from supervisor.storage.steps.step_rows import (
+    ANNOUNCED,
+    BEGINS_TRAINING,
+    GRAD_SEEN,
+    HEADER,
+    HEADER_BYTES,
+    IN_ENVIRONMENT,
+    LOSS_SEEN,
+    MAGIC,
+    OBSERVED_SHIFT,
+    OBSERVED_SLOTS,
+    OTHERS_TRAINED,
+    ROW,
+    SCALER_SKIPPED,
+    STEP_DTYPE,
+    VERSION,
+    columns_path,
+)
+
+ROWS_AT_ONCE = 32768
+"""Rows that are read together where many are read: 8 MB."""
+
+
+class FlightReader:
+    """Reads one rank's steps with plain reads: a file that grows or ends under it does no harm.
+
+    A file that does not exist yet has no rows; it is looked for again at every call.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fd = -1
+
+    def rows(self) -> int:
+        """Returns how many complete rows there are now; costs one small read.
+
+        Raises:
+            RunDirectoryError: the file is not a flight recorder's, or of another version.
+        """
+        if self._fd < 0:
+            try:
+                self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return 0
+        rows = self._written()
+        stored = max(0, os.fstat(self._fd).st_size - HEADER_BYTES) // ROW.size
+        return min(rows, stored)
+
+    def lost_rows(self) -> int:
+        """Returns how many rows were written that the file no longer holds: it was cut.
+
+        Raises:
+            RunDirectoryError: the file is not a flight recorder's, or of another version.
+        """
+        held = self.rows()
+        return self._written() - held if self._fd >= 0 else 0
+
+    def _written(self) -> int:
+        head = os.pread(self._fd, HEADER.size, 0)
+        if len(head) < HEADER.size:
+            return 0
+        magic, version, row_bytes, rows = HEADER.unpack(head)
+        if magic == bytes(len(MAGIC)):
+            return 0
+        if magic != MAGIC or version != VERSION or row_bytes != ROW.size:
+            raise RunDirectoryError(
+                f"{self.path}: not a flight recorder of this version: "
+                "it is damaged, or another version of training-supervisor wrote it"
+            )
+        return int(rows)
+
+    def read(self, start: int = 0, stop: int | None = None) -> np.ndarray:
+        """Returns rows `start` to `stop` (exclusive, default all) as an array of `STEP_DTYPE`."""
+        rows = self.rows()
+        stop = rows if stop is None else min(stop, rows)
+        start = max(start, 0)
+        if start >= stop:
+            return np.empty(0, STEP_DTYPE)
+        data = bytearray((stop - start) * ROW.size)
+        got = os.preadv(self._fd, [data], HEADER_BYTES + start * ROW.size)
+        whole = got - got % ROW.size
+        return np.frombuffer(data, STEP_DTYPE, count=whole // ROW.size)
+
+    def chunks(self, stop: int | None = None) -> Iterator[tuple[int, np.ndarray]]:
+        """Yields (number of the first row, rows) until `stop`, a bounded number at once."""
+        stop = self.rows() if stop is None else min(stop, self.rows())
+        for start in range(0, stop, ROWS_AT_ONCE):
+            yield start, self.read(start, min(start + ROWS_AT_ONCE, stop))
+
+    def read_fields(self, fields: Sequence[str]) -> np.ndarray:
+        """Returns these fields of all rows: of a long run, a third of what whole rows take."""
+        dtype = np.dtype([(name, STEP_DTYPE.fields[name][0]) for name in fields])  # type: ignore[index]
+        rows = self.rows()
+        found = np.empty(rows, dtype)
+        for start, chunk in self.chunks(rows):
+            for name in fields:
+                found[name][start : start + len(chunk)] = chunk[name]
+        return found
+
+    def records(self, start: int = 0) -> list[StepRecord]:
+        """Returns the rows from `start` on as the records that were appended."""
+        array = self.read(start)
+        names = self.names() if len(array) and np.any(array["flags"] >> OBSERVED_SHIFT) else []
+        records = [_to_record(row, names) for row in ROW.iter_unpack(array.tobytes())]
+        for row, name, value in self.more(start, start + len(records)):
+            records[row - start].observed[name] = value  # type: ignore[index]
+        return records
+
+    def names(self) -> list[str]:
+        """Returns the names of the 16 observed slots; ``observed_<slot>`` where there is none."""
+        known = self._known_names()
+        unknown = [f"observed_{slot}" for slot in range(len(known), OBSERVED_SLOTS)]
+        return known[:OBSERVED_SLOTS] + unknown
+
+    def known_names(self) -> list[str]:
+        """Returns the names of all values by their slots, as far as they are known."""
+        return self._known_names()
+
+    def more_chunks(self, stop: int) -> Iterator[np.ndarray]:
+        """Yields what had no slot in its row, as arrays of `ENTRY_DTYPE` in the order of rows."""
+        return more_chunks(self.path, stop)
+
+    def more(self, start: int = 0, stop: int | None = None) -> list[tuple[int, str, float]]:
+        """Returns (row, name, value) of what had no slot in its row, in the order of rows."""
+        stop = self.rows() if stop is None else stop
+        found = read_more(self.path, max(start, 0), stop)
+        names = dict(enumerate(self._known_names())) if found else {}
+        return [(row, names.get(slot, f"observed_{slot}"), value) for row, slot, value in found]
+
+    def _known_names(self) -> list[str]:
+        try:
+            return [str(name) for name in parse_json(columns_path(self.path).read_bytes())]
+        except (OSError, ValueError, TypeError, RecursionError):
+            return []
+
+    def last_step(self) -> int | None:
+        """Returns the step of the newest row, None without one."""
+        last = self.read(self.rows() - 1)
+        return int(last["step"][-1]) if len(last) else None
+
+    def last_time(self) -> float | None:
+        """Returns when the newest row was written (unix seconds), None without one."""
+        last = self.read(self.rows() - 1)
+        return float(last["time"][-1]) if len(last) else None
+
+    def close(self) -> None:
+        """Closes the file; a later call opens it again."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> FlightReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def read_steps(
+    run: Path | str | RunDirectory,
+    rank: int = 0,
+    *,
+    all_attempts: bool = False,
+    fields: Sequence[str] | None = None,
+) -> np.ndarray:
+    """Returns the steps of a run as a structured array (see `STEP_DTYPE`).
+
+    Args:
+        run: a run directory.
+        rank: whose steps.
+        all_attempts: every row in the order of writing. Otherwise one row a step, the newest,
+            sorted by step.
+        fields: only these; `step` must be among them.
+
+    Raises:
+        RunDirectoryError: `run` is no run directory, or its steps cannot be read.
+    """
+    rundir = run if isinstance(run, RunDirectory) else RunDirectory(run)
+    path = rundir.steps(rank)
+    if not rundir.run_json.is_file() and not path.is_file():
+        raise RunDirectoryError(
+            f"{rundir.root}: no run directory: give the one that `supervisor run` printed"
+        )
+    try:
+        with FlightReader(path) as reader:
+            rows = reader.read() if fields is None else reader.read_fields(fields)
+    except OSError as error:
+        raise RunDirectoryError(
+            f"{path}: cannot be read ({error.strerror}): check its owner and permissions"
+        ) from error
+    if all_attempts or not len(rows):
+        return rows
+    _, newest = np.unique(rows["step"][::-1], return_index=True)
+    return rows[len(rows) - 1 - newest]
+
+
+def _to_record(row: tuple[float, ...], names: list[str]) -> StepRecord:
+    step, _, flags, _, loss, grad_norm, lr, scale, step_time, memory, size = row[:11]
+    flags = int(flags)
+    observed = row[-OBSERVED_SLOTS:]
+    seen = flags >> OBSERVED_SHIFT
+    return StepRecord(
+        step=int(step),
+        loss=loss,
+        grad_norm=grad_norm,
+        lr=lr,
+        loss_scale=scale,
+        step_time_s=step_time,
+        memory_gib=memory,
+        batch_size=int(size),
+        loss_seen=bool(flags & LOSS_SEEN),
+        grad_norm_seen=bool(flags & GRAD_SEEN),
+        scaler_skipped=bool(flags & SCALER_SKIPPED),
+        others_trained=bool(flags & OTHERS_TRAINED),
+        begins_training=bool(flags & BEGINS_TRAINING),
+        announced=bool(flags & ANNOUNCED),
+        in_environment=bool(flags & IN_ENVIRONMENT),
+        observed={names[i]: observed[i] for i in range(OBSERVED_SLOTS) if seen >> i & 1},
+    )

@@ -1,0 +1,308 @@
+"""The flight recorder: the numbers of every step, in a mapped file that outlives its writer.
+
+A step costs one `struct.pack_into` into shared memory. The kernel owns the pages from then on, so
+a SIGKILL loses nothing and nothing is ever flushed; the parent reads the same file as heartbeat.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import mmap
+import os
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from supervisor.errors import RunDirectoryError
+from supervisor.records import StepRecord
+from supervisor.storage.files.private_files import make_private, write_json
+from supervisor.storage.steps.flight_reader import FlightReader, read_steps
+from supervisor.storage.steps.more_values import MAX_NAMES, MoreValues, more_path
+from supervisor.storage.steps.step_rows import (
+    ANNOUNCED,
+    BEGINS_TRAINING,
+    FIXED,
+    FLAGS_OFFSET,
+    GRAD_SEEN,
+    HEADER,
+    HEADER_BYTES,
+    IN_ENVIRONMENT,
+    LOSS_SEEN,
+    MAGIC,
+    OBSERVED,
+    OBSERVED_SHIFT,
+    OBSERVED_SLOTS,
+    OTHERS_TRAINED,
+    REPLAYED,
+    RISK_OFFSET,
+    ROW,
+    ROW_BYTES,
+    ROWS_OFFSET,
+    SCALER_SKIPPED,
+    STEP_DTYPE,
+    UPDATE_SKIPPED,
+    VERSION,
+    columns_path,
+)
+
+__all__ = [
+    "GRAD_SEEN",
+    "LOSS_SEEN",
+    "REPLAYED",
+    "SCALER_SKIPPED",
+    "STEP_DTYPE",
+    "UPDATE_SKIPPED",
+    "FlightReader",
+    "FlightRecorder",
+    "read_steps",
+]
+
+CHUNK_ROWS = 4096
+_RISK = struct.Struct("<d")
+_UINT64 = 0xFFFFFFFFFFFFFFFF
+_NOTHING_OBSERVED = (math.nan,) * OBSERVED_SLOTS
+_NOTHING_OBSERVED_BYTES = OBSERVED.pack(*_NOTHING_OBSERVED)
+_PLAIN_ROW = struct.Struct(f"{FIXED.format}{OBSERVED.size}s")
+_BOTH_SEEN = LOSS_SEEN | GRAD_SEEN
+
+Calls: TypeAlias = tuple[int, int, int]
+
+
+class FlightRecorder:
+    """Writes one rank's steps. One writer a file; later attempts append to the same file.
+
+    Args:
+        on_left_out: called with the first observed name that there is no room for.
+
+    Raises:
+        RunDirectoryError: the file is not a flight recorder's, or of another version.
+        OSError: the file cannot be made or cannot grow. Space is reserved chunk by chunk, because
+            a store into a mapped page without disk behind it would kill the process (SIGBUS).
+    """
+
+    def __init__(
+        self, path: Path, attempt: int, *, on_left_out: Callable[[str], None] = lambda name: None
+    ) -> None:
+        self.path = path
+        self._attempt = attempt
+        make_private(path.parent)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            self._rows = self._open_rows()
+            self._map(self._rows + 1)
+        except BaseException:
+            os.close(self._fd)
+            raise
+        self._more = MoreValues(path, self._rows)
+        self._on_left_out: Callable[[str], None] | None = on_left_out
+        self._slots = {name: slot for slot, name in enumerate(self._known_names())}
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are: the next step's row."""
+        return self._rows
+
+    def append(
+        self,
+        record: StepRecord,
+        *,
+        time: float,
+        backward_calls: int = 1,
+        forward_calls: int = 1,
+        batch_signature: int = 0,
+        risk: float = math.nan,
+        flags: int = 0,
+    ) -> int:
+        """Stores one step and returns its row; whoever reads from now on sees it whole."""
+        row = self._rows
+        if row >= self._capacity:
+            self._map(row + 1)
+        if record.loss_seen:
+            flags |= LOSS_SEEN
+        if record.grad_norm_seen:
+            flags |= GRAD_SEEN
+        if record.scaler_skipped:
+            flags |= SCALER_SKIPPED
+        if record.others_trained:
+            flags |= OTHERS_TRAINED
+        if record.begins_training:
+            flags |= BEGINS_TRAINING
+        if record.announced:
+            flags |= ANNOUNCED
+        if record.in_environment:
+            flags |= IN_ENVIRONMENT
+        observed: Sequence[float] = _NOTHING_OBSERVED
+        if record.observed:
+            observed, seen = self._observed(row, record.observed)
+            flags |= seen
+        ROW.pack_into(
+            self._memory,
+            HEADER_BYTES + row * ROW_BYTES,
+            record.step,
+            self._attempt,
+            flags,
+            time,
+            record.loss,
+            record.grad_norm,
+            record.lr,
+            record.loss_scale,
+            record.step_time_s,
+            record.memory_gib,
+            record.batch_size,
+            backward_calls,
+            forward_calls,
+            batch_signature & _UINT64,
+            risk,
+            *observed,
+        )
+        self._rows = self._count[0] = row + 1
+        return row
+
+    def append_values(
+        self, values: tuple[int, float, float, float, float, int, float], time: float, calls: Calls
+    ) -> int:
+        """Stores a step of which nothing else is known, as `append` would; returns its row.
+
+        Args:
+            values: step, loss, gradient norm, learning rate, seconds, batch size, memory in GiB.
+            time: unix seconds.
+            calls: backward calls, forward calls, signature of the batches.
+        """
+        row = self._rows
+        if row >= self._capacity:
+            self._map(row + 1)
+        step, loss, grad_norm, lr, step_time_s, batch_size, memory_gib = values
+        _PLAIN_ROW.pack_into(
+            self._memory,
+            HEADER_BYTES + row * ROW_BYTES,
+            *(step, self._attempt, _BOTH_SEEN, time, loss, grad_norm, lr, math.nan),
+            *(step_time_s, memory_gib, batch_size, *calls, math.nan, _NOTHING_OBSERVED_BYTES),
+        )
+        self._rows = self._count[0] = row + 1
+        return row
+
+    def _observed(self, row: int, found: Mapping[str, float]) -> tuple[list[float], int]:
+        """Returns the values of a row's slots and their flags; the rest lies beside."""
+        values = [math.nan] * OBSERVED_SLOTS
+        more: list[tuple[int, float]] = []
+        flags = 0
+        for name, value in found.items():
+            slot = self._slots.get(name)
+            if slot is None:
+                slot = self._register(name)
+            if 0 <= slot < OBSERVED_SLOTS:
+                values[slot] = value
+                flags |= 1 << (OBSERVED_SHIFT + slot)
+            elif slot >= 0:
+                more.append((slot, value))
+        if more:
+            self._more.append(row, more)
+        return values, flags
+
+    def mark(self, row: int, *, flags: int) -> None:
+        """Adds `flags` to those of a stored row, in place.
+
+        Raises:
+            IndexError: there is no such row.
+        """
+        if not 0 <= row < self._rows:
+            raise IndexError(f"row {row} of {self._rows}")
+        at = HEADER_BYTES + row * ROW_BYTES + FLAGS_OFFSET
+        known = int.from_bytes(self._memory[at : at + 4], "little")
+        self._memory[at : at + 4] = (known | flags).to_bytes(4, "little")
+
+    def mark_risk(self, rows: Sequence[int], risk: float) -> None:
+        """Sets the risk of several stored rows, in place.
+
+        Raises:
+            IndexError: there is no such row.
+        """
+        if rows and not 0 <= min(rows) <= max(rows) < self._rows:
+            raise IndexError(f"rows {min(rows)} to {max(rows)} of {self._rows}")
+        first = HEADER_BYTES + RISK_OFFSET
+        for row in rows:
+            _RISK.pack_into(self._memory, first + row * ROW_BYTES, risk)
+
+    def close(self) -> None:
+        """Unmaps the file; a second call does nothing. Readers are not disturbed."""
+        if self._fd < 0:
+            return
+        self._unmap()
+        self._more.close()
+        os.close(self._fd)
+        self._fd = -1
+
+    def _open_rows(self) -> int:
+        size = os.fstat(self._fd).st_size
+        head = os.pread(self._fd, HEADER.size, 0)
+        if len(head) < HEADER.size or head[: len(MAGIC)] == bytes(len(MAGIC)):
+            _reserve(self._fd, HEADER_BYTES)
+            os.pwrite(self._fd, HEADER.pack(bytes(8), VERSION, ROW_BYTES, 0), 0)
+            os.pwrite(self._fd, MAGIC, 0)
+            return 0
+        magic, version, row_bytes, rows = HEADER.unpack(head)
+        if magic != MAGIC or version != VERSION or row_bytes != ROW_BYTES:
+            raise RunDirectoryError(
+                f"{self.path}: not a flight recorder of this version: "
+                "continue the run with the version that began it, or start a new run directory"
+            )
+        return min(int(rows), max(0, size - HEADER_BYTES) // ROW_BYTES)
+
+    def _map(self, rows: int) -> None:
+        """Makes room for `rows` rows at least, up to a whole chunk."""
+        capacity = -(-rows // CHUNK_ROWS) * CHUNK_ROWS
+        size = HEADER_BYTES + capacity * ROW_BYTES
+        _reserve(self._fd, size)
+        memory = mmap.mmap(self._fd, size)
+        if hasattr(self, "_memory"):
+            self._unmap()
+        self._memory = memory
+        self._view = memoryview(memory)
+        # A memoryview of "Q" stores all eight bytes at once; `struct` may store byte by byte.
+        self._count = self._view[ROWS_OFFSET : ROWS_OFFSET + 8].cast("Q")
+        self._capacity = capacity
+        self._count[0] = self._rows
+
+    def _unmap(self) -> None:
+        self._count.release()
+        self._view.release()
+        self._memory.close()
+
+    def _known_names(self) -> list[str]:
+        try:
+            names = json.loads(columns_path(self.path).read_text())
+            return [str(name) for name in names][:MAX_NAMES]
+        except FileNotFoundError:
+            return []
+        except (OSError, ValueError, TypeError):
+            # Whose values the old rows hold is lost: new names must not lay claim to their slots.
+            lost = MAX_NAMES if more_path(self.path).exists() else OBSERVED_SLOTS
+            return [f"observed_{slot}" for slot in range(lost)]
+
+    def _register(self, name: str) -> int:
+        """Returns the slot of a new name, or -1: all are taken, or the disk is full for now."""
+        slot = len(self._slots)
+        if slot >= MAX_NAMES:
+            told, self._on_left_out = self._on_left_out, None
+            if told is not None:
+                told(name)
+            return -1
+        try:
+            write_json(columns_path(self.path), [*self._slots, name])
+        except OSError:
+            return -1  # tried again with the name's next value
+        self._slots[name] = slot
+        return slot
+
+
+def _reserve(fd: int, size: int) -> None:
+    """Makes the file at least `size` bytes, with disk behind them where the disk can promise it."""
+    try:
+        os.posix_fallocate(fd, 0, size)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+            raise
+        os.ftruncate(fd, max(size, os.fstat(fd).st_size))

@@ -1,0 +1,158 @@
+"""A digest of every part of the state at every boundary, for `supervisor verify` and `doctor`.
+
+Off unless the config key ``trail`` is set: looking at every byte at every step is slow.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from supervisor.storage.files.private_files import open_private
+from supervisor.storage.files.rundir import RunDirectory
+from supervisor.training_state.optimizer_state import optimizer_parameters
+from supervisor.training_state.registry import Registry
+from supervisor.training_state.state import digest
+from supervisor.training_state.tensors import walk
+from supervisor.worker.ground.step_probe import StepProbe, tensors_in
+
+Find = Callable[[], Mapping[str, Any]]
+
+
+class TrailProbe(StepProbe):
+    """Sees what any probe sees, and remembers of the last whole step what a trail is made of."""
+
+    def __init__(self) -> None:
+        self.last_data: str | None = None
+        self.last_loss: str | None = None
+        self.wait_s: float | None = None
+        self._inputs: list[str] = []
+        self._waiting_since: float | None = None
+        super().__init__()
+
+    def saw_forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        super().saw_forward(args, kwargs)
+        self._inputs.append(digest({"": tensors_in(args, kwargs)}))
+
+    def saw_batch(self, batch: Any) -> None:
+        if self._waiting_since is not None:
+            self.wait_s = time.perf_counter() - self._waiting_since
+            self._waiting_since = None
+        super().saw_batch(batch)
+
+    def forget(self) -> None:
+        if self._inputs:
+            self.last_data = digest({"inputs": self._inputs})
+            self.last_loss = float(self.loss).hex() if self.loss_seen else None
+        self._inputs = []
+        self._waiting_since = time.perf_counter()
+        super().forget()
+
+
+class Trail:
+    """Writes ``RUN/trail/rank_<r>.jsonl``: one line a boundary, attempts one after another.
+
+    Args:
+        capture: returns the state without the user's variables (`TrainingState.capture`).
+        held: returns the user's tensors and arrays by their path.
+        facts: returns what else is known of the script now, JSON-serialisable.
+    """
+
+    def __init__(
+        self,
+        rundir: RunDirectory,
+        rank: int,
+        attempt: int,
+        *,
+        registry: Registry,
+        capture: Find,
+        held: Find,
+        facts: Find,
+    ) -> None:
+        path = rundir.trail(rank)
+        rundir.make(path.parent)
+        self.probe = TrailProbe()
+        self._file = open_private(path, "a")
+        self._attempt = attempt
+        self._registry = registry
+        self._capture = capture
+        self._held = held
+        self._facts = facts
+
+    def write(self, step: int) -> None:
+        """Called at every boundary with the number of steps done."""
+        started = time.perf_counter()
+        probe = self.probe
+        line = {
+            "attempt": self._attempt,
+            "step": step,
+            "data": probe.last_data,
+            "loss": probe.last_loss,
+            "wait_s": probe.wait_s,
+            "parts": self._parts(),
+            "facts": {
+                "sigterm": _handler_of(signal.SIGTERM),
+                "dtypes": self._dtypes(),
+                **self._facts(),
+            },
+        }
+        line["cost_s"] = time.perf_counter() - started
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()  # a killed process leaves what it has written
+
+    def _parts(self) -> dict[str, dict[str, str]]:
+        state = self._capture()
+        schedule = {name: digest({"": value}) for name, value in walk(state["schedulers"])}
+        return {
+            "weights": _digests(state["models"]),
+            "optimizer": self._optimizer_digests(state["optimizers"]),
+            "scaler": _digests(state["scalers"]),
+            "schedule": schedule | self._learning_rates(),
+            "rng": {name: digest({"": value}) for name, value in state["rng"].items()},
+            "module": _digests(state["attributes"]) | _digests(state["modes"]),
+            "tracked": _digests(state["tracked"]),
+            "variable": {path: digest({"": value}) for path, value in self._held().items()},
+        }
+
+    def _optimizer_digests(self, optimizers: Mapping[str, Any]) -> dict[str, str]:
+        names = {
+            id(parameter): f"{model}.{name}"
+            for model, module in self._registry.models.items()
+            for name, parameter in module.named_parameters()
+        }
+        found: dict[str, str] = {}
+        for name, optimizer in self._registry.optimizers.items():
+            parameters = optimizer_parameters(optimizer)
+            for index, entries in optimizers[name]["state"].items():
+                owner = names.get(id(parameters[index]), f"parameter {index}")
+                for entry, value in entries.items():
+                    found[f"{name}.{entry} of {owner}"] = digest({"": value})
+            rest = {k: v for k, v in optimizers[name].items() if k in ("shared", "parameters")}
+            found |= {f"{name}.{path}": digest({"": leaf}) for path, leaf in walk(rest)}
+        return found
+
+    def _dtypes(self) -> list[str]:
+        models = self._registry.models.values()
+        found = {str(p.dtype).removeprefix("torch.") for m in models for p in m.parameters()}
+        return sorted(found)
+
+    def _learning_rates(self) -> dict[str, str]:
+        return {
+            f"learning rate of {name}, group {number}": float(group["lr"]).hex()
+            for name, optimizer in self._registry.optimizers.items()
+            for number, group in enumerate(optimizer.param_groups)
+            if "lr" in group
+        }
+
+
+def _digests(part: Mapping[str, Any]) -> dict[str, str]:
+    return {name: digest({"": value}) for name, value in walk(dict(part))}
+
+
+def _handler_of(signum: int) -> str:
+    handler = signal.getsignal(signum)
+    module = getattr(handler, "__module__", "")
+    return f"{module}.{getattr(handler, '__qualname__', handler)}"

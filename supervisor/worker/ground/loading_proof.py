@@ -1,0 +1,211 @@
+"""Whether a data set's samples can be left out of a fast-forward: loading them changes nothing.
+
+Python cannot be proved pure, but it can be watched. The first fetches run under a profiler: no
+random generator moves, nothing is written, no global variable is assigned. What the code reaches
+is compared before and after, and once more at every checkpoint that relies on it.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from supervisor.training_state.comparison import first_difference
+from supervisor.training_state.rng import RngState
+from supervisor.worker.ground.switch import Switch
+from supervisor.worker.recording.executed_code import ExecutedCode
+from supervisor.worker.recording.fingerprint import CannotTell, fingerprint
+
+PROFILED = 3
+"""Fetches under a profiler: the second and third show what the first has only set up."""
+TIMED = 8
+LOOKED_AT = 64
+"""Every so many fetches the random states are compared again (80 us)."""
+MIN_LOAD_S = 1e-3
+"""Cheaper batches are loaded: guarding a batch that was left out costs 0.1 to 0.3 ms."""
+
+
+class LoadingProof:
+    """One data set of loaders without workers; see the module's docstring.
+
+    Attributes:
+        number: of data sets in the order of their first fetches: the same in a replay.
+        is_given_up: nothing is noted of its batches any more, all are loaded.
+        reason: why it was given up, or is about to be; empty while nothing speaks against it.
+        notes_random: whether loading may draw, so that the random states behind it are noted.
+    """
+
+    notes_random = False
+
+    def __init__(self, number: int, data: Any, collate: Any, switch: Switch) -> None:
+        self.number = number
+        self._switch = switch
+        self.is_given_up = False
+        self.reason = ""
+        self._data = weakref.ref(data)  # neither must live on because it was watched
+        self._collate = weakref.ref(_owner(collate))
+        self._reached: list[Any] = []
+        self._indices: list[int] = []
+        self._fingerprints: list[int | None] = []
+        self._fetches = 0
+        self._times: list[float] = []
+
+    def is_of(self, data: Any, collate: Any) -> bool:
+        return self._data() is data and self._collate() is _owner(collate)
+
+    def watch(self, indices: Any, load: Callable[[], Any]) -> Any:
+        """Returns what `load` does; called for every batch that is really loaded."""
+        number = self._fetches
+        self._fetches += 1
+        if self.reason:
+            return load()
+        if number < PROFILED:
+            return self._watch_closely(indices, load)
+        if number < PROFILED + TIMED:
+            started = time.perf_counter()
+            batch = load()
+            self._times.append(time.perf_counter() - started)
+            return batch
+        if number % LOOKED_AT:
+            return load()
+        earlier = RngState.capture()
+        batch = load()
+        if self._drew_since(earlier):
+            self.reason = "loading draws random numbers"
+        return batch
+
+    def decide(self) -> None:
+        """Gives up if there is a reason to. Called behind each fetch of the live run, not of a
+        replay: that has to give up where the recorded run did."""
+        if len(self._times) == TIMED and statistics.median(self._times) < MIN_LOAD_S:
+            self.reason = self.reason or "loading is cheap"
+        self._times = self._times if len(self._times) < TIMED else []
+        self.is_given_up = bool(self.reason)
+
+    def holds(self) -> bool:
+        """Whether all was watched and nothing has changed. Called when a checkpoint is made."""
+        if self.is_given_up or self.reason or self._fetches < PROFILED + TIMED:
+            return False
+        if _has_compiled():
+            self.reason = "torch.compile is used"
+        else:
+            self._compare()
+        return not self.reason
+
+    def _watch_closely(self, indices: Any, load: Callable[[], Any]) -> Any:
+        if not self._fingerprints:
+            self._indices = list(indices) if isinstance(indices, (list, tuple)) else []
+            self._fingerprints = self._take_fingerprints()
+        executed = ExecutedCode()
+        earlier = RngState.capture()
+        batch = executed.run(load)
+        if self._drew_since(earlier):
+            self.reason = "loading draws random numbers"
+        elif executed.fault:
+            self.reason = executed.fault
+        else:
+            self._compare()
+            self._reached += executed.reached()
+            self._fingerprints = self._take_fingerprints()
+        return batch
+
+    def _compare(self) -> None:
+        pairs = zip(self._take_fingerprints(), self._fingerprints, strict=False)
+        if any(now is not None and now != before for now, before in pairs) and not self.reason:
+            self.reason = "loading changes something that stays"
+
+    def _drew_since(self, earlier: dict[str, Any]) -> bool:
+        with self._switch.region():
+            return first_difference(earlier, RngState.capture()) is not None
+
+    def _take_fingerprints(self) -> list[int | None]:
+        """Of the data set, of how it is collated, and of what else the first fetches could reach.
+
+        None for what is gone: that cannot have kept anything. Sets `reason` if one cannot be told.
+        """
+        found: list[int | None] = []
+        for own in (self._data(), self._collate(), self._reached):
+            try:
+                with self._switch.region():
+                    found.append(None if own is None else fingerprint([own], self._indices))
+            except CannotTell as why:
+                self.reason = str(why)
+            except Exception as error:  # the user's own __getattr__
+                self.reason = f"{type(error).__name__} when it was looked at"
+        return found
+
+
+class LoadingPromise(LoadingProof):
+    """Stands for every data set where `fast_forward.skip_loading` is true: the user's word."""
+
+    notes_random = True
+
+    def __init__(self, switch: Switch) -> None:
+        super().__init__(0, self, LoadingPromise, switch)
+
+    def watch(self, indices: Any, load: Callable[[], Any]) -> Any:
+        with self._switch.region():  # what it reads and opens is the user's word, too
+            return load()
+
+    def decide(self) -> None:
+        """It is never given up."""
+
+    def holds(self) -> bool:
+        return True
+
+
+class LoadingProofs:
+    """The proofs of all data sets of this process.
+
+    Args:
+        promised: see `LoadingPromise`; otherwise each data set is watched.
+    """
+
+    def __init__(self, switch: Switch, *, promised: bool) -> None:
+        self.promise = LoadingPromise(switch) if promised else None
+        self._switch = switch
+        self._given_up = LoadingProof(-1, self, LoadingProofs, switch)
+        self._given_up.is_given_up = True
+        self._known: dict[tuple[int, int], LoadingProof] = {}
+        self._proofs: list[LoadingProof] = []
+
+    def of(self, fetcher: Any) -> LoadingProof:
+        """The proof for what a map-style fetcher loads."""
+        if self.promise is not None:
+            return self.promise
+        data, collate = fetcher.dataset, fetcher.collate_fn
+        key = id(data), id(getattr(collate, "__func__", collate))
+        known = self._known.get(key)
+        if known is not None and known.is_of(data, collate):
+            return known
+        try:
+            proof = LoadingProof(len(self._proofs), data, collate, self._switch)
+        except TypeError:  # of a plain list there is no weak reference
+            return self._given_up
+        self._proofs.append(proof)
+        self._known[key] = proof
+        return proof
+
+    def held(self) -> list[int]:
+        """Numbers of the data sets whose loading may be left out. Called at a checkpoint."""
+        return sorted(proof.number for proof in self._all() if proof.holds())
+
+    def _all(self) -> Iterator[LoadingProof]:
+        if self.promise is not None:
+            yield self.promise
+        yield from self._proofs
+
+
+def _owner(value: Any) -> Any:
+    """Of a bound method; of anything else, itself."""
+    return getattr(value, "__self__", value)
+
+
+def _has_compiled() -> bool:
+    """A replay's guard would keep torch.compile from compiling what it will run afterwards."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return dynamo is not None and bool(dynamo.counters["stats"])

@@ -1,0 +1,111 @@
+"""The moments of a training at which the patched functions of torch hand over.
+
+`Monitor` answers them while the training runs, `FastForward` while it is being replayed. All are
+called in the training's own thread, on every rank, outside of any other region.
+"""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import torch
+from torch.nn import Module
+from torch.optim import Optimizer
+
+from supervisor.worker.ground.loading_proof import LoadingProof
+
+Call: TypeAlias = Callable[[], Any]
+
+
+class Moments(ABC):
+    """What happens at each moment; every method returns what the user's code gets.
+
+    Attributes:
+        steps_done: steps that the run has made, or that its fast-forward has come to.
+    """
+
+    steps_done: int
+
+    @abstractmethod
+    def forward(
+        self, module: Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], call: Call
+    ) -> Any:
+        """An outermost call of a module with parameters; `call` runs the real forward."""
+
+    @abstractmethod
+    def backward(self, roots: Any, call: Callable[[Any], Any]) -> Any:
+        """``loss.backward()`` or ``torch.autograd.backward(losses)``."""
+
+    @abstractmethod
+    def grad(self, call: functools.partial[Any]) -> Any:
+        """``torch.autograd.grad``; `call` holds its arguments, none of them an iterator."""
+
+    @abstractmethod
+    def before_update(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """Just before an optimizer's own step; may return other arguments for it."""
+
+    @abstractmethod
+    def after_update(self, optimizer: Optimizer) -> None:
+        """Just after an optimizer's own step."""
+
+    @abstractmethod
+    def update_failed(self, optimizer: Optimizer) -> None:
+        """An optimizer's own step raised, and the script may catch that and go on.
+
+        Called instead of `after_update`, also when `before_update` itself raised.
+        """
+
+    @abstractmethod
+    def scale(self, scaler: Any, outputs: Any, call: Call) -> Any:
+        """``scaler.scale(loss)``."""
+
+    @abstractmethod
+    def scaler_step(self, scaler: Any, optimizer: Optimizer, call: Call) -> Any:
+        """``scaler.step(optimizer)``."""
+
+    @abstractmethod
+    def scaler_call(self, call: Call) -> Any:
+        """``scaler.update()`` and ``scaler.unscale_(optimizer)``."""
+
+    @abstractmethod
+    def clip(
+        self, parameters: list[torch.Tensor], max_norm: float, call: Callable[[float], Any]
+    ) -> Any:
+        """``clip_grad_norm_``; `call` takes the maximal norm to use."""
+
+    @abstractmethod
+    def read(self, kind: int, call: Call) -> Any:
+        """The script reads a value out of a tensor; `kind` is an `EntryKind`."""
+
+    @abstractmethod
+    def fetch(self, proof: LoadingProof, indices: Any, call: Call, *, must_load: bool) -> Any:
+        """A map-style loader fetches the samples of one batch; this and the next two only where
+        loading may be left out of a fast-forward (`fast_forward.skip_loading`).
+
+        Args:
+            proof: of the data set; not given up so far.
+            indices: what the sampler drew for it.
+            call: loads it.
+            must_load: loader workers are at it already, so `call` has to take it from them.
+        """
+
+    @abstractmethod
+    def skips_epoch(self, number: int) -> bool:
+        """A loader with workers begins an epoch: whether it is to be left out.
+
+        Args:
+            number: of such beginnings in this process, from 0.
+        """
+
+    @abstractmethod
+    def epoch_ended(self, number: int) -> None:
+        """All batches of that epoch were handed out."""
+
+    @abstractmethod
+    def batch(self, batch: Any) -> Any:
+        """A data loader hands out a batch."""

@@ -1,0 +1,193 @@
+"""Gathers what is seen of the step under way, from the moments to its `StepRecord`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import psutil
+import torch
+import xxhash
+from torch._C import TensorBase
+from torch.optim import Optimizer
+
+from supervisor.records import NAN, StepRecord
+from supervisor.worker.ground.environments import has_environment
+
+_GIB = float(1 << 30)
+_64_BITS = (1 << 64) - 1
+_LOOK_EVERY_S = 1.0  # between two looks at the process's memory (up to 170 us each)
+
+
+class StepProbe:
+    """What was seen since the last update of the lead optimizer.
+
+    Attributes:
+        grad_norm: None until a norm is known; the script's own clipping gives it for free.
+        clips_at: the bound of the script's own clipping that gave it; infinity for none.
+        norm_of: of how many parameters `grad_norm` is the norm.
+        others_trained: another optimizer stepped after a backward of its own.
+        begins_training: the step is the first of another training.
+        announced: the script has announced a change for the step.
+        in_environment: as in the settings; None asks from time to time whether one is there.
+        is_in_environment: whether one was there at the last look.
+        memory_gib: of the process, as of the last look.
+    """
+
+    def __init__(self) -> None:
+        self.observed: dict[str, float] = {}
+        self.in_environment: bool | None = None
+        self.is_in_environment = False
+        self._process = psutil.Process()
+        self.memory_gib = NAN
+        self._last_time = NAN
+        self._memory_time = NAN
+        self.forget()
+
+    def forget(self) -> None:
+        """Begins the next step."""
+        self.loss = 0.0
+        self.loss_seen = False
+        self.grad_norm: float | None = None
+        self.backward_calls = 0
+        self.forward_calls = 0
+        self.batch_size = 0
+        self.signature = 0
+        self.loss_scale = NAN
+        self.norm_of = 0
+        self.clips_at = math.inf
+        self.others_trained = False
+        self.begins_training = False
+        self.announced = False
+
+    def saw_forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        self.forward_calls += 1
+        if not kwargs and len(args) == 1 and isinstance(args[0], torch.Tensor):
+            tensor = args[0]
+            shape = tensor.shape
+            words = (self.signature, len(shape), tensor.element_size(), *shape)
+            if not self.batch_size and shape:
+                self.batch_size = shape[0]
+        else:
+            words = self._words_of(tensors_in(args, kwargs))
+        # Hashes of tuples of numbers are the same in every process, unlike those of strings.
+        self.signature = hash(words) & _64_BITS
+
+    def _words_of(self, tensors: list[torch.Tensor]) -> tuple[int, ...]:
+        words = [self.signature]
+        for tensor in tensors:
+            shape = tensor.shape
+            if not self.batch_size and shape:
+                self.batch_size = shape[0]
+            words += (len(shape), tensor.element_size(), *shape)
+        return tuple(words)
+
+    def saw_batch(self, batch: Any) -> None:
+        """Takes the first numbers of a loader's batch into the step's signature."""
+        first = first_tensor(batch)
+        if first is None or first.device.type != "cpu" or not first.numel():
+            return
+        head = first.reshape(-1)[:16].contiguous().view(torch.uint8).numpy().tobytes()
+        self.signature = xxhash.xxh3_64_intdigest(head, seed=self.signature)
+
+    def pass_time(self, now: float) -> float | None:
+        """Returns the seconds since the last record, if this one can do without another look at
+        the process; None changes nothing, and leaves both to `record`."""
+        elapsed = now - self._last_time
+        if not (elapsed >= 0.0 and now - self._memory_time < _LOOK_EVERY_S):
+            return None
+        self._last_time = now
+        return elapsed
+
+    def record(
+        self, step: int, now: float, optimizer: Optimizer, *, scaler_skipped: bool = False
+    ) -> StepRecord:
+        """Returns the record of the step whose update is about to be applied.
+
+        Args:
+            now: `time.time()`; a clock that is set back gives a step time of NaN.
+        """
+        elapsed = now - self._last_time
+        self._last_time = now
+        if elapsed < 0.0:
+            elapsed = NAN
+        if not now - self._memory_time < _LOOK_EVERY_S:
+            self.memory_gib = self._memory()
+            self._memory_time = now
+            asked = self.in_environment
+            self.is_in_environment = has_environment() if asked is None else asked
+        norm = self.grad_norm
+        observed, self.observed = self.observed, {}  # this one may wait, and must not be filled
+        return StepRecord(
+            step=step,
+            loss=self.loss if self.loss_seen else NAN,
+            grad_norm=NAN if norm is None else norm,
+            lr=float(optimizer.param_groups[0]["lr"]),
+            loss_scale=self.loss_scale,
+            step_time_s=elapsed,
+            batch_size=self.batch_size,
+            memory_gib=self.memory_gib,
+            clips_at=self.clips_at,
+            loss_seen=self.loss_seen,
+            grad_norm_seen=norm is not None,
+            scaler_skipped=scaler_skipped,
+            others_trained=self.others_trained,
+            begins_training=self.begins_training,
+            announced=self.announced,
+            in_environment=self.is_in_environment,
+            observed=observed,
+        )
+
+    def _memory(self) -> float:
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            return torch.cuda.max_memory_allocated() / _GIB
+        return float(self._process.memory_info().rss) / _GIB
+
+
+read_number = TensorBase.item
+"""Reads a tensor of one element behind the back of the patched `Tensor.item`."""
+
+
+def gradient_norm(parameters: Iterable[torch.Tensor]) -> float | None:
+    """Global L2 norm of the gradients of `parameters`; None if there are none."""
+    grads = [p.grad for p in parameters if p.grad is not None]
+    if not grads:
+        return None
+    dense = [g.to_dense() if g.is_sparse else g for g in grads]
+    if len({g.device for g in dense}) > 1 or len({g.dtype for g in dense}) > 1:
+        return math.sqrt(sum(float(torch.linalg.vector_norm(g.float())) ** 2 for g in dense))
+    norms = torch._foreach_norm(dense)
+    return float(torch.linalg.vector_norm(torch.stack(norms).float()))
+
+
+def has_values(gradient: torch.Tensor) -> bool:
+    """Whether a gradient that is there when a backward begins is one of earlier steps."""
+    return gradient.is_sparse or bool(read_number(gradient.any()))
+
+
+def first_tensor(value: Any, depth: int = 4) -> torch.Tensor | None:
+    """Returns the first tensor found in a batch: tuples, lists, dicts; None without one."""
+    if isinstance(value, torch.Tensor):
+        return value
+    if depth and isinstance(value, Mapping):
+        value = list(value.values())
+    if depth and isinstance(value, (list, tuple)):
+        for item in value[:8]:
+            found = first_tensor(item, depth - 1)
+            if found is not None:
+                return found
+    return None
+
+
+def tensors_in(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+    """The tensors among a forward's direct arguments, and one level deep."""
+    found: list[torch.Tensor] = []
+    for value in (*args, *kwargs.values()) if kwargs else args:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found.extend(item for item in value if isinstance(item, torch.Tensor))
+        elif isinstance(value, Mapping):
+            found.extend(item for item in value.values() if isinstance(item, torch.Tensor))
+    return found

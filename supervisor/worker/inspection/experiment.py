@@ -1,0 +1,129 @@
+"""What `supervisor explain` and `analyze` change about a replay (`WorkerOrder.experiment`)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from supervisor.actions.controls import Controls
+from supervisor.training_state.registry import Registry
+from supervisor.worker.inspection.inspection import Inspection
+from supervisor.worker.interception.patches_order import (
+    hand_out_in_other_order,
+    keep_the_last_batch,
+)
+
+OVERSIZED = 3.0
+"""A matrix whose entries are so large on average: embeddings begin at 1, all others below."""
+
+
+class Experiment:
+    """Changes one thing about a replay; every wish is optional; ``replay`` is always there.
+
+    ``lr_factor``, ``clip_norm``, ``fp32``, ``reshuffle`` (a seed for the order of batches) and
+    ``seed`` (of all generators) hold from the first boundary on; ``seed_at`` puts the seeding off
+    to the boundary of a step, ``lr_from`` the factor. ``fresh_optimizer_at`` and
+    ``old_weights_at`` list boundaries at which the optimizers forget everything, or the weights of
+    the first boundary come back. ``usual_weights`` brings matrices that are far too large at the
+    first boundary back to the usual scale; ``repeat_batch_from`` hands out the batch of before in
+    place of every other from a boundary on.
+    ``inspect`` lists steps that are looked at closely; ``captures`` maps such a step, as text, to
+    the folder of its captured batch.
+
+    Args:
+        wishes: see above.
+        registry, controls: of the worker.
+        use_fp32: switches the FP32 fallback on.
+        inspection: looks at steps.
+    """
+
+    def __init__(
+        self,
+        wishes: Mapping[str, Any],
+        *,
+        registry: Registry,
+        controls: Controls,
+        use_fp32: Callable[[int], None],
+        inspection: Inspection,
+    ) -> None:
+        self._wishes = wishes
+        self._registry = registry
+        self._controls = controls
+        self._use_fp32 = use_fp32
+        self._inspection = inspection
+        self._began = False
+        self._repeat_batch: Callable[[], None] = lambda: None
+        self._weights: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def at_boundary(self, step: int) -> None:
+        """Called at every boundary of the live run, the state's restoration included."""
+        wishes = self._wishes
+        self._inspection.end()
+        if not self._began:
+            self._began = True
+            self._begin(step)
+        if step in wishes.get("old_weights_at", ()):
+            with torch.no_grad():
+                for parameter, value in self._weights:
+                    parameter.copy_(value)
+        if step in wishes.get("fresh_optimizer_at", ()):
+            for optimizer in self._registry.optimizers.values():
+                optimizer.state.clear()
+        if step == wishes.get("repeat_batch_from"):
+            self._repeat_batch()
+        if "lr_factor" in wishes and step == wishes.get("lr_from"):
+            self._lower_rate()
+        if "seed" in wishes and step == wishes.get("seed_at"):
+            _seed(int(wishes["seed"]))
+        if step in wishes.get("inspect", ()):
+            self._inspection.begin(step, wishes.get("captures", {}).get(str(step)))
+
+    def end(self) -> None:
+        """Called when the process ends, so that a step that broke off is written down."""
+        self._inspection.end()
+
+    def _lower_rate(self) -> None:
+        self._controls.lr_factor *= float(self._wishes["lr_factor"])
+        self._controls.ramp = None
+
+    def _begin(self, step: int) -> None:
+        wishes, controls = self._wishes, self._controls
+        if "lr_factor" in wishes and "lr_from" not in wishes:
+            self._lower_rate()
+        if "clip_norm" in wishes:
+            controls.clip_norm = float(wishes["clip_norm"])
+        if wishes.get("fp32"):
+            self._use_fp32(step)
+        if "seed" in wishes and "seed_at" not in wishes:
+            _seed(int(wishes["seed"]))
+        if "reshuffle" in wishes:
+            hand_out_in_other_order()
+        if "repeat_batch_from" in wishes:
+            self._repeat_batch = keep_the_last_batch()
+        if wishes.get("usual_weights"):
+            for model in self._registry.models.values():
+                _bring_to_usual_scale(model)
+        if wishes.get("old_weights_at"):
+            self._weights = [
+                (parameter, parameter.detach().clone())
+                for model in self._registry.models.values()
+                for parameter in model.parameters()
+            ]
+
+
+def _bring_to_usual_scale(model: torch.nn.Module) -> None:
+    with torch.no_grad():
+        for matrix in (parameter for parameter in model.parameters() if parameter.dim() >= 2):
+            size = float(matrix.double().square().mean().sqrt())
+            if size > OVERSIZED:  # the usual scale keeps the variance from layer to layer
+                matrix.mul_(matrix[0].numel() ** -0.5 / size)
+
+
+def _seed(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)

@@ -1,0 +1,102 @@
+"""The patches by which every value that the script reads out of a tensor is seen.
+
+The control flow of a training depends on its tensors through these functions alone, so recording
+their results is what makes a replay without tensors take the same way.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch.compiler import is_dynamo_compiling
+
+from supervisor.storage.steps.tape import EntryKind
+from supervisor.worker.interception.instrument import Seen
+from supervisor.worker.interception.outside_dynamo import outside_dynamo, run_plainly
+
+MAX_LISTED = 256
+"""Elements up to which `tolist` and `numpy` are recorded; longer ones are data, not decisions."""
+
+
+def watch_reads(session: Seen) -> None:
+    """Patches torch for the rest of this process's life. Called once, after `instrument`."""
+    for name, kind in (
+        ("__float__", EntryKind.FLOAT),
+        ("__int__", EntryKind.INT),
+        ("__index__", EntryKind.INT),
+        ("__bool__", EntryKind.BOOL),
+    ):
+        _patch_method(session, name, kind)
+    _patch_item(session)
+    _patch_listing(session)
+    for name in ("equal", "allclose"):
+        _patch_function(session, name)
+
+
+def _patch_method(session: Seen, name: str, kind: EntryKind) -> None:
+    original = getattr(torch.Tensor, name)
+    switch = session.switch
+
+    @outside_dynamo
+    @functools.wraps(original)
+    def read(self: torch.Tensor) -> Any:
+        if switch.depth or not switch.is_ours():
+            return original(self)
+        return session.moments.read(kind, functools.partial(original, self))
+
+    setattr(torch.Tensor, name, read)
+
+
+def _patch_item(session: Seen) -> None:
+    original = torch.Tensor.item
+    switch = session.switch
+
+    @outside_dynamo
+    @functools.wraps(original)
+    def item(self: torch.Tensor) -> Any:
+        if switch.depth or not switch.is_ours():
+            return original(self)
+        if self.dtype.is_floating_point:
+            kind = EntryKind.FLOAT
+        elif self.dtype is torch.bool:
+            kind = EntryKind.BOOL
+        elif self.dtype.is_complex:
+            return original(self)
+        else:
+            kind = EntryKind.INT
+        return session.moments.read(kind, functools.partial(original, self))
+
+    torch.Tensor.item = item  # type: ignore[method-assign, assignment]
+
+
+def _patch_listing(session: Seen) -> None:
+    switch = session.switch
+
+    for name in ("tolist", "numpy"):
+        original = getattr(torch.Tensor, name)
+
+        @outside_dynamo
+        @functools.wraps(original)
+        def read(self: torch.Tensor, *args: Any, _original: Any = original, **kwargs: Any) -> Any:
+            if switch.depth or not switch.is_ours() or self.numel() > MAX_LISTED:
+                return _original(self, *args, **kwargs)
+            call = functools.partial(_original, self, *args, **kwargs)
+            return session.moments.read(EntryKind.ARRAY, call)
+
+        setattr(torch.Tensor, name, read)
+
+
+def _patch_function(session: Seen, name: str) -> None:
+    original = getattr(torch, name)
+    switch = session.switch
+
+    @run_plainly
+    @functools.wraps(original)
+    def read(*args: Any, **kwargs: Any) -> Any:
+        if is_dynamo_compiling() or not switch.is_ours():
+            return original(*args, **kwargs)
+        return session.moments.read(EntryKind.BOOL, functools.partial(original, *args, **kwargs))
+
+    setattr(torch, name, read)

@@ -1,0 +1,97 @@
+"""Keeps what a script writes in a replay away from its real files.
+
+A replay is a second performance of a run that has ended: it must not truncate the run's logs or
+replace its results. What is written goes into the replay's own directory, and is read from there.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import io
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from supervisor.storage.files.private_files import make_private
+
+
+def keep_writes_apart(root: Path) -> None:
+    """Patches `open`, `torch.save` and `torch.load` for the rest of this process's life.
+
+    Other ways to change files (``os.remove``, a library's own C code) are not seen.
+
+    Args:
+        root: the replay's directory; what is written below it goes there as it is.
+    """
+    apart = _Apart(root)
+    _patch_open(apart)
+    _patch_torch(apart)
+
+
+class _Apart:
+    """Where the private copy of each file that was written is."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = str(root)
+        self._folder = root / "written"
+        self._copies: dict[str, str] = {}
+
+    def to_write(self, path: Any, *, keep: bool) -> Any:
+        """Returns the path to write to; with `keep` what the file holds is there, too."""
+        name = self._name(path)
+        if name is None:
+            return path
+        if name not in self._copies:
+            make_private(self._folder)
+            copy = self._folder / f"{len(self._copies)}_{os.path.basename(name)[-100:]}"
+            if keep and os.path.isfile(name):
+                shutil.copyfile(name, copy)
+            self._copies[name] = str(copy)
+        return self._copies[name]
+
+    def to_read(self, path: Any) -> Any:
+        name = self._name(path)
+        return path if name is None else self._copies.get(name, path)
+
+    def _name(self, path: Any) -> str | None:
+        """Returns the real path of a file of the user's; None for anything else."""
+        if not isinstance(path, (str, bytes, os.PathLike)):
+            return None
+        name = os.path.realpath(os.fsdecode(path))
+        is_ours = name == self._root or name.startswith(self._root + os.sep)
+        return None if is_ours or name.startswith(("/dev/", "/proc/")) else name
+
+
+def _patch_open(apart: _Apart) -> None:
+    original = builtins.open
+
+    @functools.wraps(original)
+    def open_(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        if isinstance(mode, str) and set(mode) & set("wax+"):
+            file = apart.to_write(file, keep="w" not in mode)
+            mode = mode.replace("x", "w")
+        else:
+            file = apart.to_read(file)
+        return original(file, mode, *args, **kwargs)
+
+    builtins.open = open_
+    io.open = open_
+
+
+def _patch_torch(apart: _Apart) -> None:
+    save, load = torch.save, torch.load
+
+    @functools.wraps(save)
+    def save_apart(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
+        return save(obj, apart.to_write(f, keep=False), *args, **kwargs)
+
+    @functools.wraps(load)
+    def load_apart(f: Any, *args: Any, **kwargs: Any) -> Any:
+        return load(apart.to_read(f), *args, **kwargs)
+
+    torch.save = save_apart
+    torch.load = load_apart

@@ -1,0 +1,63 @@
+"""The closure of an optimizer's step, with a place behind its backward where the step is judged."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from supervisor.worker.ground.switch import Switch
+
+ClosureArguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+class SeenClosures:
+    """Wraps closures: what they do is seen as usual, and the plan follows their last backward.
+
+    Torch's optimizers run the closure before they read a gradient or a rate. LBFGS ends its step
+    when the first evaluation leaves it no gradient. Others that evaluate it several times (SAM)
+    may have moved the weights in between, so theirs is the evaluation that was last in the step
+    before.
+    """
+
+    def __init__(self, switch: Switch) -> None:
+        self._switch = switch
+        self._calls: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+
+    def wrap(
+        self,
+        optimizer: Optimizer,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        plan: Callable[[int], None],
+    ) -> ClosureArguments:
+        """Called before the step; returns its arguments with the closure replaced.
+
+        Args:
+            optimizer: whose step it is.
+            args: of the step.
+            kwargs: of the step.
+            plan: called behind an evaluation with how often it was called in this step before;
+                must not raise.
+        """
+        closure = args[0] if args else kwargs["closure"]
+        due = 1 if isinstance(optimizer, torch.optim.LBFGS) else self._calls.get(optimizer, 1)
+        switch, calls = self._switch, 0
+
+        def evaluate() -> Any:
+            nonlocal calls
+            depth, switch.depth = switch.depth, 0
+            try:
+                result = closure()
+            finally:
+                switch.depth = depth
+            calls += 1
+            self._calls[optimizer] = calls
+            if calls >= due:
+                plan(calls - due)
+            return result
+
+        return ((evaluate, *args[1:]), kwargs) if args else ((), {**kwargs, "closure": evaluate})

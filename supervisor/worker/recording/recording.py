@@ -1,0 +1,206 @@
+"""What the live run writes on its tape, and how the same is taken off it again."""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from supervisor.storage.steps.tape import EntryKind, TapeReader, TapeWriter, entry_head
+from supervisor.training_state.generator_memory import generator_window, whole_state
+
+_FLOAT = struct.Struct("<d")
+_INT = struct.Struct("<q")
+_RANDOM_STATE = int(EntryKind.RANDOM_STATE)
+_as_array = torch.Tensor.numpy  # before it is patched
+
+
+def encode(kind: int, value: Any) -> bytes:
+    """Returns a value that was read from a tensor as bytes, exactly."""
+    if kind == EntryKind.FLOAT:
+        return _FLOAT.pack(value)
+    if kind == EntryKind.INT:
+        return _INT.pack(value)
+    if kind == EntryKind.BOOL:
+        return b"\1" if value else b"\0"
+    if isinstance(value, np.ndarray):
+        head = json.dumps({"dtype": value.dtype.str, "shape": value.shape}).encode()
+        return b"n" + _INT.pack(len(head)) + head + np.ascontiguousarray(value).tobytes()
+    return b"j" + json.dumps(value).encode()  # Python's floats survive JSON exactly
+
+
+def decode(kind: int, data: bytes) -> Any:
+    """The inverse of `encode`."""
+    if kind == EntryKind.FLOAT:
+        return _FLOAT.unpack(data)[0]
+    if kind == EntryKind.INT:
+        return _INT.unpack(data)[0]
+    if kind == EntryKind.BOOL:
+        return data == b"\1"
+    if data[:1] == b"n":
+        size = _INT.unpack(data[1:9])[0]
+        head = json.loads(data[9 : 9 + size])
+        return np.frombuffer(data[9 + size :], dtype=head["dtype"]).reshape(head["shape"]).copy()
+    return json.loads(data[1:])
+
+
+class RandomTrail:
+    """Notes the state of the global generators behind a region that drew from them.
+
+    Torch's CPU generator is looked at around every forward. Python's and NumPy's, and all of them
+    around backwards, are looked at for the first `PROBATION` regions of the kind and from then on
+    only if one of them was ever used there: asking them costs 40 us, and a model that draws inside
+    its regions does so from its first steps on.
+
+    Attributes:
+        forwards_draw: every forward drew from torch's generator and from no other, so that in
+            training mode `note` need not look before; a state too many on the tape does no harm.
+        backwards_are_quiet: backwards need no look any more.
+    """
+
+    PROBATION = 12
+
+    def __init__(self, tape: TapeWriter) -> None:
+        self.forwards_draw = False
+        self.backwards_are_quiet = False
+        self._tape = tape
+        self._window = generator_window()
+        mark = b"t" if self._window is None else b"m"
+        self._head = entry_head(_RANDOM_STATE, 1 + self._torch_state().nbytes) + mark
+        self._forwards = _Probation(self.PROBATION)
+        self._backwards = _Probation(self.PROBATION)
+        self._all_drew = True
+
+    def before(self) -> tuple[Any, ...]:
+        """Returns what `after` needs; called right before a forward."""
+        return self.look() if self._forwards.goes_on else (bytes(self._torch_state()),)
+
+    def after(self, earlier: tuple[Any, ...]) -> None:
+        """Called right behind the forward; writes what changed on the tape."""
+        drew = self._note_torch(earlier)
+        if len(earlier) > 1:
+            self._forwards.passed(used=self._note_others(earlier))
+            self._all_drew = self._all_drew and drew
+            self.forwards_draw = self._all_drew and not self._forwards.goes_on
+
+    def note(self) -> None:
+        """Called right behind a forward that is known to draw: writes torch's state."""
+        window = self._window
+        self._tape.append_split(self._head, self._torch_state() if window is None else window)
+
+    def before_backward(self) -> tuple[Any, ...]:
+        """Returns what `after_backward` needs; not called any more once they are quiet."""
+        return self.look()
+
+    def after_backward(self, earlier: tuple[Any, ...]) -> None:
+        """Called right behind the backward; writes what changed on the tape."""
+        drew = self._note_torch(earlier)
+        drew_others = self._note_others(earlier)
+        self._backwards.passed(used=drew or drew_others)
+        self.backwards_are_quiet = not self._backwards.goes_on
+
+    def note_changes(self, earlier: tuple[Any, ...]) -> None:
+        """Called behind anything else that may draw; `earlier` is what `look` returned before."""
+        self._note_torch(earlier)
+        self._note_others(earlier)
+
+    def look(self) -> tuple[Any, ...]:
+        """Returns the states of all global generators."""
+        return bytes(self._torch_state()), random.getstate(), _numpy_state(), _cuda_states()
+
+    def _torch_state(self) -> memoryview:
+        """Returns the state of torch's CPU generator, in the form that `_head` says."""
+        window = self._window
+        return _as_array(torch.default_generator.get_state()).data if window is None else window
+
+    def _note_torch(self, earlier: tuple[Any, ...]) -> bool:
+        if bytes(self._torch_state()) == earlier[0]:
+            return False
+        self.note()
+        return True
+
+    def _note_others(self, earlier: tuple[Any, ...]) -> bool:
+        drew = False
+        if random.getstate() != earlier[1]:
+            drew = True
+            self._tape.append(_RANDOM_STATE, b"p" + _python_bytes())
+        if _numpy_state() != earlier[2]:
+            drew = True
+            self._tape.append(_RANDOM_STATE, b"n" + _numpy_state())
+        cuda = _cuda_states()
+        if cuda != earlier[3]:
+            drew = True
+            for device, state in enumerate(cuda):
+                self._tape.append(_RANDOM_STATE, b"c" + _INT.pack(device) + state)
+        return drew
+
+
+class _Probation:
+    """Goes on for a number of regions, and for ever if one of them was guilty."""
+
+    __slots__ = ("_left", "_used", "goes_on")
+
+    def __init__(self, regions: int) -> None:
+        self.goes_on = True
+        self._left = regions
+        self._used = False
+
+    def passed(self, *, used: bool) -> None:
+        self._left -= 1
+        self._used = self._used or used
+        self.goes_on = self._used or self._left > 0
+
+
+def replay_random(tape: TapeReader) -> None:
+    """Sets the generators to the states noted behind the region that is being replayed."""
+    while tape.peek() == EntryKind.RANDOM_STATE:
+        data = tape.take(EntryKind.RANDOM_STATE)
+        mark, body = data[:1], data[1:]
+        if mark == b"t":
+            torch.set_rng_state(torch.frombuffer(bytearray(body), dtype=torch.uint8))
+        elif mark == b"m":
+            torch.set_rng_state(whole_state(body))
+        elif mark == b"p":
+            version, words, gauss = json.loads(body)
+            random.setstate((version, tuple(words), gauss))
+        elif mark == b"n":
+            head = json.loads(body[: body.index(b"}") + 1])
+            keys = np.frombuffer(body[body.index(b"}") + 1 :], dtype=np.uint32)
+            np.random.set_state(("MT19937", keys, head["pos"], head["has"], head["gauss"]))
+        elif mark == b"c":
+            state = torch.frombuffer(bytearray(body[8:]), dtype=torch.uint8)
+            torch.cuda.set_rng_state(state, _INT.unpack(body[:8])[0])
+
+
+def _python_bytes() -> bytes:
+    return json.dumps(random.getstate()).encode()
+
+
+def _numpy_state() -> bytes:
+    _, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
+    head = json.dumps({"pos": int(position), "has": int(has_gauss), "gauss": float(gauss)})
+    return head.encode() + np.asarray(keys, dtype=np.uint32).tobytes()
+
+
+def _cuda_states() -> list[bytes]:
+    if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
+        return []
+    return [state.numpy().tobytes() for state in torch.cuda.get_rng_state_all()]
+
+
+class Recording:
+    """The live side of the tape."""
+
+    def __init__(self, tape: TapeWriter) -> None:
+        self.tape = tape
+        self.random = RandomTrail(tape)
+
+    def read(self, kind: int, call: Callable[[], Any]) -> Any:
+        value = call()
+        self.tape.append(kind, encode(kind, value))
+        return value

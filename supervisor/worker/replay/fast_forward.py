@@ -1,0 +1,339 @@
+"""Runs the script again up to a checkpoint's step, without the training (docs/architecture.md).
+
+The user's Python really runs; regions do nothing but count, values read from tensors come off the
+tape, and every step is compared with the recorded one. At the target the state is put back and the
+live monitor takes over, in the middle of the very call that the checkpoint was made in.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import torch
+from torch.nn import Module
+from torch.optim import Optimizer
+
+from supervisor.actions.guard import hide_gradients
+from supervisor.errors import ReplayError
+from supervisor.storage.steps.tape import EntryKind, StepMark, TapeReader
+from supervisor.training_state.registry import Registry
+from supervisor.worker.ground.boundary_clock import BoundaryClock
+from supervisor.worker.ground.loading_proof import LoadingProof
+from supervisor.worker.ground.moments import Call, Moments
+from supervisor.worker.ground.step_probe import StepProbe
+from supervisor.worker.ground.switch import Switch
+from supervisor.worker.ground.zero_gradients import ZeroGradients
+from supervisor.worker.interception.outside_dynamo import is_within_compiled
+from supervisor.worker.recording.recording import decode, replay_random
+from supervisor.worker.replay.cached_outputs import CachedOutputs
+from supervisor.worker.replay.loading.loader_skipping import NEAR_STEPS, LoaderSkipping
+from supervisor.worker.replay.loading.stand_in_guard import StandInGuard
+from supervisor.worker.replay.replayed_gradients import zero_gradients
+
+
+class FastForward(Moments):
+    """See the module's docstring.
+
+    Args:
+        target: steps done at the checkpoint's boundary.
+        skips: numbers of the data sets whose batches may be others, see `LoaderSkipping`.
+        guard: follows those others, where there may be any.
+        arrive: called at the target, within the first forward after it: restores and makes the
+            live moments the current ones. Its argument is None, or why this is not the recorded
+            run; then it is called at the next boundary, wherever that is.
+        executes_first_step: forwards, backwards and the update of the first step really happen, so
+            that hooks fill what the script reads; what they changed is put back at the target.
+        sign_of_life: called at each forward, batch and step of the replay.
+    """
+
+    def __init__(
+        self,
+        *,
+        switch: Switch,
+        registry: Registry,
+        tape: TapeReader,
+        target: int,
+        skips: Collection[int] = (),
+        guard: StandInGuard | None = None,
+        arrive: Callable[[int, str | None], Moments],
+        executes_first_step: bool = False,
+        sign_of_life: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.steps_done = 0
+        self.clock = BoundaryClock()
+        self.disproof: str | None = None
+        self._switch = switch
+        self._registry = registry
+        self._tape = tape
+        self._target = target
+        self._arrive = arrive
+        self._sign_of_life = sign_of_life
+        self._guard = guard
+        self._skipping = LoaderSkipping(
+            tape,
+            switch,
+            allowed=skips if guard is not None else (),
+            handed_out=guard.hand_out if guard is not None else lambda batch: None,
+        )
+        self._probe = StepProbe()
+        self._outputs = CachedOutputs()
+        self._zero_gradients = ZeroGradients()
+        self._unhide: Callable[[], None] | None = None
+        self._is_updating = False
+        self._executes = executes_first_step
+        self.compiled_updates = False
+
+    def hand_over(self, probe: StepProbe, loss: float | None) -> None:
+        """Gives the live probe what was seen of the step under way before its boundary: the first
+        batch, and what a second optimizer did behind the lead's update.
+
+        Args:
+            loss: that part of the step's loss, from the checkpoint; a replay computes none.
+        """
+        if loss is not None:
+            probe.loss, probe.loss_seen = loss, True
+        probe.signature = self._probe.signature
+        probe.backward_calls = self._probe.backward_calls
+        probe.forward_calls = self._probe.forward_calls
+
+    # --- regions -----------------------------------------------------------------------------
+
+    def forward(
+        self, module: Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], call: Call
+    ) -> Any:
+        switch = self._switch
+        switch.depth += 1
+        try:
+            self._registry.add_model(module)
+            self.clock.has_forwards = True
+            if self._is_arrival():
+                live = self._arrive(self.steps_done, self.disproof)
+                switch.depth -= 1
+                try:
+                    return live.forward(module, args, kwargs, call)
+                finally:
+                    switch.depth += 1
+            self.clock.passed()
+            self._probe.saw_forward(args, kwargs)
+            self._sign_of_life()
+            if self._executes:
+                output = call()
+            else:
+                output = self._outputs.output(module, args, kwargs, call)
+            self._replay_random()
+            return output
+        finally:
+            switch.depth -= 1
+
+    def backward(self, roots: Any, call: Callable[[Any], Any]) -> Any:
+        self._probe.backward_calls += 1
+        if self._executes:
+            self._region(functools.partial(call, roots))
+        self._zero_gradients.give(self._registry.optimizers.values())
+        self._replay_random()
+        return None
+
+    def grad(self, call: functools.partial[Any]) -> Any:
+        self._switch.depth += 1
+        try:
+            unused = ()
+            if self.disproof is None and self._tape.peek() == EntryKind.UNUSED:
+                unused = decode(EntryKind.UNUSED, self._tape.take(EntryKind.UNUSED))
+            if self._executes:
+                return call()
+            return zero_gradients(call, unused)
+        finally:
+            self._switch.depth -= 1
+
+    def scale(self, scaler: Any, outputs: Any, call: Call) -> Any:
+        return self._region(call)
+
+    def scaler_step(self, scaler: Any, optimizer: Optimizer, call: Call) -> Any:
+        optimizer.step()
+        return None
+
+    def scaler_call(self, call: Call) -> Any:
+        return None
+
+    def clip(
+        self, parameters: list[torch.Tensor], max_norm: float, call: Callable[[float], Any]
+    ) -> Any:
+        device = parameters[0].device if parameters else "cpu"
+        return torch.zeros((), device=device)
+
+    def read(self, kind: int, call: Call) -> Any:
+        if self.disproof is not None:
+            return call()
+        try:
+            return decode(kind, self._tape.take(kind))
+        except ReplayError as error:
+            self._disprove(f"step {self.steps_done}: {error}")
+            return call()
+
+    def fetch(self, proof: LoadingProof, indices: Any, call: Call, *, must_load: bool) -> Any:
+        if self.disproof is not None:
+            return call()
+        batch = None
+        try:
+            if not (must_load or self._is_near()):
+                batch = self._skipping.stand_in(proof, indices)
+            if batch is None:
+                batch = proof.watch(indices, call)
+                self._skipping.loaded(proof, indices, batch)
+        except ReplayError as error:
+            self._disprove(f"step {self.steps_done}: {error}")
+        return call() if batch is None else batch
+
+    def _is_near(self) -> bool:
+        """Whether batches are loaded in any case: before the first step they often become figures
+        that nobody puts back, such as a mean; near the target they may still be in use there."""
+        done = self.steps_done
+        return done == 0 or self._target - done <= NEAR_STEPS
+
+    def skips_epoch(self, number: int) -> bool:
+        return self.disproof is None and self._skipping.skips_epoch(number)
+
+    def epoch_ended(self, number: int) -> None:
+        if self.disproof is None:
+            try:
+                self._skipping.epoch_ended(number)
+            except ReplayError as error:
+                self._disprove(f"step {self.steps_done}: {error}")
+
+    def batch(self, batch: Any) -> Any:
+        self._switch.depth += 1
+        try:
+            self._probe.saw_batch(batch)
+            self._sign_of_life()
+        finally:
+            self._switch.depth -= 1
+        return batch
+
+    # --- the update --------------------------------------------------------------------------
+
+    def before_update(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        self._registry.add_optimizer(optimizer)
+        self.compiled_updates = self.compiled_updates or is_within_compiled()
+        if self._is_updating:  # as in the recorded run, see `Monitor`
+            self._switch.depth += 1
+            return None
+        self._is_updating = self.clock.is_lead(optimizer)
+        closure = args[0] if args else kwargs.get("closure")
+        if closure is not None and self._is_arrival():
+            # The forward of this boundary lies within the closure, within the optimizer's step.
+            self._switch.depth += 1  # what we read while we put the state back is not the script's
+            try:
+                live = self._arrive(self.steps_done, self.disproof)
+            finally:
+                self._switch.depth -= 1
+            return live.before_update(optimizer, args, kwargs)
+        self._switch.depth += 1
+        if closure is not None or not self._executes:
+            self._unhide = hide_gradients(optimizer)
+        if closure is None:
+            return None
+        expected = self._recorded_backward_calls()
+        depth, self._switch.depth = self._switch.depth, 0
+        try:
+            result = None
+            while self._probe.backward_calls < expected:
+                before = self._probe.backward_calls
+                result = closure()
+                if self._probe.backward_calls == before:
+                    break
+        finally:
+            self._switch.depth = depth
+        return (lambda: torch.as_tensor(0.0) if result is None else result.detach(),), {}
+
+    def after_update(self, optimizer: Optimizer) -> None:
+        is_lead = optimizer is self.clock.lead()
+        if self._is_updating and not is_lead:
+            self._switch.depth = max(0, self._switch.depth - 1)
+            return
+        self._is_updating = False
+        if self._unhide is not None:
+            self._unhide()
+            self._unhide = None
+        self._switch.depth = max(0, self._switch.depth - 1)
+        self._replay_random()
+        if is_lead:
+            self._region(functools.partial(self._finish_step, optimizer))  # a rate may be a tensor
+        if self.clock.updated(optimizer):
+            self._probe.forget()
+        if self._is_arrival() and not self.clock.has_forwards:
+            self._switch.depth += 1
+            try:
+                self._arrive(self.steps_done, self.disproof)
+            finally:
+                self._switch.depth -= 1
+
+    def update_failed(self, optimizer: Optimizer) -> None:
+        self._is_updating = False
+        if self._unhide is not None:
+            self._unhide()
+            self._unhide = None
+        self._disprove(f"step {self.steps_done}: an update raised that did not in the recorded run")
+
+    def _finish_step(self, lead: Optimizer) -> None:
+        probe = self._probe
+        now = StepMark(
+            self.steps_done,
+            float(lead.param_groups[0]["lr"]),
+            probe.backward_calls,
+            probe.forward_calls,
+            probe.signature,
+        )
+        if self.disproof is None:
+            try:
+                recorded = StepMark.unpack(self._tape.take(EntryKind.STEP))
+                self._compare(recorded, now)
+            except ReplayError as error:
+                self._disprove(f"step {self.steps_done}: {error}")
+        probe.forget()
+        self._sign_of_life()
+        self._executes = False
+        self.steps_done += 1
+
+    def _compare(self, recorded: StepMark, now: StepMark) -> None:
+        for name, what in (
+            ("step", "step number"),
+            ("lr", "learning rate"),
+            ("backward_calls", "number of backward calls"),
+            ("forward_calls", "number of forward calls"),
+            ("batch_signature", "batch"),
+        ):
+            before, here = getattr(recorded, name), getattr(now, name)
+            if before != here:
+                raise ReplayError(f"{what} is {here}, the recorded run had {before}")
+
+    def _disprove(self, why: str) -> None:
+        """This is not the recorded run: the next boundary is as good a place as any to go on."""
+        self._executes = False
+        if self.disproof is None:
+            self.disproof = why
+            if self._guard is not None:
+                self._guard.disproved(why)
+
+    # --- helpers -----------------------------------------------------------------------------
+
+    def _is_arrival(self) -> bool:
+        return self.clock.is_due and (self.steps_done >= self._target or self.disproof is not None)
+
+    def _recorded_backward_calls(self) -> int:
+        data = self._tape.find_next(EntryKind.STEP)
+        return 1 if data is None else StepMark.unpack(data).backward_calls
+
+    def _replay_random(self) -> None:
+        if self.disproof is None:
+            replay_random(self._tape)
+
+    def _region(self, call: Call) -> Any:
+        self._switch.depth += 1
+        try:
+            return call()
+        finally:
+            self._switch.depth -= 1

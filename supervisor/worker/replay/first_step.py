@@ -1,0 +1,74 @@
+"""The first step after a resume, beside the same step of the attempt that was killed."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from supervisor.errors import RunDirectoryError
+from supervisor.storage.journal.journal import Journal
+from supervisor.storage.steps.flight_recorder import LOSS_SEEN, FlightReader
+
+
+class FirstStep:
+    """Compares the loss of the first step that is trained again with the recorded one.
+
+    The killed attempt usually came past its newest checkpoint: its next step then saw the same
+    weights, the same batch and the same random numbers, so its loss must be the same to the bit
+    (REQUIREMENTS K8). Nothing is computed for it.
+
+    Args:
+        journal: gets what came of it.
+        path: the flight recorder of this rank.
+        step: the step that is trained first.
+        recorded_row: where the recorder stood when the checkpoint was made.
+        own_row: where it stands now; the first step of this attempt comes there.
+    """
+
+    def __init__(
+        self, journal: Journal, path: Path, step: int, recorded_row: int, own_row: int
+    ) -> None:
+        self._journal = journal
+        self._path = path
+        self._step = step
+        self._recorded_row = recorded_row
+        self._own_row = own_row
+
+    def compare(self) -> None:
+        """Called once, at the boundary after the step: `state_found` in the journal if the losses
+        are equal, `warning` if not; nothing if one of the two is not known."""
+        try:
+            with FlightReader(self._path) as reader:
+                recorded = self._loss(reader, self._recorded_row)
+                own = self._loss(reader, self._own_row)
+        except (OSError, RunDirectoryError):
+            return
+        if self._recorded_row >= self._own_row or recorded is None or own is None:
+            return
+        if recorded == own:
+            self._journal.write(
+                "state_found",
+                step=self._step,
+                found="recorded loss",
+                loss=own,
+                recorded_loss=recorded,
+            )
+            return
+        self._journal.write(
+            "warning",
+            step=self._step,
+            found="another loss",
+            loss=own,
+            recorded_loss=recorded,
+            message=(
+                f"the first step after the resume has the loss {own!r}, before the kill it was "
+                f"{recorded!r}: `supervisor verify` finds what is not the same"
+            ),
+        )
+
+    def _loss(self, reader: FlightReader, row: int) -> float | None:
+        found = reader.read(row, row + 1)
+        if not len(found) or int(found["step"][0]) != self._step:
+            return None
+        loss = float(found["loss"][0])
+        return loss if int(found["flags"][0]) & LOSS_SEEN and math.isfinite(loss) else None

@@ -1,0 +1,205 @@
+"""A data set with samples that cannot be loaded or are not finite: the training without them."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from torch.utils.data._utils import fetch as fetching
+
+from supervisor.storage.files.line_file import LineFile, read_lines, to_line
+from supervisor.worker.ground.switch import Switch
+from supervisor.worker.samples.poisoned_samples import PoisonedSamples
+
+_Load: TypeAlias = Callable[[Any, Any], Any]
+
+MOST_SHARE = 0.01
+MOST = 10
+"""So many samples, or this share of a data set if that is more, are left out; where more fail it is
+not the samples."""
+
+_POISON = "NaN or infinity"
+
+
+class SampleGuard:
+    """Finds the sample on which a batch of a map-style data set fails, and leaves it out in time.
+
+    The first failure ends the attempt, as it would without us: the next one loads the sample again,
+    for a file system may have been away. If it fails again the batch goes without it, and from then
+    on so do batches with other samples that fail. Samples that hold NaN or infinity are left out by
+    a rule of their own, see `PoisonedSamples`. What is found is appended to a file that all
+    attempts and all loader processes share (those that are forked, as by default on Linux).
+
+    Args:
+        path: the file of JSON lines.
+        attempt: number of this attempt.
+        warn: told in the training's own process of each sample found or left out.
+        switch, steps_done: see `PoisonedSamples`.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        attempt: int,
+        warn: Callable[[str], None],
+        switch: Switch,
+        steps_done: Callable[[], int],
+    ) -> None:
+        self._file = LineFile(path)
+        self._attempt = attempt
+        self._warn = warn
+        self._told = 0
+        self._poisoned = PoisonedSamples(switch, steps_done, self._found_poisoned)
+        lines = self._lines()
+        failed = [line for line in lines if "found_at" not in line]
+        self._known = {(str(line["data"]), str(line["sample"])) for line in failed}
+        self._proved = {str(line["data"]) for line in failed if line["left_out"]}
+        for line in lines:
+            if "found_at" in line:
+                key = str(line["data"]), str(line["sample"])
+                self._poisoned.known.setdefault(key, int(line["found_at"]))
+
+    def install(self) -> None:
+        """Patches torch for the rest of this process's life."""
+        fetcher: Any = fetching._MapDatasetFetcher
+        original, begin = fetcher.fetch, fetcher.__init__
+
+        @functools.wraps(begin)
+        def __init__(self: Any, dataset: Any, *args: Any, **kwargs: Any) -> None:
+            begin(self, dataset, *args, **kwargs)
+            self._poisoned = guard.known_to_a_new_iterator(dataset)
+
+        @functools.wraps(original)
+        def fetch(self: Any, indices: Any) -> Any:
+            if self._poisoned:
+                indices = guard.without_poisoned(self, indices)
+            try:
+                return original(self, indices)
+            except Exception as error:
+                return guard.after_failure(self, indices, error, original)
+
+        guard = self
+        fetcher.__init__, fetcher.fetch = __init__, fetch
+        self._poisoned.install()
+
+    def explain(self, batch: Any) -> None:
+        """Names the samples that have poisoned an update. See `PoisonedSamples.explain`."""
+        self._poisoned.explain(batch)
+
+    def _found_poisoned(self, data_set: Any, index: Any, step: int) -> None:
+        key = _name(data_set), str(index)
+        if key in self._poisoned.known:
+            return
+        self._poisoned.known[key] = step
+        self._note(key[0], index, _POISON, left_out=False, found_at=step)
+        self._warn(
+            f"sample {index} of {key[0]} holds {_POISON}: its batch's update is left out, and the "
+            "next epochs go without it"
+        )
+
+    def known_to_a_new_iterator(self, data_set: Any) -> frozenset[str]:
+        """Samples that are to be left out if they still hold NaN. Called as an iterator begins."""
+        if not self._poisoned.known:
+            return frozenset()
+        return self._poisoned.known_to_a_new_iterator(_name(data_set), _most(data_set))
+
+    def without_poisoned(self, fetcher: Any, indices: Any) -> Any:
+        """Returns the indices of a batch without those of poisoned samples. In any process."""
+        if not (fetcher.auto_collation and isinstance(indices, (list, tuple))):
+            return indices
+        bad = self._poisoned.poisoned(fetcher.dataset, indices, fetcher._poisoned)
+        rest = [index for index in indices if index not in bad]
+        if not (bad and rest):
+            return indices
+        data = _name(fetcher.dataset)
+        for index in bad:
+            step = self._poisoned.known[data, str(index)]
+            self._note(data, index, _POISON, left_out=True, found_at=step)
+        return rest
+
+    def after_failure(self, fetcher: Any, indices: Any, error: Exception, load: _Load) -> Any:
+        """Returns the batch without its bad samples, or raises `error`. In any process."""
+        if not (fetcher.auto_collation and isinstance(indices, (list, tuple))):
+            raise error
+        bad = _failing(fetcher.dataset, indices)
+        data = _name(fetcher.dataset)
+        rest = [index for index in indices if index not in bad]
+        again = data in self._proved or all((data, str(index)) in self._known for index in bad)
+        leaves_out = bool(bad and rest) and again and self._may_leave_out(fetcher.dataset, bad)
+        for index, why in bad.items():
+            if leaves_out or (data, str(index)) not in self._known:
+                self._note(data, index, why, left_out=leaves_out)
+        if not leaves_out:
+            raise error
+        self._proved.add(data)
+        return load(fetcher, rest)
+
+    def tell(self) -> None:
+        """Tells the journal which samples this attempt left out. In the training's process."""
+        left_out = [line for line in self._of_this_attempt() if line["left_out"]]
+        for line in left_out[self._told :]:
+            self._warn(f"left out: {_sentence(line)}")
+        self._told = len(left_out)
+
+    @property
+    def evidence(self) -> tuple[str, ...]:
+        """The samples of this attempt that failed, or were not finite, and were not left out."""
+        lines = [line for line in self._of_this_attempt() if not line["left_out"]]
+        return tuple(_sentence(line) for line in lines)
+
+    def _may_leave_out(self, data_set: Any, bad: dict[Any, str]) -> bool:
+        lines = self._lines()
+        known = {str(line["sample"]) for line in lines if line["data"] == _name(data_set)}
+        return len(known | {str(index) for index in bad}) <= _most(data_set)
+
+    def _note(self, data: str, index: Any, why: str, *, left_out: bool, **more: Any) -> None:
+        line = {
+            "attempt": self._attempt,
+            "data": data,
+            "sample": str(index),
+            "error": why,
+            "left_out": left_out,
+            **more,
+        }
+        if line in self._lines():  # by another loader process, of an earlier epoch
+            return
+        with contextlib.suppress(OSError):  # a full disk
+            self._file.append(to_line(line))
+
+    def _lines(self) -> list[dict[str, Any]]:
+        try:
+            return read_lines(self._file.path)
+        except OSError:
+            return []
+
+    def _of_this_attempt(self) -> list[dict[str, Any]]:
+        return [line for line in self._lines() if line["attempt"] == self._attempt]
+
+
+def _failing(data_set: Any, indices: Sequence[Any]) -> dict[Any, str]:
+    found = {}
+    for index in indices:
+        try:
+            data_set[index]
+        except Exception as error:
+            found[index] = f"{type(error).__name__}: {error}"[:300]
+    return found
+
+
+def _most(data_set: Any) -> float:
+    return max(MOST, MOST_SHARE * len(data_set))
+
+
+def _name(data_set: Any) -> str:
+    try:
+        return f"{type(data_set).__name__} of {len(data_set)}"
+    except TypeError:
+        return type(data_set).__name__
+
+
+def _sentence(line: dict[str, Any]) -> str:
+    verb = "holds" if "found_at" in line else "raised"
+    return f"sample {line['sample']} of {line['data']} {verb} {line['error']}"

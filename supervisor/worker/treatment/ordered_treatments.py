@@ -1,0 +1,88 @@
+"""Treatments that the parent orders for a new attempt, by the reason for which one ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from supervisor.actions.activation_checkpointing import ActivationCheckpointing
+from supervisor.actions.base import ActionContext, carry_out
+from supervisor.actions.controls import Controls, Ramp
+from supervisor.records import Cause, Decision, WorkerOrder
+from supervisor.training_state.registry import Registry
+from supervisor.worker.ground.shield import Shield
+from supervisor.worker.treatment.clinic import Clinic, Pending
+
+
+class OrderedTreatments:
+    """Carries them out where the attempt begins, and writes the same receipts as the ladder's."""
+
+    def __init__(
+        self,
+        order: WorkerOrder,
+        *,
+        controls: Controls,
+        registry: Registry,
+        clinic: Clinic,
+        shield: Shield,
+        make_context: Callable[[Decision], ActionContext],
+    ) -> None:
+        self._order = order
+        self._controls = controls
+        self._registry = registry
+        self._clinic = clinic
+        self._shield = shield
+        self._make_context = make_context
+
+    def from_nothing(self) -> None:
+        """No checkpoint: models are met at their first forward only, which is a boundary."""
+        self.be_careful()
+        if self._order.fp32:
+            self._wait(
+                "fp32_fallback", Cause.NONFINITE, "ordered after repeated numerical failures"
+            )
+        if self._order.checkpoint_activations:
+            self._wait("checkpoint_activations", Cause.RESOURCES, "ordered after memory ran out")
+
+    def be_careful(self) -> None:
+        """Takes on the order's conservative settings: K8, and after memory ran out K9.
+
+        Called at the checkpoint's step, or before the first one of a start from nothing.
+        """
+        order, controls = self._order, self._controls
+        if order.lr_factor != 1.0 and order.careful_steps:
+            controls.lr_factor = order.lr_factor
+            controls.ramp = Ramp(order.lr_factor, 1.0, order.careful_steps)
+        controls.fp32 = controls.fp32 or order.fp32
+        controls.batch_factor = min(controls.batch_factor, order.batch_factor)
+
+    def fp32(self, step: int) -> None:
+        """Switches the FP32 fallback on, at a boundary."""
+        self._apply("fp32_fallback", Decision(step=step, actions=("fp32_fallback",)))
+
+    def activation_checkpointing(self, step: int, *, was_on: bool) -> None:
+        """Switches it on at a resume's boundary, behind the state that was put back.
+
+        Args:
+            was_on: in the attempt that the checkpoint is of: no treatment, then, but a part of its
+                state. The model's flags may have come with it, what they stand for has not.
+        """
+        action = self._clinic.actions["checkpoint_activations"]
+        decision = self._decision(
+            action.name, step, Cause.RESOURCES, "ordered after memory ran out"
+        )
+        if was_on:
+            with self._shield("activation checkpointing"):
+                for model in self._registry.models.values():
+                    ActivationCheckpointing(model).switch_on()
+        elif self._order.checkpoint_activations:
+            self._clinic.apply_now(action, decision)
+
+    def _wait(self, name: str, cause: Cause, reason: str) -> None:
+        clinic = self._clinic
+        clinic.pending.append(Pending(clinic.actions[name], self._decision(name, 0, cause, reason)))
+
+    def _apply(self, name: str, decision: Decision) -> None:
+        carry_out(self._clinic.actions[name], self._make_context(decision))
+
+    def _decision(self, name: str, step: int, cause: Cause, reason: str) -> Decision:
+        return Decision(step=step, actions=(name,), cause=cause, reason=reason, source="order")

@@ -1,0 +1,133 @@
+"""What the treatment changes about an update, applied just before it and taken back after."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import torch
+from torch.optim import Optimizer
+
+from supervisor.actions.controls import Controls
+from supervisor.actions.guard import hide_gradients
+from supervisor.worker.ground.step_probe import gradient_norm
+
+_Known: TypeAlias = "tuple[weakref.ref[Optimizer], int, list[torch.Tensor]]"
+
+
+class UpdateControls:
+    """Applies `Controls` to the updates of every optimizer.
+
+    The learning-rate factor multiplies ``group["lr"]`` for the update alone, so schedulers, the
+    script's own schedule and its logging never see it; a factor of 1 touches nothing.
+
+    Args:
+        controls: what is in force.
+        on_skip: told step and reason of each update that is left out.
+        leaves_out_follower: gradient norm, not finite, of an optimizer behind the lead → whether
+            its update is left out.
+        on_rate: told by what the lead's rate is multiplied for this update, unless that is 1.
+
+    Attributes:
+        is_open: something was changed that `end` must take back.
+    """
+
+    def __init__(
+        self,
+        controls: Controls,
+        on_skip: Callable[[int, str], None],
+        leaves_out_follower: Callable[[float], bool] = lambda norm: True,
+        on_rate: Callable[[float], None] = lambda factor: None,
+    ) -> None:
+        self.controls = controls
+        self._leaves_out_follower = leaves_out_follower
+        self._on_rate = on_rate
+        self.skip_steps: frozenset[int] = frozenset()
+        self._on_skip = on_skip
+        self._parameters: dict[int, _Known] = {}
+        self._restore_lr: list[tuple[dict[str, Any], Any]] = []
+        self._unhide: Callable[[], None] | None = None
+        self._lead: weakref.ref[Optimizer] | None = None  # the first to be updated under controls
+        self.script_clips = False
+        self._script_max_norm: Any = None
+        self._follower_skip = False
+        self.is_open = False
+
+    @property
+    def clips_at(self) -> float | None:
+        """The bound that the script's own clipping had the last time; None if it does not clip."""
+        return None if self._script_max_norm is None else float(self._script_max_norm)
+
+    def parameters(self, optimizer: Optimizer) -> list[torch.Tensor]:
+        """All parameters, in the order of the groups; a group added later is noticed."""
+        key, groups = id(optimizer), len(optimizer.param_groups)
+        known = self._parameters.get(key)
+        if known is None or known[0]() is not optimizer or known[1] != groups:
+            found = [p for group in optimizer.param_groups for p in group["params"]]
+            # What an optimizer that the script has dropped trained must not stay in memory.
+            there = weakref.ref(optimizer, lambda _: self._parameters.pop(key, None))
+            known = self._parameters[key] = (there, groups, found)
+        return known[2]
+
+    def clip_norm_for_script(self, max_norm: float) -> float:
+        """The bound that the script's own `clip_grad_norm_` is to use."""
+        self.script_clips = True
+        self._script_max_norm = max_norm
+        controls = self.controls
+        if controls.clip_factor == 1.0 and controls.clip_norm is None is controls.adaptive:
+            return max_norm
+        limit = controls.max_norm(max_norm)
+        return max_norm if limit is None else limit
+
+    def guard_follower(self, optimizer: Optimizer) -> None:
+        """An optimizer that steps after the lead (a GAN's second half): skip what is not finite."""
+        norm = gradient_norm(self.parameters(optimizer))
+        is_sick = norm is not None and not math.isfinite(norm)
+        self._follower_skip = is_sick and self._leaves_out_follower(float(norm or 0.0))
+
+    def begin(self, optimizer: Optimizer, step: int) -> None:
+        """Applies the controls to the update of `step` that is about to be made."""
+        controls = self.controls
+        if controls.is_neutral and not self.skip_steps and not self._follower_skip:
+            return
+        self.is_open = True
+        ordered = step in self.skip_steps
+        if controls.skip_update or self._follower_skip or ordered:
+            why = "ordered after repeated failures" if ordered else "poisoned update"
+            self._unhide = hide_gradients(optimizer)
+            self._on_skip(step, why)
+            return
+        limit = None if self.script_clips else controls.max_norm(None)
+        if limit is not None:
+            torch.nn.utils.clip_grad_norm_(self.parameters(optimizer), limit)
+        if self._lead is None:
+            self._lead = weakref.ref(optimizer)
+        lead = self._lead() or optimizer
+        factor = controls.rate_factor(float(lead.param_groups[0]["lr"]))
+        if factor != 1.0:
+            if optimizer is lead:
+                self._on_rate(factor)
+            for group in optimizer.param_groups:
+                self._restore_lr.append((group, group["lr"]))
+                group["lr"] = group["lr"] * factor
+
+    def hide_again(self, optimizer: Optimizer) -> None:
+        """Called when a closure brought new gradients to an update that is left out."""
+        if self._unhide is not None:
+            self._unhide = hide_gradients(optimizer)
+
+    def end(self) -> None:
+        """Takes back what was changed for the update that was just made."""
+        if not self.is_open:
+            return
+        self.is_open = False
+        for group, lr in self._restore_lr:
+            group["lr"] = lr
+        self._restore_lr.clear()
+        if self._unhide is not None:
+            self._unhide()
+            self._unhide = None
+        self.controls.skip_update = False
+        self._follower_skip = False

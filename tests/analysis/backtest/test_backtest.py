@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from supervisor.analysis.backtest.backtest import AlarmEdge, backtest
+from supervisor.analysis.backtest.plot import plot_backtest
+from supervisor.analysis.backtest.trace import read_trace
+from supervisor.errors import UsageError
+from supervisor.ladder.default_policy import default_policy
+from supervisor.settings import RunSettings
+from supervisor.testing import synthetic_run
+
+
+def write_csv(path: Path, kind: str, steps: int = 300) -> Path:
+    lines = ["step,loss,grad_norm,lr,loss_scale,entropy"]
+    for r in synthetic_run(kind, steps):
+        lines.append(f"{r.step},{r.loss},{r.grad_norm},{r.lr},,0.5")
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_a_csv_with_trouble_gives_the_contracts_document(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "trace.csv", "nan")
+
+    document = backtest(path, RunSettings(), default_policy()).to_dict()
+
+    assert json.loads(json.dumps(document)) == document
+    assert document["steps"] == len(document["risk"]) == 300
+    assert document["first_alarm"] == 150
+    assert set(document["alarms"][0]) == {
+        *("step", "risk", "calibrated", "reason", "contributions")
+    }
+    assert document["decisions"][0]["step"] == 150
+    assert document["decisions"][0]["actions"] == ["skip_update"]
+    assert document["decisions"][0]["rung"] == -1
+
+
+def test_a_healthy_csv_gives_no_alarm(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "trace.csv", "healthy")
+
+    result = backtest(path, RunSettings(), default_policy())
+
+    assert result.first_alarm is None
+    assert result.decisions == []
+
+
+def test_empty_cells_were_not_seen_and_further_columns_are_observed(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(
+        "step,loss,grad_norm,lr,loss_scale,kl,others_trained\n0,nan,,0.1,,0.5,\n1,2.0,inf,,8,,1\n\n"
+    )
+
+    first, second = read_trace(path)
+
+    assert first.has_nonfinite_loss
+    assert not first.grad_norm_seen
+    assert first.observed == {"kl": 0.5}
+    assert second.has_nonfinite_grad
+    assert second.observed == {}
+    assert (first.others_trained, second.others_trained) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("step,loss\n0,1.0\n1,oops\n", "line 3, column loss: 'oops'"),
+        ("a,b\n1,2\n", "line 1: no column"),
+        ("", "it is empty"),
+        ("step;loss\n0;1\n", "separated by ';'"),
+        ("step,loss\n0.5,1\n", "column step: '0.5'"),
+        ("step,loss\n0,1,2\n", "line 2: 3 cells under 2 columns"),
+        ("loss,loss\n1,2\n", "twice"),
+    ],
+)
+def test_a_malformed_csv_is_refused_with_line_and_column(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(text)
+
+    with pytest.raises(UsageError) as error:
+        list(read_trace(path))
+
+    assert said in str(error.value)
+    assert str(path) in str(error.value)
+
+
+def test_what_is_no_trace_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00\x01loss\n")
+
+    for path in (tmp_path / "missing.csv", tmp_path, tmp_path / "binary.csv"):
+        with pytest.raises(UsageError, match=str(path)):
+            list(read_trace(path))
+
+
+def test_a_trace_without_a_step_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("step,loss\n")
+
+    with pytest.raises(UsageError, match="no step in it"):
+        backtest(tmp_path / "t.csv", RunSettings(), default_policy())
+
+
+def test_an_alarm_is_a_rising_edge_that_rearms_after_fifty_calm_steps() -> None:
+    edge = AlarmEdge(0.5)
+
+    raised = [edge.update(risk) for risk in [0.6, 0.6, 0.0, 0.6, *[0.1] * 49, 0.3, 0.6]]
+    again = [edge.update(risk) for risk in [*[0.1] * 50, 0.3, 0.6]]
+
+    assert raised.count(True) == 1
+    assert again == [False] * 51 + [True]
+
+
+def test_a_backtest_is_drawn(tmp_path: Path) -> None:
+    result = backtest(write_csv(tmp_path / "t.csv", "nan"), RunSettings(), default_policy())
+
+    plot_backtest(result, tmp_path / "plot.png")
+
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")

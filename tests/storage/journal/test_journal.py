@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from supervisor.records import Alert, Cause, Severity
+from supervisor.storage.journal.journal import EVENT_KINDS, AlertLog, Journal, read_events
+
+
+def journal_at(path: Path) -> Journal:
+    return Journal(path, attempt=2, rank=1, clock=lambda: 1_700_000_000.25)
+
+
+def test_an_event_is_one_line_with_its_fields(tmp_path: Path) -> None:
+    path = tmp_path / "events" / "rank_1.jsonl"
+
+    journal_at(path).write("rollback", step=9, from_step=9, to_step=4, cause=Cause.SPIKE)
+
+    assert json.loads(path.read_text()) == {
+        "time": "2023-11-14T22:13:20.250000+00:00",
+        "attempt": 2,
+        "rank": 1,
+        "step": 9,
+        "kind": "rollback",
+        "from_step": 9,
+        "to_step": 4,
+        "cause": "spike",
+    }
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_an_unknown_kind_is_our_own_mistake(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="'explosion' is no kind of event"):
+        journal_at(tmp_path / "j").write("explosion")
+
+
+def test_every_kind_of_the_contract_is_known() -> None:
+    assert len(EVENT_KINDS) == len(set(EVENT_KINDS)) == 21
+
+
+def test_figures_that_json_lacks_are_strings_that_float_reads(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+
+    journal_at(path).write(
+        "risk", loss=math.nan, values=[math.inf, -math.inf], norm=np.float32(0.5), n=np.int64(3)
+    )
+
+    event = json.loads(path.read_text(), parse_constant=pytest.fail)
+    assert (event["loss"], event["values"]) == ("nan", ["inf", "-inf"])
+    assert math.isnan(float(event["loss"]))
+    assert (event["norm"], event["n"]) == (0.5, 3)
+
+
+@pytest.mark.parametrize("tail", [b'{"kind": "warn', b"\x00\xff\xfe", b"[1, 2]", b"17"])
+def test_a_torn_or_garbage_end_costs_only_itself(tail: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    journal = journal_at(path)
+    journal.write("warning", message="one")
+    journal.close()
+    with open(path, "ab") as file:
+        file.write(tail)
+
+    before = read_events(path)
+    journal_at(path).write("warning", message="two")
+
+    assert [event["message"] for event in before] == ["one"]
+    assert [event["message"] for event in read_events(path)] == ["one", "two"]
+
+
+@settings(max_examples=40, deadline=None)
+@given(cut=st.integers(0, 400), junk=st.binary(max_size=20))
+def test_a_journal_cut_anywhere_is_read_without_error(
+    cut: int, junk: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("j") / "events.jsonl"
+    journal = journal_at(path)
+    for number in range(4):
+        journal.write("warning", step=number)
+    journal.close()
+    data = path.read_bytes()
+    path.write_bytes(data[:cut] + junk)
+
+    events = read_events(path)
+
+    whole = data[:cut].count(b"\n")
+    assert [event["step"] for event in events[:whole]] == list(range(whole))
+
+
+def test_a_journal_that_does_not_exist_has_no_events(tmp_path: Path) -> None:
+    assert read_events(tmp_path / "none.jsonl") == []
+
+
+def test_a_full_disk_costs_lines_and_says_how_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "j"
+    journal = journal_at(path)
+    real_write = os.write
+
+    def full(fd: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def half(fd: int, data: bytes) -> int:
+        return real_write(fd, data[: len(data) // 2])
+
+    written = [journal.write("warning", message="one")]
+    for failing in (full, half):
+        monkeypatch.setattr(os, "write", failing)
+        written.append(journal.write("warning", message="lost"))
+    monkeypatch.setattr(os, "write", real_write)
+    written.append(journal.write("warning", message="two"))
+
+    assert written == [True, False, False, True]
+    assert [event["message"] for event in read_events(path)] == [
+        "one",
+        "2 events before this one could not be written",
+        "two",
+    ]
+
+
+def test_alerts_are_lines_with_all_their_fields(tmp_path: Path) -> None:
+    alert = Alert(
+        detector="loss_spike",
+        severity=Severity.HIGH,
+        category="loss",
+        kind="loss_spike",
+        cause=Cause.SPIKE,
+        message="loss 9.1 is far above 2.0",
+        step=3,
+        value=math.inf,
+    )
+    log = AlertLog(tmp_path / "alerts.jsonl")
+
+    log.write(alert)
+    log.close()
+
+    line = json.loads((tmp_path / "alerts.jsonl").read_text())
+    assert line == {**alert.to_dict(), "value": "inf", "threshold": "nan"}

@@ -1,0 +1,45 @@
+"""The checkpointer asks for its boundaries by what its saves have cost."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import torch
+
+from supervisor.settings import CheckpointSettings
+from supervisor.storage.checkpoints.checkpoints import CheckpointRing
+from supervisor.storage.journal.journal import Journal
+from supervisor.worker.capture.checkpointer import Checkpointer
+
+BEFORE_COSTS_ARE_KNOWN_S = 5.4
+SHORTEST_STEP_S = 1e-6
+
+
+def test_what_the_writing_cost_the_steps_puts_the_next_save_off(tmp_path: Path) -> None:
+    settings = CheckpointSettings(min_free_gib=0.0)
+    ring = CheckpointRing(tmp_path / "checkpoints", settings)
+    journal = Journal(tmp_path / "journal.jsonl", attempt=1, rank=0)
+    checkpointer = Checkpointer(ring, settings, journal, lambda: None)
+
+    checkpointer.save(
+        1,
+        {"models": {"model_0": {"weight": torch.zeros(300, 300)}}},
+        {},
+        "interval",
+        pipeline={},
+        wait=False,
+        usual_step_s=SHORTEST_STEP_S,
+    )
+    soon = time.monotonic() + 1.1 * BEFORE_COSTS_ARE_KNOWN_S
+    while_it_was_written = checkpointer.next_look(1)
+    while checkpointer.is_busy:
+        time.sleep(0.001)
+    checkpointer.measure(3, soon)
+    step, at = checkpointer.next_look(3)
+    checkpointer.close()
+
+    assert while_it_was_written[0] == 0.0
+    assert step == 1.0 + settings.stable_after_steps
+    assert at > soon
+    assert [checkpoint.step for checkpoint in ring.checkpoints()] == [1]

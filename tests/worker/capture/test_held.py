@@ -1,0 +1,39 @@
+"""What the user's variables hold beside models and optimizers."""
+
+from __future__ import annotations
+
+import torch
+
+from supervisor.training_state.registry import Registry
+from supervisor.training_state.snapshot import copy_state
+from supervisor.worker.capture.held import HeldValues
+
+
+def test_a_rollback_puts_an_average_back_that_still_exists() -> None:
+    average, loss = torch.ones(2, 3), torch.tensor(0.5)
+    variables = {"main": {"average": [average], "loss": loss}}
+    held = HeldValues(Registry())
+    held.begin({"main": {}})
+
+    held.find(variables)
+    del loss, variables["main"]["loss"]
+    snapshot = copy_state({"held": held.lasting()})
+    average.fill_(float("nan"))
+    held.put_back_lasting(snapshot["held"])
+
+    assert list(snapshot["held"]) == ["main.average[0]"]
+    assert torch.equal(average, torch.ones(2, 3))
+
+
+def test_a_rollback_zeroes_a_poisoned_state_and_leaves_a_data_set_as_it_is() -> None:
+    data, state = torch.full((2, 3), float("nan")), torch.ones(2, 3)
+    variables = {"main": {"data": data, "state": state}}
+    held = HeldValues(Registry())
+    held.begin(variables)
+
+    state.fill_(float("nan"))
+    healed = held.heal(variables)
+
+    assert healed == ["main.state"]
+    assert torch.equal(state, torch.zeros(2, 3))
+    assert data.isnan().all()

@@ -1,0 +1,71 @@
+"""The line of an anomaly has every field that is promised (REQUIREMENTS A4)."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+
+import torch
+
+from supervisor.records import Alert, Cause, Severity, StepRecord
+from supervisor.settings import CaptureSettings, CheckpointSettings
+from supervisor.storage.anomalies import read_anomalies
+from supervisor.storage.checkpoints.checkpoints import CheckpointRing
+from supervisor.storage.files.rundir import RunDirectory
+from supervisor.storage.journal.journal import Journal
+from supervisor.storage.steps.flight_recorder import FlightRecorder
+from supervisor.worker.evidence.anomaly_scene import AnomalyScene
+from supervisor.worker.evidence.model_scene import ModelScene
+
+FIELDS = {"median", "mad", "mean", "std", "threshold", "relative_change"}
+
+
+def record_of(step: int, loss: float) -> StepRecord:
+    return StepRecord(step=step, loss=loss, grad_norm=2.0, loss_seen=True, grad_norm_seen=True)
+
+
+def test_loss_and_gradient_norm_come_with_what_was_usual_before(tmp_path: Path) -> None:
+    rundir = RunDirectory(tmp_path)
+    losses = [1.0 + 0.01 * (step % 7) for step in range(60)]
+    rundir.make(rundir.steps(0).parent)
+    recorder = FlightRecorder(rundir.steps(0), 1)
+    for step, loss in enumerate([*losses, 9.0]):
+        recorder.append(record_of(step, loss), time=float(step))
+    ring = CheckpointRing(rundir.checkpoints, CheckpointSettings())
+    model_scene = ModelScene(rundir, 0, dict, print)
+    scene = AnomalyScene(rundir, 0, CaptureSettings(), ring, model_scene)
+    spike = Alert(
+        step=60,
+        detector="loss_anomaly",
+        severity=Severity.HIGH,
+        category="loss",
+        kind="loss_spike",
+        cause=Cause.SPIKE,
+        message="the loss left its level",
+        value=9.0,
+        threshold=1.2,
+    )
+    journal = Journal(rundir.rank_journal(0), attempt=1, rank=0)
+
+    scene.save(record_of(60, 9.0), (spike,), [torch.zeros(8, 3)], journal)
+
+    recorder.close()
+    (line,) = read_anomalies(rundir, 0)
+    loss, norm = (line["threshold_info"][name] for name in ("loss", "grad_norm"))
+    before = losses[-50:]
+    assert set(loss) == set(norm) == FIELDS
+    assert loss["median"] == statistics.median(before)
+    assert abs(loss["mean"] - statistics.fmean(before)) < 1e-12
+    assert abs(loss["std"] - statistics.pstdev(before)) < 1e-12
+    assert loss["mad"] > 0.0
+    assert max(before) < loss["threshold"] < 9.0
+    assert abs(loss["relative_change"] - (9.0 - losses[-1]) / losses[-1]) < 1e-12
+    assert norm == dict.fromkeys(FIELDS, 0.0) | {
+        "median": 2.0,
+        "mean": 2.0,
+        "threshold": norm["threshold"],
+    }
+    assert line["threshold_info"]["loss_spike"]["threshold"] == 1.2
+    assert line["batch_info"]["batch_0"]["shape"] == [8, 3]
+    assert line["data_dir"] in line["batch_info"]["batch_0"]["path"]
+    assert line["model_checkpoint"] is None

@@ -1,0 +1,208 @@
+"""Which data sets are seen to change nothing when they load."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+from supervisor.worker.ground.loading_proof import PROFILED, TIMED, LoadingProof
+from supervisor.worker.ground.switch import Switch
+
+TABLE: dict[str, Any] = {"scale": 2.0}
+COUNTS: dict[str, int] = {}
+
+
+class Pure(Dataset[Any]):
+    """Reads from what it holds: tensors, arrays, tables of its own and of its module."""
+
+    def __init__(self) -> None:
+        self.data = torch.randn(64, 4)
+        self.labels = np.arange(64.0)
+        self.names = [f"sample {i}" for i in range(64)]
+        self.order = np.random.default_rng(0)
+
+    def __getitem__(self, i: int) -> Any:
+        time.sleep(0.002)
+        parts = [self.data[i] * TABLE["scale"], self.labels[i]]
+        parts.append(len(self.names[i]))
+        return parts
+
+
+class OwnGenerator(Pure):
+    def __getitem__(self, i: int) -> Any:
+        return [*super().__getitem__(i), self.order.random()]
+
+
+class TorchDraws(Pure):
+    def __getitem__(self, i: int) -> Any:
+        return super().__getitem__(i)[0] + torch.randn(4)
+
+
+class PythonDraws(Pure):
+    def __getitem__(self, i: int) -> Any:
+        return super().__getitem__(i)[0] + random.random()
+
+
+class NumpyDraws(Pure):
+    def __getitem__(self, i: int) -> Any:
+        return super().__getitem__(i)[0] + float(np.random.rand())
+
+
+class Caching(Pure):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cache: dict[int, Any] = {}
+
+    def __getitem__(self, i: int) -> Any:
+        if i not in self.cache:
+            self.cache[i] = super().__getitem__(i)
+        return self.cache[i]
+
+
+class Overwriting(Pure):
+    def __getitem__(self, i: int) -> Any:
+        self.labels[i] += 1.0
+        return super().__getitem__(i)
+
+
+class CountingInItsClass(Pure):
+    seen = 0
+
+    def __getitem__(self, i: int) -> Any:
+        type(self).seen += 1
+        return super().__getitem__(i)
+
+
+class CountingGlobally(Pure):
+    def __getitem__(self, i: int) -> Any:
+        COUNTS["seen"] = COUNTS.get("seen", 0) + 1
+        return super().__getitem__(i)
+
+
+class Assigning(Pure):
+    def __getitem__(self, i: int) -> Any:
+        global LAST
+        LAST = i
+        return super().__getitem__(i)
+
+
+LAST = -1
+
+
+class GoingOn(Pure):
+    def __init__(self) -> None:
+        super().__init__()
+        self.source = itertools.cycle(range(64))
+
+    def __getitem__(self, i: int) -> Any:
+        return super().__getitem__(next(self.source))
+
+
+class Writing(Pure):
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+
+    def __getitem__(self, i: int) -> Any:
+        with self.path.open("a") as file:
+            file.write("x")
+        return super().__getitem__(i)
+
+
+class WritingNowAndThen(Pure):
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+
+    def __getitem__(self, i: int) -> Any:
+        if i == 63:
+            self.path.write_text("the last")
+        return super().__getitem__(i)
+
+
+class Cheap(Pure):
+    def __getitem__(self, i: int) -> Any:
+        return self.data[i]
+
+
+def _fetched(data: Dataset[Any], fetches: int = PROFILED + TIMED) -> LoadingProof:
+    proof = LoadingProof(0, data, list, Switch())
+    for number in range(fetches):
+        indices = [number, number + 1]
+        proof.watch(indices, lambda indices=indices: [data[i] for i in indices])  # type: ignore[misc]
+        proof.decide()
+    return proof
+
+
+def test_a_data_set_that_only_reads_is_proved() -> None:
+    proof = _fetched(Pure())
+
+    assert proof.holds(), proof.reason
+    assert not proof.is_given_up
+
+
+def test_nothing_is_proved_before_all_was_watched() -> None:
+    assert not _fetched(Pure(), PROFILED + TIMED - 1).holds()
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (OwnGenerator, "changes something"),
+        (TorchDraws, "draws"),
+        (PythonDraws, "draws"),
+        (NumpyDraws, "draws"),
+        (Caching, "changes something"),
+        (Overwriting, "changes something"),
+        (CountingInItsClass, "changes something"),
+        (CountingGlobally, "changes something"),
+        (Assigning, "global variable LAST"),
+        (GoingOn, "goes on from sample to sample"),
+        (Cheap, "cheap"),
+    ],
+)
+def test_a_data_set_that_changes_something_is_given_up(
+    make: Callable[[], Dataset[Any]], reason: str
+) -> None:
+    proof = _fetched(make())
+
+    assert reason in proof.reason
+    assert proof.is_given_up
+    assert not proof.holds()
+
+
+@pytest.mark.parametrize("kind", [Writing, WritingNowAndThen])
+def test_a_data_set_that_writes_is_given_up(kind: type[Any], tmp_path: Path) -> None:
+    proof = _fetched(kind(tmp_path / "log"))
+
+    assert "writ" in proof.reason
+    assert proof.is_given_up
+
+
+def test_a_change_after_the_first_fetches_is_found_when_a_checkpoint_is_made() -> None:
+    data = Pure()
+    proof = _fetched(data)
+
+    data.names.append("late")
+
+    assert not proof.holds()
+
+
+def test_no_random_number_is_drawn_by_looking() -> None:
+    torch.manual_seed(3)
+    expected = torch.rand(()).item()
+    data = Pure()
+    torch.manual_seed(3)
+
+    _fetched(data, 2)
+
+    assert torch.rand(()).item() == expected

@@ -1,0 +1,183 @@
+"""What a replay would write stays away from what lies on the disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+from supervisor.storage.files.rundir import RunDirectory
+from supervisor.storage.set_aside import SetAside
+from supervisor.worker.recording.replayed_files import ReplayedFiles
+
+
+def replayed_in(folder: Path) -> ReplayedFiles:
+    return ReplayedFiles(aside_of(folder))
+
+
+def aside_of(folder: Path) -> SetAside:
+    return SetAside(RunDirectory(folder.parent / f"{folder.name}_run"), 0)
+
+
+def test_a_file_that_exists_is_kept_and_a_new_one_may_be_written_again(tmp_path: Path) -> None:
+    replayed, old, new = replayed_in(tmp_path), tmp_path / "old.pt", tmp_path / "new.pt"
+    old.write_bytes(b"trained")
+
+    first = [replayed.keeps(old), replayed.keeps(new)]
+    new.write_bytes(b"untrained")
+
+    assert first == [True, False]
+    assert [replayed.keeps(old), replayed.keeps(new)] == [True, False]
+
+
+def test_what_is_written_and_closed_in_a_replay_is_lost(tmp_path: Path) -> None:
+    replayed, path = replayed_in(tmp_path), tmp_path / "picture.png"
+    path.write_bytes(b"trained")
+
+    with replayed.opened(path, "w+b", open) as file:
+        file.write(b"untrained")
+        file.seek(0)
+        assert file.read() == b"untrained"
+    replayed.end()
+
+    assert path.read_bytes() == b"trained"
+    assert [p.name for p in tmp_path.iterdir()] == ["picture.png"]
+
+
+def test_a_file_that_is_open_at_the_target_goes_on_under_its_name(tmp_path: Path) -> None:
+    replayed, path = replayed_in(tmp_path), tmp_path / "log.bin"
+    path.write_bytes(b"0123456789")
+
+    file = replayed.opened(path, "wb", open)
+    file.write(b"0123")
+    replayed.end()
+    file.write(b"45")
+    file.close()
+
+    assert path.read_bytes() == b"012345"
+
+
+def test_an_atomic_save_does_not_replace_the_newer_file(tmp_path: Path) -> None:
+    replayed, temporary, path = replayed_in(tmp_path), tmp_path / "a.tmp", tmp_path / "a.pt"
+    path.write_bytes(b"trained")
+
+    assert replayed.opened(temporary, "wb", open) is None
+    temporary.write_bytes(b"untrained")
+
+    assert replayed.renamed(str(temporary), str(path))
+    assert [p.name for p in tmp_path.iterdir()] == ["a.pt"]
+
+
+def test_files_that_change_their_names_in_turn_are_left_alone(tmp_path: Path) -> None:
+    replayed, last, previous = replayed_in(tmp_path), tmp_path / "last.pt", tmp_path / "previous.pt"
+    last.write_bytes(b"2")
+    previous.write_bytes(b"1")
+
+    assert replayed.keeps(last)
+    assert replayed.renamed(str(last), str(previous))
+
+    assert (last.read_bytes(), previous.read_bytes()) == (b"2", b"1")
+
+
+def test_what_is_deleted_comes_back_instead_of_what_would_replace_it(tmp_path: Path) -> None:
+    replayed, best, new = replayed_in(tmp_path), tmp_path / "best.pt", tmp_path / "new.pt"
+    best.write_bytes(b"trained")
+    assert not replayed.keeps(new)
+    new.write_bytes(b"untrained")
+
+    assert replayed.removed(str(best))
+    gone = not best.exists()
+    assert replayed.linked(str(new), str(best))
+    replayed.end()
+
+    assert gone
+    assert best.read_bytes() == b"trained"
+
+
+def test_a_folder_that_the_script_clears_gives_its_files_back(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "first.pt").write_bytes(b"trained")
+    (out / "later.txt").write_bytes(b"of a step beyond the target")
+    os.utime(out / "first.pt", (1.0, 1.0))
+    replayed = replayed_in(tmp_path)
+
+    assert not replayed.cleared(str(out))
+    shutil.rmtree(out)
+    out.mkdir()
+    assert replayed.keeps(out / "first.pt")
+    replayed.end()
+
+    assert [p.name for p in tmp_path.rglob("*")] == ["out", "first.pt"]
+    assert (out / "first.pt").read_bytes() == b"trained"
+
+
+def test_a_temporary_file_that_was_made_empty_is_written_and_does_not_replace(
+    tmp_path: Path,
+) -> None:
+    replayed, temporary, path = replayed_in(tmp_path), tmp_path / "a.tmp", tmp_path / "a.pt"
+    path.write_bytes(b"trained")
+    temporary.touch()
+
+    assert replayed.opened(temporary, "wb", open) is None
+    assert not replayed.keeps(temporary)
+    temporary.write_bytes(b"untrained")
+    assert replayed.renamed(str(temporary), str(path))
+
+    assert [p.name for p in tmp_path.iterdir()] == ["a.pt"]
+
+
+def test_a_replay_that_is_killed_is_undone_before_the_next(tmp_path: Path) -> None:
+    best, new, folder = tmp_path / "best.pt", tmp_path / "new.pt", tmp_path / "made"
+    best.write_bytes(b"trained")
+    folder.mkdir(mode=0o750)
+    aside = aside_of(tmp_path)
+    replayed = ReplayedFiles(aside)
+    assert replayed.removed(str(best))
+    aside.fold(str(folder))
+    assert not replayed.keeps(new)
+    new.write_bytes(b"untrained")
+    assert not replayed.linked(str(new), str(tmp_path / "other.pt"))
+    (tmp_path / "other.pt").write_bytes(b"untrained")
+    best.write_bytes(b"untrained, by a way that is not seen")
+
+    first, second = aside_of(tmp_path).undo(), aside_of(tmp_path).undo()
+
+    assert (first, second) == ([], [])
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["best.pt", "made"]
+    assert best.read_bytes() == b"trained"
+    assert folder.stat().st_mode & 0o777 == 0o750
+
+
+def test_a_replay_that_arrived_is_not_undone(tmp_path: Path) -> None:
+    new = tmp_path / "new.pt"
+    replayed = replayed_in(tmp_path)
+    assert not replayed.keeps(new)
+    new.write_bytes(b"untrained until the target, trained behind it")
+    replayed.end()
+
+    assert aside_of(tmp_path).undo() == []
+    assert new.exists()
+
+
+def test_a_list_that_somebody_else_wrote_moves_and_deletes_nothing(tmp_path: Path) -> None:
+    mine, yours = tmp_path / "mine.txt", tmp_path / "yours.txt"
+    mine.write_text("mine")
+    yours.write_text("yours")
+    listed = RunDirectory(tmp_path / "run").root / "aside" / "rank_0.jsonl"
+    listed.parent.mkdir(parents=True)
+    lines = [
+        {"moved": str(mine), "to": str(yours)},
+        {"moved": str(mine), "to": str(listed.parent / "rank_0" / ".." / "rank_0.jsonl")},
+        {"moved": "mine.txt", "to": "0"},
+        {"moved": 5, "to": None},
+        {"wrote": str(mine), "time": mine.stat().st_mtime + 60},
+        {"wrote": str(mine), "time": "now"},
+        {"wrote": [1], "time": 0},
+        {"folder": 7, "mode": "x"},
+    ]
+    listed.write_text("".join(json.dumps(line) + "\n" for line in lines) + "torn {")
+
+    assert SetAside(RunDirectory(tmp_path / "run"), 0).undo() == []
+    assert (mine.read_text(), yours.read_text()) == ("mine", "yours")

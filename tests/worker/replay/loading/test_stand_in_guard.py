@@ -1,0 +1,131 @@
+"""What may be done with a batch that stands for another, and what may not."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import nn
+
+from supervisor.training_state.held_values import storages
+from supervisor.worker.ground.switch import Switch
+from supervisor.worker.replay.loading.stand_in_guard import StandInGuard
+
+Use = Callable[[torch.Tensor], object]
+
+
+class Leak(Exception):
+    """Stands for the start over."""
+
+
+@pytest.fixture
+def switch() -> Switch:
+    return Switch()
+
+
+@pytest.fixture
+def guard(switch: Switch) -> Iterator[StandInGuard]:
+    def on_leak(why: str) -> None:
+        raise Leak(why)
+
+    guard = StandInGuard(switch, on_leak)
+    guard.begin()
+    yield guard
+    guard.end()
+
+
+def _batch(guard: StandInGuard, switch: Switch) -> torch.Tensor:
+    with switch.region():
+        batch = torch.arange(600.0).reshape(3, 200) - 300.0
+        guard.hand_out([batch])
+    return batch
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda x: (x * 2 + 1).sin().mean(),
+        lambda x: x[:2].permute(1, 0).reshape(-1)[None],
+        lambda x: x[torch.tensor([0, 2])],
+        lambda x: torch.where(x > 0, x, torch.zeros(())),
+        lambda x: torch.cat([x, torch.ones(3, 2)], 1).max(dim=1),
+        lambda x: nn.functional.cross_entropy(x, torch.zeros(3, dtype=torch.long)),
+        lambda x: x.to(torch.float64).clone().add_(1.0),
+        lambda x: nn.functional.dropout(x, 0.5),
+        lambda x: list(x),
+        lambda x: torch.randperm(300).tolist(),
+        lambda x: torch.nonzero(torch.ones(4)),
+    ],
+)
+def test_values_that_stay_in_tensors_are_free(
+    guard: StandInGuard, switch: Switch, use: Use
+) -> None:
+    use(_batch(guard, switch))
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda x: x[x > 0],
+        lambda x: (x * 2).nonzero(),
+        lambda x: x.masked_select(x > 0),
+        lambda x: x.unique(),
+        lambda x: (x + 1).numpy(),
+        lambda x: x.tolist(),
+        lambda x: torch.arange(0, x.sum()),
+        lambda x: x.add_(1.0),
+        lambda x: x[0].zero_(),
+        lambda x: pickle.dumps(x * 2),
+        lambda x: copy.deepcopy(x),
+        lambda x: torch.multinomial(x.abs(), 1),
+        lambda x: repr(x),
+    ],
+)
+def test_a_value_that_would_come_out_is_told(guard: StandInGuard, switch: Switch, use: Use) -> None:
+    batch = _batch(guard, switch)
+
+    with pytest.raises(Leak):
+        use(batch)
+
+
+def test_a_replay_that_is_not_the_recorded_run_is_told(guard: StandInGuard) -> None:
+    with pytest.raises(Leak):
+        guard.disproved("step 3: other samples")
+
+
+def test_what_happens_inside_a_region_is_free(guard: StandInGuard, switch: Switch) -> None:
+    batch = _batch(guard, switch)
+
+    with switch.region():
+        assert len(batch[batch > 0]) == 299
+
+
+def test_what_is_left_over_at_the_target_is_found(guard: StandInGuard, switch: Switch) -> None:
+    total = torch.zeros(200)
+    for _ in range(3):
+        total += _batch(guard, switch).sum(0)
+
+    with switch.region():
+        assert guard.left_over(())
+        assert not guard.left_over(storages([total]))
+
+
+def test_nothing_is_left_over_when_all_is_gone(guard: StandInGuard, switch: Switch) -> None:
+    for _ in range(3):
+        _batch(guard, switch).exp().sum()
+
+    assert not guard.left_over(())
+
+
+def test_everything_is_as_before_at_the_end(guard: StandInGuard, switch: Switch) -> None:
+    before = torch.Tensor.numpy
+    batch = _batch(guard, switch)
+
+    guard.end()
+
+    assert torch.Tensor.numpy is not before
+    assert len(batch[batch > 0]) == 299
+    assert batch.numpy().shape == (3, 200)

@@ -1,0 +1,91 @@
+"""The replay on its own, without a process around it."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from supervisor.storage.steps.tape import TapeReader
+from supervisor.training_state.registry import Registry
+from supervisor.worker.ground.moments import Moments
+from supervisor.worker.ground.switch import Switch
+from supervisor.worker.replay.fast_forward import FastForward
+
+
+def _arrive(steps: int, why: str | None) -> Moments:
+    raise AssertionError((steps, why))
+
+
+def _train(replay: FastForward, registry: Registry, width: int) -> None:
+    """A whole training of a model of its own, as one fold of a cross-validation."""
+    model, x = nn.Linear(3, width), torch.ones(2, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    registry.add_optimizer(optimizer)
+    output = replay.forward(model, (x,), {}, lambda: model._call_impl(x))
+    assert output.shape == (2, width)
+    replay.backward(output, lambda root: None)
+    assert [p.grad.shape for p in model.parameters() if p.grad is not None] == [
+        (width, 3),
+        (width,),
+    ]
+
+
+class _Force(nn.Module):
+    """Asks for a gradient within its forward, as models of molecules and potentials do."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.clone().requires_grad_()
+        return torch.autograd.grad((x**3).sum(), x, create_graph=True)[0]
+
+
+def test_a_forward_that_asks_for_a_gradient_is_replayed() -> None:
+    replay = FastForward(
+        switch=Switch(),
+        registry=Registry(),
+        tape=TapeReader.empty(),
+        target=5,
+        arrive=_arrive,
+    )
+    model, x = _Force(), torch.ones(2, 3)
+
+    outputs = [replay.forward(model, (x,), {}, lambda: model._call_impl(x)) for _ in range(2)]
+
+    assert [o.tolist() for o in outputs] == [torch.full((2, 3), 3.0).tolist()] * 2
+    assert outputs[0].requires_grad
+
+
+def test_a_replay_gives_signs_of_life() -> None:
+    signs: list[int] = []
+    registry = Registry()
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters())
+    replay = FastForward(
+        switch=Switch(),
+        registry=registry,
+        tape=TapeReader.empty(),
+        target=5,
+        arrive=_arrive,
+        sign_of_life=lambda: signs.append(replay.steps_done),
+    )
+
+    for _ in range(2):
+        replay.batch(torch.ones(4, 3))
+        replay.forward(model, (torch.ones(4, 3),), {}, lambda: None)
+        replay.before_update(optimizer, (), {})
+        replay.after_update(optimizer)
+
+    assert signs == [0, 0, 0, 1, 1, 1]
+
+
+def test_models_that_come_one_after_another_are_not_taken_for_each_other() -> None:
+    registry = Registry()
+    replay = FastForward(
+        switch=Switch(),
+        registry=registry,
+        tape=TapeReader.empty(),
+        target=5,
+        arrive=_arrive,
+    )
+
+    for width in range(1, 40):  # the memory of one is given to the next sooner or later
+        _train(replay, registry, width)
