@@ -47,6 +47,28 @@ NEIGHBOURS = {
 }
 """Rooms of one floor that may import each other, one way, with the reason."""
 
+SUB_ROOMS: dict[str, tuple[str, ...]] = {
+    "worker": (
+        "ground",
+        "probes",
+        "samples",
+        "recording",
+        "interception",
+        "evidence",
+        "capture",
+        "process",
+        "inspection",
+        "replay/loading",
+        "replay",
+        "treatment",
+        "live",
+    ),
+    "storage": ("files", "checkpoints", "steps", "journal", "cases"),
+    "report": ("facts", "incidents", "pictures", "words"),
+    "analysis": ("trial_run", "verify", "drill", "doctor", "backtest", "explain", "analyze"),
+}
+"""The rooms within a room, from the lowest up; what lies beside them is above them all."""
+
 TORCH_ROOMS = {
     "training_state",
     "actions",
@@ -56,6 +78,9 @@ TORCH_ROOMS = {
     "analysis",
     "testing",
 }
+
+ROOMS_TO_DIVIDE = {"detectors", "numerics", "parent"}
+"""Rooms of more than 25 files that have not been given rooms of their own yet."""
 
 FILES = sorted(PACKAGE.rglob("*.py"))
 TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
@@ -129,6 +154,48 @@ def test_a_room_imports_only_lower_floors() -> None:
     assert not broken
 
 
+def sub_room(path: Path) -> str:
+    """The room within a room where a file lies; "" for one beside the rooms."""
+    name = str(path.relative_to(PACKAGE / own_room(path)).with_suffix(""))
+    fitting = [room for room in SUB_ROOMS[own_room(path)] if f"{name}/".startswith(f"{room}/")]
+    return max(fitting, key=len, default="")
+
+
+def height(path: Path) -> int:
+    rooms = SUB_ROOMS[own_room(path)]
+    return rooms.index(sub_room(path)) if sub_room(path) else len(rooms)
+
+
+def test_a_room_within_a_room_imports_only_those_below() -> None:
+    files = [path for path in FILES if own_room(path) in SUB_ROOMS and path.name != "__init__.py"]
+
+    broken = {
+        f"{name_of(path)} imports {name_of(used)}"
+        for path in files
+        for used in modules_used(path)
+        if own_room(used) == own_room(path) and height(used) > height(path)
+    }
+
+    assert not broken
+
+
+def test_every_folder_of_a_room_with_rooms_is_one_of_them() -> None:
+    folders = {
+        str(path.parent.relative_to(PACKAGE / room))
+        for room in SUB_ROOMS
+        for path in (PACKAGE / room).rglob("*.py")
+    }
+
+    assert folders - {"."} <= {room for rooms in SUB_ROOMS.values() for room in rooms}
+
+
+def test_no_room_holds_more_files_than_can_be_overlooked() -> None:
+    folders = {path.parent for path in FILES}
+    crowded = {str(f.relative_to(PACKAGE)) for f in folders if len(list(f.glob("*.py"))) > 26}
+
+    assert not crowded - ROOMS_TO_DIVIDE
+
+
 def test_no_modules_import_each_other_in_a_circle() -> None:
     """Imports for annotations and inside functions count too: a circle is one noun in two files."""
     left = {path: modules_used(path) for path in FILES}
@@ -160,12 +227,16 @@ def test_torch_is_patched_in_one_place_only() -> None:
     assert {
         name
         for name in patching
-        if name != "worker/interception/instrument.py" and not name.startswith("worker/patches_")
+        if name != "worker/interception/instrument.py"
+        and not name.startswith("worker/interception/patches_")
     } == set()
 
 
 def torch_assignments(tree: ast.Module) -> list[str]:
-    """Assignments to attributes of names that were imported from torch, `setattr` included."""
+    """Assignments to attributes of names that were imported from torch, `setattr` included.
+
+    Other names that a file gives to what it imported (`cls: Any = torch.nn.Module`) count too.
+    """
     bound = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -173,11 +244,17 @@ def torch_assignments(tree: ast.Module) -> list[str]:
             bound |= {alias.asname or "torch" for alias in names}
         elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "torch":
             bound |= {alias.asname or alias.name for alias in node.names}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and root_name(node.value) in bound:
+            bound |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            bound |= {node.target.id} if node.value and root_name(node.value) in bound else set()
     found = []
     for node in ast.walk(tree):
         targets: list[ast.expr] = []
         if isinstance(node, ast.Assign):
-            targets = [t for t in node.targets if isinstance(t, ast.Attribute)]
+            each = [t.elts if isinstance(t, ast.Tuple) else [t] for t in node.targets]
+            targets = [t for several in each for t in several if isinstance(t, ast.Attribute)]
         elif isinstance(node, (ast.AugAssign, ast.AnnAssign)):
             targets = [node.target] if isinstance(node.target, ast.Attribute) else []
         elif isinstance(node, ast.Call) and root_name(node.func) == "setattr":
@@ -195,4 +272,7 @@ def root_name(node: ast.expr) -> str:
 def test_an_assignment_to_torch_is_recognised() -> None:
     source = "import torch\nfrom torch.optim import Adam\nAdam.step = 1\nsetattr(torch.nn, 'a', 2)"
 
+    aliased = "from torch.utils import data\nkind: Any = data.DataLoader\nkind.a, x.b = 1, 2"
+
     assert torch_assignments(ast.parse(source)) == ["Adam.step", "torch.nn"]
+    assert torch_assignments(ast.parse(aliased)) == ["kind.a"]

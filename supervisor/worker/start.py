@@ -53,6 +53,7 @@ def _patch(session: Session) -> None:
     from supervisor.worker.interception.patches_files import watch_files, watch_replayed_files
     from supervisor.worker.interception.patches_ranks import watch_ranks
     from supervisor.worker.interception.patches_reads import watch_reads
+    from supervisor.worker.interception.patches_samples import watch_samples
     from supervisor.worker.several_ranks import SeveralRanks
 
     instrument(session)
@@ -61,7 +62,7 @@ def _patch(session: Session) -> None:
     if session.parts.start is not None:
         watch_replayed_files(session, session.parts.replayed_files)
     watch_ranks(SeveralRanks(session.parts))
-    session.parts.samples.install()
+    watch_samples(session.parts.samples)
     if session.parts.notes_fetches:
         from supervisor.worker.interception.patches_loading import watch_fetches
 

@@ -5,21 +5,29 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
-from supervisor.worker.several_ranks import SeveralRanks
+
+class RanksSeen(Protocol):
+    """Who is told of ranks; see `supervisor.worker.several_ranks`."""
+
+    def joined(self, world_size: int) -> None: ...
+
+    def joined_in_child(self, world_size: int, rank: int) -> None: ...
+
+    def started(self, processes: int) -> None: ...
 
 
-def watch_ranks(ranks: SeveralRanks) -> None:
+def watch_ranks(ranks: RanksSeen) -> None:
     """Patches what joins or starts ranks, for the rest of this process's life."""
     if torch.distributed.is_available():
         _patch_init(ranks)
     _patch_spawn(ranks)
 
 
-def _patch_init(ranks: SeveralRanks) -> None:
+def _patch_init(ranks: RanksSeen) -> None:
     from torch.distributed import distributed_c10d
 
     original = distributed_c10d.init_process_group
@@ -39,7 +47,7 @@ def _patch_init(ranks: SeveralRanks) -> None:
     torch.distributed.init_process_group = init_process_group
 
 
-def _patch_spawn(ranks: SeveralRanks) -> None:
+def _patch_spawn(ranks: RanksSeen) -> None:
     module = sys.modules.get("torch.multiprocessing.spawn")
     original = getattr(module, "start_processes", None)
     if module is None or original is None:

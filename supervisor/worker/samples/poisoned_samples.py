@@ -10,14 +10,13 @@ from __future__ import annotations
 import contextlib
 import math
 import weakref
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils import _pytree as pytree
-from torch.utils.data import dataloader, default_collate
+from torch.utils.data import default_collate
 
 from supervisor.training_state.rng import RngState
 from supervisor.worker.ground.switch import Switch
@@ -52,44 +51,8 @@ class PoisonedSamples:
         self._to_watch = 0
         self._handed_out: tuple[weakref.ref[Any], Any, Any] | None = None
 
-    def install(self) -> None:
-        """Patches torch's loaders to tell of which samples each batch was made."""
-        base: Any = dataloader._BaseDataLoaderIter
-        next_index, reset = base._next_index, base._reset
-
-        def _next_index(self: Any) -> Any:
-            index = next_index(self)
-            self.__dict__.setdefault("_in_flight", deque()).append(index)
-            return index
-
-        def _reset(self: Any, loader: Any, first_iter: bool = False) -> None:
-            self.__dict__.pop("_in_flight", None)
-            reset(self, loader, first_iter)
-
-        base._next_index, base._reset = _next_index, _reset
-        self._patch_handing_out(dataloader._SingleProcessDataLoaderIter)
-        self._patch_handing_out(dataloader._MultiProcessingDataLoaderIter)
-
-    def _patch_handing_out(self, iterator: Any) -> None:
-        next_data = iterator._next_data
-        samples = self
-
-        def _next_data(self: Any) -> Any:
-            try:
-                batch = next_data(self)
-            except StopIteration:
-                raise
-            except BaseException:
-                _taken(self)
-                raise
-            indices = _taken(self)
-            if self._dataset_kind == dataloader._DatasetKind.Map and _is_in_order(self):
-                samples._was_handed_out(self._dataset, self._collate_fn, indices, batch)
-            return batch
-
-        iterator._next_data = _next_data
-
-    def _was_handed_out(self, data: Any, collate: Any, indices: Any, batch: Any) -> None:
+    def was_handed_out(self, data: Any, collate: Any, indices: Any, batch: Any) -> None:
+        """Called when a loader hands a batch of these samples to the script."""
         try:
             self._handed_out = weakref.ref(data), collate, indices
         except TypeError:  # of a plain list there is no weak reference
@@ -185,12 +148,3 @@ def _poisoned_rows(batch: Any, rows: int) -> list[int]:
             bad = ~torch.isfinite(value).reshape(rows, -1).all(dim=1)
             found.update(int(row) for row in bad.nonzero().flatten())
     return sorted(found)
-
-
-def _is_in_order(iterator: Any) -> bool:
-    return bool(getattr(iterator, "_in_order", True))
-
-
-def _taken(iterator: Any) -> Any:
-    in_flight = iterator.__dict__.get("_in_flight")
-    return in_flight.popleft() if in_flight else None

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
-
-from torch.utils.data._utils import fetch as fetching
 
 from supervisor.storage.files.line_file import LineFile, read_lines, to_line
 from supervisor.worker.ground.switch import Switch
@@ -38,6 +35,9 @@ class SampleGuard:
         attempt: number of this attempt.
         warn: told in the training's own process of each sample found or left out.
         switch, steps_done: see `PoisonedSamples`.
+
+    Attributes:
+        poisoned: the samples that hold NaN or infinity.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class SampleGuard:
         self._attempt = attempt
         self._warn = warn
         self._told = 0
-        self._poisoned = PoisonedSamples(switch, steps_done, self._found_poisoned)
+        self.poisoned = PoisonedSamples(switch, steps_done, self._found_poisoned)
         lines = self._lines()
         failed = [line for line in lines if "found_at" not in line]
         self._known = {(str(line["data"]), str(line["sample"])) for line in failed}
@@ -60,40 +60,17 @@ class SampleGuard:
         for line in lines:
             if "found_at" in line:
                 key = str(line["data"]), str(line["sample"])
-                self._poisoned.known.setdefault(key, int(line["found_at"]))
-
-    def install(self) -> None:
-        """Patches torch for the rest of this process's life."""
-        fetcher: Any = fetching._MapDatasetFetcher
-        original, begin = fetcher.fetch, fetcher.__init__
-
-        @functools.wraps(begin)
-        def __init__(self: Any, dataset: Any, *args: Any, **kwargs: Any) -> None:
-            begin(self, dataset, *args, **kwargs)
-            self._poisoned = guard.known_to_a_new_iterator(dataset)
-
-        @functools.wraps(original)
-        def fetch(self: Any, indices: Any) -> Any:
-            if self._poisoned:
-                indices = guard.without_poisoned(self, indices)
-            try:
-                return original(self, indices)
-            except Exception as error:
-                return guard.after_failure(self, indices, error, original)
-
-        guard = self
-        fetcher.__init__, fetcher.fetch = __init__, fetch
-        self._poisoned.install()
+                self.poisoned.known.setdefault(key, int(line["found_at"]))
 
     def explain(self, batch: Any) -> None:
         """Names the samples that have poisoned an update. See `PoisonedSamples.explain`."""
-        self._poisoned.explain(batch)
+        self.poisoned.explain(batch)
 
     def _found_poisoned(self, data_set: Any, index: Any, step: int) -> None:
         key = _name(data_set), str(index)
-        if key in self._poisoned.known:
+        if key in self.poisoned.known:
             return
-        self._poisoned.known[key] = step
+        self.poisoned.known[key] = step
         self._note(key[0], index, _POISON, left_out=False, found_at=step)
         self._warn(
             f"sample {index} of {key[0]} holds {_POISON}: its batch's update is left out, and the "
@@ -102,21 +79,21 @@ class SampleGuard:
 
     def known_to_a_new_iterator(self, data_set: Any) -> frozenset[str]:
         """Samples that are to be left out if they still hold NaN. Called as an iterator begins."""
-        if not self._poisoned.known:
+        if not self.poisoned.known:
             return frozenset()
-        return self._poisoned.known_to_a_new_iterator(_name(data_set), _most(data_set))
+        return self.poisoned.known_to_a_new_iterator(_name(data_set), _most(data_set))
 
     def without_poisoned(self, fetcher: Any, indices: Any) -> Any:
         """Returns the indices of a batch without those of poisoned samples. In any process."""
         if not (fetcher.auto_collation and isinstance(indices, (list, tuple))):
             return indices
-        bad = self._poisoned.poisoned(fetcher.dataset, indices, fetcher._poisoned)
+        bad = self.poisoned.poisoned(fetcher.dataset, indices, fetcher._poisoned)
         rest = [index for index in indices if index not in bad]
         if not (bad and rest):
             return indices
         data = _name(fetcher.dataset)
         for index in bad:
-            step = self._poisoned.known[data, str(index)]
+            step = self.poisoned.known[data, str(index)]
             self._note(data, index, _POISON, left_out=True, found_at=step)
         return rest
 

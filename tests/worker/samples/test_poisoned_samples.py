@@ -31,7 +31,7 @@ def found_in(indices: list[int], collate: Any = default_collate) -> list[int]:
     data, found = Pictures(), []
     samples = PoisonedSamples(Switch(), lambda: 5, lambda _, index, step: found.append(index))
     batch = collate([data[index] for index in indices])
-    samples._was_handed_out(data, collate, indices, batch)
+    samples.was_handed_out(data, collate, indices, batch)
     samples.explain(batch)
     return found
 
@@ -49,7 +49,7 @@ def test_tracing_draws_no_random_numbers() -> None:
     data = Pictures()
     samples = PoisonedSamples(Switch(), lambda: 5, lambda *_: None)
     batch = backwards([data[9], data[1]])
-    samples._was_handed_out(data, backwards, [9, 1], batch)
+    samples.was_handed_out(data, backwards, [9, 1], batch)
     torch.manual_seed(1)
 
     samples.explain(batch)
@@ -65,7 +65,7 @@ def test_where_the_newest_batch_is_finite_later_ones_are_looked_at() -> None:
 
     def hand_out(*indices: int) -> Any:
         batch = default_collate([data[index] for index in indices])
-        samples._was_handed_out(data, default_collate, list(indices), batch)
+        samples.was_handed_out(data, default_collate, list(indices), batch)
         return batch
 
     hand_out(7, 1)
