@@ -17,8 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from supervisor.storage.files.rundir import RunDirectory
 from supervisor.storage.journal.events import read_events
+from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_reader import read_steps
 
 SEEDS = 3

@@ -36,9 +36,9 @@ COMMANDS = {
 
 def make_run(root: Path, steps: int, names: int) -> None:
     """Writes the run directory `root`."""
-    from supervisor.storage.files.rundir import RunDirectory
     from supervisor.storage.journal.journal import Journal
-    from supervisor.storage.run_state import RunState, save_run_state
+    from supervisor.storage.run.run_state import RunState, save_run_state
+    from supervisor.storage.run.rundir import RunDirectory
     from supervisor.storage.steps.flight_recorder import FlightRecorder
 
     rundir = RunDirectory(root)

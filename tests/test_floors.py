@@ -50,10 +50,10 @@ NEIGHBOURS = {
 SUB_ROOMS: dict[str, tuple[str, ...]] = {
     "worker": (
         "ground",
-        "probes",
         "samples",
         "recording",
         "interception",
+        "probes",
         "evidence",
         "capture",
         "process",
@@ -63,7 +63,7 @@ SUB_ROOMS: dict[str, tuple[str, ...]] = {
         "treatment",
         "live",
     ),
-    "storage": ("files", "checkpoints", "steps", "journal", "cases"),
+    "storage": ("files", "run", "checkpoints", "steps", "journal", "evidence", "cases"),
     "report": ("facts", "incidents", "pictures", "words"),
     "analysis": ("trial_run", "verify", "drill", "doctor", "backtest", "explain", "analyze"),
 }
@@ -79,7 +79,7 @@ TORCH_ROOMS = {
     "testing",
 }
 
-ROOMS_TO_DIVIDE = {"detectors", "numerics", "parent"}
+ROOMS_TO_DIVIDE = {"cli", "detectors", "numerics", "parent"}
 """Rooms of more than 25 files that have not been given rooms of their own yet."""
 
 FILES = sorted(PACKAGE.rglob("*.py"))

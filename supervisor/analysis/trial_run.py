@@ -17,8 +17,8 @@ from typing import Any
 
 from supervisor.errors import SupervisorError
 from supervisor.storage.files.private_files import make_private
-from supervisor.storage.files.rundir import RunDirectory
 from supervisor.storage.journal.journal import read_events
+from supervisor.storage.run.rundir import RunDirectory
 
 _COMMAND = (sys.executable, "-m", "supervisor.cli.main")
 _QUICK = {"report.enabled": "false", "restart.backoff_s": "0.05", "capture.enabled": "false"}

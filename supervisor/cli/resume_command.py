@@ -16,8 +16,8 @@ from supervisor.errors import UsageError
 
 if TYPE_CHECKING:
     from supervisor.parent.launch import LaunchSpec
-    from supervisor.storage.files.rundir import RunDirectory
-    from supervisor.storage.run_state import RunState
+    from supervisor.storage.run.run_state import RunState
+    from supervisor.storage.run.rundir import RunDirectory
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +44,7 @@ def execute(args: argparse.Namespace) -> int:
     rundir = open_run(args.run)
 
     from supervisor.parent.supervisor import Supervisor
-    from supervisor.storage.run_state import load_run_state
+    from supervisor.storage.run.run_state import load_run_state
 
     state = load_run_state(rundir)
     _check_state(args.run, state, wish)
@@ -56,7 +56,7 @@ def execute(args: argparse.Namespace) -> int:
 def _check_state(path: Path, state: RunState, wish: str | None) -> None:
     """A run that came to its end goes back only to a checkpoint that a person names: the end may
     have been a sick one, and no rule says from where."""
-    from supervisor.storage.run_state import has_live_parent
+    from supervisor.storage.run.run_state import has_live_parent
 
     if has_live_parent(state):
         raise UsageError(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from supervisor.errors import RunDirectoryError
 
 if TYPE_CHECKING:
-    from supervisor.storage.files.rundir import RunDirectory
+    from supervisor.storage.run.rundir import RunDirectory
 
 
 def open_run(path: Path) -> RunDirectory:
@@ -17,7 +17,7 @@ def open_run(path: Path) -> RunDirectory:
     Raises:
         RunDirectoryError: there is none.
     """
-    from supervisor.storage.files.rundir import RunDirectory
+    from supervisor.storage.run.rundir import RunDirectory
 
     if not (path / "run.json").is_file():
         what = "holds no run.json" if path.is_dir() else "no such folder"

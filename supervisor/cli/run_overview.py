@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.errors import RunDirectoryError
-from supervisor.storage.files.rundir import RunDirectory
-from supervisor.storage.lease import living_holder
-from supervisor.storage.run_state import RunState, has_live_parent, load_run_state
+from supervisor.storage.run.lease import living_holder
+from supervisor.storage.run.run_state import RunState, has_live_parent, load_run_state
+from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_reader import FlightReader
 
 

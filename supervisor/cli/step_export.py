@@ -11,7 +11,7 @@ from pathlib import Path
 from supervisor.errors import UsageError
 from supervisor.records import StepRecord
 from supervisor.storage.files.private_files import make_private, write_private
-from supervisor.storage.files.rundir import RunDirectory
+from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_reader import FlightReader
 
 COLUMNS = ("loss", "grad_norm", "lr", "loss_scale", "step_time_s", "batch_size", "memory_gib")

@@ -11,8 +11,8 @@ import numpy as np
 from supervisor.cli.run_overview import overview
 from supervisor.cli.watch_view import HISTORY, LINES, WatchView
 from supervisor.errors import RunDirectoryError
-from supervisor.storage.files.rundir import RunDirectory
 from supervisor.storage.journal.events import read_events
+from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_reader import FlightReader
 
 SHOWN = frozenset(

@@ -22,9 +22,9 @@ from supervisor.parent.signals import SignalInbox
 from supervisor.parent.signs_of_life import LifeCounter, StepFeed, alive_path
 from supervisor.parent.taken_over import check_lease
 from supervisor.parent.watchdog import Watchdog
-from supervisor.storage.exit_notes import load_exit_note
-from supervisor.storage.files.rundir import RunDirectory
-from supervisor.storage.lease import Lease
+from supervisor.storage.run.exit_notes import load_exit_note
+from supervisor.storage.run.lease import Lease
+from supervisor.storage.run.rundir import RunDirectory
 
 POLL_S = 0.2
 _SLOW_LOOK_S = 1.0

@@ -26,9 +26,9 @@ from supervisor.storage.cases.case_filing import file_cases
 from supervisor.storage.cases.case_keeping import keep_memory
 from supervisor.storage.cases.cases import CaseLibrary
 from supervisor.storage.checkpoints.checkpoints import Checkpoint
-from supervisor.storage.files.rundir import RunDirectory
 from supervisor.storage.journal.journal import JournalMerger, read_events
 from supervisor.storage.journal.treatments import count_treatments
+from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.applied_rates import describe_rates
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from supervisor.parent import failure_signs
 from supervisor.records import ExitCause, WorkerExit
-from supervisor.storage.exit_notes import ExitNote
+from supervisor.storage.run.exit_notes import ExitNote
 
 _SHOWN = 300
 

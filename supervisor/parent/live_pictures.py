@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 
-from supervisor.storage.files.rundir import RunDirectory
+from supervisor.storage.run.rundir import RunDirectory
 
 REST = 20.0
 """Times as long as the last drawing took until the next: 5 % of one core at most, and that only

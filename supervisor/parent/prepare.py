@@ -10,11 +10,11 @@ from supervisor.config import save_resolved
 from supervisor.errors import RunDirectoryError, UsageError
 from supervisor.parent.launch import LaunchSpec
 from supervisor.records import REPLAY, ExitCause
-from supervisor.storage.files.rundir import RunDirectory
 from supervisor.storage.journal.journal import read_events
-from supervisor.storage.lease import Lease, take_lease
-from supervisor.storage.orders import load_order
-from supervisor.storage.run_state import has_live_parent, load_run_state
+from supervisor.storage.run.lease import Lease, take_lease
+from supervisor.storage.run.orders import load_order
+from supervisor.storage.run.run_state import has_live_parent, load_run_state
+from supervisor.storage.run.rundir import RunDirectory
 
 # Made one by one, because a folder that appears on the way to a deeper one is not private.
 _FOLDERS = ("orders", "steps", "events", "exits", "logs", "alive")

@@ -8,14 +8,14 @@ import dataclasses
 from supervisor.errors import RunDirectoryError
 from supervisor.parent.launch import LaunchSpec
 from supervisor.parent.outcome import Outcome
-from supervisor.storage.files.rundir import RunDirectory
-from supervisor.storage.run_state import (
+from supervisor.storage.run.run_state import (
     RunState,
     load_run_state,
     new_run_state,
     save_run_state,
     utc_now,
 )
+from supervisor.storage.run.rundir import RunDirectory
 
 
 class RunFile:

@@ -28,8 +28,8 @@ from supervisor.parent.ways_back import describe as describe_way
 from supervisor.records import ExitCause, WorkerExit, WorkerOrder
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
 from supervisor.storage.journal.journal import JournalMerger
-from supervisor.storage.orders import save_order
-from supervisor.storage.set_aside import SetAside
+from supervisor.storage.run.orders import save_order
+from supervisor.storage.run.set_aside import SetAside
 
 _MEANT = (ExitCause.COMPLETED, ExitCause.INTERRUPTED, ExitCause.PREEMPTED)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from supervisor.storage.lease import Lease
-from supervisor.storage.lease_holder import Holder
+from supervisor.storage.run.lease import Lease
+from supervisor.storage.run.lease_holder import Holder
 
 
 class RunTakenOver(Exception):

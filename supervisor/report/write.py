@@ -11,7 +11,7 @@ from supervisor.report.gathering import build_report
 from supervisor.report.pictures.plots import Picture, draw_pictures
 from supervisor.report.words.render import render_html, render_json, render_markdown
 from supervisor.storage.files.private_files import write_private
-from supervisor.storage.files.rundir import RunDirectory
+from supervisor.storage.run.rundir import RunDirectory
 
 
 def write_report(rundir: Path | str | RunDirectory, *, plots: bool = True) -> dict[str, Path]:

@@ -12,10 +12,10 @@ import traceback
 import types
 from typing import Any
 
-from supervisor.storage.exit_notes import ExitNote, save_exit_note
 from supervisor.storage.files.private_files import open_private
-from supervisor.storage.files.rundir import RunDirectory
-from supervisor.storage.set_aside import SetAside
+from supervisor.storage.run.exit_notes import ExitNote, save_exit_note
+from supervisor.storage.run.rundir import RunDirectory
+from supervisor.storage.run.set_aside import SetAside
 from supervisor.worker import current
 from supervisor.worker.process.heap_pages import hide_request
 from supervisor.worker.process.leaving import WorkerLeaves

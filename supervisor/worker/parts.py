@@ -17,10 +17,10 @@ from supervisor.records import Decision, WorkerOrder
 from supervisor.storage.cases.case_advisor import CaseAdvisor
 from supervisor.storage.cases.case_memory import load_memory
 from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRing
-from supervisor.storage.files.rundir import RunDirectory
 from supervisor.storage.journal.journal import AlertLog, Journal
-from supervisor.storage.orders import load_order
-from supervisor.storage.set_aside import SetAside
+from supervisor.storage.run.orders import load_order
+from supervisor.storage.run.rundir import RunDirectory
+from supervisor.storage.run.set_aside import SetAside
 from supervisor.storage.steps.applied_rates import AppliedRates
 from supervisor.storage.steps.flight_recorder import FlightRecorder
 from supervisor.storage.steps.more_values import MAX_NAMES
@@ -35,7 +35,6 @@ from supervisor.worker.capture.trail import Trail
 from supervisor.worker.evidence.anomaly_scene import AnomalyScene
 from supervisor.worker.evidence.model_scene import ModelScene
 from supervisor.worker.ground.agenda import Agenda
-from supervisor.worker.ground.loading_proof import LoadingProofs
 from supervisor.worker.ground.shield import Shield
 from supervisor.worker.ground.switch import Switch
 from supervisor.worker.ground.user_frames import user_frames
@@ -48,6 +47,7 @@ from supervisor.worker.probes.probes import Probes
 from supervisor.worker.process.life import SignOfLife
 from supervisor.worker.process.start_over import loads_all
 from supervisor.worker.recording.file_sizes import FileSizes
+from supervisor.worker.recording.loading_proof import LoadingProofs
 from supervisor.worker.recording.recording import Recording
 from supervisor.worker.recording.replayed_files import ReplayedFiles
 from supervisor.worker.samples.sample_guard import SampleGuard

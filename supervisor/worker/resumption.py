@@ -16,9 +16,9 @@ from supervisor.training_state.held_values import storages
 from supervisor.training_state.state import ALL_PARTS
 from supervisor.training_state.variables import places
 from supervisor.worker.capture.held import registry_tensors
-from supervisor.worker.ground.moments import Moments
 from supervisor.worker.ground.user_frames import modules_in, user_frames
 from supervisor.worker.interception.hook_state import hook_state
+from supervisor.worker.interception.moments import Moments
 from supervisor.worker.interception.outside_dynamo import forget_compiled
 from supervisor.worker.parts import Parts
 from supervisor.worker.process.leaving import SHORT, WorkerLeaves

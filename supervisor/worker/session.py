@@ -13,10 +13,10 @@ from torch.optim import Optimizer
 
 from supervisor.actions.activation_checkpointing import ActivationCheckpointing
 from supervisor.records import Alert
-from supervisor.storage.files.rundir import RunDirectory
+from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.tape import EntryKind
-from supervisor.worker.ground.moments import Moments
-from supervisor.worker.live.observed import observed_numbers
+from supervisor.worker.ground.observed import observed_numbers
+from supervisor.worker.interception.moments import Moments
 from supervisor.worker.live.unseen_updates import ANOTHER_TRAINING, tell_unseen_updates
 from supervisor.worker.parts import Parts
 from supervisor.worker.process.leaving import WorkerLeaves

@@ -8,7 +8,7 @@ import traceback
 from typing import TYPE_CHECKING
 
 from supervisor.errors import SupervisorError
-from supervisor.storage.files.rundir import RunDirectory
+from supervisor.storage.run.rundir import RunDirectory
 
 if TYPE_CHECKING:
     from supervisor.worker.session import Session

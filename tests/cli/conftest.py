@@ -7,8 +7,8 @@ import pytest
 
 from supervisor.cli.main import main
 from supervisor.records import StepRecord
-from supervisor.storage.files.rundir import RunDirectory
-from supervisor.storage.run_state import RunState, save_run_state
+from supervisor.storage.run.run_state import RunState, save_run_state
+from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_recorder import FlightRecorder
 
 Cli = Callable[..., tuple[int, str, str]]

@@ -13,9 +13,9 @@ import pytest
 from supervisor.cli.watch_panel import sparkline
 from supervisor.storage.cases.case import Case
 from supervisor.storage.cases.cases import CaseLibrary
-from supervisor.storage.files.rundir import RunDirectory
 from supervisor.storage.journal.journal import Journal
-from supervisor.storage.run_state import RunState
+from supervisor.storage.run.run_state import RunState
+from supervisor.storage.run.rundir import RunDirectory
 from tests.cli.conftest import Cli, make_run, seen
 
 RECORDS = (seen(0, 2.5, lr=0.1), seen(1, math.nan), seen(1, 2.25), seen(2, math.inf, batch_size=8))

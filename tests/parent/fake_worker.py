@@ -20,9 +20,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from supervisor.records import StepRecord
 from supervisor.settings import CheckpointSettings
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
-from supervisor.storage.exit_notes import ExitNote, save_exit_note
-from supervisor.storage.files.rundir import RunDirectory
-from supervisor.storage.orders import load_order
+from supervisor.storage.run.exit_notes import ExitNote, save_exit_note
+from supervisor.storage.run.orders import load_order
+from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_recorder import FlightRecorder
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from supervisor.parent.exits import Ending, classify, failure_key, signal_name
 from supervisor.records import ExitCause
-from supervisor.storage.exit_notes import EXIT_KINDS, EXIT_PHASES, ExitNote
+from supervisor.storage.run.exit_notes import EXIT_KINDS, EXIT_PHASES, ExitNote
 
 
 def raised(

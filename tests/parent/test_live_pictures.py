@@ -6,7 +6,7 @@ from pathlib import Path
 
 from supervisor.parent.live_pictures import LivePictures
 from supervisor.records import StepRecord
-from supervisor.storage.files.rundir import RunDirectory
+from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_recorder import FlightRecorder
 
 PNG = b"\x89PNG"

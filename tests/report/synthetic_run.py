@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from supervisor.records import NAN, StepRecord
-from supervisor.storage.anomalies import AnomalyLog
+from supervisor.storage.evidence.anomalies import AnomalyLog
 from supervisor.storage.files.private_files import write_json
-from supervisor.storage.files.rundir import RunDirectory
 from supervisor.storage.journal.journal import Journal
-from supervisor.storage.run_state import RunState
+from supervisor.storage.run.run_state import RunState
+from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_recorder import UPDATE_SKIPPED, FlightRecorder
 
 BEGIN = 1_800_000_000.0

@@ -16,7 +16,7 @@ from supervisor.report.facts.observed_courses import BUCKETS, read_courses
 from supervisor.report.facts.observed_values import sum_up
 from supervisor.report.facts.step_table import FIELDS, build_step_table
 from supervisor.report.pictures.thinning import thin_marks
-from supervisor.storage.files.rundir import RunDirectory
+from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps import flight_reader, more_values
 from supervisor.storage.steps.flight_recorder import FlightReader, FlightRecorder, read_steps
 from supervisor.storage.steps.step_rows import ROW_BYTES

@@ -11,7 +11,7 @@ import pytest
 
 from supervisor.report import write
 from supervisor.report.write import write_report
-from supervisor.storage.files.rundir import RunDirectory
+from supervisor.storage.run.rundir import RunDirectory
 from tests.report import synthetic_run
 
 

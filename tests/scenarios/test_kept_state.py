@@ -6,7 +6,7 @@ from pathlib import Path
 
 from supervisor.settings import CheckpointSettings
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
-from supervisor.storage.files.rundir import RunDirectory
+from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_reader import read_steps
 from tests.scenarios.loop_styles import PRELUDE
 from tests.scenarios.runs import again, supervised

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from supervisor.storage.files.rundir import RunDirectory
+from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_reader import read_steps
 from tests.scenarios.loop_styles import PRELUDE
 from tests.scenarios.runs import Ended, supervised

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from supervisor.settings import CaptureSettings
-from supervisor.storage.anomalies import AnomalyLog, read_anomalies
-from supervisor.storage.captures import CaptureStore
-from supervisor.storage.files.rundir import RunDirectory
+from supervisor.storage.evidence.anomalies import AnomalyLog, read_anomalies
+from supervisor.storage.evidence.captures import CaptureStore
+from supervisor.storage.run.rundir import RunDirectory
 
 MIB = 1024**2
 

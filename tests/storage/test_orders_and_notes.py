@@ -6,9 +6,9 @@ import pytest
 
 from supervisor.errors import RunDirectoryError
 from supervisor.records import WorkerOrder
-from supervisor.storage.exit_notes import ExitNote, load_exit_note, save_exit_note
-from supervisor.storage.files.rundir import RunDirectory
-from supervisor.storage.orders import load_order, save_order
+from supervisor.storage.run.exit_notes import ExitNote, load_exit_note, save_exit_note
+from supervisor.storage.run.orders import load_order, save_order
+from supervisor.storage.run.rundir import RunDirectory
 
 
 def test_an_order_comes_back_as_it_was(tmp_path: Path) -> None:

@@ -25,11 +25,11 @@ from supervisor.analysis.explain.replay import (
     replay_studio,
 )
 from supervisor.errors import SupervisorError, UsageError
-from supervisor.storage.captures import Capture, CaptureStore
 from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRing
+from supervisor.storage.evidence.captures import Capture, CaptureStore
 from supervisor.storage.files.private_files import write_json
-from supervisor.storage.files.rundir import RunDirectory
 from supervisor.storage.journal.journal import read_events
+from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_reader import read_steps
 
 BUDGET_S = 600.0

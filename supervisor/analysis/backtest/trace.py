@@ -45,7 +45,7 @@ def read_trace(path: Path | str) -> Iterator[StepRecord]:
 
 
 def _read_run(path: Path) -> Iterator[StepRecord]:
-    from supervisor.storage.files.rundir import RunDirectory
+    from supervisor.storage.run.rundir import RunDirectory
     from supervisor.storage.steps.flight_recorder import FlightReader
 
     steps = RunDirectory(path).steps(0)

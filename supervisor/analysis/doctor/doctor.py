@@ -44,7 +44,7 @@ def _check_script(
     from supervisor.analysis.doctor import script as checks
     from supervisor.analysis.verify.trail import read_trail
     from supervisor.analysis.verify.verify import CHECKPOINTED, UNDISTURBED, verify
-    from supervisor.storage.files.rundir import RunDirectory
+    from supervisor.storage.run.rundir import RunDirectory
     from supervisor.storage.steps.flight_reader import read_steps
 
     runs = folder / "runs"

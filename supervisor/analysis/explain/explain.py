@@ -49,7 +49,7 @@ from supervisor.analysis.explain.start import first_difference, start_before
 from supervisor.analysis.explain.words import explanation_of
 from supervisor.errors import SupervisorError
 from supervisor.storage.files.private_files import write_json
-from supervisor.storage.files.rundir import RunDirectory
+from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_reader import FlightReader, read_steps
 
 BUDGET_S = 900.0

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from supervisor.analysis.explain.rules import Diagnosis
-from supervisor.storage.exit_notes import ExitNote
+from supervisor.storage.run.exit_notes import ExitNote
 
 LOSS = "(loss)"
 

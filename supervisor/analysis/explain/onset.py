@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from supervisor.errors import SupervisorError
-from supervisor.storage.files.rundir import RunDirectory
 from supervisor.storage.journal.journal import read_events
+from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_reader import read_steps
 from supervisor.storage.steps.step_rows import GRAD_SEEN, LOSS_SEEN, SCALER_SKIPPED
 

@@ -21,13 +21,13 @@ from supervisor.errors import RunDirectoryError, SupervisorError
 from supervisor.records import WorkerOrder
 from supervisor.settings import RunSettings
 from supervisor.storage.checkpoints.checkpoints import Checkpoint
-from supervisor.storage.exit_notes import ExitNote, load_exit_note
 from supervisor.storage.files.private_files import write_json
-from supervisor.storage.files.rundir import RunDirectory
 from supervisor.storage.journal.journal import read_events
-from supervisor.storage.lease import living_holder
-from supervisor.storage.orders import save_order
-from supervisor.storage.run_state import RunState, has_live_parent, load_run_state
+from supervisor.storage.run.exit_notes import ExitNote, load_exit_note
+from supervisor.storage.run.lease import living_holder
+from supervisor.storage.run.orders import save_order
+from supervisor.storage.run.run_state import RunState, has_live_parent, load_run_state
+from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_reader import read_steps
 
 NEVER = 10**9

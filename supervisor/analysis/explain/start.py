@@ -9,7 +9,7 @@ import numpy as np
 from supervisor.analysis.explain.replay import ReplayStudio
 from supervisor.analysis.explain.rules import BEFORE_ONSET, IMMEDIATE_STEPS
 from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRing
-from supervisor.storage.files.rundir import RunDirectory
+from supervisor.storage.run.rundir import RunDirectory
 
 
 def start_before(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from supervisor.errors import SupervisorError
-from supervisor.storage.files.rundir import RunDirectory
+from supervisor.storage.run.rundir import RunDirectory
 
 PARTS = ("weights", "optimizer", "scaler", "schedule", "tracked", "module", "rng", "variable")
 """In the order of cause and effect, after the data and the loss."""

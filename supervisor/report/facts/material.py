@@ -21,9 +21,9 @@ from supervisor.report.facts.stack_text import arrange_stacks
 from supervisor.report.facts.step_table import FIELDS, StepTable, build_step_table, empty_step_table
 from supervisor.storage.files.checked_record import build_record
 from supervisor.storage.files.line_file import parse_json, read_lines
-from supervisor.storage.files.rundir import RunDirectory
 from supervisor.storage.journal.journal import read_events
-from supervisor.storage.run_state import RunState, has_live_parent, load_run_state
+from supervisor.storage.run.run_state import RunState, has_live_parent, load_run_state
+from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.applied_rates import read_rates
 from supervisor.storage.steps.flight_recorder import FlightReader, read_steps
 

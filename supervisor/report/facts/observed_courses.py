@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from supervisor.report.facts.step_table import Floats
-from supervisor.storage.files.rundir import RunDirectory
+from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_recorder import FlightReader
 from supervisor.storage.steps.step_rows import OBSERVED_SHIFT, OBSERVED_SLOTS
 

@@ -12,7 +12,7 @@ from supervisor.report.facts.interventions import would_have
 from supervisor.report.facts.material import Material
 from supervisor.report.incidents.evidence import last_checkpoint
 from supervisor.report.incidents.remedies import IN_SCRIPT, SMALLER_REQUEST
-from supervisor.storage.files.rundir import RunDirectory
+from supervisor.storage.run.rundir import RunDirectory
 
 EXPLAINED = frozenset(
     {"nonfinite_loss", "nonfinite_gradient", "loss_spike", "divergence", "numerical",

@@ -13,9 +13,9 @@ from supervisor.errors import RunDirectoryError
 from supervisor.storage.cases.case import OUTCOMES, Case
 from supervisor.storage.cases.case_signature import LOOK_BACK_STEPS, signature
 from supervisor.storage.cases.cases import CaseLibrary
-from supervisor.storage.files.rundir import RunDirectory
 from supervisor.storage.journal.events import read_events
-from supervisor.storage.run_state import load_run_state
+from supervisor.storage.run.run_state import load_run_state
+from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_reader import read_steps
 
 Event = Mapping[str, Any]

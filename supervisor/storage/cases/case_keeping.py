@@ -10,7 +10,7 @@ from supervisor.storage.cases.case import Case
 from supervisor.storage.cases.case_memory import MAX_CASES
 from supervisor.storage.cases.cases import CaseLibrary
 from supervisor.storage.files.private_files import write_json
-from supervisor.storage.files.rundir import RunDirectory
+from supervisor.storage.run.rundir import RunDirectory
 
 
 def keep_memory(rundir: RunDirectory) -> str | None:

@@ -13,7 +13,7 @@ from typing import Any
 from supervisor.storage.cases.case import SIMILAR, Case, similarity
 from supervisor.storage.files.checked_record import build_record
 from supervisor.storage.files.line_file import parse_json
-from supervisor.storage.files.rundir import RunDirectory
+from supervisor.storage.run.rundir import RunDirectory
 
 MAX_CASES = 500
 """The newest that are kept: 150 KB, compared within 2 ms."""

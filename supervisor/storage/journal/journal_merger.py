@@ -14,8 +14,8 @@ from typing import Any
 
 from supervisor.storage.files.line_file import parse_line
 from supervisor.storage.files.private_files import make_private
-from supervisor.storage.files.rundir import RunDirectory
 from supervisor.storage.journal.events import event_line
+from supervisor.storage.run.rundir import RunDirectory
 
 _Line = tuple[str, bytes, dict[str, Any]]
 

@@ -11,7 +11,7 @@ import numpy as np
 from supervisor.errors import RunDirectoryError
 from supervisor.records import StepRecord
 from supervisor.storage.files.line_file import parse_json
-from supervisor.storage.files.rundir import RunDirectory
+from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.more_values import more_chunks, read_more
 from supervisor.storage.steps.step_rows import (
     ANNOUNCED,

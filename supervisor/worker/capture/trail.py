@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from supervisor.storage.files.private_files import open_private
-from supervisor.storage.files.rundir import RunDirectory
+from supervisor.storage.run.rundir import RunDirectory
 from supervisor.training_state.optimizer_state import optimizer_parameters
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.state import digest

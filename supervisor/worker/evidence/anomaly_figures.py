@@ -10,7 +10,7 @@ import numpy as np
 
 from supervisor.detectors.statistics.robust_window import RobustWindow
 from supervisor.records import Alert, StepRecord
-from supervisor.storage.files.rundir import RunDirectory
+from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_reader import FlightReader
 from supervisor.worker.ground.calm_line import MAX_WAITING
 

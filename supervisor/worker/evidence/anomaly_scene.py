@@ -11,12 +11,12 @@ import torch
 
 from supervisor.records import Alert, Severity, StepRecord
 from supervisor.settings import CaptureSettings
-from supervisor.storage.anomalies import AnomalyLog
-from supervisor.storage.captures import CaptureStore
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
+from supervisor.storage.evidence.anomalies import AnomalyLog
+from supervisor.storage.evidence.captures import CaptureStore
 from supervisor.storage.files.private_files import open_private
-from supervisor.storage.files.rundir import RunDirectory
 from supervisor.storage.journal.journal import Journal
+from supervisor.storage.run.rundir import RunDirectory
 from supervisor.training_state.rng import RngState
 from supervisor.worker.evidence.anomaly_figures import threshold_info
 from supervisor.worker.evidence.model_scene import ModelScene

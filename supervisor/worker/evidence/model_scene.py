@@ -13,7 +13,7 @@ from supervisor.errors import UsageError
 from supervisor.numerics.gradient_flow import gradient_flow
 from supervisor.numerics.model_health import model_health
 from supervisor.storage.files.private_files import write_json
-from supervisor.storage.files.rundir import RunDirectory
+from supervisor.storage.run.rundir import RunDirectory
 
 FILE = "gradient_flow.json"
 MIN_STEPS_APART = 100

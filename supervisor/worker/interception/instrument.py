@@ -25,8 +25,8 @@ from torch.optim.optimizer import (
 )
 from torch.utils.data import dataloader
 
-from supervisor.worker.ground.moments import Moments
 from supervisor.worker.ground.switch import Switch
+from supervisor.worker.interception.moments import Moments
 from supervisor.worker.interception.outside_dynamo import (
     is_transforming,
     outside_dynamo,

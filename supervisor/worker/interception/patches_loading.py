@@ -13,9 +13,9 @@ from typing import Any
 from torch.utils.data import DataLoader, dataloader
 from torch.utils.data._utils import fetch as fetching
 
-from supervisor.worker.ground.loading_proof import LoadingProof, LoadingProofs
 from supervisor.worker.interception.instrument import Seen
 from supervisor.worker.interception.skipped_epoch import SkippedEpoch
+from supervisor.worker.recording.loading_proof import LoadingProof, LoadingProofs
 
 
 def watch_fetches(session: Seen, proofs: LoadingProofs) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch.utils.data import dataloader
 
-from supervisor.worker.ground.loading_proof import LoadingProof
 from supervisor.worker.interception.instrument import Seen
+from supervisor.worker.recording.loading_proof import LoadingProof
 
 
 class SkippedEpoch(dataloader._BaseDataLoaderIter):

@@ -30,15 +30,15 @@ from supervisor.storage.steps.tape import EntryKind
 from supervisor.training_state.registry import Registry
 from supervisor.worker.ground.agenda import Agenda
 from supervisor.worker.ground.boundary_clock import BoundaryClock
-from supervisor.worker.ground.loading_proof import LoadingProof
-from supervisor.worker.ground.moments import Call, Moments
 from supervisor.worker.ground.shield import Shield
 from supervisor.worker.ground.step_probe import StepProbe, gradient_norm, has_values, read_number
 from supervisor.worker.ground.switch import Switch
+from supervisor.worker.interception.moments import Call, Moments
 from supervisor.worker.live.seen_closure import SeenClosures
 from supervisor.worker.live.short_way import ShortWay
 from supervisor.worker.live.unseen_updates import MANY_BACKWARDS
 from supervisor.worker.probes.probes import Probes
+from supervisor.worker.recording.loading_proof import LoadingProof
 from supervisor.worker.recording.recording import Recording, encode
 from supervisor.worker.replay.loading.loader_skipping import pack_epoch, pack_mark
 from supervisor.worker.treatment.clinic import Clinic

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from supervisor.worker.live.observed import derived_numbers
+from supervisor.worker.ground.observed import derived_numbers
 from supervisor.worker.probes.attention_look import AttentionLook
 from supervisor.worker.probes.exposed import PLAIN, LatentHeads, exposed_values
 from supervisor.worker.probes.readings import Readings

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import IO, Any
 
-from supervisor.storage.set_aside import SetAside, remove
+from supervisor.storage.run.set_aside import SetAside, remove
 
 _unlink = os.unlink  # before it is patched
 

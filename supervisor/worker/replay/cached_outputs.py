@@ -11,8 +11,8 @@ import torch
 from torch.nn import Module
 from torch.utils import _pytree as pytree
 
-from supervisor.worker.ground.moments import Call
 from supervisor.worker.ground.step_probe import tensors_in
+from supervisor.worker.interception.moments import Call
 
 
 class CachedOutputs:

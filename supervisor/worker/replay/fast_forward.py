@@ -20,12 +20,12 @@ from supervisor.errors import ReplayError
 from supervisor.storage.steps.tape import EntryKind, StepMark, TapeReader
 from supervisor.training_state.registry import Registry
 from supervisor.worker.ground.boundary_clock import BoundaryClock
-from supervisor.worker.ground.loading_proof import LoadingProof
-from supervisor.worker.ground.moments import Call, Moments
 from supervisor.worker.ground.step_probe import StepProbe
 from supervisor.worker.ground.switch import Switch
 from supervisor.worker.ground.zero_gradients import ZeroGradients
+from supervisor.worker.interception.moments import Call, Moments
 from supervisor.worker.interception.outside_dynamo import is_within_compiled
+from supervisor.worker.recording.loading_proof import LoadingProof
 from supervisor.worker.recording.recording import decode, replay_random
 from supervisor.worker.replay.cached_outputs import CachedOutputs
 from supervisor.worker.replay.loading.loader_skipping import NEAR_STEPS, LoaderSkipping

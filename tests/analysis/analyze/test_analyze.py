@@ -13,7 +13,7 @@ import supervisor.analysis.analyze.analyze as analysis
 from supervisor.analysis.analyze.statistics import Numbers, cause_of, statistics_at
 from supervisor.config import load_config, save_resolved
 from supervisor.errors import SupervisorError, UsageError
-from supervisor.storage.files.rundir import RunDirectory
+from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.step_rows import GRAD_SEEN, LOSS_SEEN, STEP_DTYPE
 from tests.analysis.sick_scripts import SOUND
 from tests.scenarios.runs import supervised

@@ -17,7 +17,7 @@ from supervisor.errors import SupervisorError, UsageError
 from supervisor.fault_injection.disk_faults import damage_newest_checkpoint
 from supervisor.fault_injection.fault import KINDS, Fault
 from supervisor.records import StepRecord
-from supervisor.storage.files.rundir import RunDirectory
+from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_recorder import UPDATE_SKIPPED, FlightRecorder
 from tests.analysis.trial_scripts import SEEDED
 

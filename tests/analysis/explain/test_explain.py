@@ -38,7 +38,7 @@ from supervisor.analysis.explain.rules import (
     is_settled,
 )
 from supervisor.errors import SupervisorError
-from supervisor.storage.files.rundir import RunDirectory
+from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.step_rows import LOSS_SEEN, STEP_DTYPE
 from tests.analysis.sick_scripts import (
     BAD_SAMPLE,

@@ -8,7 +8,7 @@ import pytest
 
 from supervisor.analysis.explain.finding import Finding, exception_of, finding_of, refined
 from supervisor.analysis.explain.rules import Diagnosis
-from supervisor.storage.exit_notes import ExitNote
+from supervisor.storage.run.exit_notes import ExitNote
 
 
 def seen(sample: int | None = None, **where: Any) -> dict[str, Any]:

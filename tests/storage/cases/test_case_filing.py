@@ -6,9 +6,9 @@ from pathlib import Path
 from supervisor.records import StepRecord
 from supervisor.storage.cases.case_filing import cases_of_run, file_cases
 from supervisor.storage.cases.cases import CaseLibrary
-from supervisor.storage.files.rundir import RunDirectory
 from supervisor.storage.journal.journal import JournalMerger
-from supervisor.storage.run_state import RunState, save_run_state
+from supervisor.storage.run.run_state import RunState, save_run_state
+from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_recorder import FlightRecorder
 
 

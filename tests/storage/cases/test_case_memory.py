@@ -12,7 +12,7 @@ from supervisor.storage.cases.case_filing import crash_signature
 from supervisor.storage.cases.case_keeping import keep_memory
 from supervisor.storage.cases.case_memory import CaseMemory, load_memory
 from supervisor.storage.cases.cases import CaseLibrary
-from supervisor.storage.files.rundir import RunDirectory
+from supervisor.storage.run.rundir import RunDirectory
 
 ALERT = {"kind": "alert", "step": 118, "detector": "slow_divergence"}
 RISK = {"kind": "risk", "step": 120, "onset_step": 110}

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.storage.files.rundir import RunDirectory
 from supervisor.storage.journal.journal import Journal, JournalMerger, read_events
+from supervisor.storage.run.rundir import RunDirectory
 
 
 class Killed(BaseException):

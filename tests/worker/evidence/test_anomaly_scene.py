@@ -9,10 +9,10 @@ import torch
 
 from supervisor.records import Alert, Cause, Severity, StepRecord
 from supervisor.settings import CaptureSettings, CheckpointSettings
-from supervisor.storage.anomalies import read_anomalies
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
-from supervisor.storage.files.rundir import RunDirectory
+from supervisor.storage.evidence.anomalies import read_anomalies
 from supervisor.storage.journal.journal import Journal
+from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_recorder import FlightRecorder
 from supervisor.worker.evidence.anomaly_scene import AnomalyScene
 from supervisor.worker.evidence.model_scene import ModelScene

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from supervisor.storage.files.rundir import RunDirectory
+from supervisor.storage.run.rundir import RunDirectory
 from supervisor.worker.evidence import model_scene
 from supervisor.worker.evidence.model_scene import ModelScene
 

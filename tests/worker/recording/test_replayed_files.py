@@ -7,8 +7,8 @@ import os
 import shutil
 from pathlib import Path
 
-from supervisor.storage.files.rundir import RunDirectory
-from supervisor.storage.set_aside import SetAside
+from supervisor.storage.run.rundir import RunDirectory
+from supervisor.storage.run.set_aside import SetAside
 from supervisor.worker.recording.replayed_files import ReplayedFiles
 
 

@@ -7,8 +7,8 @@ from torch import nn
 
 from supervisor.storage.steps.tape import TapeReader
 from supervisor.training_state.registry import Registry
-from supervisor.worker.ground.moments import Moments
 from supervisor.worker.ground.switch import Switch
+from supervisor.worker.interception.moments import Moments
 from supervisor.worker.replay.fast_forward import FastForward
 
 

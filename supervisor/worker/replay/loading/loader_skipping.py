@@ -19,9 +19,9 @@ from torch.utils import _pytree as pytree
 
 from supervisor.errors import ReplayError
 from supervisor.storage.steps.tape import EntryKind, TapeReader
-from supervisor.worker.ground.loading_proof import LoadingProof
 from supervisor.worker.ground.step_probe import first_tensor
 from supervisor.worker.ground.switch import Switch
+from supervisor.worker.recording.loading_proof import LoadingProof
 from supervisor.worker.recording.recording import replay_random
 
 NEAR_STEPS = 8

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from supervisor.errors import RunDirectoryError
-from supervisor.storage.files.rundir import RunDirectory
-from supervisor.storage.lease import STALE_S, living_holder, take_lease
-from supervisor.storage.lease_holder import read_holder, this_process
+from supervisor.storage.run.lease import STALE_S, living_holder, take_lease
+from supervisor.storage.run.lease_holder import read_holder, this_process
+from supervisor.storage.run.rundir import RunDirectory
 
 TAKE = (
-    "import sys; from supervisor.storage.lease import take_lease; "
-    "from supervisor.storage.files.rundir import RunDirectory; "
+    "import sys; from supervisor.storage.run.lease import take_lease; "
+    "from supervisor.storage.run.rundir import RunDirectory; "
     "lease = take_lease(RunDirectory(sys.argv[1])); print('mine', flush=True); sys.stdin.read()"
 )
 ELSEWHERE = replace(this_process(), host="node7", boot_id="another boot", pid=1, token="theirs")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.storage.files.line_file import LineFile, read_lines, to_line
-from supervisor.storage.files.rundir import RunDirectory
+from supervisor.storage.run.rundir import RunDirectory
 
 
 class AnomalyLog:

@@ -14,8 +14,8 @@ import psutil
 from supervisor.errors import RunDirectoryError
 from supervisor.masking import mask_command
 from supervisor.storage.files.record_file import load_record, save_record
-from supervisor.storage.files.rundir import RunDirectory
 from supervisor.storage.files.versions import current_versions
+from supervisor.storage.run.rundir import RunDirectory
 
 RUN_KINDS = ("script", "function", "module")
 RUN_STATES = ("running", "completed", "gave_up", "interrupted", "failed")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from supervisor.records import WorkerOrder
 from supervisor.storage.files.record_file import load_record, save_record
-from supervisor.storage.files.rundir import RunDirectory
+from supervisor.storage.run.rundir import RunDirectory
 
 
 def save_order(rundir: RunDirectory, order: WorkerOrder) -> None:

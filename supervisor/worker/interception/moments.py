@@ -15,7 +15,7 @@ import torch
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from supervisor.worker.ground.loading_proof import LoadingProof
+from supervisor.worker.recording.loading_proof import LoadingProof
 
 Call: TypeAlias = Callable[[], Any]
 

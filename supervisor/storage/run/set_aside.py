@@ -12,7 +12,7 @@ from typing import Any
 
 from supervisor.storage.files.line_file import LineFile, read_lines, to_line
 from supervisor.storage.files.private_files import make_private
-from supervisor.storage.files.rundir import RunDirectory
+from supervisor.storage.run.rundir import RunDirectory
 
 _rename, _unlink, _rmdir, _mkdir = os.rename, os.unlink, os.rmdir, os.mkdir  # workers patch them
 

@@ -13,14 +13,14 @@ from pathlib import Path
 
 from supervisor.errors import RunDirectoryError
 from supervisor.storage.files.private_files import open_private, write_private
-from supervisor.storage.files.rundir import RunDirectory
-from supervisor.storage.lease_holder import (
+from supervisor.storage.run.lease_holder import (
     Holder,
     lives,
     read_holder,
     shares_processes,
     this_process,
 )
+from supervisor.storage.run.rundir import RunDirectory
 
 RENEW_S = 5.0
 """Often enough that a dozen renewals may fail before the lease is stale; costs two small files."""

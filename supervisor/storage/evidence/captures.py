@@ -17,7 +17,7 @@ from supervisor.storage.files.checked_record import build_record
 from supervisor.storage.files.file_system import FileSystem
 from supervisor.storage.files.line_file import parse_json
 from supervisor.storage.files.private_files import make_private, write_json
-from supervisor.storage.files.rundir import RunDirectory
+from supervisor.storage.run.rundir import RunDirectory
 
 CAPTURE_JSON = "capture.json"
 _MIB = 1024**2

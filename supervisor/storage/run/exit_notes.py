@@ -12,7 +12,7 @@ from typing import Any
 from supervisor.errors import RunDirectoryError
 from supervisor.masking import mask_all
 from supervisor.storage.files.record_file import load_record, save_record
-from supervisor.storage.files.rundir import RunDirectory
+from supervisor.storage.run.rundir import RunDirectory
 
 EXIT_KINDS = (
     "completed",

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.errors import RunDirectoryError
-from supervisor.storage.files.rundir import RunDirectory
-from supervisor.storage.run_state import (
+from supervisor.storage.run.run_state import (
     RunState,
     has_live_parent,
     is_run,
@@ -18,6 +17,7 @@ from supervisor.storage.run_state import (
     new_run_state,
     save_run_state,
 )
+from supervisor.storage.run.rundir import RunDirectory
 
 
 def state_of(script: str = "train.py") -> RunState:

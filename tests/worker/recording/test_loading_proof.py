@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from supervisor.worker.ground.loading_proof import PROFILED, TIMED, LoadingProof
 from supervisor.worker.ground.switch import Switch
+from supervisor.worker.recording.loading_proof import PROFILED, TIMED, LoadingProof
 
 TABLE: dict[str, Any] = {"scale": 2.0}
 COUNTS: dict[str, int] = {}
