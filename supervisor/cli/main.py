@@ -72,6 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"supervisor: error: {error}", file=sys.stderr)
         return EXIT_USAGE
     except KeyboardInterrupt:
+        if sys.stderr.isatty():
+            print(file=sys.stderr)  # the terminal has shown ^C: the prompt goes below it
         return EXIT_INTERRUPTED
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG and error.filename is not None:

@@ -61,10 +61,12 @@ def execute(args: argparse.Namespace) -> int:
     resume_arguments = _words(args.resume_args)
     settings, policy = load_settings(args)
     _check_world(policy)
-    run_dir = _run_dir(args.run_dir, args.script)
 
     from supervisor.parent.launch import LaunchSpec
     from supervisor.parent.supervisor import Supervisor
+
+    # Behind the imports, which take a second: a Ctrl-C among them leaves no empty folder.
+    run_dir = _run_dir(args.run_dir, args.script)
 
     spec = LaunchSpec(
         kind=args.script.kind,

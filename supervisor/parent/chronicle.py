@@ -124,10 +124,10 @@ class Chronicle:
     def signal_received(self, signum: int, step: int | None, grace_s: float) -> None:
         name = signal_name(signum)
         self._journal.write("signal_received", step=step, signum=signum, name=name, grace_s=grace_s)
-        self._teller.say(
-            f"{name}: ending at the next step, with a checkpoint, within {grace_s:g} s; "
-            "a second signal ends at once"
-        )
+        when = "ending now, this attempt has made no step yet"
+        if step is not None:
+            when = f"ending at the next step, with a checkpoint, within {grace_s:g} s"
+        self._teller.say(f"{name}: {when}; a second signal ends at once")
 
     def hang_detected(
         self,

@@ -36,6 +36,14 @@ class OpenLine:
         if data:
             self._is_open = not data.endswith(b"\n")
 
+    def typed(self) -> None:
+        """Somebody typed into the terminal (Ctrl-C): it shows ``^C`` where the cursor stood.
+
+        Called within a signal's handler, which may not wait for `lock`.
+        """
+        if os.isatty(self._fd):
+            self._is_open = True
+
     def beginning(self) -> str:
         """Returns what a line of ours must begin with, once; then the line is a closed one."""
         if not self._is_open:

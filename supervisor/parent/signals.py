@@ -24,6 +24,8 @@ class SignalInbox:
     def __init__(self) -> None:
         self._received: list[int] = []
         self._resized = False
+        self.on_typed: Callable[[], None] | None = None
+        """Told of each SIGINT at once, which a terminal shows as it comes; must not block."""
 
     @property
     def asked_by(self) -> int | None:
@@ -73,6 +75,8 @@ class SignalInbox:
 
     def _on_asking(self, signum: int, frame: FrameType | None) -> None:
         self._received.append(signum)
+        if signum == signal.SIGINT and self.on_typed is not None:
+            self.on_typed()
 
     def _on_resize(self, signum: int, frame: FrameType | None) -> None:
         self._resized = True

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from supervisor.parent.open_line import OpenLine
-from supervisor.parent.outcome import Outcome
+from supervisor.parent.outcome import EXIT_INTERRUPTED, Outcome
 from supervisor.records import WorkerExit
 
 
@@ -76,6 +76,8 @@ def closing_lines(
         lines = [f"not tried again, another attempt would not help: {outcome.reason}"]
     else:
         lines = [f"interrupted: {outcome.reason}"]
+        if outcome.exit_code != EXIT_INTERRUPTED:
+            lines.append("no checkpoint was made yet: a resume begins the training anew")
     lines += done
     if report is not None:
         lines.append(f"report: {report}")

@@ -66,6 +66,7 @@ class Supervisor:
         prepared = prepare(self._spec)
         with prepared.lease, JournalMerger(prepared.rundir) as journal, self._inbox.installed():
             run = _Run(self._spec, prepared, journal, self._inbox)
+            self._inbox.on_typed = run.chronicle.line.typed
             run.surroundings = Surroundings(
                 spec=self._spec,
                 rundir=prepared.rundir,

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
+import os
 import signal
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -187,3 +191,56 @@ def test_nothing_of_the_scripts_outlives_a_supervisor_that_is_killed(
     while not all(map(has_ended, left)) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert [pid for pid in left if not has_ended(pid)] == []
+
+
+def test_a_ctrl_c_before_the_first_step_has_a_code_and_lines_of_its_own(tmp_path: Path) -> None:
+    target = tmp_path / "slow.py"
+    target.write_text("import os, time\nos.write(1, b'loading')\ntime.sleep(600)\n")
+    ours, terminal = os.openpty()
+    command = [sys.executable, "-m", "supervisor.cli.main", "run", "--run-dir", "run", str(target)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    process = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env=environment,
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        preexec_fn=_own_terminal,
+    )
+    os.close(terminal)
+    seen = _read_until(ours, b"loading")
+
+    os.write(ours, b"\x03")
+
+    seen += _read_to_the_end(ours)
+    assert process.wait(_PATIENCE_S) == 128 + signal.SIGINT
+    assert b"loading^C\r" in seen
+    lines = seen.decode().replace("\x1b[J", "").splitlines()
+    told = [line for line in lines if "supervisor:" in line]
+    assert all(line.startswith("supervisor: ") for line in told)
+    assert any("SIGINT: ending now" in line for line in told)
+    assert "supervisor: no checkpoint was made yet: a resume begins the training anew" in told
+    report = (tmp_path / "run" / "report" / "report.md").read_text()
+    assert "recorded no step: it had not come to its first." in report
+    assert "failed in its set-up" not in report
+
+
+def _own_terminal() -> None:
+    os.setsid()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def _read_until(fd: int, text: bytes) -> bytes:
+    seen = b""
+    while text not in seen:
+        seen += os.read(fd, 4096)
+    return seen
+
+
+def _read_to_the_end(fd: int) -> bytes:
+    seen = b""
+    with contextlib.suppress(OSError):  # EIO: the last holder of the terminal has closed it
+        while data := os.read(fd, 4096):
+            seen += data
+    return seen

@@ -18,6 +18,8 @@ LR_JUMP = 3.0
 """From one step to the next: no warm-up does that but in its first step, from zero."""
 MEMORY_GROWTH = 0.1
 CALM_RISK = 0.3
+_ASKED = ("interrupted", "preempted")
+"""Ends that somebody outside asked for: nothing of the script failed."""
 
 Sentences = tuple[tuple[str, ...], tuple[str, ...]]
 
@@ -61,7 +63,8 @@ def process_evidence(material: Material, attempt: Attempt, cause: str) -> Senten
         scale.add(True, sentence)
     rows = material.steps.of_attempt(attempt.number)
     if not len(rows):
-        scale.add(True, f"Attempt {attempt.number} recorded no step: it failed in its set-up.")
+        ended = "it had not come to its first" if cause in _ASKED else "it failed in its set-up"
+        scale.add(True, f"Attempt {attempt.number} recorded no step: {ended}.")
         return scale.result()
     _weigh_memory(scale, rows, cause)
     if cause == "hang":
