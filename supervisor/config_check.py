@@ -55,12 +55,17 @@ LIMITS: Mapping[str, tuple[float, float]] = {
     "keep_last": (1, math.inf),
     "crash_limit": (1, math.inf),
     "depths": (1, math.inf),
+    "hang_timeout_s": (0.01, math.inf),  # 0 would call every training hung
+    "first_step_timeout_s": (0.01, math.inf),
     "seed": (0, 2**32 - 1),
 }
 """Field → smallest and largest value; every other number must not be negative.
 
 2**32 - 1 is the largest seed that NumPy takes.
 """
+
+LARGEST_WHOLE = 2**63 - 1
+"""Of what is recorded, counted or packed, in whatever file."""
 
 _KINDS: Mapping[type, tuple[str, tuple[type, ...]]] = {
     bool: ("true or false", (bool,)),
@@ -205,6 +210,8 @@ def _scalar_problems(value: Any, kind: Any, path: KeyPath) -> Iterator[Problem]:
         yield Problem(path=path, message=_expected(words, value))
     elif isinstance(value, (int, float)) and kind in (int, float):
         low, high = LIMITS.get(field, (0, math.inf))
+        if kind is int:
+            high = min(high, LARGEST_WHOLE)
         if not low <= value <= high:
             limit = f"at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
             yield Problem(path=path, message=_expected(f"{words} {limit}", value))

@@ -129,6 +129,8 @@ def _read(path: Path) -> Mapping[str, Any]:
         raise ConfigError(f"{path}: cannot be read as YAML: {error}") from error
     if not isinstance(content, Mapping):
         raise ConfigError(f"{path}: expected `key: value` lines, got a {type(content).__name__}")
+    if not content:
+        raise ConfigError(f"{path}: is empty: write at least `defaults: [default]`, or give a name")
     refuse_environment(content, str(path))
     return {str(key): value for key, value in content.items()}
 

@@ -9,6 +9,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from supervisor.cli import option_values
 from supervisor.cli.settings_options import add_settings_options, load_settings
 from supervisor.errors import UsageError
 
@@ -17,9 +18,11 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("trace", metavar="TRACE.csv|RUN", type=Path)
+    parser.add_argument("trace", metavar="TRACE.csv|RUN", type=option_values.path)
     add_settings_options(parser)
-    parser.add_argument("--plot", metavar="PATH.png", type=Path, help="draw steps and risk")
+    parser.add_argument(
+        "--plot", metavar="PATH.png", type=option_values.path, help="draw steps and risk"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
@@ -27,6 +30,8 @@ def execute(args: argparse.Namespace) -> int:
     from supervisor.analysis.backtest.backtest import backtest, summary
     from supervisor.cli.output import print_json, print_table
 
+    if args.plot is not None:
+        option_values.check_output("--plot", args.plot, (".png", ".svg", ".pdf"))
     settings, policy = load_settings(args)
     result = backtest(args.trace, settings, policy)
     if args.plot is not None:

@@ -10,9 +10,14 @@ import argparse
 import time
 from pathlib import Path
 
+from supervisor.cli import option_values
+from supervisor.errors import UsageError
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("dir", metavar="DIR", type=Path, nargs="?", help="a folder with runs")
+    parser.add_argument(
+        "dir", metavar="DIR", type=option_values.path, nargs="?", help="a folder with runs"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
@@ -25,6 +30,8 @@ def execute(args: argparse.Namespace) -> int:
     if args.dir is not None:
         folder = args.dir.resolve()
         cases = [case for case in cases if Path(case.run).resolve().is_relative_to(folder)]
+        if not cases and not folder.is_dir():  # runs may be gone, their cases are not
+            raise UsageError(f"{args.dir}: no such folder: give one that holds runs of yours")
     if args.json:
         print_json(cases)
     elif not cases:

@@ -6,25 +6,23 @@ Exit code 0 without findings, 1 with.
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
+from supervisor.cli import option_values
 from supervisor.cli.entry_point import entry_point
 from supervisor.errors import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", metavar="PATH", type=Path, help="a Python file or a folder")
+    parser.add_argument(
+        "path", metavar="PATH", type=option_values.path, help="a Python file or a folder"
+    )
     for option, effect in (("--select", "run only these rules"), ("--ignore", "leave these out")):
         parser.add_argument(
-            option, metavar="RULES", type=_rule_names, default=(), help=f"{effect} (a,b,c)"
+            option, metavar="RULES", type=option_values.names, default=(), help=f"{effect} (a,b,c)"
         )
     shape = parser.add_mutually_exclusive_group()
     shape.add_argument("--json", action="store_true", help="print one JSON document")
     shape.add_argument("--sarif", action="store_true", help="print SARIF, for code hosts")
-
-
-def _rule_names(text: str) -> tuple[str, ...]:
-    return tuple(name for name in text.replace(",", " ").split() if name)
 
 
 def execute(args: argparse.Namespace) -> int:

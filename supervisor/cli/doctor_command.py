@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+from supervisor.cli import option_values
 from supervisor.cli.script_arguments import parse_with_script
 from supervisor.cli.trial_options import add_trial_options, say, trial_script
 
@@ -16,7 +17,11 @@ from supervisor.cli.trial_options import add_trial_options, say, trial_script
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "supervisor doctor [OPTIONS] [SCRIPT[:FUNCTION] [SCRIPT_ARGS...]]"
     parser.add_argument(
-        "--steps", metavar="N", type=int, default=20, help="of each trial run (default 20)"
+        "--steps",
+        metavar="N",
+        type=option_values.whole(8),
+        default=20,
+        help="of each trial run (default 20)",
     )
     add_trial_options(parser)
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from supervisor.cli import option_values
 from supervisor.cli.script_arguments import parse_with_script
 from supervisor.cli.trial_options import add_trial_options, say, trial_script
 
@@ -27,11 +28,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--faults",
         metavar="A,B,...",
-        default="",
+        type=option_values.names,
+        default=(),
         help=f"only these (default: all of {', '.join(MENU)})",
     )
     parser.add_argument(
-        "--steps", metavar="N", type=int, default=100, help="of every run (default 100)"
+        "--steps",
+        metavar="N",
+        type=option_values.whole(1),
+        default=100,
+        help="of every run (default 100)",
     )
     add_trial_options(parser)
 
@@ -45,9 +51,8 @@ def execute(args: argparse.Namespace) -> int:
     from supervisor.analysis.drill.outcome import RULE
     from supervisor.cli.output import print_json
 
-    names = [name.strip() for name in args.faults.split(",") if name.strip()]
     script = trial_script(args)
-    result = drill(script, faults=names, steps=args.steps, keep=args.keep, say=say)
+    result = drill(script, faults=list(args.faults), steps=args.steps, keep=args.keep, say=say)
     if args.json:
         print_json(result.to_dict())
     else:

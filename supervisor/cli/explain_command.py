@@ -7,18 +7,17 @@ time; what cures it is the diagnosis. The run itself stays as it is.
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
+from supervisor.cli import option_values
 from supervisor.cli.run_directory import open_run
-from supervisor.errors import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", type=Path, help="a run directory")
+    parser.add_argument("run", metavar="RUN", type=option_values.path, help="a run directory")
     parser.add_argument(
         "--budget-s",
         metavar="N",
-        type=float,
+        type=option_values.seconds(0.001, 30 * 86400),
         default=900.0,
         help="begin no replay after so many seconds (default 900)",
     )
@@ -36,8 +35,6 @@ def execute(args: argparse.Namespace) -> int:
     from supervisor.cli.output import print_json
     from supervisor.cli.trial_options import say
 
-    if not args.budget_s > 0:
-        raise UsageError(f"--budget-s {args.budget_s:g}: give seconds above 0")
     result = explain(open_run(args.run), budget_s=args.budget_s, make_all=args.make_all, say=say)
     if args.json:
         print_json(result.to_dict())

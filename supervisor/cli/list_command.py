@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from supervisor.cli import option_values
 from supervisor.errors import UsageError
 
 
@@ -12,7 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "dir",
         metavar="DIR",
-        type=Path,
+        type=option_values.path,
         nargs="?",
         default=Path("runs"),
         help="the folder that holds the runs (default: runs)",

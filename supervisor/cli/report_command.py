@@ -9,23 +9,28 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from supervisor.cli import option_values
+from supervisor.errors import UsageError
+
+_ENDINGS = {".html": "html", ".htm": "html", ".md": "md", ".json": "json"}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", type=Path, help="a run directory")
+    parser.add_argument("run", metavar="RUN", type=option_values.path, help="a run directory")
     parser.add_argument("--format", choices=("html", "md", "json"), help="print this document")
     parser.add_argument(
-        "--output", metavar="PATH", type=Path, help="write the document there instead"
+        "--output", metavar="PATH", type=option_values.path, help="write the document there instead"
     )
 
 
 def execute(args: argparse.Namespace) -> int:
     from supervisor.cli.run_directory import open_run
-    from supervisor.errors import UsageError
     from supervisor.report.write import build_document, write_report
     from supervisor.storage.files.private_files import write_private
 
+    kind = _format(args.format, args.output)
     rundir = open_run(args.run)
-    if args.format is None and args.output is None:
+    if kind is None:
         try:
             print(write_report(rundir)["html"])
         except OSError as error:
@@ -34,7 +39,7 @@ def execute(args: argparse.Namespace) -> int:
                 "be written there: print it with --format, or give --output"
             ) from error
         return 0
-    text = build_document(rundir, args.format or _format_of(args.output))
+    text = build_document(rundir, kind)
     if args.output is None:
         print(text)
     else:
@@ -46,5 +51,16 @@ def execute(args: argparse.Namespace) -> int:
     return 0
 
 
-def _format_of(path: Path) -> str:
-    return {".md": "md", ".json": "json"}.get(path.suffix, "html")
+def _format(asked: str | None, output: Path | None) -> str | None:
+    """Returns the document that is asked for, None for all of them in the run's own folder.
+
+    Raises:
+        UsageError: `output` cannot be written, or its ending says another format or none.
+    """
+    if output is None:
+        return asked
+    option_values.check_output("--output", output, () if asked else tuple(_ENDINGS))
+    told = _ENDINGS.get(output.suffix.lower())
+    if asked is not None and told not in (None, asked):
+        raise UsageError(f"--output {output}: its ending says {told}, --format {asked}: drop one")
+    return asked or told

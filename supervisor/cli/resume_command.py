@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from supervisor.cli import option_values
 from supervisor.cli.run_directory import open_run
 from supervisor.cli.settings_options import add_set_option, check_detectors
 from supervisor.errors import UsageError
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", type=Path, help="a run directory")
+    parser.add_argument("run", metavar="RUN", type=option_values.path, help="a run directory")
     parser.add_argument(
         "--from",
         dest="resume_from",

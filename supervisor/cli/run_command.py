@@ -17,6 +17,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from supervisor.cli import option_values
 from supervisor.cli.script_arguments import ScriptTarget, parse_with_script
 from supervisor.cli.settings_options import add_settings_options, load_settings
 from supervisor.errors import UsageError
@@ -34,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--run-dir",
         metavar="PATH",
-        type=Path,
+        type=option_values.path,
         help="where everything about the run is kept (default: runs/<script>-<time>)",
     )
     add_settings_options(parser)

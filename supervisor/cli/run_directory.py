@@ -20,7 +20,8 @@ def open_run(path: Path) -> RunDirectory:
     from supervisor.storage.run.rundir import RunDirectory
 
     if not (path / "run.json").is_file():
-        what = "holds no run.json" if path.is_dir() else "no such folder"
+        missing = "is a file" if path.exists() else "no such folder"
+        what = "holds no run.json" if path.is_dir() else missing
         raise RunDirectoryError(
             f"{path}: {what}: give the folder that `supervisor run` printed, or see "
             "`supervisor list`"

@@ -87,11 +87,15 @@ def _script(word: str) -> ScriptTarget:
     path, function = word, ""
     if not Path(word).exists() and ":" in word:
         path, _, function = word.rpartition(":")
+    if not path.strip():
+        raise UsageError(f"SCRIPT {word!r}: is empty: give the path of a Python script")
     if Path(path).is_dir():
         raise UsageError(f"{path}: is a folder: give a Python file, or `-m PACKAGE`")
     if not Path(path).is_file():
         raise UsageError(f"{path}: no such file: give the path of a Python script")
     _check_python(Path(path))
+    if not function and word != path:
+        raise UsageError(f"{word}: no function is named after the colon: leave it out, or name one")
     if not function:
         return ScriptTarget(kind="script", target=path)
     _check_function(Path(path), function)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from supervisor.cli import option_values
 from supervisor.cli.settings_options import add_settings_options, load_settings
 
 if TYPE_CHECKING:
@@ -17,7 +17,10 @@ def add_trial_options(parser: argparse.ArgumentParser) -> None:
     """Adds --policy, --config, --set, --keep and --json."""
     add_settings_options(parser)
     parser.add_argument(
-        "--keep", metavar="DIR", type=Path, help="leave the run directories in this new folder"
+        "--keep",
+        metavar="DIR",
+        type=option_values.path,
+        help="leave the run directories in this new folder",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 

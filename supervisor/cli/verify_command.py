@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+from supervisor.cli import option_values
 from supervisor.cli.script_arguments import parse_with_script
 from supervisor.cli.trial_options import add_trial_options, say, trial_script
 
@@ -16,10 +17,17 @@ from supervisor.cli.trial_options import add_trial_options, say, trial_script
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "supervisor verify [OPTIONS] SCRIPT[:FUNCTION] [SCRIPT_ARGS...]"
     parser.add_argument(
-        "--steps", metavar="N", type=int, default=30, help="stop after so many steps (default 30)"
+        "--steps",
+        metavar="N",
+        type=option_values.whole(1),
+        default=30,
+        help="stop after so many steps (default 30)",
     )
     parser.add_argument(
-        "--break-at", metavar="K", type=int, help="kill after so many steps (default: half way)"
+        "--break-at",
+        metavar="K",
+        type=option_values.whole(1),
+        help="kill after so many steps (default: half way)",
     )
     add_trial_options(parser)
 

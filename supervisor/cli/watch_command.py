@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import argparse
 import time
-from pathlib import Path
 
+from supervisor.cli import option_values
 from supervisor.errors import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", type=Path, nargs="?", help="a run directory")
+    parser.add_argument(
+        "run", metavar="RUN", type=option_values.path, nargs="?", help="a run directory"
+    )
     parser.add_argument("--demo", action="store_true", help="simulated data, no run needed")
     parser.add_argument("--once", action="store_true", help="print one frame and end")
-    parser.add_argument("--interval", metavar="SECONDS", type=float, default=0.5)
+    parser.add_argument(
+        "--interval", metavar="SECONDS", type=option_values.seconds(0.05, 3600), default=0.5
+    )
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -39,7 +43,7 @@ def execute(args: argparse.Namespace) -> int:
         return 0
     with Live(build_panel(view), console=console, auto_refresh=False) as live:
         while not view.ended:
-            time.sleep(max(args.interval, 0.05))
+            time.sleep(args.interval)
             view = source.look()
             live.update(build_panel(view), refresh=True)
     return 0

@@ -9,6 +9,7 @@ from typing import Any
 
 from supervisor.detectors.base import Detector
 from supervisor.detectors.dotted_path import load_dotted
+from supervisor.detectors.setting_values import check_values
 from supervisor.errors import ConfigError
 
 BUILTIN: dict[str, str] = {
@@ -105,6 +106,8 @@ def _build(name: str, settings: dict[str, Any]) -> Detector:
                 raise ConfigError(
                     f"detectors.{name}.{key}: unknown setting{_nearest(key, parameters)}"
                 )
+    if own is None:
+        check_values(name, kind, settings)
     try:
         detector = kind(**settings)
     except (TypeError, ValueError) as error:

@@ -34,6 +34,8 @@ def load_model(reference: str) -> nn.Module:
             "colon, as in model.py:build"
         )
     path = Path(place)
+    if path.is_dir():
+        raise UsageError(f"{place}: is a folder: give the Python file that defines {name}")
     if not path.is_file():
         raise UsageError(f"{place}: no such file: give the Python file that defines {name}")
     with _importable(path.resolve().parent):

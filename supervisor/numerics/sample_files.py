@@ -47,6 +47,8 @@ def load_tensors(path: Path) -> dict[str, torch.Tensor]:
 
 
 def _load(path: Path) -> Any:
+    if path.is_dir():
+        raise UsageError(f"{path}: is a folder: give a file made with torch.save")
     if not path.is_file():
         raise UsageError(f"{path}: no such file: give a file made with torch.save")
     try:

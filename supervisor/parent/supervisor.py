@@ -63,8 +63,12 @@ class Supervisor:
             UsageError: nothing was started, because it cannot be as asked.
             RunDirectoryError: nothing was started, because another process supervises the run.
         """
-        prepared = prepare(self._spec)
-        with prepared.lease, JournalMerger(prepared.rundir) as journal, self._inbox.installed():
+        # Before anything is made: a run that is asked to end while it begins can be resumed, too.
+        with self._inbox.installed():
+            return self._run(prepare(self._spec))
+
+    def _run(self, prepared: Preparation) -> RunResult:
+        with prepared.lease, JournalMerger(prepared.rundir) as journal:
             run = _Run(self._spec, prepared, journal, self._inbox)
             self._inbox.on_typed = run.chronicle.line.typed
             run.surroundings = Surroundings(

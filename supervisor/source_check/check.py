@@ -37,12 +37,13 @@ def check_source(
         ignore: Names of rules to leave out.
 
     Raises:
-        UsageError: ``path`` does not exist or holds no Python file, or a rule name is unknown.
+        UsageError: ``path`` does not exist, is or holds no Python file, or a rule name is unknown.
     """
     start = Path(path)
     rules = _choose(select, ignore)
     if not start.exists():
         raise UsageError(f"{start}: no such file or folder: give a Python file or a folder")
+    _check_kind(start)
     files = list(_python_files(start))
     if not files:
         raise UsageError(f"{start}: no Python file in it: give a Python file or a folder with some")
@@ -54,13 +55,23 @@ def _choose(select: Sequence[str], ignore: Sequence[str]) -> list[Rule]:
     known = [rule.name for rule in ALL_RULES]
     for name in (*select, *ignore):
         if name not in known:
-            nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
-            raise UsageError(f"{name}: unknown rule: did you mean {nearest[0]}?")
+            nearest = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {nearest[0]}?" if nearest else f"known: {', '.join(known)}"
+            raise UsageError(f"{name}: unknown rule: {hint}")
     return [
         rule
         for rule in ALL_RULES
         if (not select or rule.name in select) and rule.name not in ignore
     ]
+
+
+def _check_kind(start: Path) -> None:
+    """A file of another kind is not found innocent by being read as Python."""
+    if start.is_file() and start.suffix.lower() not in ("", ".py", ".pyw", ".pyi"):
+        hint = "give a Python file (.py) or a folder"
+        if start.suffix.lower() == ".ipynb":
+            hint = f"export it with `jupyter nbconvert --to script {start.name}` and give the .py"
+        raise UsageError(f"{start}: is no Python file: {hint}")
 
 
 def _python_files(start: Path) -> Iterator[Path]:

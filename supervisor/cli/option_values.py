@@ -1,0 +1,85 @@
+"""What may stand for an option's value: each function is a `type` of argparse.
+
+A value that cannot be meant is refused where it is read, before anything is opened or made.
+"""
+
+from __future__ import annotations
+
+import math
+from argparse import ArgumentTypeError
+from collections.abc import Callable
+from pathlib import Path
+
+from supervisor.errors import UsageError
+
+
+def path(text: str) -> Path:
+    """Returns a path; an empty text, often an unset variable of a shell, is none."""
+    if not text.strip():
+        raise ArgumentTypeError("is empty: give a path")
+    if "\0" in text:
+        raise ArgumentTypeError(f"{text!r}: no path has a zero byte: give another")
+    return Path(text)
+
+
+def whole(low: int, high: int = 2**31 - 1) -> Callable[[str], int]:
+    """Returns the type of whole numbers from `low` to `high`; nothing here counts further."""
+
+    def read(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = low - 1
+        if not low <= value <= high:
+            raise ArgumentTypeError(f"{text[:40]}: give a whole number from {low} to {high}")
+        return value
+
+    return read
+
+
+def seconds(low: float, high: float) -> Callable[[str], float]:
+    """Returns the type of times from `low` to `high` seconds."""
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not low <= value <= high:
+            raise ArgumentTypeError(f"{text[:40]}: give seconds from {low:g} to {high:g}")
+        return value
+
+    return read
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Returns the names of a list with commas; one without a name is refused."""
+    found = tuple(text.replace(",", " ").split())
+    if not found:
+        raise ArgumentTypeError(f"{text!r}: give at least one name (a,b,c)")
+    return found
+
+
+def check_output(option: str, target: Path, suffixes: tuple[str, ...] = ()) -> None:
+    """Sees that a document can be written to `target` before any work is done for it.
+
+    Args:
+        option: as the user wrote it.
+        target: where to; its folder must be there.
+        suffixes: allowed endings; none for any.
+
+    Raises:
+        UsageError: a folder, a device, another ending, or no such folder.
+    """
+    if target.is_dir():
+        raise UsageError(f"{option} {target}: is a folder: give a file")
+    if target.is_symlink():  # it would be replaced, not followed: /dev/stdout is one
+        raise UsageError(f"{option} {target}: is a symbolic link: give the path it leads to")
+    if target.exists() and not target.is_file():
+        raise UsageError(f"{option} {target}: is no ordinary file: give another path")
+    if suffixes and target.suffix.lower() not in suffixes:
+        wanted = " or ".join(filter(None, (", ".join(suffixes[:-1]), suffixes[-1])))
+        raise UsageError(f"{option} {target}: no format is known by its ending: end it in {wanted}")
+    if not target.parent.is_dir():
+        what = "is no folder" if target.parent.exists() else "no such folder: make it first"
+        raise UsageError(f"{option} {target}: {target.parent}: {what}, or give another path")
