@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from supervisor.storage.run_state import RunState
+from supervisor.storage.run.run_state import RunState
 from tests.cli.conftest import Cli, make_run, seen
 
 SCRIPT = "import torch\n\ndef train(run): pass\n\ndef build(): return torch.nn.Linear(2, 2)\n"
