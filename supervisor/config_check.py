@@ -213,7 +213,11 @@ def _scalar_problems(value: Any, kind: Any, path: KeyPath) -> Iterator[Problem]:
         if kind is int:
             high = min(high, LARGEST_WHOLE)
         if not low <= value <= high:
-            limit = f"at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
+            limit = (
+                f"at least {low:g}"
+                if high >= LARGEST_WHOLE > value
+                else f"from {low:g} to {high:g}"
+            )
             yield Problem(path=path, message=_expected(f"{words} {limit}", value))
     elif kind is str:
         if section == "by_cause" or (section == "rungs" and field == "actions"):

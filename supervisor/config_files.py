@@ -86,6 +86,8 @@ def _layers(path: Path, kind: str, chain: tuple[Path, ...]) -> list[Layer]:
         circle = " -> ".join(file.name for file in (*chain[chain.index(path) :], path))
         raise ConfigError(f"{path}: defaults: goes in a circle: {circle}; remove one of them")
     content = dict(_read(path))
+    if not content:
+        raise ConfigError(f"{path}: is empty: write at least `defaults: [default]`, or give a name")
     implied = [] if chain or path == shipped_files(kind).get("default") else ["default"]
     parents = content.pop("defaults", implied) or []
     if isinstance(parents, str):
@@ -129,8 +131,6 @@ def _read(path: Path) -> Mapping[str, Any]:
         raise ConfigError(f"{path}: cannot be read as YAML: {error}") from error
     if not isinstance(content, Mapping):
         raise ConfigError(f"{path}: expected `key: value` lines, got a {type(content).__name__}")
-    if not content:
-        raise ConfigError(f"{path}: is empty: write at least `defaults: [default]`, or give a name")
     refuse_environment(content, str(path))
     return {str(key): value for key, value in content.items()}
 

@@ -25,6 +25,8 @@ def execute(args: argparse.Namespace) -> int:
     from supervisor.cli.output import print_json, print_table
     from supervisor.storage.cases.cases import CaseLibrary
 
+    if args.dir is not None and args.dir.is_file():
+        raise UsageError(f"{args.dir}: is a file: give a folder that holds runs of yours")
     library = CaseLibrary()
     cases = library.all()
     if args.dir is not None:

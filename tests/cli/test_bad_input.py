@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from supervisor.storage.cases.cases import CaseLibrary
 from supervisor.storage.run.run_state import RunState
 from tests.cli.conftest import Cli, make_run, seen
 
@@ -25,6 +26,7 @@ def files(tmp_path: Path) -> Path:
     (tmp_path / "empty.yaml").touch()
     (tmp_path / "link.csv").symlink_to("elsewhere.csv")
     (tmp_path / "folder").mkdir()
+    CaseLibrary().all()  # the user's own file, made when it is first asked
     torch.save(torch.ones(2, 2), tmp_path / "s.pt")
     return tmp_path
 
@@ -81,7 +83,7 @@ def files(tmp_path: Path) -> Path:
         ("diff folder:build --input s.pt", "folder: is a folder: give the Python file"),
         ("list ''", "argument DIR: is empty"),
         ("cases nowhere", "nowhere: no such folder"),
-        ("cases x.txt", "x.txt: no such folder"),
+        ("cases x.txt", "x.txt: is a file"),
         ("report x.txt", "x.txt: is a file: give the folder that `supervisor run` printed"),
         ("watch run/run.json", "run/run.json: is a file"),
         ("backtest trace.csv --policy empty.yaml", "empty.yaml: is empty"),
