@@ -213,11 +213,8 @@ def _scalar_problems(value: Any, kind: Any, path: KeyPath) -> Iterator[Problem]:
         if kind is int:
             high = min(high, LARGEST_WHOLE)
         if not low <= value <= high:
-            limit = (
-                f"at least {low:g}"
-                if high >= LARGEST_WHOLE > value
-                else f"from {low:g} to {high:g}"
-            )
+            is_open = high == math.inf or (high == LARGEST_WHOLE and value < low)
+            limit = f"at least {low:g}" if is_open else f"from {low:g} to {high:g}"
             yield Problem(path=path, message=_expected(f"{words} {limit}", value))
     elif kind is str:
         if section == "by_cause" or (section == "rungs" and field == "actions"):
