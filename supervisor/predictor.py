@@ -268,7 +268,10 @@ class CrashPredictor:
         if main == "reward_fall":
             return f"the mean reward of {LEVEL_WINDOW} steps has fallen from the best of the run"
         if main == "nonfinite":
-            return f"loss {record.loss:g}, gradient norm {record.grad_norm:g}"
+            told = [f"loss {record.loss:g}"] if record.loss_seen else []
+            if record.grad_norm_seen:
+                told.append(f"gradient norm {record.grad_norm:g}")
+            return ", ".join(told)
         return f"{main.replace('_', ' ')} is beyond its line"
 
     def state_dict(self) -> dict[str, Any]:

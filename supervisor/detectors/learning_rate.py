@@ -12,10 +12,15 @@ from supervisor.records import Alert, Cause, Severity, StepRecord
 FEWEST_STEPS = 10
 """A warm-up doubles the rate at its first step, and grows by less than `change` from the fifth on;
 its rates look steady before it has begun."""
+LOW_STEPS = 100
+"""A warm-up by the epoch stays at its first rate for some ten steps."""
 
 
 class LearningRateDetector(Detector):
     """Reports a rate out of [`low`, `high`] once, and sudden changes above `change`.
+
+    Below `low` a rate is reported only where the training began so and stays at it for
+    `LOW_STEPS` steps: schedules end near 0, and warm-ups begin there.
 
     Warm-up, decay and step schedules explain themselves: a change is sudden only from the
     `FEWEST_STEPS`-th step on, and when the rates before were steady (each within `steady` of its
@@ -26,14 +31,17 @@ class LearningRateDetector(Detector):
 
     Args:
         low, high: usual range: below it weights around 1 do not move in single precision, above it
-            an update is as large as its gradient. A rate of 0 is allowed while it warms up.
+            an update is as large as its gradient.
         change: relative change from one step to the next.
         steady: relative change per step up to which a schedule counts as smooth.
         memory: rates remembered.
     """
 
     name = "learning_rate"
-    _state = ("_previous", "_levels", "_out", "_seen", "_moving", "_difference")
+    _state = (
+        *("_previous", "_levels", "_out", "_seen", "_moving", "_difference"),
+        *("_was_usual", "_low_steps"),
+    )
 
     def __init__(
         self,
@@ -58,6 +66,8 @@ class LearningRateDetector(Detector):
         self._seen = 0
         self._moving = 0
         self._difference = math.nan
+        self._was_usual = False
+        self._low_steps = 0
 
     def update(self, record: StepRecord) -> Alert | None:
         rate = record.lr
@@ -66,12 +76,20 @@ class LearningRateDetector(Detector):
             return None
         self._seen += 1
         before, self._previous = self._previous, rate
-        out = rate > self.high or 0 < rate < self.low
+        out = rate > self.high or self._stays_low(before, rate)
         fresh, self._out = out and not self._out, out
         if out:
             self.score = 1.0
         leap = self._judge_change(record, before, rate)
         return self._out_of_range(record, rate) if fresh else leap
+
+    def _stays_low(self, before: float, rate: float) -> bool:
+        self._was_usual = self._was_usual or rate >= self.low
+        if self._was_usual or rate == 0:
+            self._low_steps = 0
+        else:
+            self._low_steps = self._low_steps + 1 if rate == before else 1
+        return self._low_steps >= LOW_STEPS
 
     def take_calm(self, steps: CalmSteps, start: int) -> int:
         before = self._previous

@@ -14,6 +14,8 @@ from supervisor.detectors.statistics.run_scale import RunScale
 from supervisor.records import Alert, Cause, Severity, StepRecord
 
 MAX_SCORE = 1e6
+FEWEST_VALUES = 5
+"""Before a jump can be one: against one or two values half of all second steps jump."""
 
 
 class SignalAnomalyDetector(Detector):
@@ -208,7 +210,7 @@ class SignalAnomalyDetector(Detector):
         before = self._previous
         least = self._scale.floor  # what rises by less has lost nothing
         rose = math.isfinite(before) and value - before > max(least, self.jump * abs(before)) > 0
-        rose = rose and (len(self._band) < self.min_window or self._is_high(value))
+        rose = rose and len(self._band) >= FEWEST_VALUES and self._is_high(value)
         if rose and self._above == 0:
             self._before_jump, self._above = before, 1
             severity, kind = Severity.LOW, "jump"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -160,6 +160,50 @@ def test_a_rate_out_of_range_is_reported_once() -> None:
     alerts = play(build("learning_rate"), [StepRecord(step=s, lr=3.0) for s in range(10)])
 
     assert [alert.kind for alert in alerts] == ["lr_out_of_range"]
+
+
+def cosine(share: float) -> float:
+    return 0.5 * (1.0 + math.cos(math.pi * share))
+
+
+@pytest.mark.parametrize("rate", [1e-1, 1e-3, 1e-5, 1e-7])
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        cosine,
+        lambda share: 1.0 - share,
+        lambda share: (1.0 - share) ** 4,
+        lambda share: 0.95 ** (1000 * share),
+        lambda share: cosine((share - 0.1) / 0.9) if share > 0.1 else max(1e-9, 10 * share),
+        lambda share: cosine(min(1.0, share / 0.9)),  # some steps are made behind its end
+    ],
+)
+def test_a_schedule_that_ends_at_zero_is_in_range(
+    schedule: Callable[[float], float], rate: float
+) -> None:
+    run = [StepRecord(step=s, lr=rate * schedule(s / 999)) for s in range(1000)]
+
+    assert play(build("learning_rate"), run) == []
+
+
+def test_a_training_that_begins_far_below_any_use_is_told_so_once() -> None:
+    run = [StepRecord(step=s, lr=1e-12) for s in range(300)]
+
+    assert kinds(play(build("learning_rate"), run)) == {"lr_out_of_range"}
+    assert len(play(build("learning_rate"), run)) == 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("name", ["loss_anomaly", "gradient_anomaly"])
+def test_the_first_steps_are_not_measured_against_one_or_two_others(name: str, seed: int) -> None:
+    noise = random.Random(seed)
+    noisy = [math.exp(noise.gauss(0.0, 0.6)) for _ in range(12)]
+    run = [
+        StepRecord(step=s, loss=v, loss_seen=True, grad_norm=v, grad_norm_seen=True)
+        for s, v in enumerate([0.4, 0.9, *noisy])
+    ]
+
+    assert [alert.step for alert in play(build(name), run) if alert.step < 10] == []
 
 
 def test_the_impact_of_another_batch_size_is_reported() -> None:

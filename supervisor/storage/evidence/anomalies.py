@@ -26,8 +26,8 @@ class AnomalyLog:
         self,
         *,
         step: int,
-        loss: float,
-        grad_norm: float,
+        loss: float | None,
+        grad_norm: float | None,
         batch_info: Mapping[str, Any] | None = None,
         model_checkpoint: Path | str | None = None,
         threshold_info: Mapping[str, Any] | None = None,
@@ -37,7 +37,7 @@ class AnomalyLog:
 
         Args:
             step: the anomalous step.
-            loss, grad_norm: as in its `StepRecord`.
+            loss, grad_norm: as in its `StepRecord`; None for what was not seen.
             batch_info: name of a tensor of the batch → its shape and the path of its file.
             model_checkpoint: the latest checkpoint, of the model before this step.
             threshold_info: median, MAD, threshold, mean and std of loss and of gradient norm, and

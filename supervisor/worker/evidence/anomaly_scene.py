@@ -72,8 +72,8 @@ class AnomalyScene:
         latest = self._ring.checkpoints()
         self._log.write(
             step=record.step,
-            loss=record.loss,
-            grad_norm=record.grad_norm,
+            loss=record.loss if record.loss_seen else None,
+            grad_norm=record.grad_norm if record.grad_norm_seen else None,
             batch_info={
                 name: {
                     "shape": list(tensor.shape),

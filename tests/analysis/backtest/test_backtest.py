@@ -113,6 +113,15 @@ def test_an_alarm_is_a_rising_edge_that_rearms_after_fifty_calm_steps() -> None:
     assert again == [False] * 51 + [True]
 
 
+def test_a_norm_that_was_never_logged_is_not_called_nan(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text("step,loss\n" + "".join(f"{s},{1 + s % 3}\n" for s in range(60)) + "60,nan\n")
+
+    result = backtest(path, RunSettings(), default_policy())
+
+    assert [alarm.reason for alarm in result.alarms] == ["loss nan"]
+
+
 def test_a_backtest_is_drawn(tmp_path: Path) -> None:
     result = backtest(write_csv(tmp_path / "t.csv", "nan"), RunSettings(), default_policy())
 

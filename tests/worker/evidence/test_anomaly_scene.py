@@ -24,6 +24,18 @@ def record_of(step: int, loss: float) -> StepRecord:
     return StepRecord(step=step, loss=loss, grad_norm=2.0, loss_seen=True, grad_norm_seen=True)
 
 
+def test_a_norm_that_was_never_seen_is_null_and_no_nan(tmp_path: Path) -> None:
+    rundir = RunDirectory(tmp_path)
+    ring = CheckpointRing(rundir.checkpoints, CheckpointSettings())
+    scene = AnomalyScene(rundir, 0, CaptureSettings(), ring, ModelScene(rundir, 0, dict, print))
+    record = StepRecord(step=3, loss=float("inf"), loss_seen=True)
+
+    scene.save(record, (), [], Journal(rundir.rank_journal(0), attempt=1, rank=0))
+
+    (line,) = read_anomalies(rundir, 0)
+    assert (line["loss"], line["grad_norm"]) == ("inf", None)
+
+
 def test_loss_and_gradient_norm_come_with_what_was_usual_before(tmp_path: Path) -> None:
     rundir = RunDirectory(tmp_path)
     losses = [1.0 + 0.01 * (step % 7) for step in range(60)]
