@@ -1,4 +1,4 @@
-"""The moments of a training loop, in the order in which a file has them."""
+"""The moments of a training loop, in the order in which they happen."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from functools import lru_cache
 
 from supervisor.source_check.names import dotted, last_name
 from supervisor.source_check.scope import Scope
-from supervisor.source_check.source import Source
-from supervisor.source_check.values import origins
+from supervisor.source_check.source import Fact, Source, contradicts
+from supervisor.source_check.values import definitions, full_name, is_false, origins
+
+Place = tuple[tuple[int, int], ...]
 
 
 class Moment(Enum):
@@ -26,14 +28,25 @@ class Moment(Enum):
     SCALER_UPDATE = "scaler.update"
     SCHEDULER_STEP = "scheduler.step"
     ZERO_GRAD = "zero_grad"
+    EVAL = "model.eval"
+    TRAIN = "model.train"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One call that is a moment of the training loop."""
+    """One call that is a moment of the training loop, as seen from one function.
+
+    A moment within a function that this one calls is seen where the call stands.
+    """
 
     moment: Moment
     call: ast.Call
+    path: tuple[ast.Call, ...]
+    """The calls that lead to it from the function it is seen from; the last is ``call``."""
+    facts: frozenset[Fact]
+    """The conditions that hold whenever it happens."""
+    loops: tuple[ast.AST, ...]
+    """The loops around it, innermost first."""
     receiver: str
     """What the method was called on, as written: ``self.optimizer``; '' if it is no plain name."""
     subject: ast.expr | None
@@ -43,13 +56,50 @@ class Event:
     managed: bool = False
     """A backward through a framework (``accelerator.backward(loss)``) that scales by itself."""
 
+    @property
+    def place(self) -> Place:
+        """When it happens: a call is made when its arguments are there, so its end counts."""
+        return tuple((call.end_lineno or 0, call.end_col_offset or 0) for call in self.path)
 
-_OPTIMIZER = re.compile(r"(^|_)(opt|opts|optim|optims|optimi[sz]ers?)[a-z]?\d*($|_)", re.IGNORECASE)
-_SCHEDULER = re.compile(r"sched", re.IGNORECASE)
-_SCALER = re.compile(r"scaler", re.IGNORECASE)
-_CLIPS = frozenset(
-    {"clip_grad_norm_", "clip_grad_norm", "clip_grad_value_", "clip_grads_with_norm_"}
+    def can_meet(self, other: Event) -> bool:
+        """Can both happen in one pass, or do their conditions exclude it?"""
+        return not contradicts(self.facts, other.facts)
+
+    def precedes(self, other: Event) -> bool:
+        """Can this happen before ``other`` in one pass?"""
+        return self.place < other.place and self.can_meet(other)
+
+    def apart_from(self, other: Event) -> ast.Call:
+        """Returns the call that leads to this event and not to the other: what is out of order."""
+        for own, its in zip(self.path, other.path, strict=False):
+            if own is not its:
+                return own
+        return self.call
+
+
+_KINDS = (
+    ("scaler", re.compile(r"scaler", re.IGNORECASE)),
+    ("scheduler", re.compile(r"sched", re.IGNORECASE)),
+    (
+        "optimizer",
+        re.compile(r"(^|_)(opt|opts|optim|optims|optimi[sz]ers?)[a-z]?\d*($|_)", re.IGNORECASE),
+    ),
 )
+_CLIPS = frozenset(
+    {
+        "clip_grad_norm_",
+        "clip_grad_norm",
+        "clip_grad_value_",
+        "clip_grads_with_norm_",
+        "clip_gradients",
+    }
+)
+_BY_NAME = {
+    **dict.fromkeys(_CLIPS, Moment.CLIP),
+    "zero_grad": Moment.ZERO_GRAD,
+    "unscale_": Moment.UNSCALE,
+    "unscale_gradients": Moment.UNSCALE,
+}
 
 
 class Training:
@@ -58,6 +108,7 @@ class Training:
     def __init__(self, source: Source) -> None:
         self.source = source
         self._made: dict[str, str] = {}
+        self._events: dict[Scope, list[Event]] = {}
         for scope in source.scopes:
             for assignment in scope.every_assignment():
                 kind = self._constructed(assignment.value)
@@ -67,45 +118,53 @@ class Training:
     def _constructed(self, value: ast.expr | None) -> str:
         if not isinstance(value, ast.Call):
             return ""
-        name = self.source.names.resolve(value.func)
+        name = full_name(self.source, value.func)
         if name.startswith("torch.optim.lr_scheduler."):
             return "scheduler"
         if name.startswith("torch.optim.") and name.count(".") == 2:
             return "optimizer"
         return "scaler" if name.rsplit(".", 1)[-1].endswith("GradScaler") else ""
 
-    def _is(self, expression: ast.expr, kind: str, pattern: re.Pattern[str]) -> bool:
-        name = last_name(expression)
-        made = self._made.get(name)
-        return made == kind if made else bool(pattern.search(name))
+    def _kind(self, expression: ast.expr) -> str:
+        """Optimizer, scheduler or scaler, by its constructor or by one of its names; else ''."""
+        for origin in origins(self.source, expression):
+            name = last_name(origin)
+            made = self._constructed(origin) or self._made.get(name)
+            if made:
+                return made
+            if isinstance(origin, (ast.Name, ast.Attribute, ast.Subscript, ast.Call)):
+                for kind, pattern in _KINDS:
+                    if pattern.search(name):
+                        return kind
+        return ""
 
     def is_scheduler(self, expression: ast.expr) -> bool:
-        """Is this a learning-rate scheduler, by its constructor or its name?"""
-        return self._is(expression, "scheduler", _SCHEDULER)
+        """Is this a learning-rate scheduler?"""
+        return self._kind(expression) == "scheduler"
 
     def is_optimizer(self, expression: ast.expr) -> bool:
-        """Is this an optimizer, by its constructor or its name?"""
-        if self.is_scheduler(expression) or self.is_scaler(expression):
-            return False
-        return self._is(expression, "optimizer", _OPTIMIZER)
+        """Is this an optimizer?"""
+        return self._kind(expression) == "optimizer"
 
     def is_scaler(self, expression: ast.expr) -> bool:
-        """Is this a gradient scaler, by its constructor or its name?"""
-        return self._is(expression, "scaler", _SCALER)
+        """Is this a gradient scaler?"""
+        return self._kind(expression) == "scaler"
 
     def has_scaler(self) -> bool:
         """Does the file make or use a gradient scaler?"""
         if "scaler" in self._made.values():
             return True
         return any(
-            isinstance(node, (ast.Name, ast.Attribute)) and _SCALER.search(last_name(node))
+            isinstance(node, (ast.Name, ast.Attribute)) and "scaler" in last_name(node).lower()
             for node in self.source.nodes
         )
 
     def events(self, scope: Scope) -> list[Event]:
-        """Returns the moments in ``scope`` in source order."""
-        found = (self._event(call) for call in scope.all(ast.Call))
-        return [event for event in found if event is not None]
+        """Returns the moments that ``scope`` itself holds, in source order."""
+        if scope not in self._events:
+            found = (self.event(call) for call in scope.all(ast.Call))
+            self._events[scope] = [event for event in found if event is not None]
+        return self._events[scope]
 
     def every_event(self, *moments: Moment) -> Iterator[tuple[Scope, Event]]:
         """Yields the named moments of the whole file."""
@@ -114,17 +173,20 @@ class Training:
                 if event.moment in moments:
                     yield scope, event
 
-    def _event(self, call: ast.Call) -> Event | None:
-        name = last_name(call.func)
+    def event(self, call: ast.Call) -> Event | None:
+        """Returns the moment that ``call`` is by its name and what it is called on."""
+        name = full_name(self.source, call.func).rsplit(".", 1)[-1] or last_name(call.func)
         if name in _CLIPS:
             return self._make(Moment.CLIP, call)
         if not isinstance(call.func, ast.Attribute):
             return None
         owner = call.func.value
-        if name == "zero_grad":
-            return self._make(Moment.ZERO_GRAD, call)
-        if name in {"unscale_", "unscale_gradients"}:
-            return self._make(Moment.UNSCALE, call)
+        if name in _BY_NAME:
+            return self._make(_BY_NAME[name], call)
+        if name == "eval" and not call.args:
+            return self._make(Moment.EVAL, call)
+        if name == "train" and not any(is_false(each) for each in call.args):
+            return self._make(Moment.TRAIN, call)
         if name == "update" and self.is_scaler(owner):
             return self._make(Moment.SCALER_UPDATE, call)
         if name == "step":
@@ -134,50 +196,59 @@ class Training:
         return None
 
     def _step(self, call: ast.Call, owner: ast.expr) -> Event | None:
-        if self.is_scaler(owner):
+        kind = self._kind(owner)
+        if kind == "scaler":
             return self._make(Moment.SCALER_STEP, call) if call.args else None
-        if self.is_scheduler(owner):
+        if kind == "scheduler":
             return self._make(Moment.SCHEDULER_STEP, call)
-        return self._make(Moment.STEP, call) if self.is_optimizer(owner) else None
+        return self._make(Moment.STEP, call) if kind == "optimizer" else None
 
     def _backward(self, call: ast.Call, owner: ast.expr) -> Event | None:
         if self.source.names.resolve(call.func).startswith("torch."):
             return None  # autograd's own functions, and the distributed one that clears by itself
         if call.args and "loss" in (ast.unparse(call.args[0]).lower()):
-            return Event(
-                moment=Moment.BACKWARD,
-                call=call,
-                receiver=dotted(owner) or "",
-                subject=call.args[0],
-                managed=True,
-            )
-        loss = next((o for o in origins(self.source, owner) if self._is_scaling(o)), None)
-        subject = loss.args[0] if isinstance(loss, ast.Call) else owner
-        return Event(
-            moment=Moment.BACKWARD,
-            call=call,
-            receiver=dotted(owner) or "",
-            subject=subject,
-            scaled=loss is not None,
-        )
+            return self._make(Moment.BACKWARD, call, call.args[0], managed=True)
+        loss = self.scaled_by(owner)
+        return self._make(Moment.BACKWARD, call, loss or owner, scaled=loss is not None)
 
-    def _is_scaling(self, expression: ast.expr) -> bool:
-        return (
-            isinstance(expression, ast.Call)
-            and isinstance(expression.func, ast.Attribute)
-            and expression.func.attr == "scale"
-            and self.is_scaler(expression.func.value)
-            and bool(expression.args)
-        )
+    def scaled_by(self, loss: ast.expr) -> ast.expr | None:
+        """Returns the loss in ``scaler.scale(loss)``, or None for a loss that is not scaled."""
+        for origin in origins(self.source, loss):
+            if isinstance(origin, ast.Call) and origin.args:
+                function = origin.func
+                is_scale = isinstance(function, ast.Attribute) and function.attr == "scale"
+                if isinstance(function, ast.Attribute) and is_scale:
+                    return origin.args[0] if self.is_scaler(function.value) else None
+        return None
 
-    def _make(self, moment: Moment, call: ast.Call) -> Event:
+    def _make(
+        self,
+        moment: Moment,
+        call: ast.Call,
+        subject: ast.expr | None = None,
+        *,
+        scaled: bool = False,
+        managed: bool = False,
+    ) -> Event:
         owner = call.func.value if isinstance(call.func, ast.Attribute) else None
         return Event(
             moment=moment,
             call=call,
-            receiver=(dotted(owner) or "") if owner is not None else "",
-            subject=call.args[0] if call.args else None,
+            path=(call,),
+            facts=self.source.facts(call),
+            loops=tuple(self.source.loops(call)),
+            receiver=self._written(owner),
+            subject=subject or (call.args[0] if call.args else None),
+            scaled=scaled,
+            managed=managed,
         )
+
+    def _written(self, owner: ast.expr | None) -> str:
+        """The name of an object: ``self.d_opt`` after ``optimizer = self.d_opt``."""
+        made = definitions(self.source, owner) if owner is not None else []
+        if len(made) == 1 and made[0].value is not None and dotted(made[0].value):
+            return dotted(made[0].value) or ""
+        return (dotted(owner) or "") if owner is not None else ""
 
 
 @lru_cache(maxsize=1)

@@ -5,12 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 
-from supervisor.source_check.names import dotted, last_name
-from supervisor.source_check.scope import Scope
-from supervisor.source_check.source import Source
-from supervisor.source_check.values import origins
+from supervisor.source_check.names import dotted
+from supervisor.source_check.source import Source, kept_for_file
+from supervisor.source_check.values import full_name, origins, sole_origin, unwrapped
 
 _MODULES = {
     "Softmax": "softmax",
@@ -25,6 +23,10 @@ _MODULES = {
     "SmoothL1Loss": "smooth_l1_loss",
     "KLDivLoss": "kl_div",
 }
+RELAYS = frozenset(
+    {"view", "reshape", "squeeze", "unsqueeze", "gather", "transpose", "t", "flatten"}
+)
+"""Operations that move numbers and leave them as they are."""
 LOSSES = frozenset(
     {
         "cross_entropy",
@@ -59,12 +61,12 @@ class Operation:
         return None
 
 
-@lru_cache(maxsize=4096)
+@kept_for_file
 def operation_of(source: Source, node: ast.AST) -> Operation | None:
     """Returns the tensor operation that ``node`` calls, or None if it is no call of one."""
     if not isinstance(node, ast.Call):
         return None
-    resolved = source.names.resolve(node.func)
+    resolved = full_name(source, node.func)
     if resolved:
         root, name = resolved.split(".")[0], resolved.rsplit(".", 1)[-1]
         if root != "torch" or name[:1].isupper():
@@ -89,44 +91,45 @@ def _from_function(name: str, call: ast.Call) -> Operation:
 
 def _module_behind(source: Source, called: ast.expr) -> str | None:
     """``criterion`` in ``criterion(output, target)``: which of torch's modules it was made from."""
-    if isinstance(called, ast.Call):
-        return module_kind(source, called)
-    key = dotted(called)
-    if key is None:
-        return None
-    for origin in origins(source, called):
-        if isinstance(origin, ast.Call):
-            return module_kind(source, origin)
-    if key in source.scope_of(called).parameters:
-        return None
-    kinds = {
-        module_kind(source, assignment.value)
-        for scope, assignment in source.assignments(key)
-        if _shares(source, scope, called, key)
-    }
+    made = {unwrapped(o) for o in origins(source, called)}
+    kinds = {module_kind(source, each) for each in made if isinstance(each, ast.Call)}
     return kinds.pop() if len(kinds) == 1 else None
 
 
-def _shares(source: Source, scope: Scope, name: ast.expr, key: str) -> bool:
-    """Attributes of self are shared by the methods of a class, other names by enclosing scopes."""
-    if key.startswith("self."):
-        owner = source.class_of(name)
-        return owner is not None and source.class_of(scope.node) is owner
-    own = source.scope_of(name)
-    return scope is own or source.is_inside(own.node, scope.node)
-
-
 def module_kind(source: Source, expression: ast.expr | None) -> str | None:
-    """Returns the function that ``nn.Softmax(dim=1)`` and its like compute when called."""
-    while isinstance(expression, ast.Call) and last_name(expression.func) in {"to", "cuda"}:
-        function = expression.func
-        expression = function.value if isinstance(function, ast.Attribute) else None
-    if not isinstance(expression, ast.Call):
+    """Returns the function that ``nn.Softmax(dim=1)`` and its like compute when called.
+
+    The last layer of a ``Sequential`` says what comes out of it.
+    """
+    made = unwrapped(expression) if expression is not None else None
+    if not isinstance(made, ast.Call):
         return None
-    name = source.names.resolve(expression.func)
+    name = full_name(source, made.func)
     if not name.startswith("torch."):
         return None
+    if name.endswith(".Sequential") and made.args:
+        return module_kind(source, sole_origin(source, made.args[-1]))
     return _MODULES.get(name.rsplit(".", 1)[-1])
+
+
+def value_behind(source: Source, expression: ast.expr | None) -> ast.expr | None:
+    """Returns where a value comes from, past reshapes and indexing."""
+    current = sole_origin(source, expression) if expression is not None else None
+    for _ in range(6):
+        if isinstance(current, ast.Subscript):
+            current = sole_origin(source, current.value)
+            continue
+        operation = operation_of(source, current) if current is not None else None
+        if operation is None or operation.name not in RELAYS or operation.operand is None:
+            return current
+        current = sole_origin(source, operation.operand)
+    return current
+
+
+def operation_behind(source: Source, expression: ast.expr | None) -> Operation | None:
+    """Returns the one operation whose result this is, past reshapes and indexing."""
+    value = value_behind(source, expression)
+    return operation_of(source, value) if value is not None else None
 
 
 def operations(source: Source, *names: str) -> Iterator[Operation]:

@@ -6,10 +6,11 @@ import ast
 import re
 from collections.abc import Callable
 
-from supervisor.source_check.names import dotted, last_name
+from supervisor.source_check.calls import callers
+from supervisor.source_check.names import last_name
 from supervisor.source_check.operations import is_literal, keyword_of
 from supervisor.source_check.source import Source
-from supervisor.source_check.values import origins
+from supervisor.source_check.values import full_name, origins
 
 Test = Callable[[Source, ast.expr], bool | None]
 """Does this context manager switch the mode on (True), off (False), or not touch it (None)?"""
@@ -19,13 +20,17 @@ def autocast_switch(source: Source, context: ast.expr) -> bool | None:
     """True for an ``autocast(...)`` context, False for one that is disabled, else None."""
     for origin in origins(source, context):
         for node in (origin, *_branches(origin)):
-            if isinstance(node, ast.Call) and last_name(node.func) == "autocast":
+            if isinstance(node, ast.Call) and _is_autocast(source, node.func):
                 enabled = keyword_of(node, "enabled")
                 disabled = is_literal(enabled, False) or any(
                     is_literal(a, False) for a in node.args
                 )
                 return not disabled
     return None
+
+
+def _is_autocast(source: Source, function: ast.expr) -> bool:
+    return last_name(function) == "autocast" or full_name(source, function).endswith("autocast")
 
 
 def no_grad_switch(source: Source, context: ast.expr) -> bool | None:
@@ -78,22 +83,11 @@ def _region_of_function(
             return function if switched else None
     if function.name in seen or function.name.startswith("__"):
         return None
-    calls = [
-        call for call in _calls_of(source, function.name) if not source.is_inside(call, function)
-    ]
+    calls = [call for call in callers(source, function) if not source.is_inside(call, function)]
     seen |= {function.name}
     if calls and all(region(source, call, test, seen) is not None for call in calls):
         return function
     return None
-
-
-def _calls_of(source: Source, name: str) -> list[ast.Call]:
-    found = []
-    for _, call in source.all(ast.Call):
-        called = dotted(call.func) or ""
-        if called in {name, f"self.{name}"}:
-            found.append(call)
-    return found
 
 
 _INFERENCE = re.compile(

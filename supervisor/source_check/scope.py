@@ -28,6 +28,8 @@ class Assignment:
     value: ast.expr | None
     """None where the value has no expression of its own: a loop variable, an unpacked tuple."""
     statement: ast.AST
+    unpacked: tuple[ast.expr, int] | None = None
+    """What the value is one element of, and which."""
 
 
 class Scope:
@@ -111,8 +113,13 @@ def _bind(target: ast.expr, value: ast.expr | None, statement: ast.AST) -> Itera
         values: list[ast.expr | None] = [None] * len(target.elts)
         if isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(target.elts):
             values = list(value.elts)
-        for element, its_value in zip(target.elts, values, strict=True):
-            yield from _bind(element, its_value, statement)
+        for index, (element, its_value) in enumerate(zip(target.elts, values, strict=True)):
+            key = dotted(element)
+            if its_value is None and value is not None and key is not None:
+                unpacked = (value, index)
+                yield Assignment(key=key, value=None, statement=statement, unpacked=unpacked)
+            else:
+                yield from _bind(element, its_value, statement)
         return
     key = dotted(target)
     if key is not None:

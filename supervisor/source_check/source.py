@@ -3,18 +3,36 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
+from functools import wraps
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from supervisor.source_check.names import Names
 from supervisor.source_check.scope import SCOPE_NODES, Assignment, Function, Scope, place
 
 Node = TypeVar("Node", bound=ast.AST)
+Result = TypeVar("Result")
 Fact = tuple[str, bool]
 """The text of a condition, and whether it held."""
 
 _JUMPS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+
+
+def kept_for_file(
+    function: Callable[[Source, Node], Result],
+) -> Callable[[Source, Node], Result]:
+    """Makes a question about one node of a file be answered once."""
+
+    @wraps(function)
+    def answer(source: Source, node: Node) -> Result:
+        key = (function, node)
+        if key not in source.kept:
+            source.kept[key] = function(source, node)
+        result: Result = source.kept[key]
+        return result
+
+    return answer
 
 
 class Source:
@@ -35,6 +53,7 @@ class Source:
             for assignment in scope.every_assignment():
                 self._assignments.setdefault(assignment.key, []).append((scope, assignment))
         self._facts: dict[ast.AST, frozenset[Fact]] = {}
+        self.kept: dict[tuple[object, ast.AST], Any] = {}
 
     def _index(self, node: ast.AST) -> None:
         """Numbers the nodes depth first, so that "is inside" is a comparison of two numbers."""
@@ -49,6 +68,10 @@ class Source:
     def nodes(self) -> Iterable[ast.AST]:
         """Every node of the file."""
         return self._spans.keys()
+
+    def parent(self, node: ast.AST) -> ast.AST | None:
+        """Returns what ``node`` stands in, None for the module."""
+        return self._parents.get(node)
 
     def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
         """Yields parent, grandparent ... up to the module, across functions and classes."""
@@ -125,8 +148,7 @@ class Source:
 
     def can_meet(self, first: ast.AST, second: ast.AST) -> bool:
         """Can both run in one pass through their function, or do their conditions exclude it?"""
-        others = self.facts(second)
-        return not any((text, not held) in others for text, held in self.facts(first))
+        return not contradicts(self.facts(first), self.facts(second))
 
     def is_sure(self, first: ast.AST, second: ast.AST) -> bool:
         """Did ``first`` run whenever ``second``, further down, runs?"""
@@ -146,7 +168,7 @@ def _facts_from_parent(parent: ast.AST, child: ast.AST) -> set[Fact]:
     facts: set[Fact] = set()
     if isinstance(parent, (ast.If, ast.IfExp)) and child is not parent.test:
         body = parent.body if isinstance(parent.body, list) else [parent.body]
-        facts |= _facts_of_test(parent.test, held=any(child is node for node in body))
+        facts |= facts_of_test(parent.test, held=any(child is node for node in body))
     if isinstance(parent, ast.ExceptHandler):
         facts.add((f"except at line {parent.lineno}", True))
     if isinstance(parent, ast.Try) and child in parent.orelse:
@@ -166,17 +188,23 @@ def _facts_from_earlier_exits(parent: ast.AST, child: ast.stmt) -> set[Fact]:
         for statement in block[: block.index(child)]:
             if isinstance(statement, ast.If):
                 if isinstance(statement.body[-1], _JUMPS):
-                    facts |= _facts_of_test(statement.test, held=False)
+                    facts |= facts_of_test(statement.test, held=False)
                 elif statement.orelse and isinstance(statement.orelse[-1], _JUMPS):
-                    facts |= _facts_of_test(statement.test, held=True)
+                    facts |= facts_of_test(statement.test, held=True)
     return facts
 
 
-def _facts_of_test(test: ast.expr, *, held: bool) -> set[Fact]:
+def contradicts(facts: Set[Fact], others: Set[Fact]) -> bool:
+    """Is there a condition that must hold for the ones and must not for the others?"""
+    return any((text, not held) in others for text, held in facts)
+
+
+def facts_of_test(test: ast.expr, *, held: bool) -> set[Fact]:
+    """Returns what is known where a condition held, or did not."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        return _facts_of_test(test.operand, held=not held)
+        return facts_of_test(test.operand, held=not held)
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) == held:
-        parts = (_facts_of_test(value, held=held) for value in test.values)
+        parts = (facts_of_test(value, held=held) for value in test.values)
         return {(ast.unparse(test), held)}.union(*parts)
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
         opposite = {ast.IsNot: ast.Is, ast.NotEq: ast.Eq, ast.NotIn: ast.In}.get(type(test.ops[0]))

@@ -1,15 +1,33 @@
-"""Where a value comes from: the assignments that may have set a name."""
+"""Where a value comes from: assignments, attributes of self, arguments and results of calls.
+
+Every rule sees names through this layer. It follows what stands in the same file; a value that
+may have come from elsewhere has no origin.
+"""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 
-from supervisor.source_check.names import dotted
-from supervisor.source_check.scope import Assignment, place
-from supervisor.source_check.source import Source
+from supervisor.source_check.calls import (
+    argument,
+    called_by_name,
+    callers,
+    lineage,
+    method_of,
+    named,
+)
+from supervisor.source_check.names import dotted, last_name
+from supervisor.source_check.scope import Assignment, Function, Scope, place
+from supervisor.source_check.source import Source, kept_for_file
 
 _MAX_DEPTH = 6
+_WRAPPERS = frozenset(
+    {"DataParallel", "DistributedDataParallel", "compile", "script", "partial", "prepare", "setup"}
+)
+"""Calls that return what they are given, in another form: its methods are still there."""
+_MOVES = frozenset({"to", "cuda", "cpu", "half", "float", "bfloat16", "train", "eval", "double"})
+_SPLITS = frozenset({"chunk", "split", "unbind", "tensor_split"})
 
 
 def definitions(source: Source, name: ast.expr) -> list[Assignment]:
@@ -39,34 +57,205 @@ def _is_loop_around(source: Source, statement: ast.AST, name: ast.expr) -> bool:
     return isinstance(statement, (ast.For, ast.AsyncFor)) and source.is_inside(name, statement)
 
 
-def origins(source: Source, expression: ast.expr, depth: int = _MAX_DEPTH) -> Iterator[ast.expr]:
-    """Yields ``expression`` and, where it is a name, the expressions it may have been set to."""
-    yield expression
-    if depth == 0 or not isinstance(expression, (ast.Name, ast.Attribute)):
-        return
-    for assignment in definitions(source, expression):
-        if assignment.value is not None:
-            yield from origins(source, assignment.value, depth - 1)
+@kept_for_file
+def _bindings(source: Source, name: ast.expr) -> list[ast.expr | None]:
+    """Returns what ``name`` may have been set to, one step back; None for what is not written."""
+    made = definitions(source, name)
+    scope, key = source.scope_of(name), dotted(name)
+    if not made and key is not None:
+        if key.startswith("self."):
+            made = _attributes(source, name, key)
+        elif key in scope.parameters:
+            return _arguments(source, scope, key)
+        else:
+            made = _of_outer_scopes(source, scope, key)
+    return [_value_of(source, assignment) for assignment in made]
 
 
-def sole_origin(source: Source, expression: ast.expr) -> ast.expr | None:
-    """Returns the one expression a value comes from; None if there are several or none known."""
-    current = expression
-    for _ in range(_MAX_DEPTH):
-        if not isinstance(current, (ast.Name, ast.Attribute)):
-            return current
-        found = definitions(source, current)
-        if len(found) != 1 or found[0].value is None:
-            return None
-        current = found[0].value
+def _attributes(source: Source, name: ast.expr, key: str) -> list[Assignment]:
+    """What the other methods of the class set ``self.x`` to."""
+    owner = source.class_of(name)
+    owners = set() if owner is None else set(lineage(source, owner))
+    return [
+        assignment
+        for scope, assignment in source.assignments(key)
+        if source.class_of(scope.node) in owners
+        and not source.is_inside(name, assignment.statement)
+    ]
+
+
+def _arguments(source: Source, scope: Scope, key: str) -> list[ast.expr | None]:
+    if isinstance(scope.node, ast.Module):
+        return []
+    return [argument(source, call, scope.node, key) for call in callers(source, scope.node)]
+
+
+def _of_outer_scopes(source: Source, scope: Scope, key: str) -> list[Assignment]:
+    root = key.split(".")[0]
+    while not isinstance(scope.node, ast.Module):
+        if root in scope.parameters or scope.assignments(root):
+            return []
+        scope = source.scope_of(scope.node)
+        found = scope.assignments(key)
+        if found:
+            return found
+    return []
+
+
+def _value_of(source: Source, assignment: Assignment) -> ast.expr | None:
+    if assignment.unpacked is None:
+        return assignment.value
+    whole, index = sole_origin(source, assignment.unpacked[0]), assignment.unpacked[1]
+    if isinstance(whole, ast.Tuple):
+        return whole.elts[index] if index < len(whole.elts) else None
+    if isinstance(whole, (ast.GeneratorExp, ast.ListComp)):
+        return whole.elt
+    if isinstance(whole, ast.Call) and isinstance(whole.func, ast.Attribute):
+        return whole.func.value if whole.func.attr in _SPLITS else None
     return None
 
 
-def ingredients(source: Source, expression: ast.expr, depth: int = _MAX_DEPTH) -> Iterator[ast.AST]:
-    """Yields every node that the value may have been computed from within its function."""
-    for node in ast.walk(expression):
-        yield node
-        if depth and isinstance(node, (ast.Name, ast.Attribute)):
-            for assignment in definitions(source, node):
-                if assignment.value is not None:
-                    yield from ingredients(source, assignment.value, depth - 1)
+@kept_for_file
+def results(source: Source, function: Function) -> list[ast.expr]:
+    """Returns the expressions that a function of the file returns; none for a generator."""
+    if isinstance(function, ast.Lambda):
+        return [function.body]
+    scope = source.scope_for(function)
+    if any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in scope.nodes):
+        return []
+    return [node.value for node in scope.all(ast.Return) if node.value is not None]
+
+
+_ASKED = object()
+
+
+def function_behind(source: Source, call: ast.Call) -> Function | None:
+    """Returns the function or method of this file that ``call`` runs, if it can be told.
+
+    ``model(x)`` runs ``forward`` of the class that ``model`` was made of.
+    """
+    key = (function_behind, call)
+    if key not in source.kept:
+        source.kept[key] = None  # whoever asks for it on the way here gets no answer
+        source.kept[key] = _function_behind(source, call)
+    found: Function | None = source.kept[key]
+    return found
+
+
+def _function_behind(source: Source, call: ast.Call) -> Function | None:
+    if source.names.resolve(call.func):
+        return None
+    found = called_by_name(source, call)
+    if found is not None:
+        return None if getattr(found, "name", "") == "__init__" else found
+    if isinstance(call.func, ast.Attribute):
+        owner = class_behind(source, call.func.value)
+        if owner is not None:
+            return method_of(source, owner, call.func.attr)
+    made = class_behind(source, call.func)
+    if made is not None:
+        return method_of(source, made, "forward") or method_of(source, made, "__call__")
+    return None
+
+
+def class_behind(source: Source, instance: ast.expr) -> ast.ClassDef | None:
+    """Returns the class of this file of which ``instance`` is made, seen through ``.to()``."""
+    found = set()
+    for origin in origins(source, instance):
+        made = unwrapped(origin)
+        if made is not origin and isinstance(made, (ast.Name, ast.Attribute)):
+            return class_behind(source, made)
+        if isinstance(made, ast.Call) and isinstance(made.func, ast.Name):
+            found.add(named(source, made.func))
+    only = found.pop() if len(found) == 1 else None
+    return only if isinstance(only, ast.ClassDef) else None
+
+
+def unwrapped(made: ast.expr) -> ast.expr:
+    """Returns ``Net()`` for ``DataParallel(Net().to(device))``."""
+    while isinstance(made, ast.Call):
+        if isinstance(made.func, ast.Attribute) and made.func.attr in _MOVES:
+            made = made.func.value
+        elif last_name(made.func) in _WRAPPERS and made.args:
+            made = made.args[0]
+        else:
+            break
+    return made
+
+
+def _step_back(source: Source, expression: ast.expr) -> list[ast.expr | None]:
+    if isinstance(expression, (ast.Name, ast.Attribute)):
+        return _bindings(source, expression)
+    if isinstance(expression, ast.Call):
+        function = function_behind(source, expression)
+        return list(results(source, function)) if function is not None else []
+    return []
+
+
+def origins(source: Source, expression: ast.expr) -> Iterator[ast.expr]:
+    """Yields ``expression`` and the expressions it may have come from, nearest first."""
+    seen = {expression}
+    current = [expression]
+    for _ in range(_MAX_DEPTH):
+        yield from current
+        before = [value for each in current for value in _step_back(source, each)]
+        current = [value for value in dict.fromkeys(before) if value and value not in seen]
+        seen.update(current)
+
+
+def sole_origin(source: Source, expression: ast.expr) -> ast.expr | None:
+    """Returns the one expression a value comes from; None if there are several or none known.
+
+    An imported name, and a call whose result cannot be followed, is its own origin.
+    """
+    current = expression
+    for _ in range(_MAX_DEPTH):
+        found = _step_back(source, current)
+        if len(found) == 1 and found[0] is not None:
+            current = found[0]
+        elif not isinstance(current, (ast.Name, ast.Attribute)):
+            return current
+        else:
+            return current if not found and source.names.resolve(current) else None
+    return None
+
+
+def full_name(source: Source, expression: ast.expr) -> str:
+    """Returns the dotted name of what was imported and reached this name, or ''.
+
+    ``torch.nn.utils.clip_grad_norm_`` for ``clip`` after ``clip = nn.utils.clip_grad_norm_``.
+    """
+    name = source.names.resolve(expression)
+    if name or not isinstance(expression, (ast.Name, ast.Attribute)):
+        return name
+    origin = sole_origin(source, expression)
+    if isinstance(origin, ast.Call) and last_name(origin.func) == "partial" and origin.args:
+        origin = origin.args[0]
+    return source.names.resolve(origin) if origin is not None else ""
+
+
+def is_false(expression: ast.expr) -> bool:
+    """Is this the literal ``False``?"""
+    return isinstance(expression, ast.Constant) and expression.value is False
+
+
+def is_torch(source: Source, expression: ast.expr, *endings: str) -> bool:
+    """Is this, under whatever name, something of torch whose last part is one of ``endings``?"""
+    name = full_name(source, expression)
+    return name.split(".")[0] == "torch" and name.rsplit(".", 1)[-1] in endings
+
+
+def ingredients(source: Source, expression: ast.expr) -> Iterator[ast.AST]:
+    """Yields every node that the value may have been computed from, as far as the file tells."""
+    seen: set[ast.AST] = set()
+    current = [expression]
+    for _ in range(_MAX_DEPTH + 1):
+        following: list[ast.expr] = []
+        for node in (node for each in current for node in ast.walk(each)):
+            if node in seen:
+                continue
+            seen.add(node)
+            yield node
+            if isinstance(node, (ast.Name, ast.Attribute, ast.Call)):
+                following += [value for value in _step_back(source, node) if value is not None]
+        current = following

@@ -5,54 +5,75 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from supervisor.source_check.course import course_of
 from supervisor.source_check.events import Event, Moment, training_of
-from supervisor.source_check.names import dotted
+from supervisor.source_check.names import dotted, last_name
 from supervisor.source_check.regions import without_gradients
 from supervisor.source_check.rule import Rule
 from supervisor.source_check.scope import Scope
 from supervisor.source_check.source import Source
-from supervisor.source_check.values import definitions, ingredients
+from supervisor.source_check.values import definitions, ingredients, sole_origin
 
 
 def _never_divides(source: Source) -> Iterator[ast.AST]:
     for scope in source.scopes:
-        events = training_of(source).events(scope)
+        events = course_of(source, scope)
         for backward in (event for event in events if event.moment is Moment.BACKWARD):
-            if backward.managed or backward.subject is None:
+            if backward.subject is None or _divides_itself(source, backward):
                 continue
             for step in events:
                 modulus = _accumulation_steps(source, backward, step)
-                if modulus is None or not _clears_with(source, events, step):
+                if modulus is None or not _clears_with(events, step):
                     continue
                 if not _is_divided(source, scope, backward.subject, modulus):
-                    yield backward.call
+                    yield backward.apart_from(step)
                     break
+
+
+def _divides_itself(source: Source, backward: Event) -> bool:
+    """accelerate divides by the number it was told; Fabric and Lightning's own do not."""
+    if not backward.managed or last_name(backward.call.func) == "manual_backward":
+        return False
+    if "fabric" in backward.receiver.lower():
+        return False
+    made = [call for _, call in source.all(ast.Call) if last_name(call.func) == "Accelerator"]
+    told = [keyword.arg or "accumulation" for call in made for keyword in call.keywords]
+    return not made or any("accumulation" in name for name in told)
 
 
 def _accumulation_steps(source: Source, backward: Event, step: Event) -> ast.expr | None:
     """Returns N where ``step`` runs every N passes only and ``backward`` in each of them."""
-    if step.moment not in {Moment.STEP, Moment.SCALER_STEP}:
+    if step.moment not in {Moment.STEP, Moment.SCALER_STEP} or not backward.can_meet(step):
         return None
-    loops = source.loops(step.call)
-    if not loops or loops[:1] != source.loops(backward.call)[:1]:
+    if not step.loops or step.loops[:1] != backward.loops[:1]:
         return None
-    if not source.can_meet(backward.call, step.call):
-        return None
-    for ancestor in source.ancestors_in_scope(step.call):
-        if ancestor is loops[0]:
-            return None
-        if isinstance(ancestor, ast.If) and not source.is_inside(backward.call, ancestor):
-            for node in ast.walk(ancestor.test):
-                if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
-                    return node.right
+    for call in reversed(step.path):
+        for ancestor in source.ancestors_in_scope(call):
+            if ancestor is step.loops[0]:
+                return None
+            if isinstance(ancestor, ast.If):
+                if not any(source.is_inside(each, ancestor) for each in backward.path):
+                    modulus = _modulus(source, ancestor.test)
+                    if modulus is not None:
+                        return modulus
     return None
 
 
-def _clears_with(source: Source, events: list[Event], step: Event) -> bool:
+def _modulus(source: Source, test: ast.expr) -> ast.expr | None:
+    """Returns N of ``(i + 1) % N == 0``, also where that has a name."""
+    for name in ast.walk(test):
+        origin = sole_origin(source, name) if isinstance(name, (ast.Name, ast.Attribute)) else name
+        for node in ast.walk(origin) if origin is not None else ():
+            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+                return node.right
+    return None
+
+
+def _clears_with(events: list[Event], step: Event) -> bool:
     """Are gradients cleared only when the optimizer steps?"""
     clears = [event for event in events if event.moment is Moment.ZERO_GRAD]
-    inside = [e for e in clears if source.loops(e.call)[:1] == source.loops(step.call)[:1]]
-    return bool(inside) and all(source.is_sure(step.call, clear.call) for clear in inside)
+    inside = [event for event in clears if event.loops[:1] == step.loops[:1]]
+    return bool(inside) and all(step.facts <= clear.facts for clear in inside)
 
 
 def _is_divided(source: Source, scope: Scope, loss: ast.expr, modulus: ast.expr) -> bool:

@@ -11,7 +11,7 @@ from supervisor.source_check.names import last_name
 from supervisor.source_check.operations import is_literal, keyword_of
 from supervisor.source_check.rule import Rule
 from supervisor.source_check.source import Source
-from supervisor.source_check.values import origins, sole_origin
+from supervisor.source_check.values import full_name, origins, sole_origin
 
 _PROGRESS = re.compile(
     r"^(epochs?|steps?|global_step|iters?|iterations?|start_epoch)$", re.IGNORECASE
@@ -23,7 +23,7 @@ def _saves(source: Source) -> Iterator[tuple[ast.Call, dict[str, ast.expr]]]:
     """Yields the first ``torch.save`` of each dictionary written out in the same function."""
     seen: set[ast.Dict] = set()
     for _, call in source.all(ast.Call):
-        if source.names.resolve(call.func) != "torch.save" or not call.args:
+        if full_name(source, call.func) != "torch.save" or not call.args:
             continue
         saved = sole_origin(source, call.args[0])
         if isinstance(saved, ast.Dict) and None not in saved.keys and saved not in seen:
@@ -85,7 +85,7 @@ def _saves_weights_to_resume(source: Source) -> Iterator[ast.Call]:
     training = training_of(source)
     steps = [e.call for _, e in training.every_event(Moment.STEP, Moment.SCALER_STEP)]
     for _, call in source.all(ast.Call):
-        if source.names.resolve(call.func) != "torch.save" or len(call.args) < 2 or not steps:
+        if full_name(source, call.func) != "torch.save" or len(call.args) < 2 or not steps:
             continue
         saved = sole_origin(source, call.args[0])
         if saved is None or not _is_state(saved) or isinstance(saved, ast.Dict):
@@ -144,7 +144,7 @@ def _without_random_state(source: Source) -> Iterator[ast.AST]:
 def _loads_code(source: Source) -> Iterator[ast.AST]:
     for _, call in source.all(ast.Call):
         is_open = is_literal(keyword_of(call, "weights_only"), False)
-        if not is_open or source.names.resolve(call.func) != "torch.load":
+        if not is_open or full_name(source, call.func) != "torch.load":
             continue
         read = call.args[0] if call.args else call
         names = [last_name(origin).lower() for origin in (read, sole_origin(source, read) or read)]

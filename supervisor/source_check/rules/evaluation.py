@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from supervisor.source_check.events import Moment, training_of
+from supervisor.source_check.course import course_of
+from supervisor.source_check.events import Moment
 from supervisor.source_check.names import dotted, last_name
 from supervisor.source_check.regions import without_gradients
 from supervisor.source_check.rule import Rule
@@ -24,25 +25,21 @@ def _calls_on(scope: Scope, method: str) -> Iterator[tuple[str, ast.Call]]:
 
 def _stays_in_eval(source: Source) -> Iterator[ast.AST]:
     for scope in source.scopes:
-        steps = [
-            event.call
-            for event in training_of(source).events(scope)
-            if event.moment in {Moment.STEP, Moment.SCALER_STEP}
-        ]
-        trained = list(_calls_on(scope, "train"))
-        for model, call in _calls_on(scope, "eval"):
-            loops = source.loops(call)
-            if not loops or call.args or not any(loops[-1] in source.loops(s) for s in steps):
+        events = course_of(source, scope)
+        steps = [e for e in events if e.moment in {Moment.STEP, Moment.SCALER_STEP}]
+        trained = [event for event in events if event.moment is Moment.TRAIN]
+        for leaves in (event for event in events if event.moment is Moment.EVAL and event.loops):
+            loop = leaves.loops[-1]
+            beside = [step for step in steps if loop in step.loops]
+            if not beside or any(loop in event.loops for event in trained):
                 continue
-            if not _is_called(scope, model) or not _is_optimised(source, model):
-                continue
-            inside = [c for _, c in trained if source.is_inside(c, loops[-1])]
-            if not inside and not _restores_mode(source, scope):
-                yield call
+            if _is_called(source, loop, leaves.receiver) and _is_optimised(source, leaves.receiver):
+                yield leaves.apart_from(beside[-1])
 
 
-def _is_called(scope: Scope, model: str) -> bool:
-    return any(dotted(call.func) == model for call in scope.all(ast.Call))
+def _is_called(source: Source, loop: ast.AST, model: str) -> bool:
+    """Does the loop call the model itself? What is evaluated only is trained elsewhere."""
+    return any(isinstance(n, ast.Call) and dotted(n.func) == model for n in ast.walk(loop))
 
 
 def _is_optimised(source: Source, model: str) -> bool:
@@ -50,19 +47,8 @@ def _is_optimised(source: Source, model: str) -> bool:
     short = model.rsplit(".", 1)[-1]
     for _, call in source.all(ast.Call):
         function = call.func
-        if not isinstance(function, ast.Attribute) or last_name(function.value) != short:
-            continue
-        if function.attr in {"parameters", "named_parameters"}:
-            return True
-    return False
-
-
-def _restores_mode(source: Source, scope: Scope) -> bool:
-    """Does a function that the scope calls put the model back into training mode?"""
-    for call in scope.all(ast.Call):
-        for function in source.functions_named(last_name(call.func)):
-            inner = source.scope_for(function)
-            if any(True for _ in _calls_on(inner, "train")):
+        if isinstance(function, ast.Attribute) and last_name(function.value) == short:
+            if any(word in function.attr for word in ("parameters", "optim", "param_groups")):
                 return True
     return False
 

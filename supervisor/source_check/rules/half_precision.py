@@ -13,7 +13,7 @@ from supervisor.source_check.regions import is_inference_code
 from supervisor.source_check.rule import Rule
 from supervisor.source_check.scope import Scope
 from supervisor.source_check.source import Source
-from supervisor.source_check.values import origins
+from supervisor.source_check.values import full_name, is_torch, origins
 
 _MODEL = re.compile(r"(^|[._])(model|net|network)$")
 _FLOAT16 = frozenset({"float16", "half"})
@@ -25,11 +25,11 @@ def _cast_to(source: Source, expression: ast.AST, kinds: frozenset[str]) -> ast.
     if not isinstance(expression, ast.Call) or not isinstance(expression.func, ast.Attribute):
         return None
     method, value = expression.func.attr, expression.func.value
-    if method in kinds and not expression.args and not source.names.resolve(expression.func):
+    if method in kinds and not expression.args and not full_name(source, expression.func):
         return value
     if method in {"to", "type"}:
         given = [*expression.args, *(keyword.value for keyword in expression.keywords)]
-        if any(source.names.is_torch(argument, *kinds) for argument in given):
+        if any(is_torch(source, argument, *kinds) for argument in given):
             return value
     return None
 
@@ -67,7 +67,7 @@ def _is_trained(source: Source, scope: Scope, model: str, cast: ast.Call) -> boo
         if dotted(call.func.value) != model or not source.can_meet(cast, call):
             continue
         for ancestor in source.ancestors_in_scope(call):
-            if isinstance(ancestor, ast.Call) and "optim" in source.names.resolve(ancestor.func):
+            if isinstance(ancestor, ast.Call) and "optim" in full_name(source, ancestor.func):
                 return True
     return False
 
@@ -102,10 +102,10 @@ def _made_half(source: Source, expression: ast.expr) -> bool:
     if not isinstance(expression, ast.Call):
         return False
     dtype = keyword_of(expression, "dtype")
-    makes = source.names.is_torch(
-        expression.func, "randn", "rand", "zeros", "ones", "empty", "full", "tensor"
+    makes = is_torch(
+        source, expression.func, "randn", "rand", "zeros", "ones", "empty", "full", "tensor"
     )
-    return makes and dtype is not None and source.names.is_torch(dtype, *_FLOAT16, *_BFLOAT16)
+    return makes and dtype is not None and is_torch(source, dtype, *_FLOAT16, *_BFLOAT16)
 
 
 def _half_softmax(source: Source) -> Iterator[ast.AST]:

@@ -11,13 +11,14 @@ from supervisor.source_check.operations import is_literal, keyword_of
 from supervisor.source_check.rule import Rule
 from supervisor.source_check.scope import Scope
 from supervisor.source_check.source import Source
+from supervisor.source_check.values import full_name, is_torch
 
 
 def _detects_anomalies(source: Source) -> Iterator[ast.AST]:
     for _, call in source.all(ast.Call):
-        if not source.names.is_torch(call.func, "set_detect_anomaly", "detect_anomaly"):
+        if not is_torch(source, call.func, "set_detect_anomaly", "detect_anomaly"):
             continue
-        if source.names.is_torch(call.func, "set_detect_anomaly"):
+        if is_torch(source, call.func, "set_detect_anomaly"):
             given = call.args[0] if call.args else keyword_of(call, "mode")
             if not is_literal(given, True):
                 continue
@@ -75,7 +76,7 @@ def _is_used_for_training(source: Source, scope: Scope, key: str) -> bool:
 
 
 def _is_training_sampler(source: Source, call: ast.Call, key: str) -> bool:
-    if not source.names.resolve(call.func).endswith(".DistributedSampler"):
+    if not full_name(source, call.func).endswith(".DistributedSampler"):
         return False
     if is_literal(keyword_of(call, "shuffle"), False):
         return False

@@ -5,21 +5,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from supervisor.source_check.operations import Operation, operation_of, operations
+from supervisor.source_check.operations import operation_behind, operations
 from supervisor.source_check.rule import Rule
 from supervisor.source_check.source import Source
-from supervisor.source_check.values import sole_origin
-
-
-def _given(source: Source, operand: ast.expr | None) -> Operation | None:
-    """Returns the operation whose result ``operand`` is, if there is only one."""
-    origin = sole_origin(source, operand) if operand is not None else None
-    return operation_of(source, origin) if origin is not None else None
 
 
 def _losses_of(source: Source, loss: str, *activations: str) -> Iterator[ast.AST]:
     for operation in operations(source, loss):
-        given = _given(source, operation.operand)
+        given = operation_behind(source, operation.operand)
         if given is not None and given.name in activations:
             yield operation.call
 

@@ -5,28 +5,24 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from supervisor.source_check.events import Event, Moment, training_of
+from supervisor.source_check.course import course_of
+from supervisor.source_check.events import Moment, training_of
 from supervisor.source_check.names import dotted
 from supervisor.source_check.operations import keyword_of
-from supervisor.source_check.regions import under_autocast
 from supervisor.source_check.rule import Rule
-from supervisor.source_check.scope import place
-from supervisor.source_check.source import Source
+from supervisor.source_check.source import Source, contradicts
+from supervisor.source_check.values import is_torch
 
 
 def _clips_before_unscale(source: Source) -> Iterator[ast.AST]:
     for scope in source.scopes:
-        events = training_of(source).events(scope)
+        events = course_of(source, scope)
         scaled = [event for event in events if event.scaled]
         unscales = [event for event in events if event.moment is Moment.UNSCALE]
         for clip in (event for event in events if event.moment is Moment.CLIP):
-            follows = any(_precedes(source, backward, clip) for backward in scaled)
-            if follows and not any(_precedes(source, unscale, clip) for unscale in unscales):
-                yield clip.call
-
-
-def _precedes(source: Source, first: Event, second: Event) -> bool:
-    return place(first.call) < place(second.call) and source.can_meet(first.call, second.call)
+            before = [backward for backward in scaled if backward.precedes(clip)]
+            if before and not any(unscale.precedes(clip) for unscale in unscales):
+                yield clip.apart_from(before[-1])
 
 
 def _steps_without_update(source: Source) -> Iterator[ast.AST]:
@@ -41,45 +37,44 @@ def _steps_without_update(source: Source) -> Iterator[ast.AST]:
 
 def _steps_past_the_scaler(source: Source) -> Iterator[ast.AST]:
     for scope in source.scopes:
-        events = training_of(source).events(scope)
+        events = course_of(source, scope)
         scaler_steps = [event for event in events if event.moment is Moment.SCALER_STEP]
         for step in (event for event in events if event.moment is Moment.STEP):
-            scaled = any(
-                event.scaled
-                and _precedes(source, event, step)
-                and source.loops(event.call)[:1] == source.loops(step.call)[:1]
+            scaled = [
+                event
                 for event in events
-            )
+                if event.scaled and event.precedes(step) and event.loops[:1] == step.loops[:1]
+            ]
             twice = any(
-                dotted(other.subject) == step.receiver and source.can_meet(other.call, step.call)
+                dotted(other.subject) == step.receiver and other.can_meet(step)
                 for other in scaler_steps
                 if other.subject is not None
             )
             if scaled and (twice or not scaler_steps):
-                yield step.call
+                yield step.apart_from(scaled[-1])
 
 
 def _half_without_scaler(source: Source) -> Iterator[ast.AST]:
-    training = training_of(source)
-    if training.has_scaler():
+    if training_of(source).has_scaler():
         return
-    for _, event in training.every_event(Moment.BACKWARD):
-        if event.managed or event.subject is None:
-            continue
-        scope = source.scope_of(event.call)
-        for call in scope.all(ast.Call):
-            if _is_half_autocast(source, call) and source.can_meet(call, event.call):
-                yield call
-        around = under_autocast(source, event.call)
-        if around is not None and source.scope_of(around) is not scope:
-            continue
+    for scope in source.scopes:
+        backwards = [
+            event
+            for event in course_of(source, scope)
+            if event.moment is Moment.BACKWARD and not event.managed and event.subject is not None
+        ]
+        for call in scope.all(ast.Call) if backwards else ():
+            if _is_half_autocast(source, call):
+                facts = source.facts(call)
+                if any(not contradicts(facts, event.facts) for event in backwards):
+                    yield call
 
 
 def _is_half_autocast(source: Source, call: ast.Call) -> bool:
-    if not source.names.is_torch(call.func, "autocast"):
+    if not is_torch(source, call.func, "autocast"):
         return False
     dtype = keyword_of(call, "dtype")
-    return dtype is not None and source.names.is_torch(dtype, "float16", "half")
+    return dtype is not None and is_torch(source, dtype, "float16", "half")
 
 
 RULES = (

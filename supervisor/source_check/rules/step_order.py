@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from supervisor.source_check.events import Event, Moment, training_of
+from supervisor.source_check.course import course_of
+from supervisor.source_check.events import Event, Moment
 from supervisor.source_check.names import dotted, last_name
 from supervisor.source_check.rule import Rule
-from supervisor.source_check.scope import Scope, place
+from supervisor.source_check.scope import Scope
 from supervisor.source_check.source import Source
 
 _STEPS = (Moment.STEP, Moment.SCALER_STEP)
@@ -18,17 +19,16 @@ def _passes(source: Source) -> Iterator[list[Event]]:
     """Yields the events of each stretch of code that runs once a step: a loop, a function."""
     for scope in source.scopes:
         bodies: dict[ast.AST, list[Event]] = {}
-        for event in training_of(source).events(scope):
-            loops = source.loops(event.call)
-            bodies.setdefault(loops[0] if loops else scope.node, []).append(event)
+        for event in course_of(source, scope):
+            bodies.setdefault(event.loops[0] if event.loops else scope.node, []).append(event)
         yield from bodies.values()
 
 
-def _with(source: Source, events: list[Event], pivot: Event) -> tuple[list[Event], list[Event]]:
+def _with(events: list[Event], pivot: Event) -> tuple[list[Event], list[Event]]:
     """Splits the events that can run in one pass with ``pivot``: before it, after it."""
-    others = [e for e in events if e is not pivot and source.can_meet(e.call, pivot.call)]
-    before = [e for e in others if place(e.call) < place(pivot.call)]
-    return before, [e for e in others if place(e.call) > place(pivot.call)]
+    others = [event for event in events if event is not pivot and event.can_meet(pivot)]
+    before = [event for event in others if event.place < pivot.place]
+    return before, [event for event in others if event.place > pivot.place]
 
 
 def _moments(events: list[Event], *moments: Moment) -> list[Event]:
@@ -38,20 +38,20 @@ def _moments(events: list[Event], *moments: Moment) -> list[Event]:
 def _clips_after_step(source: Source) -> Iterator[ast.AST]:
     for events in _passes(source):
         for clip in _moments(events, Moment.CLIP):
-            before, after = _with(source, events, clip)
+            before, after = _with(events, clip)
             relevant = _moments(before, Moment.BACKWARD, *_STEPS, Moment.CLIP)
             if len(relevant) < 2 or relevant[-1].moment not in _STEPS:
                 continue
             has_backward = bool(_moments(relevant, Moment.BACKWARD))
             is_last = not _moments(after, Moment.BACKWARD, *_STEPS)
             if has_backward and is_last and not _moments(relevant, Moment.CLIP):
-                yield clip.call
+                yield clip.apart_from(relevant[-1])
 
 
 def _clips_before_backward(source: Source) -> Iterator[ast.AST]:
     for events in _passes(source):
         for clip in _moments(events, Moment.CLIP):
-            before, after = _with(source, events, clip)
+            before, after = _with(events, clip)
             if _moments(before, Moment.BACKWARD, *_STEPS):
                 continue
             rest = _moments(after, Moment.BACKWARD, *_STEPS, Moment.CLIP)
@@ -59,20 +59,20 @@ def _clips_before_backward(source: Source) -> Iterator[ast.AST]:
             if Moment.CLIP in kinds or not kinds or kinds[0] is not Moment.BACKWARD:
                 continue
             if any(moment in kinds for moment in _STEPS):
-                yield clip.call
+                yield clip.apart_from(rest[0])
 
 
 def _zeroes_before_step(source: Source) -> Iterator[ast.AST]:
     for events in _passes(source):
         for zero in _moments(events, Moment.ZERO_GRAD):
-            before, after = _with(source, events, zero)
+            before, after = _with(events, zero)
             earlier = _moments(before, Moment.BACKWARD, *_STEPS)
             later = _moments(after, Moment.BACKWARD, *_STEPS)
             if not earlier or not later or earlier[-1].moment is not Moment.BACKWARD:
                 continue
             steps_next = later[0].moment in _STEPS and _optimizer_of(later[0]) == zero.receiver
-            if steps_next and source.can_meet(earlier[-1].call, later[0].call):
-                yield zero.call
+            if steps_next and zero.receiver and earlier[-1].can_meet(later[0]):
+                yield zero.apart_from(later[0])
 
 
 def _optimizer_of(step: Event) -> str:
@@ -83,17 +83,15 @@ def _optimizer_of(step: Event) -> str:
 
 def _never_zeroes(source: Source) -> Iterator[ast.AST]:
     for scope in source.scopes:
-        events = training_of(source).events(scope)
+        events = course_of(source, scope)
         for step in _moments(events, *_STEPS):
-            loops = source.loops(step.call)
             backward = [
                 event
                 for event in _moments(events, Moment.BACKWARD)
-                if any(loop in source.loops(event.call) for loop in loops)
-                and source.can_meet(event.call, step.call)
+                if set(step.loops) & set(event.loops) and event.can_meet(step)
             ]
             if backward and not _clears_gradients(source, scope):
-                yield step.call
+                yield step.apart_from(backward[0])
                 break
 
 
@@ -117,16 +115,16 @@ def _clears_gradients(source: Source, scope: Scope, depth: int = 3) -> bool:
 
 def _schedules_first(source: Source) -> Iterator[ast.AST]:
     for scope in source.scopes:
-        events = training_of(source).events(scope)
+        events = course_of(source, scope)
         for schedule in _moments(events, Moment.SCHEDULER_STEP):
-            loops = source.loops(schedule.call)
-            if not loops or schedule.call.args or schedule.call.keywords:
+            if not schedule.loops or schedule.call.args or schedule.call.keywords:
                 continue
-            before, after = _with(source, events, schedule)
-            inside = [e for e in before if loops[0] in source.loops(e.call)]
-            following = [e for e in after if loops[0] in source.loops(e.call)]
-            if _moments(following, *_STEPS) and not _moments(inside, *_STEPS):
-                yield schedule.call
+            before, after = _with(events, schedule)
+            inside = [event for event in before if schedule.loops[0] in event.loops]
+            following = _moments(after, *_STEPS)
+            following = [event for event in following if schedule.loops[0] in event.loops]
+            if following and not _moments(inside, *_STEPS):
+                yield schedule.apart_from(following[0])
 
 
 RULES = (

@@ -7,44 +7,30 @@ from collections.abc import Iterator
 
 from supervisor.source_check.events import Moment, training_of
 from supervisor.source_check.names import dotted, last_name
-from supervisor.source_check.operations import Operation, is_literal, operation_of, operations
+from supervisor.source_check.operations import (
+    RELAYS,
+    Operation,
+    is_literal,
+    operation_behind,
+    operation_of,
+    operations,
+    value_behind,
+)
 from supervisor.source_check.regions import is_trained_code
 from supervisor.source_check.rule import Rule
 from supervisor.source_check.source import Source
-from supervisor.source_check.values import ingredients, origins, sole_origin
+from supervisor.source_check.values import full_name, ingredients, origins
 
 _TO_PROBABILITIES = frozenset({"softmax", "sigmoid"})
 _NORMS = frozenset({"norm", "vector_norm"})
 _NEVER_CONSTANT = frozenset({"eye", "randn", "randn_like", "rand", "linspace", "arange"})
-_RELAYS = frozenset(
-    {"view", "reshape", "squeeze", "unsqueeze", "gather", "transpose", "t", "flatten"}
-)
-
-
-def _value(source: Source, expression: ast.expr | None) -> ast.expr | None:
-    """Returns where a value comes from, past reshapes and indexing."""
-    current = sole_origin(source, expression) if expression is not None else None
-    for _ in range(6):
-        if isinstance(current, ast.Subscript):
-            current = sole_origin(source, current.value)
-            continue
-        operation = operation_of(source, current) if current is not None else None
-        if operation is None or operation.name not in _RELAYS or operation.operand is None:
-            return current
-        current = sole_origin(source, operation.operand)
-    return current
-
-
-def _operation(source: Source, expression: ast.expr | None) -> Operation | None:
-    value = _value(source, expression)
-    return operation_of(source, value) if value is not None else None
 
 
 def _log_of_probabilities(source: Source) -> Iterator[ast.AST]:
     for operation in operations(source, "log", "log2", "log10"):
-        operand = _value(source, operation.operand)
+        operand = value_behind(source, operation.operand)
         if isinstance(operand, ast.BinOp) and _is_one_minus(operand):
-            operand = _value(source, operand.right)
+            operand = value_behind(source, operand.right)
         given = operation_of(source, operand) if operand is not None else None
         if given is None or given.name not in _TO_PROBABILITIES:
             continue
@@ -59,10 +45,10 @@ def _is_one_minus(value: ast.BinOp) -> bool:
 
 def _log_of_exponentials(source: Source) -> Iterator[ast.AST]:
     for operation in operations(source, "log"):
-        total = _operation(source, operation.operand)
+        total = operation_behind(source, operation.operand)
         if total is None or total.name != "sum":
             continue
-        terms = _operation(source, total.operand)
+        terms = operation_behind(source, total.operand)
         if terms is None or terms.name != "exp" or not is_trained_code(source, operation.call):
             continue
         if _is_shifted(source, terms.operand) or _is_of_nothing(source, operation.call):
@@ -84,7 +70,7 @@ def _is_shifted(source: Source, exponent: ast.expr | None) -> bool:
 
 def _root_of_squares(source: Source) -> Iterator[ast.AST]:
     for operation in operations(source, "sqrt"):
-        value = _value(source, operation.operand)
+        value = value_behind(source, operation.operand)
         if value is None or not _can_be_zero(source, value):
             continue
         if is_trained_code(source, operation.call) and not _is_for_reading(source, operation):
@@ -101,7 +87,7 @@ def _can_be_zero(source: Source, value: ast.expr) -> bool:
     if not _is_of_loss(source, value):
         return False
     if operation.name in {"sum", "mean"}:
-        inner = _value(source, operation.operand)
+        inner = value_behind(source, operation.operand)
         return inner is not None and _is_square(source, inner)
     return False
 
@@ -144,7 +130,7 @@ def _divides_by_spread(source: Source) -> Iterator[ast.AST]:
     for _, division in source.all(ast.BinOp):
         if not isinstance(division.op, ast.Div):
             continue
-        divisor = _operation(source, division.right)
+        divisor = operation_behind(source, division.right)
         if divisor is None or divisor.operand is None or not _is_torch(source, divisor):
             continue
         spread = _spread(source, divisor)
@@ -160,7 +146,7 @@ def _spread(source: Source, divisor: Operation) -> ast.expr | None:
     """Returns x for ``x.std()`` and ``x.var().sqrt()``."""
     if divisor.name == "std":
         return divisor.operand
-    inner = _operation(source, divisor.operand) if divisor.name == "sqrt" else None
+    inner = operation_behind(source, divisor.operand) if divisor.name == "sqrt" else None
     return inner.operand if inner is not None and inner.name == "var" else None
 
 
@@ -169,9 +155,9 @@ def _is_guarded(source: Source, division: ast.BinOp, divisor: Operation) -> bool
     text = ast.unparse(division.right)
     if any(text in condition for condition, _ in source.facts(division)):
         return True
-    made = _operation(source, divisor.operand)
+    made = operation_behind(source, divisor.operand)
     while made is not None and made.name in {"to", "type_as", "float", "cuda", "repeat"}:
-        made = _operation(source, made.operand)
+        made = operation_behind(source, made.operand)
     if made is not None and made.name in _NEVER_CONSTANT:
         return True
     if divisor.name in _NORMS and _is_a_feature(source, division):
@@ -196,10 +182,10 @@ def _is_a_feature(source: Source, division: ast.BinOp) -> bool:
 
 def _is_centred(source: Source, expression: ast.expr, spread: ast.expr) -> bool:
     """Is this ``x - x.mean()`` for the x whose spread is taken?"""
-    value = _value(source, expression)
+    value = value_behind(source, expression)
     if not isinstance(value, ast.BinOp) or not isinstance(value.op, ast.Sub):
         return False
-    mean = _operation(source, value.right)
+    mean = operation_behind(source, value.right)
     if mean is None or mean.operand is None or mean.name != "mean":
         return False
     return _same(mean.operand, spread)
@@ -229,7 +215,7 @@ def _is_layer_call(source: Source, value: ast.expr) -> bool:
     if not isinstance(value, ast.Call):
         return False
     operation = operation_of(source, value)
-    if operation is not None and operation.name in _RELAYS and operation.operand is not None:
+    if operation is not None and operation.name in RELAYS and operation.operand is not None:
         return any(_is_layer_call(source, origin) for origin in origins(source, operation.operand))
     called = dotted(value.func) or ""
     return called.startswith("self.") or "encode" in called or "model" in called
@@ -237,7 +223,7 @@ def _is_layer_call(source: Source, value: ast.expr) -> bool:
 
 def _is_torch(source: Source, operation: Operation) -> bool:
     """Methods of NumPy arrays look the same: a file that imports NumPy must show it is torch."""
-    if source.names.resolve(operation.call.func).startswith("torch."):
+    if full_name(source, operation.call.func).startswith("torch."):
         return True
     if not source.names.imports("torch"):
         return False
