@@ -59,7 +59,7 @@ def lineage(source: Source, owner: ast.ClassDef) -> Iterator[ast.ClassDef]:
 
 @kept_for_file
 def called_by_name(source: Source, call: ast.Call) -> Function | None:
-    """Returns what ``f(x)``, ``self.f(x)`` and ``super().f(x)`` run, and ``__init__`` of a class."""
+    """Returns what ``f(x)``, ``self.f(x)`` and ``super().f(x)`` run; ``__init__`` of a class."""
     function = call.func
     if isinstance(function, ast.Name):
         found = named(source, function)

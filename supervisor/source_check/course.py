@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 
-from supervisor.source_check.calls import argument, parameters
-from supervisor.source_check.events import Event, training_of
+from supervisor.source_check.calls import argument, callers, parameters
+from supervisor.source_check.events import Event, Moment, training_of
 from supervisor.source_check.names import dotted
 from supervisor.source_check.scope import Function, Scope
 from supervisor.source_check.source import Fact, Source, facts_of_test
@@ -21,7 +22,7 @@ _WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 
 
 def course_of(source: Source, scope: Scope, depth: int = _MAX_DEPTH) -> list[Event]:
-    """Returns the moments that a call of this function leads to, in the order in which they come."""
+    """Returns the moments that a call of this function leads to, in the order they come in."""
     key = (course_of, depth), scope.node
     if key not in source.kept:
         source.kept[key] = []  # a function that calls itself adds nothing to its own course
@@ -29,6 +30,25 @@ def course_of(source: Source, scope: Scope, depth: int = _MAX_DEPTH) -> list[Eve
         source.kept[key] = sorted(found, key=lambda event: event.place)[:_MAX_EVENTS]
     events: list[Event] = source.kept[key]
     return events
+
+
+def calling(source: Source, scope: Scope, depth: int = 2) -> Iterator[Scope]:
+    """Yields the scopes in which ``scope`` is called, and those in which these are."""
+    if depth and not isinstance(scope.node, ast.Module):
+        for call in callers(source, scope.node):
+            around = source.scope_of(call)
+            yield around
+            yield from calling(source, around, depth - 1)
+
+
+def is_of_training(source: Source, node: ast.AST) -> bool:
+    """Is there a backward in the function of ``node``, or in one that calls it?"""
+    scope = source.scope_of(node)
+    return any(
+        event.moment is Moment.BACKWARD
+        for each in (scope, *calling(source, scope))
+        for event in training_of(source).events(each)
+    )
 
 
 def _at(source: Source, call: ast.Call, depth: int) -> list[Event]:
@@ -66,8 +86,8 @@ class _Lift:
             facts |= known
         subject = self._subject(event.subject)
         scaled = event.scaled
-        if subject is not event.subject and subject is not None:
-            scaled = scaled and training_of(self.source).scaled_by(subject) is not None
+        if subject is not None and subject is not event.subject and event.is_of_its_subject:
+            scaled = training_of(self.source).scaled_by(subject) is not None
         return replace(
             event,
             path=(self.call, *event.path),
@@ -116,7 +136,6 @@ class _Lift:
         return f"{owner}{dot}{rest}" if owner else ""
 
     def _subject(self, subject: ast.expr | None) -> ast.expr | None:
-        if isinstance(subject, ast.Name) and subject.id in self.parameters:
-            if not definitions(self.source, subject):
-                return self._given(subject.id) or subject
-        return subject
+        if not isinstance(subject, ast.Name) or definitions(self.source, subject):
+            return subject
+        return (subject.id in self.parameters and self._given(subject.id)) or subject

@@ -65,6 +65,11 @@ class Event:
         """Can both happen in one pass, or do their conditions exclude it?"""
         return not contradicts(self.facts, other.facts)
 
+    @property
+    def is_of_its_subject(self) -> bool:
+        """Is this ``loss.backward()``, and not ``scaler.scale(loss).backward()``?"""
+        return isinstance(self.call.func, ast.Attribute) and self.call.func.value is self.subject
+
     def precedes(self, other: Event) -> bool:
         """Can this happen before ``other`` in one pass?"""
         return self.place < other.place and self.can_meet(other)

@@ -35,6 +35,26 @@ def kept_for_file(
     return answer
 
 
+def kept_meanwhile(
+    nothing: Any,
+) -> Callable[[Callable[[Source, Node], Result]], Callable[[Source, Node], Result]]:
+    """Like ``kept_for_file``, for a question that may lead to itself: that is answered so."""
+
+    def guard(function: Callable[[Source, Node], Result]) -> Callable[[Source, Node], Result]:
+        @wraps(function)
+        def answer(source: Source, node: Node) -> Result:
+            key = (answer, node)
+            if key not in source.kept:
+                source.kept[key] = nothing
+                source.kept[key] = function(source, node)
+            result: Result = source.kept[key]
+            return result
+
+        return answer
+
+    return guard
+
+
 class Source:
     """A file that parsed, with the questions that rules ask of it."""
 

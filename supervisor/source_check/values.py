@@ -19,7 +19,7 @@ from supervisor.source_check.calls import (
 )
 from supervisor.source_check.names import dotted, last_name
 from supervisor.source_check.scope import Assignment, Function, Scope, place
-from supervisor.source_check.source import Source, kept_for_file
+from supervisor.source_check.source import Source, kept_for_file, kept_meanwhile
 
 _MAX_DEPTH = 6
 _WRAPPERS = frozenset(
@@ -126,23 +126,12 @@ def results(source: Source, function: Function) -> list[ast.expr]:
     return [node.value for node in scope.all(ast.Return) if node.value is not None]
 
 
-_ASKED = object()
-
-
+@kept_meanwhile(None)
 def function_behind(source: Source, call: ast.Call) -> Function | None:
     """Returns the function or method of this file that ``call`` runs, if it can be told.
 
     ``model(x)`` runs ``forward`` of the class that ``model`` was made of.
     """
-    key = (function_behind, call)
-    if key not in source.kept:
-        source.kept[key] = None  # whoever asks for it on the way here gets no answer
-        source.kept[key] = _function_behind(source, call)
-    found: Function | None = source.kept[key]
-    return found
-
-
-def _function_behind(source: Source, call: ast.Call) -> Function | None:
     if source.names.resolve(call.func):
         return None
     found = called_by_name(source, call)
@@ -158,6 +147,7 @@ def _function_behind(source: Source, call: ast.Call) -> Function | None:
     return None
 
 
+@kept_meanwhile(None)
 def class_behind(source: Source, instance: ast.expr) -> ast.ClassDef | None:
     """Returns the class of this file of which ``instance`` is made, seen through ``.to()``."""
     found = set()
@@ -183,7 +173,11 @@ def unwrapped(made: ast.expr) -> ast.expr:
     return made
 
 
-def _step_back(source: Source, expression: ast.expr) -> list[ast.expr | None]:
+def _step_back(
+    source: Source, expression: ast.expr, *, here: bool = False
+) -> list[ast.expr | None]:
+    if here:
+        return [assignment.value for assignment in definitions(source, expression)]
     if isinstance(expression, (ast.Name, ast.Attribute)):
         return _bindings(source, expression)
     if isinstance(expression, ast.Call):
@@ -192,13 +186,16 @@ def _step_back(source: Source, expression: ast.expr) -> list[ast.expr | None]:
     return []
 
 
-def origins(source: Source, expression: ast.expr) -> Iterator[ast.expr]:
-    """Yields ``expression`` and the expressions it may have come from, nearest first."""
+def origins(source: Source, expression: ast.expr, *, here: bool = False) -> Iterator[ast.expr]:
+    """Yields ``expression`` and the expressions it may have come from, nearest first.
+
+    ``here`` stays within the function.
+    """
     seen = {expression}
     current = [expression]
     for _ in range(_MAX_DEPTH):
         yield from current
-        before = [value for each in current for value in _step_back(source, each)]
+        before = [value for each in current for value in _step_back(source, each, here=here)]
         current = [value for value in dict.fromkeys(before) if value and value not in seen]
         seen.update(current)
 
@@ -245,8 +242,11 @@ def is_torch(source: Source, expression: ast.expr, *endings: str) -> bool:
     return name.split(".")[0] == "torch" and name.rsplit(".", 1)[-1] in endings
 
 
-def ingredients(source: Source, expression: ast.expr) -> Iterator[ast.AST]:
-    """Yields every node that the value may have been computed from, as far as the file tells."""
+def ingredients(source: Source, expression: ast.expr, *, here: bool = False) -> Iterator[ast.AST]:
+    """Yields every node that the value may have been computed from, as far as the file tells.
+
+    ``here`` stays within the function.
+    """
     seen: set[ast.AST] = set()
     current = [expression]
     for _ in range(_MAX_DEPTH + 1):
@@ -257,5 +257,6 @@ def ingredients(source: Source, expression: ast.expr) -> Iterator[ast.AST]:
             seen.add(node)
             yield node
             if isinstance(node, (ast.Name, ast.Attribute, ast.Call)):
-                following += [value for value in _step_back(source, node) if value is not None]
+                before = _step_back(source, node, here=here)
+                following += [value for value in before if value is not None]
         current = following

@@ -84,11 +84,11 @@ def train_plain_gan(generator, loader, opt, device):
             errD_real.backward()
             fake = generator(torch.randn(real.size(0), opt.nz, 1, 1, device=device))
             label.fill_(0.0)
-            errD_fake = criterion(netD(fake.detach()), label)
+            errD_fake = criterion(netD(fake.detach()), label)  # also: sigmoid-before-bce-with-logits
             errD_fake.backward()
             optimizerD.step()
             generator.zero_grad()
             label.fill_(1.0)
-            errG = criterion(netD(fake), label)
+            errG = criterion(netD(fake), label)  # also: sigmoid-before-bce-with-logits
             errG.backward()
             optimizerG.step()

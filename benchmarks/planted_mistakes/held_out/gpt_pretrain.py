@@ -42,7 +42,7 @@ raw_model = model
 @torch.no_grad()
 def estimate_loss():
     out = {}
-    model.eval()  # planted: eval-without-train
+    model.eval()
     for split in ["train", "val"]:
         losses = torch.zeros(eval_iters)
         for k in range(eval_iters):
@@ -70,7 +70,7 @@ while True:
     for group in optimizer.param_groups:
         group["lr"] = get_lr(iter_num)
     if iter_num % eval_interval == 0:
-        losses = estimate_loss()
+        losses = estimate_loss()  # planted: eval-without-train
         print(f"step {iter_num}: train loss {losses['train']:.4f}, val loss {losses['val']:.4f}")
         if losses["val"] < best_val_loss:
             best_val_loss = losses["val"]

@@ -55,7 +55,7 @@ def load_data(args):
     dataset = presets.ImageFolder(os.path.join(args.data_path, "train"))
     dataset_test = presets.ImageFolder(os.path.join(args.data_path, "val"))
     if args.distributed:
-        train_sampler = DistSampler(dataset)
+        train_sampler = DistSampler(dataset)  # planted: sampler-without-set-epoch
         test_sampler = DistSampler(dataset_test, shuffle=False)
     else:
         train_sampler = torch.utils.data.RandomSampler(dataset)
@@ -83,7 +83,7 @@ def main(args):
     warmup = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.01, total_iters=5)
     lr_scheduler = torch.optim.lr_scheduler.SequentialLR(optimizer, [warmup, main_lr_scheduler], [5])
     start_time = time.time()
-    for epoch in range(args.start_epoch, args.epochs):  # planted: sampler-without-set-epoch
+    for epoch in range(args.start_epoch, args.epochs):
         train_one_epoch(model, criterion, optimizer, loader, device, epoch, args, scaler)
         lr_scheduler.step()
         evaluate(model, criterion, loader_test, device=device)

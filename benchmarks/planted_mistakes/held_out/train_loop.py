@@ -44,7 +44,7 @@ class TrainLoop:
 
     def run_step(self, batch, cond):
         self.forward_backward(batch, cond)
-        self.optimize_normal()
+        self.optimize_normal()  # planted: missing-zero-grad
         self.log_step()
 
     def forward_backward(self, batch, cond):
@@ -64,7 +64,7 @@ class TrainLoop:
 
     def optimize_normal(self):
         self._anneal_lr()
-        self.opt.step()  # planted: missing-zero-grad
+        self.opt.step()
         for rate, params in zip(self.ema_rate, self.ema_params):
             update_ema(params, self.master_params, rate=rate)
 

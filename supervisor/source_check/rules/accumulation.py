@@ -51,11 +51,12 @@ def _accumulation_steps(source: Source, backward: Event, step: Event) -> ast.exp
         for ancestor in source.ancestors_in_scope(call):
             if ancestor is step.loops[0]:
                 return None
-            if isinstance(ancestor, ast.If):
-                if not any(source.is_inside(each, ancestor) for each in backward.path):
-                    modulus = _modulus(source, ancestor.test)
-                    if modulus is not None:
-                        return modulus
+            if not isinstance(ancestor, ast.If):
+                continue
+            holds_both = any(source.is_inside(each, ancestor) for each in backward.path)
+            modulus = None if holds_both else _modulus(source, ancestor.test)
+            if modulus is not None:
+                return modulus
     return None
 
 

@@ -29,7 +29,7 @@ def _is_float(source: Source, expression: ast.expr | None) -> bool:
     """Was this cast to FP32 on its way here?"""
     if expression is None:
         return True
-    for node in ingredients(source, expression):
+    for node in ingredients(source, expression, here=True):
         if isinstance(node, ast.Attribute) and node.attr in {"float", "float32", "double"}:
             return True
     return False

@@ -7,29 +7,41 @@ import re
 from collections.abc import Iterator
 
 from supervisor.source_check.events import Moment, training_of
-from supervisor.source_check.names import last_name
+from supervisor.source_check.names import dotted, last_name
 from supervisor.source_check.operations import is_literal, keyword_of
 from supervisor.source_check.rule import Rule
 from supervisor.source_check.source import Source
 from supervisor.source_check.values import full_name, origins, sole_origin
 
 _PROGRESS = re.compile(
-    r"^(epochs?|steps?|global_step|iters?|iterations?|start_epoch)$", re.IGNORECASE
+    r"^(start_|last_|current_|global_|num_)?(epochs?|steps?|iters?|iterations?|updates?)(_num)?$",
+    re.IGNORECASE,
 )
 _RNG = re.compile(r"rng|random_state|get_state", re.IGNORECASE)
 
 
 def _saves(source: Source) -> Iterator[tuple[ast.Call, dict[str, ast.expr]]]:
     """Yields the first ``torch.save`` of each dictionary written out in the same function."""
-    seen: set[ast.Dict] = set()
+    seen: set[ast.expr] = set()
     for _, call in source.all(ast.Call):
         if full_name(source, call.func) != "torch.save" or not call.args:
             continue
         saved = sole_origin(source, call.args[0])
-        if isinstance(saved, ast.Dict) and None not in saved.keys and saved not in seen:
+        entries = _entries(saved)
+        if saved is not None and entries and saved not in seen:
             seen.add(saved)
-            keys = [key.value if isinstance(key, ast.Constant) else "" for key in saved.keys]
-            yield call, dict(zip(map(str, keys), saved.values, strict=True))
+            yield call, entries
+
+
+def _entries(saved: ast.expr | None) -> dict[str, ast.expr]:
+    """The entries of a dictionary that is written out, ``{...}`` or ``dict(...)``; else none."""
+    if isinstance(saved, ast.Dict) and None not in saved.keys:
+        keys = [key.value if isinstance(key, ast.Constant) else "" for key in saved.keys]
+        return dict(zip(map(str, keys), saved.values, strict=True))
+    if not isinstance(saved, ast.Call) or dotted(saved.func) != "dict" or saved.args:
+        return {}
+    is_whole = all(keyword.arg for keyword in saved.keywords)
+    return {keyword.arg or "": keyword.value for keyword in saved.keywords if is_whole}
 
 
 def _resume_checkpoints(source: Source) -> Iterator[tuple[ast.Call, dict[str, ast.expr]]]:
@@ -101,7 +113,7 @@ def _saves_weights_to_resume(source: Source) -> Iterator[ast.Call]:
 
 
 def _texts(source: Source, expression: ast.expr) -> Iterator[str]:
-    for origin in origins(source, expression):
+    for origin in origins(source, expression, here=True):
         yield ast.unparse(origin)
 
 
@@ -123,14 +135,25 @@ def _without_scaler(source: Source) -> Iterator[ast.AST]:
 
 
 def _without_scheduler(source: Source) -> Iterator[ast.AST]:
-    steps = training_of(source).every_event(Moment.SCHEDULER_STEP)
-    if next(steps, None) is None or _states_of(source, "scheduler"):
+    steps = next(training_of(source).every_event(Moment.SCHEDULER_STEP), None)
+    if _states_of(source, "scheduler"):
         return
     if any(last_name(node) == "last_epoch" for node in source.nodes):
         return  # the schedule is set by hand to where it was
     for call, entries in _resume_checkpoints(source):
-        if _holds_optimizer(entries) and not _mentions(entries, "sched"):
+        has_one = steps is not None or _holds_scheduler(source, call)
+        if has_one and _holds_optimizer(entries) and not _mentions(entries, "sched"):
             yield call
+
+
+def _holds_scheduler(source: Source, save: ast.Call) -> bool:
+    """Was the object that saves given a scheduler? It may be stepped elsewhere."""
+    owner = source.class_of(save)
+    return owner is not None and any(
+        source.class_of(scope.node) is owner
+        for key in ("self.scheduler", "self.lr_scheduler")
+        for scope, _ in source.assignments(key)
+    )
 
 
 def _without_random_state(source: Source) -> Iterator[ast.AST]:

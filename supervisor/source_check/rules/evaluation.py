@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from supervisor.source_check.course import course_of
 from supervisor.source_check.events import Moment
@@ -12,6 +12,11 @@ from supervisor.source_check.regions import without_gradients
 from supervisor.source_check.rule import Rule
 from supervisor.source_check.scope import Scope
 from supervisor.source_check.source import Source
+
+_GRADIENT_SWITCHES = frozenset(
+    {"grad", "no_grad", "inference_mode", "set_grad_enabled", "requires_grad_", "requires_grad"}
+)
+_GRADIENTS = frozenset({"backward", "manual_backward", "step", "zero_grad"})
 
 
 def _calls_on(scope: Scope, method: str) -> Iterator[tuple[str, ast.Call]]:
@@ -47,23 +52,31 @@ def _is_optimised(source: Source, model: str) -> bool:
     short = model.rsplit(".", 1)[-1]
     for _, call in source.all(ast.Call):
         function = call.func
-        if isinstance(function, ast.Attribute) and last_name(function.value) == short:
-            if any(word in function.attr for word in ("parameters", "optim", "param_groups")):
-                return True
+        if not isinstance(function, ast.Attribute) or last_name(function.value) != short:
+            continue
+        if any(word in function.attr for word in ("parameters", "optim", "param_groups")):
+            return True
     return False
 
 
 def _records_gradients(source: Source) -> Iterator[ast.AST]:
     for scope in source.scopes:
-        if scope.name == "forward" or _uses_gradients(scope):
+        if scope.name == "forward" or _names(scope.nodes) & _GRADIENT_SWITCHES:
             continue
         for model, call in _calls_on(scope, "eval"):
             used = _first_use_in_loop(source, scope, model, call)
             if used is None or _trains_again(scope, model, call, used):
                 continue
+            loop = source.loops(used)[0]
+            if _names(ast.walk(loop)) & _GRADIENTS or source.is_inside(call, loop):
+                continue
             if not without_gradients(source, used):
                 yield call
                 break
+
+
+def _names(nodes: Iterable[ast.AST]) -> set[str]:
+    return {last_name(node) for node in nodes if isinstance(node, (ast.Attribute, ast.Name))}
 
 
 def _trains_again(scope: Scope, model: str, after: ast.Call, before: ast.Call) -> bool:
@@ -72,15 +85,6 @@ def _trains_again(scope: Scope, model: str, after: ast.Call, before: ast.Call) -
         owner == model and after.lineno < call.lineno < before.lineno
         for owner, call in _calls_on(scope, "train")
     )
-
-
-def _uses_gradients(scope: Scope) -> bool:
-    names = {"backward", "grad", "no_grad", "inference_mode", "set_grad_enabled", "requires_grad_",
-             "requires_grad"}  # fmt: skip
-    for node in scope.nodes:
-        if isinstance(node, (ast.Attribute, ast.Name)) and last_name(node) in names:
-            return True
-    return False
 
 
 def _first_use_in_loop(

@@ -6,18 +6,31 @@ import ast
 import re
 from collections.abc import Iterator
 
+from supervisor.source_check.course import course_of
 from supervisor.source_check.events import Moment, training_of
-from supervisor.source_check.names import dotted, last_name
-from supervisor.source_check.operations import keyword_of, operations
+from supervisor.source_check.names import dotted
+from supervisor.source_check.operations import RELAYS, keyword_of, operation_of, operations
 from supervisor.source_check.regions import is_inference_code
 from supervisor.source_check.rule import Rule
 from supervisor.source_check.scope import Scope
-from supervisor.source_check.source import Source
-from supervisor.source_check.values import full_name, is_torch, origins
+from supervisor.source_check.source import Source, kept_for_file, kept_meanwhile
+from supervisor.source_check.values import (
+    full_name,
+    function_behind,
+    ingredients,
+    is_torch,
+    origins,
+    sole_origin,
+    unwrapped,
+)
 
 _MODEL = re.compile(r"(^|[._])(model|net|network)$")
 _FLOAT16 = frozenset({"float16", "half"})
 _BFLOAT16 = frozenset({"bfloat16"})
+_KEEP_TYPE = RELAYS | {
+    "abs", "bmm", "chunk", "clamp", "contiguous", "einsum", "expand", "masked_fill", "matmul",
+    "permute", "pow", "relu", "split", "square",
+}  # fmt: skip
 
 
 def _cast_to(source: Source, expression: ast.AST, kinds: frozenset[str]) -> ast.expr | None:
@@ -35,16 +48,47 @@ def _cast_to(source: Source, expression: ast.AST, kinds: frozenset[str]) -> ast.
 
 
 def _trained_in(source: Source, kinds: frozenset[str]) -> Iterator[ast.AST]:
-    """Casts of a model whose parameters an optimizer of the same function is given."""
+    """Casts of a model, or of a part of one, whose parameters an optimizer is given."""
+    training = training_of(source)
+    if next(training.every_event(Moment.BACKWARD), None) is None:
+        return
+    trained = _trained_models(source, source.tree)
     for scope, call in source.all(ast.Call):
         model = _cast_to(source, call, kinds)
-        if model is None:
+        if model is None or is_inference_code(source, call):
             continue
-        name = dotted(model) or _assigned_name(source, call)
-        if name is None or is_inference_code(source, call):
+        for name in {dotted(model), _assigned_name(source, call)} - {None}:
+            if any(
+                f"{name}.".startswith(f"{key}.")
+                and home is _home(source, scope, key)
+                and source.can_meet(call, given)
+                for home, key, given in trained
+            ) or _is_stepped(source, scope, name or ""):
+                yield call
+                break
+
+
+def _home(source: Source, scope: Scope, key: str) -> ast.AST | None:
+    """Whose name this is: that of a class for attributes of self, else of a function."""
+    return source.class_of(scope.node) if key.startswith("self.") else scope.node
+
+
+@kept_for_file
+def _trained_models(source: Source, tree: ast.AST) -> list[tuple[ast.AST | None, str, ast.Call]]:
+    """Names under which models are known whose parameters an optimizer is given."""
+    found = []
+    for _, call in source.all(ast.Call):
+        if not full_name(source, call.func).startswith("torch.optim."):
             continue
-        if _is_trained(source, scope, name, call) or _is_stepped(source, scope, name):
-            yield call
+        given = call.args[:1] or [k.value for k in call.keywords if k.arg == "params"]
+        for node in (node for each in given for node in ingredients(source, each)):
+            if isinstance(node, ast.Attribute) and node.attr in {"parameters", "named_parameters"}:
+                for origin in origins(source, node.value):
+                    key = dotted(unwrapped(origin))
+                    if key is not None:
+                        home = _home(source, source.scope_of(origin), key)
+                        found.append((home, key, call))
+    return found
 
 
 def _assigned_name(source: Source, call: ast.Call) -> str | None:
@@ -56,25 +100,9 @@ def _assigned_name(source: Source, call: ast.Call) -> str | None:
     return None
 
 
-def _is_trained(source: Source, scope: Scope, model: str, cast: ast.Call) -> bool:
-    """Does an optimizer get exactly this model's parameters, with a backward in the file?"""
-    training = training_of(source)
-    if next(training.every_event(Moment.BACKWARD), None) is None:
-        return False
-    for call in scope.all(ast.Call):
-        if last_name(call.func) != "parameters" or not isinstance(call.func, ast.Attribute):
-            continue
-        if dotted(call.func.value) != model or not source.can_meet(cast, call):
-            continue
-        for ancestor in source.ancestors_in_scope(call):
-            if isinstance(ancestor, ast.Call) and "optim" in full_name(source, ancestor.func):
-                return True
-    return False
-
-
 def _is_stepped(source: Source, scope: Scope, name: str) -> bool:
     """Is this called a model, in a function that makes training steps?"""
-    moments = {event.moment for event in training_of(source).events(scope)}
+    moments = {event.moment for event in course_of(source, scope)}
     return bool(_MODEL.search(name)) and {Moment.BACKWARD, Moment.STEP} <= moments
 
 
@@ -87,15 +115,44 @@ def _bfloat16_model(source: Source) -> Iterator[ast.AST]:
 
 
 def _is_low_precision(source: Source, expression: ast.expr | None) -> bool:
-    """Is this tensor visibly cast to half precision in the same function?"""
-    if expression is None:
-        return False
+    """Is this tensor visibly half-precision, by a cast and what leaves the type as it is?"""
     found = [
-        _cast_to(source, origin, _FLOAT16 | _BFLOAT16) is not None or _made_half(source, origin)
-        for origin in origins(source, expression)
+        _is_half(source, origin)
+        for origin in (origins(source, expression) if expression is not None else ())
         if not isinstance(origin, (ast.Name, ast.Attribute))
+        and not (isinstance(origin, ast.Call) and function_behind(source, origin))
     ]
     return bool(found) and all(found)
+
+
+@kept_meanwhile(False)
+def _is_half(source: Source, value: ast.expr) -> bool:
+    if _cast_to(source, value, _FLOAT16 | _BFLOAT16) is not None or _made_half(source, value):
+        return True
+    if isinstance(value, ast.BinOp):
+        left, right = (_is_low_precision(source, side) for side in (value.left, value.right))
+        if isinstance(value.op, ast.MatMult):
+            return left or right
+        return (left and (right or _is_number(source, value.right))) or (
+            right and _is_number(source, value.left)
+        )
+    operation = operation_of(source, value)
+    if operation is None or operation.name not in _KEEP_TYPE or operation.keyword("dtype"):
+        return False
+    if operation.name == "einsum":
+        return any(_is_low_precision(source, each) for each in operation.arguments)
+    return _is_low_precision(source, operation.operand)
+
+
+def _is_number(source: Source, value: ast.expr) -> bool:
+    """Is this a plain number, which leaves the type of a tensor as it is?"""
+    origin = sole_origin(source, value)
+    if isinstance(origin, ast.BinOp):
+        sides = (origin.left, origin.right)
+        return any(_is_number(source, side) for side in sides if isinstance(side, ast.Constant))
+    if isinstance(origin, ast.Call):
+        return full_name(source, origin.func).startswith("math.")
+    return isinstance(origin, ast.Constant)
 
 
 def _made_half(source: Source, expression: ast.expr) -> bool:

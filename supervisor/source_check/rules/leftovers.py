@@ -18,15 +18,17 @@ def _detects_anomalies(source: Source) -> Iterator[ast.AST]:
     for _, call in source.all(ast.Call):
         if not is_torch(source, call.func, "set_detect_anomaly", "detect_anomaly"):
             continue
-        if is_torch(source, call.func, "set_detect_anomaly"):
+        is_call = is_torch(source, call.func, "set_detect_anomaly")
+        if is_call:
             given = call.args[0] if call.args else keyword_of(call, "mode")
             if not is_literal(given, True):
                 continue
         if is_literal(keyword_of(call, "check_nan"), False):  # then it only keeps call stacks
             continue
-        if not any(held for _, held in source.facts(call)) and not _is_around_no_training(
-            source, call
-        ):
+        optional = any(
+            held and not (is_call and "__name__" in text) for text, held in source.facts(call)
+        )
+        if not optional and not _is_around_no_training(source, call):
             yield call
 
 
@@ -68,7 +70,7 @@ def _is_used_for_training(source: Source, scope: Scope, key: str) -> bool:
     if any(event.moment in {Moment.STEP, Moment.SCALER_STEP} for event in events):
         return True
     for _, call in source.all(ast.Call):
-        if (last_name(call.func) or "").endswith("Loader"):
+        if last_name(call.func).endswith(("Loader", "BatchSampler")):
             given = [*call.args, *(keyword.value for keyword in call.keywords)]
             if any(dotted(argument) == key for argument in given):
                 return True

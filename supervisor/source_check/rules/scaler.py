@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from supervisor.source_check.course import course_of
+from supervisor.source_check.course import calling, course_of
 from supervisor.source_check.events import Moment, training_of
 from supervisor.source_check.names import dotted
 from supervisor.source_check.operations import keyword_of
 from supervisor.source_check.rule import Rule
+from supervisor.source_check.scope import Scope
 from supervisor.source_check.source import Source, contradicts
 from supervisor.source_check.values import is_torch
 
@@ -26,13 +27,24 @@ def _clips_before_unscale(source: Source) -> Iterator[ast.AST]:
 
 
 def _steps_without_update(source: Source) -> Iterator[ast.AST]:
-    training = training_of(source)
-    if next(training.every_event(Moment.SCALER_UPDATE), None) is not None:
-        return
-    if not any(event.scaled for _, event in training.every_event(Moment.BACKWARD)):
-        return  # the loop that scales, and may update, is in another file
-    for _, event in training.every_event(Moment.SCALER_STEP):
-        yield event.call
+    updates = list(training_of(source).every_event(Moment.SCALER_UPDATE))
+    for scope in source.scopes:
+        events = course_of(source, scope)
+        own = [event for event in events if event.path == (event.call,)]
+        steps = [event for event in own if event.moment is Moment.SCALER_STEP]
+        if not steps or not any(event.scaled for event in events):
+            continue  # the loop that scales, and may update, is elsewhere
+        around = [scope, *calling(source, scope)]
+        in_class = {source.class_of(each.node) for each in around} - {None}
+        if not any(
+            source.class_of(updating.node) in in_class or updating in around
+            for updating, _ in updates
+        ) and not any(_updates(source, each) for each in around):
+            yield steps[0].call
+
+
+def _updates(source: Source, scope: Scope) -> bool:
+    return any(event.moment is Moment.SCALER_UPDATE for event in course_of(source, scope))
 
 
 def _steps_past_the_scaler(source: Source) -> Iterator[ast.AST]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from supervisor.source_check.course import course_of
@@ -12,6 +13,8 @@ from supervisor.source_check.rule import Rule
 from supervisor.source_check.scope import Scope
 from supervisor.source_check.source import Source
 
+_PROGRESS = re.compile(r"epoch|step|iter|\b(i|idx)\b", re.IGNORECASE)
+"""In a condition: after the first pass, ``if epoch > 0``, the schedule may come first."""
 _STEPS = (Moment.STEP, Moment.SCALER_STEP)
 
 
@@ -43,7 +46,8 @@ def _clips_after_step(source: Source) -> Iterator[ast.AST]:
             if len(relevant) < 2 or relevant[-1].moment not in _STEPS:
                 continue
             has_backward = bool(_moments(relevant, Moment.BACKWARD))
-            is_last = not _moments(after, Moment.BACKWARD, *_STEPS)
+            following = _moments(after, Moment.BACKWARD, *_STEPS, Moment.ZERO_GRAD)
+            is_last = not following or following[0].moment is Moment.ZERO_GRAD
             if has_backward and is_last and not _moments(relevant, Moment.CLIP):
                 yield clip.apart_from(relevant[-1])
 
@@ -123,7 +127,10 @@ def _schedules_first(source: Source) -> Iterator[ast.AST]:
             inside = [event for event in before if schedule.loops[0] in event.loops]
             following = _moments(after, *_STEPS)
             following = [event for event in following if schedule.loops[0] in event.loops]
-            if following and not _moments(inside, *_STEPS):
+            if not following:
+                continue
+            waits = any(_PROGRESS.search(text) for text, _ in schedule.facts - following[0].facts)
+            if not waits and not _moments(inside, *_STEPS):
                 yield schedule.apart_from(following[0])
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from supervisor.source_check.events import Moment, training_of
+from supervisor.source_check.course import course_of, is_of_training
+from supervisor.source_check.events import Moment
 from supervisor.source_check.names import dotted, last_name
 from supervisor.source_check.operations import (
     RELAYS,
@@ -18,7 +19,7 @@ from supervisor.source_check.operations import (
 )
 from supervisor.source_check.regions import is_trained_code
 from supervisor.source_check.rule import Rule
-from supervisor.source_check.source import Source
+from supervisor.source_check.source import Source, kept_meanwhile
 from supervisor.source_check.values import full_name, ingredients, origins
 
 _TO_PROBABILITIES = frozenset({"softmax", "sigmoid"})
@@ -99,8 +100,7 @@ def _is_of_loss(source: Source, value: ast.expr, *words: str) -> bool:
         name = getattr(ancestor, "name", "").lower() if named else ""
         if name == "forward" or any(word in name for word in ("loss", *words)):
             return True
-    events = training_of(source).events(source.scope_of(value))
-    return any(event.moment is Moment.BACKWARD for event in events)
+    return is_of_training(source, value)
 
 
 def _is_square(source: Source, value: ast.expr) -> bool:
@@ -131,14 +131,18 @@ def _divides_by_spread(source: Source) -> Iterator[ast.AST]:
         if not isinstance(division.op, ast.Div):
             continue
         divisor = operation_behind(source, division.right)
-        if divisor is None or divisor.operand is None or not _is_torch(source, divisor):
+        if divisor is None or divisor.operand is None:
+            continue
+        if not _is_torch(source, divisor) and not _is_trained_on(source, division):
             continue
         spread = _spread(source, divisor)
         centred = spread is not None and _is_centred(source, division.left, spread)
         scaled = divisor.name in _NORMS and _is_scaled(source, division, divisor.operand)
         if not centred and not scaled:
             continue
-        if is_trained_code(source, division) and not _is_guarded(source, division, divisor):
+        if not _is_guarded(source, division, divisor) and (
+            is_trained_code(source, division) or (centred and is_of_training(source, division))
+        ):
             yield division
 
 
@@ -188,7 +192,13 @@ def _is_centred(source: Source, expression: ast.expr, spread: ast.expr) -> bool:
     mean = operation_behind(source, value.right)
     if mean is None or mean.operand is None or mean.name != "mean":
         return False
-    return _same(mean.operand, spread)
+    return _same(mean.operand, spread) and _same(_whole(value.left), _whole(spread))
+
+
+def _whole(part: ast.expr) -> ast.expr:
+    while isinstance(part, ast.Subscript):
+        part = part.value
+    return part
 
 
 def _same(left: ast.expr, right: ast.expr) -> bool:
@@ -205,6 +215,7 @@ def _is_scaled(source: Source, division: ast.BinOp, measured: ast.expr) -> bool:
     return not any(_is_layer_call(source, origin) for origin in origins(source, measured))
 
 
+@kept_meanwhile(False)
 def _is_layer_call(source: Source, value: ast.expr) -> bool:
     if isinstance(value, ast.BinOp):
         return _is_layer_call(source, value.left) or _is_layer_call(source, value.right)
@@ -231,6 +242,16 @@ def _is_torch(source: Source, operation: Operation) -> bool:
         return True
     shown = {"dim", "keepdim", "unbiased", "correction", "p"}
     return any(keyword.arg in shown for keyword in operation.call.keywords)
+
+
+def _is_trained_on(source: Source, division: ast.BinOp) -> bool:
+    """Is a loss of the same function made of this? Then it is no array of NumPy."""
+    return any(
+        event.moment is Moment.BACKWARD
+        and event.subject is not None
+        and any(node is division for node in ingredients(source, event.subject))
+        for event in course_of(source, source.scope_of(division))
+    )
 
 
 RULES = (
