@@ -211,6 +211,12 @@ def _facts_from_earlier_exits(parent: ast.AST, child: ast.stmt) -> set[Fact]:
                     facts |= facts_of_test(statement.test, held=False)
                 elif statement.orelse and isinstance(statement.orelse[-1], _JUMPS):
                     facts |= facts_of_test(statement.test, held=True)
+            elif isinstance(statement, ast.Try):
+                facts |= {
+                    (f"except at line {handler.lineno}", False)
+                    for handler in statement.handlers
+                    if isinstance(handler.body[-1], _JUMPS)
+                }
     return facts
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from benchmarks.check_recall import FOLDER, measure
 from supervisor.source_check.rules import ALL_RULES
 
@@ -45,3 +47,17 @@ def test_what_is_missed_and_what_is_wrong_are_told_apart(tmp_path: Path) -> None
     assert measured.missed == ["train.py:5: eval-without-train"]
     assert measured.wrong == ["train.py:6: load-runs-code"]
     assert measured.recall == 0.5
+
+
+@pytest.mark.parametrize("name", ["seen", "kept_aside", "held_out"])
+def test_four_of_five_planted_mistakes_are_found_and_nothing_else(name: str) -> None:
+    measured = measure(FOLDER / name)
+
+    assert measured.recall >= 0.8
+    assert measured.wrong == []
+
+
+def test_the_same_code_without_its_mistakes_has_no_finding() -> None:
+    assert measure(FOLDER / "held_out_twins").wrong == []
+    twins = {path.name for path in (FOLDER / "held_out_twins").glob("*.py")}
+    assert twins == {path.name for path in (FOLDER / "held_out").glob("*.py")}

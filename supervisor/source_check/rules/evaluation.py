@@ -16,7 +16,7 @@ from supervisor.source_check.source import Source
 _GRADIENT_SWITCHES = frozenset(
     {"grad", "no_grad", "inference_mode", "set_grad_enabled", "requires_grad_", "requires_grad"}
 )
-_GRADIENTS = frozenset({"backward", "manual_backward", "step", "zero_grad"})
+_GRADIENTS = frozenset({"backward", "manual_backward", "zero_grad"})
 
 
 def _calls_on(scope: Scope, method: str) -> Iterator[tuple[str, ast.Call]]:

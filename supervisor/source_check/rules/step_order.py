@@ -118,6 +118,8 @@ def _clears_gradients(source: Source, scope: Scope, depth: int = 3) -> bool:
 
 
 def _schedules_first(source: Source) -> Iterator[ast.AST]:
+    if any(last_name(node) == "last_epoch" for node in source.nodes):
+        return  # the schedule is set by hand to where it is to begin
     for scope in source.scopes:
         events = course_of(source, scope)
         for schedule in _moments(events, Moment.SCHEDULER_STEP):
