@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from supervisor.calm_steps import as_ordinary
 from supervisor.detectors.registry import build_detectors
 from supervisor.ladder.default_policy import default_policy
 from supervisor.pipeline import Pipeline
@@ -39,16 +38,14 @@ def measure_pipeline_us(steps: int = 5000) -> float:
 
 
 def measure_together_us(kind: str, steps: int = 5000) -> float:
-    """The same a step, in blocks of ordinary steps as a live run hands them over."""
+    """The same a step, in blocks of calm steps as a live run hands them over."""
     pipeline = Pipeline(RunSettings(), default_policy())
     records = [
         replace(record, step_time_s=0.005, batch_size=8, memory_gib=1.0)
         for record in synthetic_run(kind, steps)
     ]
-    ordinary = [step for step in map(as_ordinary, records) if step is not None]
-    size = MAX_WAITING - 1
-    blocks = [ordinary[at : at + size] for at in range(0, len(ordinary), size)]
-    return measure_us(lambda block: list(pipeline.update_ordinary(block)), blocks) / size
+    blocks = [records[at : at + MAX_WAITING] for at in range(0, steps, MAX_WAITING)]
+    return measure_us(lambda block: list(pipeline.update_all(block)), blocks) / MAX_WAITING
 
 
 def main() -> None:

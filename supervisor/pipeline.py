@@ -8,13 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from supervisor.calm_steps import CalmSteps, OrdinaryStep, as_record
 from supervisor.detectors.base import Detector
 from supervisor.detectors.registry import build_detectors
 from supervisor.ladder.acquittal import LOOK_BACK, Acquittal
 from supervisor.ladder.escalation import EscalationLadder
 from supervisor.ladder.treatments import Outcome
-from supervisor.predictor import CrashPredictor, no_risk
+from supervisor.predictor import CrashPredictor
 from supervisor.records import ActionResult, Alert, CrashRisk, Decision, StepRecord
 from supervisor.settings import PolicySettings, RunSettings
 from supervisor.storage.cases.case_advisor import CaseAdvisor
@@ -93,109 +92,6 @@ class Pipeline:
         """
         for judgement in self.look_at(records):
             yield self.decide_on(judgement)
-
-    def update_ordinary(
-        self, steps: Sequence[OrdinaryStep]
-    ) -> Iterator[tuple[int, Judgement | None]]:
-        """Judges ordinary steps in their order, as `update_all` would, at a fraction of the price.
-
-        Steps of which nobody has anything to say are taken in together (`Detector.take_calm`).
-
-        Yields:
-            The number of steps that this is about; their judgement if it is one, None for quiet
-            ones of which nothing is thought and to which nothing is done.
-        """
-        if self._acquittal.is_on or not CalmSteps.are_plain(steps):
-            for judgement in self.update_all([as_record(step) for step in steps]):
-                yield 1, judgement
-            return
-        for part, found in [(part, self._look_at_calm(part)) for part in self._calm_parts(steps)]:
-            at = 0
-            for index in (*found, len(part)):
-                if self._take_quiet(part, at, index):
-                    yield index - at, None
-                else:
-                    for quiet in range(at, index):
-                        record = part.record(quiet)
-                        nothing = Judgement(record=record, alerts=(), risk=no_risk(record.step))
-                        yield 1, self.decide_on(nothing)
-                if index < len(part):
-                    yield 1, self.decide_on(found[index])
-                at = index + 1
-
-    def _calm_parts(self, steps: Sequence[OrdinaryStep]) -> Iterator[CalmSteps]:
-        """The steps, with a new part where a copy of the windows is due; a part has to be looked at
-        before the next is asked for."""
-        first = 0
-        for index in range(1, len(steps)):
-            if self._is_copy_due(steps[index][0]):
-                yield CalmSteps(steps[first:index])
-                first = index
-        yield CalmSteps(steps[first:])
-
-    def _take_quiet(self, steps: CalmSteps, start: int, stop: int) -> bool:
-        """The ladder's part of `update_ordinary`; whether it had nothing to decide about these."""
-        is_calm = self._advisor is None or self._advisor.is_calm
-        return is_calm and self.ladder.take_calm(steps, start, stop)
-
-    def _look_at_calm(self, steps: CalmSteps) -> dict[int, Judgement]:
-        """What detectors and predictor think, by index in ascending order; of the others nothing.
-
-        Of scores those below 1 are left out, as the predictor makes nothing of them.
-        """
-        first = steps.steps[0][0]
-        if self._is_copy_due(first):
-            self._copies.append(_Copy(first, self._view(), []))
-        self._copies[-1].since.extend(steps.steps)
-        alerts: defaultdict[int, list[Alert]] = defaultdict(list)
-        errors: defaultdict[int, list[str]] = defaultdict(list)
-        scores: defaultdict[int, dict[str, float]] = defaultdict(dict)
-        count = len(steps)
-        for detector in self.detectors:
-            if detector.observed_only and not detector.score:
-                continue
-            index = 0
-            try:
-                while index < count:
-                    if detector.score < 1.0:
-                        index += detector.take_calm(steps, index)
-                        if index == count:
-                            break
-                    alert = detector.update(steps.record(index))
-                    if detector.score >= 1.0:
-                        scores[index][detector.name] = float(detector.score)
-                    if alert is not None:
-                        alerts[index].append(alert)
-                    index += 1
-            except Exception as error:  # a user's detector may do anything
-                errors[index].append(self._switch_off(detector, error))
-        risks = self._predict_calm(steps, scores)
-        return {
-            index: Judgement(
-                record=steps.record(index),
-                alerts=tuple(alerts.get(index, ())),
-                risk=risks.get(index) or no_risk(steps.steps[index][0]),
-                errors=tuple(errors.get(index, ())),
-            )
-            for index in sorted({*alerts, *risks, *errors})
-        }
-
-    def _predict_calm(
-        self, steps: CalmSteps, scores: Mapping[int, Mapping[str, float]]
-    ) -> dict[int, CrashRisk]:
-        """The risks above zero, by index."""
-        found: dict[int, CrashRisk] = {}
-        index, count = 0, len(steps)
-        while index < count:
-            stop = min((scored for scored in scores if scored >= index), default=count)
-            if index < stop:
-                index += self.predictor.take_calm(steps, index, stop)
-            if index < count:
-                risk = self.predictor.update(steps.record(index), scores.get(index, _NO_SCORES))
-                if risk.probability:
-                    found[index] = risk
-                index += 1
-        return found
 
     def look_at(self, records: Sequence[StepRecord]) -> list[Judgement]:
         """What detectors and predictor think of some steps: nine tenths of the work.
@@ -309,14 +205,14 @@ class Pipeline:
             to_step: the step whose state was restored.
         """
         copies = self._copies
-        seen = [record for copy in copies for record in copy.records()]
+        seen = [record for copy in copies for record in copy.since]
         while copies and copies[-1].step > to_step:
             copies.pop()
         if not copies:
             self._begin()
             return
         copy = copies[-1]
-        between = [record for record in copy.records() if record.step < to_step]
+        between = [record for record in copy.since if record.step < to_step]
         copy.since.clear()
         self._load_view(copy.view)
         if between:
@@ -369,10 +265,7 @@ class _Copy:
 
     step: int
     view: dict[str, Any]
-    since: list[StepRecord | OrdinaryStep]
-
-    def records(self) -> list[StepRecord]:
-        return [as_record(step) if isinstance(step, tuple) else step for step in self.since]
+    since: list[StepRecord]
 
 
 COPY_EVERY = 300

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from supervisor.calm_steps import CalmSteps
 from supervisor.prediction.calibration import KNOTS, calibrate, weigh
 from supervisor.prediction.climb import WINDOW, Climb
 from supervisor.prediction.departure import WINDOW as LEVEL_WINDOW
@@ -110,40 +109,6 @@ class CrashPredictor:
         if scores and max(scores.values()) >= 1.0:
             self._judge_hazards(found, scores)
         return self._conclude(record, found)
-
-    def take_calm(self, steps: CalmSteps, start: int, stop: int) -> int:
-        """Takes in steps without any risk, several at once, as `update` would with scores below 1.
-
-        Args:
-            steps: ordinary ones.
-            start, stop: from which to which index.
-
-        Returns:
-            How many were taken in; `update` gets the next one. 0 says nothing about it.
-        """
-        if self._is_game or self._has_reward:
-            return 0
-        scales = (self._loss.scale, steps.losses), (self._grad.scale, steps.norms)
-        if not all(scale.are_above_floor(values[start:stop]) for scale, values in scales):
-            return 0
-        losses, norms = steps.log_losses[start:stop], steps.log_norms[start:stop]
-        calm_norms, norm_order = self._grad.count_usual(norms)
-        if not calm_norms:
-            return 0
-        calm_losses, loss_order = self._loss.count_usual(losses[:calm_norms])
-        count = self._departure.take_usual(losses[: self._climb.count_usual(losses[:calm_losses])])
-        if not count:
-            return 0
-        losses, norms = losses[:count], norms[:count]
-        self._climb.take_usual(losses)
-        self._loss.take_usual(losses, loss_order if count == calm_losses else None)
-        self._grad.take_usual(norms, norm_order if count == calm_norms else None)
-        nothing = (0,) * count
-        for seen in (self._loss_warned, self._loss_strong, self._grad_warned, self._grad_huge):
-            seen.extend(nothing)
-        self._nonfinite.extend(nothing)
-        self._onset = -1
-        return count
 
     def _judge_nonfinite(self, found: dict[str, float], scores: Mapping[str, float]) -> None:
         score = scores.get("nonfinite", 0.0)

@@ -14,7 +14,6 @@ FLOORS: dict[str, int] = {
     "masking": 1,
     "version": 1,
     "settings": 1,
-    "calm_steps": 1,
     "detectors": 2,
     "prediction": 2,
     "predictor": 2,
@@ -37,7 +36,6 @@ FLOORS: dict[str, int] = {
 }
 
 NEIGHBOURS = {
-    ("calm_steps", "records"): "each of them can become a record",
     ("prediction", "detectors"): "the robust windows are the detectors'",
     ("predictor", "detectors"): "the robust windows are the detectors'",
     ("predictor", "prediction"): "the predictor's own parts",

@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from supervisor.calm_steps import CalmSteps
 from supervisor.records import Alert, Cause, Severity, StepRecord
 
 
@@ -33,31 +32,9 @@ class Detector(ABC):
     observed_only: ClassVar[bool] = False
     score: float = 0.0
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        """What judges in another way than the class that it comes from takes nothing in for it."""
-        super().__init_subclass__(**kwargs)
-        if "update" in cls.__dict__ and "take_calm" not in cls.__dict__:
-            cls.take_calm = Detector.take_calm  # type: ignore[method-assign]
-
     @abstractmethod
     def update(self, record: StepRecord) -> Alert | None:
         """Takes in one step, sets `score`, returns what there is to say. Never raises."""
-
-    def take_calm(self, steps: CalmSteps, start: int) -> int:
-        """Takes in steps of which there is nothing to say, several at once; optional.
-
-        Most steps are such (docs/architecture.md). Whatever it takes in must leave the detector's
-        state as `update` for each would have, with no alert and with scores below 1. A subclass
-        with an `update` of its own inherits none.
-
-        Args:
-            steps: ordinary ones.
-            start: index of the first that was not taken in yet.
-
-        Returns:
-            How many were taken in; `update` gets the next one, and comes before a second call.
-        """
-        return 0
 
     def _begin(self) -> None:  # noqa: B027  (a detector without state needs none)
         """Sets every attribute named in `_state` to what it is before the first step."""

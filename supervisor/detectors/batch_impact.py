@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from supervisor.calm_steps import CalmSteps
 from supervisor.detectors.base import Detector
 from supervisor.detectors.statistics.robust_window import RobustWindow
 from supervisor.records import Alert, Cause, Severity, StepRecord
@@ -48,17 +47,6 @@ class BatchImpactDetector(Detector):
         if not self._before or self._after != self.window:
             return None
         return self._compare(record)
-
-    def take_calm(self, steps: CalmSteps, start: int) -> int:
-        size = steps.batch_size
-        if self._before or size != self._size:
-            return 0
-        self._loss.extend(steps.losses[start:])
-        self._rate.extend([min(size / time_s, 1e300) for time_s in steps.times_s[start:]])
-        count = len(steps) - start
-        self._after += count
-        self.score = 0.0
-        return count
 
     def _change(self, size: int) -> None:
         # A size that lasted less than a window (the last batch of an epoch) is no setting.

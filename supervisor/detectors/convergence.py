@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from supervisor.calm_steps import CalmSteps
 from supervisor.detectors.base import Detector
 from supervisor.records import Alert, Cause, Severity, StepRecord
 
@@ -57,12 +56,6 @@ class ConvergenceDetector(Detector):
             return None
         self._since = 0
         return self._look(record)
-
-    def take_calm(self, steps: CalmSteps, start: int) -> int:
-        losses = steps.losses[start : start + max(0, self.window - 1 - self._since)]
-        self._losses.extend(losses)
-        self._since += len(losses)
-        return len(losses)
 
     def _look(self, record: StepRecord) -> Alert | None:
         losses = list(self._losses)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from supervisor.calm_steps import CalmSteps
 from supervisor.detectors.signal_anomaly import SignalAnomalyDetector
 from supervisor.records import StepRecord
 
@@ -18,6 +15,3 @@ class GradientAnomalyDetector(SignalAnomalyDetector):
 
     def signal(self, record: StepRecord) -> tuple[float, bool]:
         return record.grad_norm, record.grad_norm_seen
-
-    def columns(self, steps: CalmSteps) -> tuple[Sequence[float], Sequence[float]]:
-        return steps.norms, steps.log_norms

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from supervisor.calm_steps import CalmSteps
 from supervisor.detectors.base import Detector
 from supervisor.detectors.statistics.robust_window import RobustWindow
 from supervisor.records import Alert, Cause, Severity, StepRecord
@@ -76,21 +75,6 @@ class GradientHealthDetector(Detector):
             return None
         self._told[state], self._absent[state] = norm, 0
         return self._report(record, state, norm)
-
-    def take_calm(self, steps: CalmSteps, start: int) -> int:
-        norms = steps.norms[start:]
-        lowest, highest = min(norms), max(norms)
-        window = self._window
-        if self._told or self._state_now or lowest < self.vanish_below:
-            return 0
-        if highest >= self.explode_above:
-            return 0
-        if max(window.ceiling, highest) >= self._least_factor * min(window.floor, lowest):
-            return 0
-        window.extend(norms)
-        self._count += len(norms)
-        self.score = min(10.0, norms[-1] / self.explode_above)
-        return len(norms)
 
     @property
     def _least_factor(self) -> float:

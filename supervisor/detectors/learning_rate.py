@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from supervisor.calm_steps import CalmSteps
 from supervisor.detectors.base import Detector
 from supervisor.records import Alert, Cause, Severity, StepRecord
 
@@ -90,26 +89,6 @@ class LearningRateDetector(Detector):
         else:
             self._low_steps = self._low_steps + 1 if rate == before else 1
         return self._low_steps >= LOW_STEPS
-
-    def take_calm(self, steps: CalmSteps, start: int) -> int:
-        before = self._previous
-        if self._out or not self.low <= before <= self.high:
-            return 0
-        smooth = min(self.steady, self.change)
-        count = 0
-        for rate in steps.lrs[start:]:
-            if rate != before:
-                if not self.low <= rate <= self.high or abs(rate - before) / before > smooth:
-                    break
-                self._difference = rate - before
-                before = rate
-            count += 1
-        if count:
-            self._previous = before
-            self._seen += count
-            self._moving = max(0, self._moving - count)
-            self.score = 0.0
-        return count
 
     def _judge_change(self, record: StepRecord, before: float, rate: float) -> Alert | None:
         if not before > 0 or rate == before:

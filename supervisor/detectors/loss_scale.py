@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from supervisor.calm_steps import CalmSteps
 from supervisor.detectors.base import Detector
 from supervisor.records import Alert, Cause, Severity, StepRecord
 
@@ -66,10 +65,6 @@ class LossScaleDetector(Detector):
         fresh = level > self._warned
         self._warned = level
         return alert if fresh else None
-
-    def take_calm(self, steps: CalmSteps, start: int) -> int:
-        self.score = 0.0  # there is no scale
-        return len(steps) - start
 
     def _count(self, scale: float) -> None:
         if scale > self._previous:

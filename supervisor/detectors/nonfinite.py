@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from supervisor.calm_steps import CalmSteps
 from supervisor.detectors.base import Detector
 from supervisor.records import Alert, Cause, Severity, StepRecord
 
@@ -57,12 +56,6 @@ class NonfiniteDetector(Detector):
             self.score = 2.0
             return self._report(record, "grad", record.grad_norm)
         return self._judge_overflow(record)
-
-    def take_calm(self, steps: CalmSteps, start: int) -> int:
-        count = len(steps) - start
-        self._seen += count
-        self.score = 0.0
-        return count
 
     def _judge_overflow(self, record: StepRecord) -> Alert | None:
         self._overflows.append(1)

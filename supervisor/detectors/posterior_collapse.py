@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from supervisor.calm_steps import CalmSteps
 from supervisor.detectors.base import Detector
 from supervisor.records import Alert, Cause, Severity, StepRecord
 
@@ -122,9 +121,6 @@ class PosteriorCollapseDetector(Detector):
             return None
         self._next = record.step + (self.every or self._interval(record.step))
         return self._look(record)
-
-    def take_calm(self, steps: CalmSteps, start: int) -> int:
-        return len(steps) - start if self._missed and self.score < 1.0 else 0
 
     def _interval(self, step: int) -> int:
         if step < 1000:

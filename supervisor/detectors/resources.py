@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from supervisor.calm_steps import CalmSteps
 from supervisor.detectors.base import Detector
 from supervisor.detectors.statistics.robust_window import RobustWindow
 from supervisor.records import Alert, Cause, Severity, StepRecord
@@ -57,15 +56,6 @@ class ResourcesDetector(Detector):
         if self._count % self.block:
             return None
         return self._look(record)
-
-    def take_calm(self, steps: CalmSteps, start: int) -> int:
-        stop = start + self.block - 1 - self._count % self.block
-        times_s = steps.times_s[start:stop]
-        if times_s:
-            self._memory = max(self._memory, max(steps.memory_gib[start:stop]))
-            self._time.extend(times_s)
-            self._count += len(times_s)
-        return len(times_s)
 
     def _look(self, record: StepRecord) -> Alert | None:
         self.score = 0.0

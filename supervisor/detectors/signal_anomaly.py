@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from supervisor.calm_steps import CalmSteps
 from supervisor.detectors.base import Detector
-from supervisor.detectors.statistics.robust_window import NORMAL_MAD, SURELY, Line, RobustWindow
+from supervisor.detectors.statistics.robust_window import RobustWindow
 from supervisor.detectors.statistics.run_scale import RunScale
 from supervisor.records import Alert, Cause, Severity, StepRecord
 
@@ -92,35 +90,6 @@ class SignalAnomalyDetector(Detector):
         jump = self._judge_jump(record, value)
         self._take_in(value)
         return alert or jump
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if "signal" in cls.__dict__ and not {"columns", "take_calm"} & cls.__dict__.keys():
-            cls.take_calm = Detector.take_calm  # type: ignore[method-assign]
-
-    def columns(self, steps: CalmSteps) -> tuple[Sequence[float], Sequence[float]]:
-        """The signal of each step, which is positive, and its logarithms.
-
-        Needed by `take_calm` alone, which a subclass without this one has not.
-        """
-        raise NotImplementedError
-
-    def take_calm(self, steps: CalmSteps, start: int) -> int:
-        band = self._band
-        is_known = len(band) == self.window >= self.min_window
-        if self.fixed is not None or self._negative or self._above or not is_known:
-            return 0
-        values, logarithms = self.columns(steps)
-        if not self._scale.are_above_floor(values[start:]):
-            return 0
-        inner = logarithms[start:-1]  # the last is left for `update`, which knows its score
-        line = Line(self._floor, SURELY * self.k * NORMAL_MAD)
-        count, ordered = band.count_usual(inner, inner, line=line, below_highest=True)
-        if count:
-            band.take_usual(inner[:count], ordered)
-            self._previous = values[start + count - 1]
-            self.score = 0.0
-        return count
 
     def _take_in(self, value: float) -> None:
         self._previous = value

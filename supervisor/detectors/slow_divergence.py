@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from supervisor.calm_steps import CalmSteps
 from supervisor.detectors.base import Detector
 from supervisor.detectors.statistics.change_watch import ChangeWatch
 from supervisor.detectors.statistics.robust_window import RobustWindow
@@ -88,17 +87,6 @@ class SlowDivergenceDetector(Detector):
             return None
         self._since_look = 0
         return self._look(record)
-
-    def take_calm(self, steps: CalmSteps, start: int) -> int:
-        until_look = max(self.every - 1 - self._since_look, self.block - 1 - len(self._window))
-        if self._negative or until_look <= 0:
-            return 0
-        if not self._scale.are_above_floor(steps.losses[start:]):
-            return 0
-        count = self._change.take_unchanged(steps, start, start + until_look)
-        self._window.extend(steps.log_losses[start : start + count])
-        self._since_look += count
-        return count
 
     def _forget(self) -> None:
         self._best = math.inf

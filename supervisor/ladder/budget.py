@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from supervisor.records import StepRecord
@@ -29,11 +29,6 @@ class Budget:
     def observe(self, record: StepRecord) -> None:
         if 0.0 < record.step_time_s < math.inf:
             self._time_s += record.step_time_s
-
-    def take_calm(self, times_s: Sequence[float]) -> None:
-        """`observe` for the step times of several steps, all above zero and finite."""
-        for time_s in times_s:  # one by one: another order of additions gives another sum
-            self._time_s += time_s
 
     @property
     def is_spent(self) -> bool:

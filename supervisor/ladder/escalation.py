@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from supervisor.calm_steps import CalmSteps
 from supervisor.detectors.statistics.robust_window import RobustWindow
 from supervisor.ladder.advice import Advice
 from supervisor.ladder.budget import Budget
@@ -119,35 +118,6 @@ class EscalationLadder:
         if decision is None:
             return self._take_back(record, risk, undo, reason)
         return replace(decision, undo=(*undo, *decision.undo))
-
-    def take_calm(self, steps: CalmSteps, start: int, stop: int) -> bool:
-        """Takes in steps without alerts and without risk, as `decide` for each would.
-
-        Args:
-            steps: ordinary ones.
-            start, stop: from which to which index.
-
-        Returns:
-            Whether they were taken in; if not, nothing has happened: there may be something to do.
-        """
-        if start == stop:
-            return False
-        losses, rates = steps.losses[start:stop], steps.lrs[start:stop]
-        is_idle = self._treatments.are_over and not (self._stopped or self._acquitted)
-        has_lines = self._rungs.lowest > 0.0 and self.policy.alarm_threshold > 0.0
-        is_young = steps.steps[start][0] < LAST_STEP or self._false_start.found
-        if not (is_idle and has_lines) or is_young or self._rate_leap.may_leap(rates):
-            return False
-        if not self._guard.take_calm(losses, steps.norms[start:stop]):
-            return False
-        self._tick += len(losses)
-        self._budget.take_calm(steps.times_s[start:stop])
-        self._treatments.take_calm(losses)
-        self._rate_leap.take_calm(rates)
-        self.outcomes = ()
-        if self._treatments.calm_steps >= self.policy.healthy_steps:
-            self._end_episode()
-        return True
 
     def acquit(self, *, newer_are_as_good: bool = False) -> None:
         """What was treated last was no sickness of the weights; said before `decide`.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from supervisor.detectors.statistics.robust_window import RobustWindow
@@ -141,28 +141,6 @@ class Guard:
         is_news = self._tick - self._ruined_at > self.settings.skip_window
         sudden = risk.alarm and not SUDDEN.isdisjoint(risk.contributions)
         return self.settings.skip_spike and is_news and sudden and self.shows_ruin(risk)
-
-    def take_calm(self, losses: Sequence[float], norms: Sequence[float]) -> bool:
-        """Accepts steps without risk if all of their losses and norms are surely usual; if not,
-        does nothing."""
-        if self._skips or not (self.scale.is_settled and self.norm_scale.is_settled):
-            return False
-        if self.settings.skip_spike:
-            if max(losses) > min(self._highest_loss, self.scale.line):
-                return False
-            if max(norms) > self.norm_scale.line:
-                return False  # `_ruin` counts these
-            for window, values in ((self.loss, losses), (self._grad, norms)):
-                lowest = min(window.floor, min(values))
-                known = lowest > 0.0 and window.floor < math.inf
-                if not known or max(values) > self.settings.spike_factor * lowest:
-                    return False
-        self._tick += len(losses)
-        self._ruin.extend([0] * len(losses))
-        self.loss.extend(losses)
-        self._grad.extend(norms)
-        self._highest_loss = max(self._highest_loss, max(losses))
-        return True
 
     def is_ruin(self, record: StepRecord) -> bool:
         """Whether this step is beyond what the run can have come to by learning: not finite, or a

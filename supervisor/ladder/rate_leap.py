@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from supervisor.detectors.statistics.robust_window import RobustWindow
@@ -61,16 +61,6 @@ class RateLeap:
         if self.step < 0 and rate > self._highest:
             self._highest = rate
         self._previous = rate
-
-    def may_leap(self, rates: Sequence[float]) -> bool:
-        """Whether one of these is a leap, or one is being followed."""
-        return self.step >= 0 or not max(rates) <= FACTOR * self._highest
-
-    def take_calm(self, rates: Sequence[float]) -> None:
-        """Takes in the rates of several steps, none of which `may_leap`."""
-        self._seen += len(rates)
-        self._highest = max(self._highest, max(rates))
-        self._previous = rates[-1]
 
     def forget_levels(self, rate: float) -> None:
         """An announced change, under `rate`: it is one that the run has had."""

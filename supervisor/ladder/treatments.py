@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -89,17 +89,6 @@ class Treatments:
             return ()
         self._trials = [trial for trial in self._trials if trial.due > self._tick]
         return tuple(Outcome(t.name, t.step, self._outcome(t, calm), t.cause, t.rung) for t in due)
-
-    @property
-    def are_over(self) -> bool:
-        """None is in force, and none on trial."""
-        return not (self.active or self._trials)
-
-    def take_calm(self, losses: Sequence[float]) -> None:
-        """Takes in steps without risk while `are_over`."""
-        self._tick += len(losses)
-        self._recent.extend(losses)
-        self._calm += len(losses)
 
     def _outcome(self, trial: Trial, calm: bool) -> str:
         back = not len(self._recent) or not self._recent.median > trial.loss_limit

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from supervisor.calm_steps import as_ordinary
 from supervisor.records import CrashRisk, StepRecord
 from supervisor.settings import PolicySettings, RunSettings
 
@@ -79,22 +78,8 @@ class Replica:
 
     def _judge(self, records: Sequence[StepRecord]) -> None:
         for start in range(0, len(records), TOGETHER):
-            some = records[start : start + TOGETHER]
-            ordinary = [step for step in map(as_ordinary, some) if step is not None]
-            if len(ordinary) < len(some):
-                for judgement in self._pipeline.update_all(some):
-                    self.risk = judgement.risk
-                continue
-            judged = 0
-            for count, found in self._pipeline.update_ordinary(ordinary):
-                judged += count
-                self.risk = _no_risk(ordinary[judged - 1][0]) if found is None else found.risk
-
-
-def _no_risk(step: int) -> CrashRisk:
-    from supervisor.predictor import no_risk  # as late as the pipeline, for the same reason
-
-    return no_risk(step)
+            for judgement in self._pipeline.update_all(records[start : start + TOGETHER]):
+                self.risk = judgement.risk
 
 
 def _build_pipeline(settings: RunSettings, policy: PolicySettings) -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from supervisor.calm_steps import TINY
+from supervisor.detectors.statistics.run_scale import TINY
 
 WINDOW = 60
 """Steps of the line that is fitted. On the corpus' train split and the public logs 60 found more
@@ -59,27 +59,6 @@ class Climb:
         if self._since >= EVERY and len(self._values) == WINDOW:
             self._since = 0
             self._fit()
-
-    def count_usual(self, values: Sequence[float]) -> int:
-        """How many values in a row surely make no climb, given their logarithms."""
-        if self._negative or self.found or len(self._values) < WINDOW:
-            return 0
-        line, best = [*self._values, *values], self._best
-        for count in range(max(1, EVERY - self._since), len(values) + 1, EVERY):
-            best, is_level = _look(line[count : count + WINDOW], best)
-            if not is_level:
-                return count - 1
-        return len(values)
-
-    def take_usual(self, values: Sequence[float]) -> None:
-        """`update` for each of the values that `count_usual` has counted, or for the first."""
-        line = [*self._values, *values]
-        for count in range(max(1, EVERY - self._since), len(values) + 1, EVERY):
-            self._best, _ = _look(line[count : count + WINDOW], self._best)
-        first = max(1, EVERY - self._since)
-        count = len(values)
-        self._since = self._since + count if count < first else (count - first) % EVERY
-        self._values.extend(values)
 
     def _fit(self) -> None:
         values = list(self._values)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from supervisor.calm_steps import TINY
+from supervisor.detectors.statistics.run_scale import TINY
 
 WINDOW = 20
 """Steps of the mean that is the level. On the corpus' train and validation splits 15, 20 and 25
@@ -114,44 +114,6 @@ class Departure:
         else:
             self._sum -= values.popleft()
         self._judge(self._sum / WINDOW)
-
-    def take_usual(self, values: Sequence[float]) -> int:
-        """`update` for as many values in a row as make no departure, given their logarithms.
-
-        Returns:
-            How many.
-        """
-        known, levels = self._values, self._levels
-        is_grown = self._seen > MEMORY and len(known) == len(levels) == WINDOW
-        if self._linear or self._blind or self.distance or not is_grown:
-            return 0
-        total, noise, best = self._sum, self._noise, self._best
-        share, floor = 1.0 / MEMORY, self._floor
-        count = 0
-        for value in values:
-            level = total / WINDOW
-            off = value - level if value > level else level - value
-            if off > 4.0 * noise:
-                off = 4.0 * noise
-            fresh = noise + (1.2533 * off - noise) * share
-            fresh = fresh if fresh > floor else floor
-            if value > level + CLIP * noise:
-                value = level + CLIP * noise
-            sum_ = total + value
-            sum_ -= known[0]
-            lowest = levels[0] if levels[0] < best else best
-            level = sum_ / WINDOW
-            if level - lowest > RISE:
-                break
-            total, noise, best = sum_, fresh, lowest
-            known.popleft()
-            known.append(value)
-            levels.popleft()
-            levels.append(level)
-            count += 1
-        self._sum, self._noise, self._best = total, noise, best
-        self._seen += count
-        return count
 
     def _judge(self, level: float) -> None:
         levels = self._levels

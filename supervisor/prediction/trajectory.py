@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from supervisor.calm_steps import TINY
 from supervisor.detectors.statistics.reference import Reference
-from supervisor.detectors.statistics.robust_window import NORMAL_MAD, SURELY, Line, RobustWindow
-from supervisor.detectors.statistics.run_scale import RunScale
+from supervisor.detectors.statistics.robust_window import RobustWindow
+from supervisor.detectors.statistics.run_scale import TINY, RunScale
 
 MIN_WINDOW = 10
 """Values that must be known before one can be judged."""
@@ -28,7 +27,6 @@ ALONE = 10
 """Steps without another alarm after which a spike was an isolated one."""
 
 
-USUAL = Line(SMALL_RISE, SURELY * 3.0 * NORMAL_MAD)
 """No rule of the predictor looks at less than three scales."""
 
 
@@ -82,39 +80,6 @@ class Trajectory:
         self._seen += 1
         if inner > self._highest and self.z < 6:
             self._highest = inner
-
-    def count_usual(self, values: Sequence[float]) -> tuple[int, list[float]]:
-        """How many values in a row are of no interest to any rule, given their logarithms.
-
-        Looks no further than is cheap: 0 says nothing. Nothing is taken in.
-
-        Returns:
-            The count, and what `take_usual` needs if it gets as many.
-        """
-        grows_up = self._seen < 1.5 * self.tail.size <= self._seen + len(values)
-        if self._linear or self._suspect is not None or grows_up:
-            return 0, []
-        highest = self._highest
-        if max(values) > highest:
-            values = values[: next(i for i, value in enumerate(values) if value > highest)]
-        return self.reference.count_usual(values, USUAL)
-
-    def take_usual(self, values: Sequence[float], ordered: list[float] | None) -> None:
-        """`update` for each of the values that `count_usual` has counted, or for the first of them.
-
-        Args:
-            ordered: what it gave besides; None if not all of them come.
-        """
-        self.reference.take_usual(values, ordered)
-        self._since_suspect += len(values)
-        self._seen += len(values)
-        waiting, tail = self._waiting, self.tail
-        waiting.extend(values)
-        ripe = [waiting.popleft() for _ in range(len(waiting) - WAIT)]
-        tail.extend(ripe)
-        if ripe and self._seen - 1 < 1.5 * tail.size:
-            tail.shrink(max(1, (self._seen - 1) * 2 // 3 - WAIT))
-        self.calm()
 
     def calm(self) -> None:
         """No value was seen at this step."""

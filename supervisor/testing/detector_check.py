@@ -5,16 +5,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
-from supervisor.calm_steps import CalmSteps, as_ordinary
 from supervisor.detectors.base import Detector
 from supervisor.records import Alert, StepRecord
 from supervisor.testing.rough_runs import hostile_run, restless_run
 from supervisor.testing.synthetic_runs import HEALTHY_KINDS, TROUBLED_KINDS, synthetic_run
-
-BLOCK = 31
-"""Steps that are handed over together, as in a live run at most."""
 
 
 def check_detector(factory: Callable[[], Detector]) -> None:
@@ -23,8 +18,7 @@ def check_detector(factory: Callable[[], Detector]) -> None:
     Checked: it never raises; scores are finite and not negative; alerts are complete and of the
     step judged; the same records give the same alerts; `reset` equals a fresh one; a copy made
     from `state_dict`, sent through JSON in mid-run, goes on identically, also behind an announced
-    change (`Detector.forget_levels`); `Detector.observed_only` is true if it is claimed;
-    `Detector.take_calm` does what `update` does, step by step.
+    change (`Detector.forget_levels`); `Detector.observed_only` is true if it is claimed.
 
     Args:
         factory: makes a fresh detector with the same settings each time.
@@ -43,7 +37,6 @@ def check_detector(factory: Callable[[], Detector]) -> None:
         assert first == _play(again, records, kind), f"{kind}: reset() is not a fresh start"
         _check_copy(factory, records, kind, first)
         _check_observed_only(factory(), records, kind)
-        _check_calm(factory(), factory(), records, kind)
 
 
 def _check_observed_only(detector: Detector, records: list[StepRecord], kind: str) -> None:
@@ -54,39 +47,6 @@ def _check_observed_only(detector: Detector, records: list[StepRecord], kind: st
         if idle:
             unchanged = alert is None and repr(detector.state_dict()) == repr(before)
             assert unchanged, f"{kind}, step {record.step}: `observed_only` is not true of it"
-
-
-def _check_calm(
-    one_by_one: Detector, in_many: Detector, records: list[StepRecord], kind: str
-) -> None:
-    """Blocks of steps that a live run would hand over together, and some that it would not."""
-    for first in range(0, len(records), BLOCK):
-        some = [_like_a_live_one(record) for record in records[first : first + BLOCK]]
-        ordinary = [step for step in map(as_ordinary, some) if step is not None]
-        whole = len(ordinary) == len(some) and CalmSteps.are_plain(ordinary)
-        steps = CalmSteps(ordinary) if whole else None
-        index = 0
-        while index < len(some):
-            where = f"{kind}, step {some[index].step}"
-            taken = 0
-            if steps is not None and in_many.score < 1.0:
-                taken = in_many.take_calm(steps, index)
-                assert 0 <= taken <= len(some) - index, f"{where}: take_calm took {taken} steps"
-            for record in some[index : index + taken]:
-                quiet = one_by_one.update(record) is None and one_by_one.score < 1.0
-                assert quiet, f"{where}: take_calm passed over step {record.step}"
-            index += taken
-            if index < len(some):
-                told = [repr(d.update(some[index])) for d in (one_by_one, in_many)]
-                assert told[0] == told[1], f"{where}: differs behind take_calm"
-                index += 1
-            states = [repr(d.state_dict()) for d in (one_by_one, in_many)]
-            assert states[0] == states[1], f"{where}: take_calm leaves another state than update"
-
-
-def _like_a_live_one(record: StepRecord) -> StepRecord:
-    size = record.batch_size or 8
-    return replace(record, step_time_s=0.1, memory_gib=1.0, batch_size=size)
 
 
 def _check_copy(

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.calm_steps import CalmSteps, OrdinaryStep
 from supervisor.detectors.base import Detector
-from supervisor.detectors.loss_anomaly import LossAnomalyDetector
-from supervisor.detectors.nonfinite import NonfiniteDetector
 from supervisor.detectors.registry import BUILTIN, OPTIONAL, build_detectors
 from supervisor.records import Alert, StepRecord
 from supervisor.testing import check_detector, restless_run
@@ -77,28 +74,3 @@ def test_a_detector_whose_state_is_incomplete_is_caught() -> None:
 def test_a_detector_that_raises_or_scores_nan_is_caught() -> None:
     with pytest.raises(AssertionError, match=r"step \d+"):
         check_detector(Fragile)
-
-
-def test_a_subclass_that_judges_in_its_own_way_is_asked_about_every_step() -> None:
-    """What its parent takes in together it might have had something to say of."""
-
-    class Own(NonfiniteDetector):
-        def update(self, record: StepRecord) -> Alert | None:
-            return None
-
-    class OfTheRate(LossAnomalyDetector):
-        def signal(self, record: StepRecord) -> tuple[float, bool]:
-            return record.lr, True
-
-    class Renamed(LossAnomalyDetector):
-        name = "renamed"
-
-    steps = CalmSteps([as_step(index) for index in range(31)])
-    assert Own().take_calm(steps, 0) == 0
-    assert OfTheRate.take_calm is Detector.take_calm
-    assert Renamed.take_calm is LossAnomalyDetector.take_calm
-    assert NonfiniteDetector().take_calm(steps, 0) == 31
-
-
-def as_step(index: int) -> OrdinaryStep:
-    return index, 1.0, 1.0, 1e-3, 0.1, 8, 1.0

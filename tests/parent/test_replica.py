@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from supervisor.calm_steps import as_record
 from supervisor.parent.history import records_until
 from supervisor.parent.replica import Replica
 from supervisor.pipeline import Pipeline
@@ -35,8 +34,8 @@ def test_the_parents_risk_is_the_pipelines() -> None:
 
 
 def test_steps_judged_together_give_the_risk_of_one_by_one() -> None:
-    """Ordinary ones take another way through the pipeline, and a rollback falls between them."""
-    records = [as_record((s, 2.0 + 0.01 * (s % 7), 1.0, 1e-3, 0.1, 8, 1.0)) for s in range(300)]
+    """A rollback falls between them."""
+    records = [record(step, 2.0 + 0.01 * (step % 7)) for step in range(300)]
     records[249] = replace(records[249], loss=40.0, grad_norm=90.0)
     pipeline = Pipeline(RunSettings(), PolicySettings())
     expected = []

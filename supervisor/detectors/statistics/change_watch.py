@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from supervisor.calm_steps import CalmSteps
 from supervisor.records import StepRecord
 
 
@@ -49,26 +48,6 @@ class ChangeWatch:
             self._batch_size = size
         self.since = 0 if changed else self.since + 1
         return changed
-
-    def take_unchanged(self, steps: CalmSteps, start: int, stop: int) -> int:
-        """Takes in steps up to the first that changes something, `stop` at the latest.
-
-        Returns:
-            How many.
-        """
-        if steps.batch_size != self._batch_size:
-            return 0
-        before = self._lr
-        count = 0
-        for lr in steps.lrs[start:stop]:
-            if lr != before:
-                if not (before > 0 and 1 / self.lr_ratio <= lr / before <= self.lr_ratio):
-                    break
-                before = lr
-            count += 1
-        self._lr = before
-        self.since += count
-        return count
 
     def state_dict(self) -> dict[str, Any]:
         return {"since": self.since, "lr": self._lr, "batch_size": self._batch_size}

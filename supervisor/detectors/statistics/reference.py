@@ -5,10 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections import deque
-from collections.abc import Sequence
 from typing import Any
 
-from supervisor.detectors.statistics.robust_window import NORMAL_MAD, SURELY, Line, RobustWindow
+from supervisor.detectors.statistics.robust_window import NORMAL_MAD, RobustWindow
 
 NORMAL_Q90 = 1.2816
 """The 90th percentile of a standard normal distribution; noise upwards is what matters."""
@@ -110,29 +109,6 @@ class Reference:
         pending.append(value)
         if len(pending) > self.lag:
             self._admit(pending.popleft())
-
-    def count_usual(self, values: Sequence[float], line: Line) -> tuple[int, list[float]]:
-        """How many of `values` in a row lie under `line` and will be accepted, looking no further
-        than `RobustWindow.count_usual` does; 0 while the run is young or values were rejected."""
-        window = self.window
-        is_grown = len(window) == window.size and self._seen >= 3 * window.size
-        if self._rejected or not is_grown or len(self._pending) != self.lag:
-            return 0, []
-        arriving = [*self._pending, *values]
-        entry = Line(self.reject_z * self.floor, SURELY * self.reject_z * NORMAL_MAD)
-        return window.count_usual(values, arriving[: len(values)], line=line, entry=entry)
-
-    def take_usual(self, values: Sequence[float], ordered: list[float] | None) -> None:
-        """`push` for each of `values`, which `count_usual` has found usual.
-
-        Args:
-            ordered: what it gave besides; None if not all of the values that it counted come.
-        """
-        arriving = [*self._pending, *values]
-        self._seen += len(values)
-        self.window.take_usual(arriving[: len(values)], ordered)
-        self._pending = deque(arriving[len(values) :])
-        self._scale = None
 
     def clear(self) -> None:
         self.window.clear()

@@ -5,29 +5,14 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 NORMAL_MAD = 1.4826
 """Ratio of the standard deviation to the median absolute deviation of a normal distribution."""
 
-SURELY = 1.0 - 1e-9
-"""Keeps a rounding error from making a value usual that is not (`Line`)."""
-
 RESORT = 8
 """Of the window's size: a window that was not asked for so many values is no longer kept sorted,
 since to sort it anew costs less than to keep the order all the time."""
-
-
-class Line(NamedTuple):
-    """How far above the median a value may lie: `floor` in any case, and `spreads` times the MAD.
-
-    Where the MAD would have to be computed, a bound below it is used: what lies under the line is
-    so with certainty, what lies above it perhaps.
-    """
-
-    floor: float
-    spreads: float
 
 
 class RobustWindow:
@@ -90,81 +75,6 @@ class RobustWindow:
             self.floor = value
         if value > self.ceiling:
             self.ceiling = value
-
-    def extend(self, values: Sequence[float]) -> None:
-        """Takes in several finite values, the oldest first: `add` for each, at a fraction of it."""
-        if self._sorted is not None:
-            for value in values:
-                self.add(value)
-        elif values:
-            self._values.extend(values)
-            self._added += len(values)
-            self._mad = self._median = None
-            self.floor = min(self.floor, min(values))
-            self.ceiling = max(self.ceiling, max(values))
-
-    def count_usual(
-        self,
-        values: Sequence[float],
-        arriving: Sequence[float],
-        *,
-        line: Line,
-        entry: Line | None = None,
-        below_highest: bool = False,
-    ) -> tuple[int, list[float]]:
-        """How many of `values` in a row are usual, each against the window as it is by then.
-
-        Usual is what is not above the median by more than a `Line` allows. The window must be
-        full; it stays as it is.
-
-        Args:
-            values: to be judged, in the order of time.
-            arriving: what enters the window behind each of them.
-            line: for the values.
-            entry: for what enters; None if the same values do.
-            below_highest: nothing above the highest value of the window is usual.
-
-        Returns:
-            The count, and the window's values in ascending order after so many, for `take_usual`.
-        """
-        ordered = self._order().copy()
-        size = len(ordered)
-        half, odd = size // 2, size % 2
-        low = (size - 1 - half) // 2
-        high = low + half
-        floor, spreads = line
-        entry_floor, entry_spreads = line if entry is None else entry
-        count = 0
-        leaving = [*self._values, *arriving]
-        for value, enters, leaves in zip(values, arriving, leaving, strict=False):
-            median = ordered[half] if odd else 0.5 * (ordered[half - 1] + ordered[half])
-            # Fewer than half of the values lie nearer to the median, so the MAD is no smaller.
-            spread = min(median - ordered[low], ordered[high] - median)
-            if value - median > max(floor, spreads * spread):
-                break
-            if entry is not None and enters - median > max(entry_floor, entry_spreads * spread):
-                break
-            if below_highest and value > ordered[-1]:
-                break
-            del ordered[bisect_left(ordered, leaves)]
-            insort(ordered, enters)
-            count += 1
-        return count, ordered
-
-    def take_usual(self, values: Sequence[float], ordered: list[float] | None) -> None:
-        """Takes in what `count_usual` has looked at.
-
-        Args:
-            values: what enters, the oldest first.
-            ordered: the window's values in ascending order behind them; None if not known.
-        """
-        if not values:
-            return
-        self._sorted, self._last_order = None, self._order()
-        self._added = 0
-        self.extend(values)
-        if ordered is not None:
-            self._sorted, self._added, self._unasked = ordered, 0, 0
 
     def shrink(self, size: int) -> None:
         """Forgets the oldest values beyond the last `size`; the window may grow again."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
@@ -21,6 +21,10 @@ BEYOND = 0.5
 """Of the first values' height or spread, above the highest of them. Chosen on the kinds of
 benchmarks/healthy, none of which goes beyond it twice in three steps, and on the faults of
 benchmarks/unlucky_training.py, which nearly all do."""
+
+
+TINY = 1e-12
+"""The smallest value of which a logarithm is taken."""
 
 
 class RunScale:
@@ -45,11 +49,6 @@ class RunScale:
     def is_known(self) -> bool:
         return self.level > 0.0
 
-    @property
-    def is_settled(self) -> bool:
-        """Whether further values change nothing."""
-        return len(self._first) >= FIRST
-
     def update(self, value: float) -> None:
         """Takes in a value; what is not finite is left out."""
         if len(self._first) < FIRST and value and not value - value:
@@ -60,10 +59,6 @@ class RunScale:
     def clamp(self, value: float) -> float:
         """The value, or what counts as zero in this run if it is smaller."""
         return value if value > self.floor else self.floor
-
-    def are_above_floor(self, values: Sequence[float]) -> bool:
-        """Whether the scale is settled, and none of the values counts as zero."""
-        return self.is_settled and min(values) > self.floor
 
     def _settle(self) -> None:
         first = self._first

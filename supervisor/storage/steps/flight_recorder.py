@@ -14,7 +14,6 @@ import os
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
 
 from supervisor.errors import RunDirectoryError
 from supervisor.records import StepRecord
@@ -24,7 +23,6 @@ from supervisor.storage.steps.more_values import MAX_NAMES, MoreValues, more_pat
 from supervisor.storage.steps.step_rows import (
     ANNOUNCED,
     BEGINS_TRAINING,
-    FIXED,
     FLAGS_OFFSET,
     GRAD_SEEN,
     HEADER,
@@ -65,10 +63,6 @@ _RISK = struct.Struct("<d")
 _UINT64 = 0xFFFFFFFFFFFFFFFF
 _NOTHING_OBSERVED = (math.nan,) * OBSERVED_SLOTS
 _NOTHING_OBSERVED_BYTES = OBSERVED.pack(*_NOTHING_OBSERVED)
-_PLAIN_ROW = struct.Struct(f"{FIXED.format}{OBSERVED.size}s")
-_BOTH_SEEN = LOSS_SEEN | GRAD_SEEN
-
-Calls: TypeAlias = tuple[int, int, int]
 
 
 class FlightRecorder:
@@ -157,29 +151,6 @@ class FlightRecorder:
             batch_signature & _UINT64,
             risk,
             *observed,
-        )
-        self._rows = self._count[0] = row + 1
-        return row
-
-    def append_values(
-        self, values: tuple[int, float, float, float, float, int, float], time: float, calls: Calls
-    ) -> int:
-        """Stores a step of which nothing else is known, as `append` would; returns its row.
-
-        Args:
-            values: step, loss, gradient norm, learning rate, seconds, batch size, memory in GiB.
-            time: unix seconds.
-            calls: backward calls, forward calls, signature of the batches.
-        """
-        row = self._rows
-        if row >= self._capacity:
-            self._map(row + 1)
-        step, loss, grad_norm, lr, step_time_s, batch_size, memory_gib = values
-        _PLAIN_ROW.pack_into(
-            self._memory,
-            HEADER_BYTES + row * ROW_BYTES,
-            *(step, self._attempt, _BOTH_SEEN, time, loss, grad_norm, lr, math.nan),
-            *(step_time_s, memory_gib, batch_size, *calls, math.nan, _NOTHING_OBSERVED_BYTES),
         )
         self._rows = self._count[0] = row + 1
         return row

@@ -39,8 +39,6 @@ class BoundaryClock:
         is_new_lead: the lead has just changed with its first update; for whoever asked `is_lead`.
         is_new_training: and it updates other weights than the one before.
         by_others: updates of other optimizers since the lead's last one.
-        is_alone: no other one has stepped since the lead's last update but one: all that `updated`
-            does for the lead's next update is to make the boundary due.
     """
 
     def __init__(self) -> None:
@@ -49,7 +47,6 @@ class BoundaryClock:
         self.has_forwards = False
         self._updates = 0
         self.by_others = 0
-        self.is_alone = False
         self._seen: set[int] = set()
         self._awaited: set[int] = set()
         self._last_other: Callable[[], Optimizer | None] = _nobody
@@ -101,20 +98,19 @@ class BoundaryClock:
         """
         if optimizer is not self.lead():
             self.by_others += 1
-            self.is_alone = False
             self._others.add(optimizer)
             self._seen.add(id(optimizer))
             self._awaited.discard(id(optimizer))
             self.is_due = self._updates > 1 and not self._awaited
             return self._takes_over(optimizer)
         self._updates += 1
-        self.no_forward_between()
+        if self.is_due:  # no forward could be seen since the last boundary (all are compiled)
+            self.has_forwards = False
         self.by_others = 0
         if self._seen or self._awaited:
             self._awaited, self._seen = self._seen, set()
         self._in_a_row = 0
         self.is_due = self._updates > 1 and not self._awaited
-        self.is_alone = self.is_due
         return False
 
     def _takes_over(self, other: Optimizer) -> bool:
@@ -129,12 +125,6 @@ class BoundaryClock:
         self._in_a_row = self.by_others = 0
         self._awaited, self._seen = set(), set()
         return True
-
-    def no_forward_between(self) -> None:
-        """Called at each update of the lead: if the last boundary had no forward that could be seen
-        (all are compiled, or transformed by torch.func), they come behind the updates again."""
-        if self.is_due:
-            self.has_forwards = False
 
     def passed(self) -> None:
         """An outermost forward has begun, and was the boundary if one was due."""

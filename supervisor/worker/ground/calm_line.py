@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
 
 from supervisor.records import StepRecord
 
@@ -68,14 +67,6 @@ class CalmLine:
         elif not noticed:
             self._losses.append(record.loss)
             self._norms.append(record.grad_norm)
-
-    def judged_quiet(
-        self, losses: Sequence[float], norms: Sequence[float], last: StepRecord
-    ) -> None:
-        """Takes in several steps of which nothing was thought; `settle` has to come as well."""
-        self._last = last
-        self._losses.extend(losses)
-        self._norms.extend(norms)
 
     def settle(self) -> None:
         """Draws the lines anew."""

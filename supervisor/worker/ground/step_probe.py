@@ -91,15 +91,6 @@ class StepProbe:
         head = first.reshape(-1)[:16].contiguous().view(torch.uint8).numpy().tobytes()
         self.signature = xxhash.xxh3_64_intdigest(head, seed=self.signature)
 
-    def pass_time(self, now: float) -> float | None:
-        """Returns the seconds since the last record, if this one can do without another look at
-        the process; None changes nothing, and leaves both to `record`."""
-        elapsed = now - self._last_time
-        if not (elapsed >= 0.0 and now - self._memory_time < _LOOK_EVERY_S):
-            return None
-        self._last_time = now
-        return elapsed
-
     def record(
         self, step: int, now: float, optimizer: Optimizer, *, scaler_skipped: bool = False
     ) -> StepRecord:

@@ -35,7 +35,6 @@ from supervisor.worker.ground.step_probe import StepProbe, gradient_norm, has_va
 from supervisor.worker.ground.switch import Switch
 from supervisor.worker.interception.moments import Call, Moments
 from supervisor.worker.live.seen_closure import SeenClosures
-from supervisor.worker.live.short_way import ShortWay
 from supervisor.worker.live.unseen_updates import MANY_BACKWARDS
 from supervisor.worker.probes.probes import Probes
 from supervisor.worker.recording.loading_proof import LoadingProof
@@ -89,9 +88,6 @@ class Monitor(Moments):
         self._tape = recording.tape
         self._clinic = clinic
         self._updates = updates
-        self._short_way = ShortWay(
-            recorder=recorder, tape=recording.tape, clinic=clinic, updates=updates
-        )
         self._closures = SeenClosures(switch)
         self._injector = injector
         self._probes = probes
@@ -117,7 +113,7 @@ class Monitor(Moments):
         self._scaler: Any = None
         self._row = -1
         self._judged = False
-        self._is_updating = self._is_dealt_with = False
+        self._is_updating = False
         self.grads_matter = False
         self.trains_within_forward = False
 
@@ -135,7 +131,7 @@ class Monitor(Moments):
                     self._last_module = weakref.ref(module)
                 clock = self._clock
                 if clock.is_due:
-                    clock.is_due, clock.has_forwards = False, True  # `passed`, written out
+                    clock.passed()
                     self._pass_boundary()
                 self.probe.saw_forward(args, kwargs)
                 self._sign_of_life(self.steps_done)
@@ -284,44 +280,21 @@ class Monitor(Moments):
         self._switch.depth += 1
         try:
             self._judged = True
-            if optimizer is not self._clock.lead() or args or kwargs or self._armed:
-                return self._before_unusual_update(optimizer, args, kwargs)
-            self._is_updating = True
-            probe, groups = self.probe, len(optimizer.param_groups)
-            if probe.norm_of != self._lead_size or groups != self._lead_groups:
-                self._see_gradients(optimizer)
-            if (
-                self._scaler is None
-                and not self._probes.is_on
-                and self._short_way.take(probe, optimizer, self.steps_done)
-            ):
-                self._is_dealt_with = True
-                return None
-            self._judge(optimizer)
-            self._updates.begin(optimizer, self.steps_done)
+            if self._is_updating:
+                return None  # an optimizer around another: what the inner one does is its own
+            self._meet(optimizer, self._registry.add_optimizer)
+            if self._clock.lead() is None:
+                self.trains_within_forward = self._is_within_forward()
+            is_lead = self._is_updating = self._leads(optimizer)
+            closure = args[0] if args else kwargs.get("closure")
+            if closure is not None:
+                plan = functools.partial(self._plan_in_closure, optimizer, is_lead)
+                return self._closures.wrap(optimizer, args, kwargs, plan)
+            self._plan(optimizer, is_lead=is_lead)
             return None
         except Exception as error:
             self._update_shield.caught(error)
             return None
-
-    def _before_unusual_update(
-        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """The first update, one of a second optimizer, with a closure, or with faults injected."""
-        if self._is_updating:
-            return (
-                None  # an optimizer around another: what the inner one does belongs to its update
-            )
-        self._meet(optimizer, self._registry.add_optimizer)
-        if self._clock.lead() is None:
-            self.trains_within_forward = self._is_within_forward()
-        is_lead = self._is_updating = self._leads(optimizer)
-        closure = args[0] if args else kwargs.get("closure")
-        if closure is not None:
-            plan = functools.partial(self._plan_in_closure, optimizer, is_lead)
-            return self._closures.wrap(optimizer, args, kwargs, plan)
-        self._plan(optimizer, is_lead=is_lead)
-        return None
 
     def _plan_in_closure(self, optimizer: Optimizer, is_lead: bool, earlier: int) -> None:
         """Between the closure's last backward and the update; later evaluations change nothing
@@ -352,16 +325,7 @@ class Monitor(Moments):
             is_lead = optimizer is clock.lead()
             if is_lead or not self._is_updating:
                 self._is_updating = False
-                if self._is_dealt_with:
-                    self._count_step()
-                    if clock.is_alone:
-                        if clock.is_due:
-                            clock.no_forward_between()
-                        clock.is_due = True
-                    else:
-                        clock.updated(optimizer)
-                else:
-                    self._after_unusual_update(optimizer, is_lead=is_lead)
+                self._end_update(optimizer, is_lead=is_lead)
                 if clock.is_due and not clock.has_forwards:
                     self._pass_boundary()
         except Exception as error:
@@ -369,8 +333,7 @@ class Monitor(Moments):
         finally:
             self._switch.depth = max(0, self._switch.depth - 1)
 
-    def _after_unusual_update(self, optimizer: Optimizer, *, is_lead: bool) -> None:
-        """Any but a lead's that `ShortWay` has taken."""
+    def _end_update(self, optimizer: Optimizer, *, is_lead: bool) -> None:
         if is_lead and self._row < 0:
             self._judge(optimizer)  # a closure that was not called as often as the time before
             self._updates.controls.skip_update = False  # too late for it, and not the next one's
@@ -399,11 +362,8 @@ class Monitor(Moments):
                 return  # the outer one may catch it
             self._is_updating = False
             self._updates.end()
-            if is_lead and (self._is_dealt_with or self._row >= 0):
-                if self._is_dealt_with:
-                    self._count_step()
-                else:
-                    self._finish_step(optimizer)
+            if is_lead and self._row >= 0:
+                self._finish_step(optimizer)
                 self._clock.updated(optimizer)
         except Exception as error:
             self._update_shield.caught(error)
@@ -468,7 +428,6 @@ class Monitor(Moments):
         self._count_step()
 
     def _count_step(self) -> None:
-        self._is_dealt_with = False
         self.steps_done += 1
         if self.steps_done >= self._probes.next_step:
             self._probes.begin(self.steps_done)

@@ -6,11 +6,9 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import Any
 
 from supervisor.actions.base import Action, ActionContext, carry_out
-from supervisor.calm_steps import OrdinaryStep, as_record
 from supervisor.pipeline import Judgement, Pipeline
 from supervisor.records import ActionResult, Alert, Cause, Decision, StepRecord, plain
 from supervisor.storage.journal.journal import AlertLog, Journal
@@ -72,7 +70,7 @@ class Clinic:
         self._before_first_update = before_first_update
         self.calm = CalmLine()
         self._boundary_step = 0
-        self.waiting: list[tuple[StepRecord | OrdinaryStep, int]] = []
+        self.waiting: list[tuple[StepRecord, int]] = []
         self.handlers: list[Callable[[Alert], None]] = []
         self.places_of: Callable[[Alert], list[dict[str, Any]]] = lambda alert: []
         self.pending: list[Pending] = []
@@ -113,43 +111,16 @@ class Clinic:
             last_is_now: the last of them is the step under way, whose update can still be left out.
         """
         waiting, self.waiting = self.waiting, []
-        for is_ordinary, group in groupby(waiting, key=lambda step: isinstance(step[0], tuple)):
-            steps, rows = zip(*group, strict=True)
-            if is_ordinary:
-                self._judge_ordinary(steps, rows)
-            else:
-                is_last = steps[-1] is waiting[-1][0]
-                self._judge_records(steps, rows, last_is_now=last_is_now and is_last)
-        self.calm.settle()
-
-    def _judge_records(
-        self, records: Sequence[StepRecord], rows: Sequence[int], *, last_is_now: bool
-    ) -> None:
-        if records[0].step == 0:
+        if not waiting:
+            return
+        if waiting[0][0].step == 0:
             self._before_first_update()
-        for judgement, row in zip(self.pipeline.update_all(records), rows, strict=True):
-            is_now = last_is_now and judgement.record.step == records[-1].step
-            self._take_in(judgement, is_now=is_now)
+        judgements = self.pipeline.update_all([record for record, _ in waiting])
+        now = waiting[-1][0].step if last_is_now else -1
+        for judgement, (_, row) in zip(judgements, waiting, strict=True):
+            self._take_in(judgement, is_now=judgement.record.step == now)
             self._note_risk((row,), judgement.risk.probability)
-
-    def _judge_ordinary(self, steps: Sequence[OrdinaryStep], rows: Sequence[int]) -> None:
-        start = 0
-        for count, judgement in self.pipeline.update_ordinary(steps):
-            stop = start + count
-            if judgement is None:
-                self._take_in_quiet(steps[start:stop])
-                self._note_risk(rows[start:stop], 0.0)
-            else:
-                self._take_in(judgement, is_now=False)
-                self._note_risk(rows[start:stop], judgement.risk.probability)
-            start = stop
-
-    def _take_in_quiet(self, steps: Sequence[OrdinaryStep]) -> None:
-        """What `_take_in` does for steps of which nothing is thought."""
-        norms = [step[2] for step in steps]
-        self.calm.judged_quiet([step[1] for step in steps], norms, as_record(steps[-1]))
-        self.recent_grad_norms.extend(norms)
-        self.risk, self._was_warning, self._was_alarm = 0.0, False, False
+        self.calm.settle()
 
     def _take_in(self, judgement: Judgement, *, is_now: bool) -> None:
         record, risk = judgement.record, judgement.risk

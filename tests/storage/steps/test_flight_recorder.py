@@ -90,32 +90,6 @@ def _fields(record: StepRecord) -> dict[str, str]:
     return {name: repr(getattr(record, name)) for name in StepRecord.__slots__}
 
 
-def test_the_values_of_an_ordinary_step_make_the_row_of_its_record(tmp_path: Path) -> None:
-    record = StepRecord(
-        step=7,
-        loss=1.5,
-        grad_norm=0.25,
-        lr=1e-3,
-        step_time_s=0.125,
-        batch_size=32,
-        memory_gib=2.0,
-        loss_seen=True,
-        grad_norm_seen=True,
-    )
-    recorder = FlightRecorder(tmp_path / "a.steps", 3)
-
-    first = recorder.append(
-        record, time=1e9, backward_calls=2, forward_calls=4, batch_signature=2**64 - 1
-    )
-    second = recorder.append_values((7, 1.5, 0.25, 1e-3, 0.125, 32, 2.0), 1e9, (2, 4, 2**64 - 1))
-
-    recorder.close()
-    with FlightReader(tmp_path / "a.steps") as reader:
-        rows = reader.read()
-    assert (first, second) == (0, 1)
-    assert rows[0].tobytes() == rows[1].tobytes()
-
-
 def test_a_file_that_does_not_exist_yet_has_no_rows(tmp_path: Path) -> None:
     path = tmp_path / "rank_0.steps"
     with FlightReader(path) as reader:

@@ -47,17 +47,6 @@ def test_a_step_of_two_optimizers_is_over_when_both_have_stepped() -> None:
     assert due[2:] == [False, True, False, True]
 
 
-def test_a_lead_is_alone_from_its_second_update_on_until_another_one_steps() -> None:
-    clock, first, second = BoundaryClock(), _optimizer(), _optimizer()
-
-    alone = []
-    for optimizer in (first, first, first, second, first, first, first):
-        _update(clock, optimizer)
-        alone.append(clock.is_alone)
-
-    assert alone == [False, True, True, False, False, True, True]
-
-
 def test_a_lead_that_the_script_drops_is_freed_and_the_next_to_step_leads() -> None:
     clock, first, second = BoundaryClock(), _optimizer(), _optimizer()
     for _ in range(3):
