@@ -215,6 +215,7 @@ class ActionResult:
         cost_s: seconds the training stood still for it.
         detail: one sentence.
         to_step: for a rollback, the step whose state was restored; else -1.
+        skips_update: the update of the judged step is to be left out.
         fields: further fields of the journal line.
     """
 
@@ -223,6 +224,7 @@ class ActionResult:
     cost_s: float = 0.0
     detail: str = ""
     to_step: int = -1
+    skips_update: bool = False
     fields: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -28,6 +28,7 @@ class _Rehearsal:
     optimizer: torch.optim.Optimizer
     context: ActionContext
     data: torch.Generator
+    skips_update: bool = False
 
     def step(self) -> None:
         """One update, steered by the controls as the worker does it."""
@@ -41,11 +42,11 @@ class _Rehearsal:
         rates = [group["lr"] for group in self.optimizer.param_groups]
         for group in self.optimizer.param_groups:
             group["lr"] *= controls.lr_factor
-        give_back = hide_gradients(self.optimizer) if controls.skip_update else None
+        give_back = hide_gradients(self.optimizer) if self.skips_update else None
         self.optimizer.step()
         if give_back is not None:
             give_back()
-            controls.skip_update = False
+            self.skips_update = False
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
         controls.advance()
@@ -71,6 +72,7 @@ def check_action(build: Callable[[], Action]) -> None:
     for empty in (True, False):
         action, rehearsal = build(), _rehearse(empty)
         result = _try(action, rehearsal.context)
+        rehearsal.skips_update = result.skips_update
         taken_back = _call(action, "undo", action.undo, rehearsal.context)
         if result.applied and not result.detail:
             raise AssertionError(f"{action.name}: apply: give a detail that says what was done")

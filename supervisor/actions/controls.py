@@ -76,7 +76,6 @@ class Controls:
         clip_norm: threshold for a script that does not clip; None = do not clip.
         adaptive: when set, a threshold of its own that follows the norms.
         fp32: autocast regions are disabled; a GradScaler goes on scaling, in FP32.
-        skip_update: leave this one update out; the worker clears it afterwards.
         batch_factor: by which `supervisor.batch_size` multiplies.
         checkpoint_activations: models compute their activations again in the backward pass.
         ramp: the way back of `lr_factor` after an undo.
@@ -90,7 +89,6 @@ class Controls:
     clip_norm: float | None = None
     adaptive: AdaptiveThreshold | None = None
     fp32: bool = False
-    skip_update: bool = False
     batch_factor: float = 1.0
     checkpoint_activations: bool = False
     ramp: Ramp | None = None
@@ -138,7 +136,7 @@ class Controls:
         return all(getattr(self, name, value) == value for name, value in _NEUTRAL.items())
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain values, for the checkpoint; `skip_update` belongs to one step and is left out."""
+        """Plain values, for the checkpoint."""
         return {
             "lr_factor": self.lr_factor,
             "lr_share": self.lr_share,

@@ -9,7 +9,7 @@ from supervisor.records import ActionResult
 class SkipUpdate(Action):
     """The judged gradient does not reach the weights; weights and optimizer state stay as they are.
 
-    The worker hides the gradients (`guard.hide_gradients`) and clears the control afterwards.
+    The worker hides the gradients from the optimizer (`guard.hide_gradients`).
     """
 
     name = "skip_update"
@@ -17,9 +17,5 @@ class SkipUpdate(Action):
     cost = "one batch"
 
     def apply(self, context: ActionContext) -> ActionResult:
-        context.controls.skip_update = True
-        return self.done(f"the update of step {context.step} is left out")
-
-    def undo(self, context: ActionContext) -> ActionResult:
-        context.controls.skip_update = False
-        return self.done("updates are applied")
+        detail = f"the update of step {context.step} is left out"
+        return ActionResult(name=self.name, applied=True, detail=detail, skips_update=True)

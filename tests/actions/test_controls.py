@@ -26,7 +26,6 @@ def test_fresh_controls_are_neutral() -> None:
     [
         *(("lr_factor", 0.5), ("lr_share", 0.5), ("lr_limit", 0.1), ("clip_factor", 0.5)),
         *(("clip_norm", 1.0), ("adaptive", AdaptiveThreshold()), ("ramp", Ramp(0.5, 1.0, 4))),
-        *(("fp32", True), ("skip_update", True), ("batch_factor", 0.5)),
         ("checkpoint_activations", True),
     ],
 )

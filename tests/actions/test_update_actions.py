@@ -75,13 +75,13 @@ def test_adaptive_clipping_starts_from_the_norms_seen() -> None:
     assert not carry_out(AdaptiveClip(), context).applied
 
 
-def test_skipping_is_a_control_for_the_worker() -> None:
+def test_skipping_is_said_by_the_result() -> None:
     context = build_scene().context
 
     result = carry_out(SkipUpdate(), context)
 
     assert result.applied
-    assert context.controls.skip_update
+    assert result.skips_update
 
 
 @pytest.mark.parametrize(

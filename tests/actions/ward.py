@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 
 from supervisor.actions.base import Action, carry_out
+from supervisor.records import ActionResult
 from supervisor.worker.ground.step_probe import gradient_norm
 from supervisor.worker.treatment.update_controls import UpdateControls
 from tests.actions.small_context import Scene, build_scene
@@ -79,10 +80,10 @@ class Ward:
         self.loss(x, y).backward()
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self.on_gradients(step, [p.grad for p in parameters])
-        norm = gradient_norm(parameters)
+        norm, skip = gradient_norm(parameters), ""
         if treats and treatment.moment == "update":
-            self._treat(treatment)
-        self._updates.begin(optimizer, step)
+            skip = "treated" if self._treat(treatment).skips_update else ""
+        self._updates.apply(optimizer, step, self._updates.plan(optimizer, step, skip))
         optimizer.step()
         self._updates.end()
         self.controls.advance(math.nan if norm is None else norm)
@@ -91,11 +92,12 @@ class Ward:
         self.on_updated(step)
         context.step += 1
 
-    def _treat(self, treatment: Action) -> None:
+    def _treat(self, treatment: Action) -> ActionResult:
         context = self.context
         context.decision = replace(context.decision, step=context.step, onset_step=SICK_AT)
         result = carry_out(treatment, context)
         assert result.applied, result.detail
+        return result
 
     def _draw(self) -> tuple[torch.Tensor, torch.Tensor]:
         while True:

@@ -41,7 +41,7 @@ from supervisor.worker.recording.loading_proof import LoadingProof
 from supervisor.worker.recording.recording import Recording, encode
 from supervisor.worker.replay.loading.loader_skipping import pack_epoch, pack_mark
 from supervisor.worker.treatment.clinic import Clinic
-from supervisor.worker.treatment.update_controls import UpdateControls
+from supervisor.worker.treatment.update_controls import POISONED, UpdateControls
 
 
 class Monitor(Moments):
@@ -311,11 +311,14 @@ class Monitor(Moments):
     def _plan(self, optimizer: Optimizer, *, is_lead: bool) -> None:
         if self._armed:
             self._injector.on_gradients(self.steps_done, self._updates.parameters(optimizer))
+        step, updates = self.steps_done, self._updates
         if is_lead:
-            self._judge(optimizer)
+            plan = updates.plan(optimizer, step, POISONED if self._judge(optimizer) else "")
+            if plan.skip:
+                self._recorder.mark(self._row, flags=UPDATE_SKIPPED)
         else:
-            self._updates.guard_follower(optimizer)
-        self._updates.begin(optimizer, self.steps_done)
+            plan = updates.plan_follower(optimizer, step)
+        updates.apply(optimizer, step, plan)
         if self._armed:
             self._injector.before_step(self.steps_done, optimizer)
 
@@ -335,8 +338,8 @@ class Monitor(Moments):
 
     def _end_update(self, optimizer: Optimizer, *, is_lead: bool) -> None:
         if is_lead and self._row < 0:
-            self._judge(optimizer)  # a closure that was not called as often as the time before
-            self._updates.controls.skip_update = False  # too late for it, and not the next one's
+            # A closure that was not called as often as the time before.
+            self._judge(optimizer, is_in_time=False)
         if self._updates.is_open:
             self._updates.end()
         if self._armed:
@@ -368,7 +371,10 @@ class Monitor(Moments):
         except Exception as error:
             self._update_shield.caught(error)
 
-    def _judge(self, optimizer: Optimizer, *, scaler_skipped: bool = False) -> None:
+    def _judge(
+        self, optimizer: Optimizer, *, is_in_time: bool = True, scaler_skipped: bool = False
+    ) -> bool:
+        """Records the step under way; returns whether its update is to be left out."""
         probe = self.probe
         parameters = self._see_gradients(optimizer)
         if scaler_skipped:
@@ -390,9 +396,7 @@ class Monitor(Moments):
             batch_signature=probe.signature,
             flags=SCALER_SKIPPED if scaler_skipped else 0,
         )
-        self._clinic.judge(record, self._row)
-        if self._updates.controls.skip_update:
-            self._recorder.mark(self._row, flags=UPDATE_SKIPPED)
+        return self._clinic.judge(record, self._row, is_in_time=is_in_time)
 
     def _see_gradients(self, lead: Optimizer) -> list[torch.Tensor]:
         """Gets to know the gradient norm, if the script's clipping has not told it; returns all
@@ -456,8 +460,7 @@ class Monitor(Moments):
     def _scaler_left_it_out(self, optimizer: Optimizer) -> None:
         self._switch.depth += 1
         try:
-            self._judge(optimizer, scaler_skipped=True)
-            self._updates.controls.skip_update = False
+            self._judge(optimizer, is_in_time=False, scaler_skipped=True)
             self._finish_step(optimizer)
             self._clock.updated(optimizer)
         finally:

@@ -90,46 +90,55 @@ class Clinic:
         self._was_alarm = False
         self._told_dry: dict[tuple[str, ...], int] = {}
 
-    def judge(self, record: StepRecord, row: int) -> None:
+    def judge(self, record: StepRecord, row: int, *, is_in_time: bool = True) -> bool:
         """Feeds one step to the pipeline and starts what it decides; calm steps may wait.
-
-        Called before the update of the lead optimizer is applied.
 
         Args:
             record: the step.
             row: its row in the flight recorder, where the risk is noted.
+            is_in_time: its update was not applied yet, so it can still be left out.
+
+        Returns:
+            Whether its update is to be left out.
         """
         waiting = self.waiting
         waiting.append((record, row))
-        if not self.calm.is_calm(record) or len(waiting) >= MAX_WAITING:
-            self.judge_waiting(last_is_now=True)
+        if self.calm.is_calm(record) and len(waiting) < MAX_WAITING:
+            return False
+        return self.judge_waiting(last_is_now=is_in_time)
 
-    def judge_waiting(self, *, last_is_now: bool = False) -> None:
+    def judge_waiting(self, *, last_is_now: bool = False) -> bool:
         """Judges the steps that waited, in their order, so that nothing is left open.
 
         Args:
             last_is_now: the last of them is the step under way, whose update can still be left out.
+
+        Returns:
+            Whether it is to be left out.
         """
         waiting, self.waiting = self.waiting, []
         if not waiting:
-            return
+            return False
         if waiting[0][0].step == 0:
             self._before_first_update()
         judgements = self.pipeline.update_all([record for record, _ in waiting])
         now = waiting[-1][0].step if last_is_now else -1
+        skips = False
         for judgement, (_, row) in zip(judgements, waiting, strict=True):
-            self._take_in(judgement, is_now=judgement.record.step == now)
+            skips = self._take_in(judgement, is_now=judgement.record.step == now)
             self._note_risk((row,), judgement.risk.probability)
         self.calm.settle()
+        return skips
 
-    def _take_in(self, judgement: Judgement, *, is_now: bool) -> None:
+    def _take_in(self, judgement: Judgement, *, is_now: bool) -> bool:
+        """Tells and does what was thought of a step; returns whether its update is left out."""
         record, risk = judgement.record, judgement.risk
         self.calm.judged(record, trouble=risk.warning or risk.alarm, noticed=bool(judgement.alerts))
         if math.isfinite(record.grad_norm):
             self.recent_grad_norms.append(record.grad_norm)
         is_news = judgement.decision or judgement.outcomes or self.risk or self._was_warning
         if judgement.is_quiet and not is_news:
-            return
+            return False
         for error in judgement.errors:
             self._warn(f"detector {error}")
         if judgement.acquittal:
@@ -160,8 +169,7 @@ class Clinic:
         if decision is not None and not is_now:
             kept = tuple(name for name in decision.actions if name != "skip_update")
             decision = replace(decision, actions=kept)
-        if decision is not None:
-            self._carry_out(decision)
+        return decision is not None and self._carry_out(decision)
 
     def begin_another_training(self) -> None:
         """What comes next has nothing to do with the steps so far."""
@@ -261,14 +269,17 @@ class Clinic:
 
     # --- acting ------------------------------------------------------------------------------
 
-    def _carry_out(self, decision: Decision) -> None:
+    def _carry_out(self, decision: Decision) -> bool:
+        """Starts all actions of a decision; returns whether one leaves the update out."""
         if decision.dry_run:
             self._tell_dry(decision)
-            return
+            return False
         for name in decision.undo:
             self._dispatch(name, decision, undo=True)
+        skips = False
         for name in decision.actions:
-            self._dispatch(name, decision, undo=False)
+            skips = self._dispatch(name, decision, undo=False) or skips
+        return skips
 
     def _tell_dry(self, decision: Decision) -> None:
         key = (*decision.actions, "/", *decision.undo)
@@ -290,18 +301,18 @@ class Clinic:
                 risk=decision.risk,
             )
 
-    def _dispatch(self, name: str, decision: Decision, *, undo: bool) -> None:
+    def _dispatch(self, name: str, decision: Decision, *, undo: bool) -> bool:
         action = self.actions.get(name)
         if action is None:
             self._warn(f"policy: unknown action '{name}': left out")
-            return
+            return False
         if action.moment == "boundary":
             self.pending.append(Pending(action, decision, undo))
             self._ask_for_boundary()
-        else:
-            self._run(action, decision, undo=undo)
+            return False
+        return self._run(action, decision, undo=undo).skips_update
 
-    def _run(self, action: Action, decision: Decision, *, undo: bool) -> None:
+    def _run(self, action: Action, decision: Decision, *, undo: bool) -> ActionResult:
         context = self._make_context(decision)
         result = carry_out(action, context, undo=undo)
         if undo:
@@ -313,7 +324,7 @@ class Clinic:
                 detail=result.detail,
                 reason=decision.reason,
             )
-            return
+            return result
         self.pipeline.settle(result)
         self._journal.write("action", step=decision.step, **_action_fields(result, decision))
         if result.applied and result.to_step >= 0:
@@ -326,6 +337,7 @@ class Clinic:
                 name=result.name,
                 before_step=self._boundary_step,
             )
+        return result
 
 
 def _alert_fields(alert: Alert) -> dict[str, Any]:

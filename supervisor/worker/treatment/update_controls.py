@@ -1,4 +1,4 @@
-"""What the treatment changes about an update, applied just before it and taken back after."""
+"""Plans what is changed about each update, applies it just before, and takes it back after."""
 
 from __future__ import annotations
 
@@ -13,6 +13,10 @@ from torch.optim import Optimizer
 from supervisor.actions.controls import Controls
 from supervisor.actions.guard import hide_gradients
 from supervisor.worker.ground.step_probe import gradient_norm
+from supervisor.worker.treatment.update_plan import AS_IT_IS, UpdatePlan
+
+POISONED = "poisoned update"
+"""Why an update is left out whose loss or gradients must not reach the weights."""
 
 _Known: TypeAlias = "tuple[weakref.ref[Optimizer], int, list[torch.Tensor]]"
 
@@ -52,7 +56,6 @@ class UpdateControls:
         self._lead: weakref.ref[Optimizer] | None = None  # the first to be updated under controls
         self.script_clips = False
         self._script_max_norm: Any = None
-        self._follower_skip = False
         self.is_open = False
 
     @property
@@ -81,37 +84,55 @@ class UpdateControls:
         limit = controls.max_norm(max_norm)
         return max_norm if limit is None else limit
 
-    def guard_follower(self, optimizer: Optimizer) -> None:
-        """An optimizer that steps after the lead (a GAN's second half): skip what is not finite."""
-        norm = gradient_norm(self.parameters(optimizer))
-        is_sick = norm is not None and not math.isfinite(norm)
-        self._follower_skip = is_sick and self._leaves_out_follower(float(norm or 0.0))
+    def plan(self, optimizer: Optimizer, step: int, skip: str = "") -> UpdatePlan:
+        """Returns what is changed about the update of `step` that is about to be made.
 
-    def begin(self, optimizer: Optimizer, step: int) -> None:
-        """Applies the controls to the update of `step` that is about to be made."""
+        Args:
+            optimizer: whose update it is.
+            step: the step under way.
+            skip: why its judgement leaves the update out; empty if it does not.
+        """
+        if step in self.skip_steps:
+            return UpdatePlan(skip="ordered after repeated failures")
+        if skip:
+            return UpdatePlan(skip=skip)
         controls = self.controls
-        if controls.is_neutral and not self.skip_steps and not self._follower_skip:
-            return
-        self.is_open = True
-        ordered = step in self.skip_steps
-        if controls.skip_update or self._follower_skip or ordered:
-            why = "ordered after repeated failures" if ordered else "poisoned update"
-            self._unhide = hide_gradients(optimizer)
-            self._on_skip(step, why)
-            return
-        limit = None if self.script_clips else controls.max_norm(None)
-        if limit is not None:
-            torch.nn.utils.clip_grad_norm_(self.parameters(optimizer), limit)
+        if controls.is_neutral:
+            return AS_IT_IS
         if self._lead is None:
             self._lead = weakref.ref(optimizer)
         lead = self._lead() or optimizer
-        factor = controls.rate_factor(float(lead.param_groups[0]["lr"]))
-        if factor != 1.0:
-            if optimizer is lead:
-                self._on_rate(factor)
-            for group in optimizer.param_groups:
-                self._restore_lr.append((group, group["lr"]))
-                group["lr"] = group["lr"] * factor
+        return UpdatePlan(
+            lr_factor=controls.rate_factor(float(lead.param_groups[0]["lr"])),
+            max_norm=None if self.script_clips else controls.max_norm(None),
+        )
+
+    def plan_follower(self, optimizer: Optimizer, step: int) -> UpdatePlan:
+        """The same for an optimizer that steps after the lead (a GAN's second half), whose update
+        is left out where its gradients are not finite."""
+        norm = gradient_norm(self.parameters(optimizer))
+        is_sick = norm is not None and not math.isfinite(norm)
+        left_out = is_sick and self._leaves_out_follower(float(norm or 0.0))
+        return self.plan(optimizer, step, POISONED if left_out else "")
+
+    def apply(self, optimizer: Optimizer, step: int, plan: UpdatePlan) -> None:
+        """Changes the update of `optimizer` that is about to be made; `end` takes it back."""
+        if plan is AS_IT_IS:
+            return
+        self.is_open = True
+        if plan.skip:
+            self._unhide = hide_gradients(optimizer)
+            self._on_skip(step, plan.skip)
+            return
+        if plan.max_norm is not None:
+            torch.nn.utils.clip_grad_norm_(self.parameters(optimizer), plan.max_norm)
+        if plan.lr_factor == 1.0:
+            return
+        if self._lead is not None and self._lead() is optimizer:
+            self._on_rate(plan.lr_factor)
+        for group in optimizer.param_groups:
+            self._restore_lr.append((group, group["lr"]))
+            group["lr"] = group["lr"] * plan.lr_factor
 
     def hide_again(self, optimizer: Optimizer) -> None:
         """Called when a closure brought new gradients to an update that is left out."""
@@ -129,5 +150,3 @@ class UpdateControls:
         if self._unhide is not None:
             self._unhide()
             self._unhide = None
-        self.controls.skip_update = False
-        self._follower_skip = False
