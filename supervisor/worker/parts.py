@@ -171,7 +171,12 @@ class Parts:
             self.rundir, self.rank, lambda: self.registry.models, self.warn
         )
         self.scene = AnomalyScene(
-            self.rundir, self.rank, self.settings.capture, self.ring, self.model_scene
+            self.rundir,
+            self.rank,
+            self.settings.capture,
+            self.ring,
+            self.model_scene,
+            lambda: self.pipeline.detectors,
         )
         self.clinic = Clinic(
             pipeline=self.pipeline,

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from supervisor.detectors.base import Detector
+from supervisor.detectors.gradient_anomaly import GradientAnomalyDetector
+from supervisor.detectors.loss_anomaly import LossAnomalyDetector
+from supervisor.detectors.signal_anomaly import SignalAnomalyDetector
 from supervisor.detectors.statistics.robust_window import RobustWindow
 from supervisor.records import Alert, StepRecord
 from supervisor.storage.run.rundir import RunDirectory
@@ -15,43 +19,56 @@ from supervisor.storage.steps.flight_reader import FlightReader
 from supervisor.worker.ground.calm_line import MAX_WAITING
 
 WINDOW = 50
-"""As the detectors of loss and gradient norm by default."""
-WIDTH = 8.0
-"""Their default `k`: the line is drawn where they would draw it."""
-MIN_RISE = 0.1
+"""Steps that figures are of where no detector judges the signal: the detectors' own default."""
 
 
 def threshold_info(
-    rundir: RunDirectory, rank: int, record: StepRecord, alerts: Iterable[Alert]
+    rundir: RunDirectory,
+    rank: int,
+    record: StepRecord,
+    alerts: Iterable[Alert],
+    detectors: Sequence[Detector],
 ) -> dict[str, Any]:
     """Returns ``loss`` and ``grad_norm`` → their figures, and alert's kind → its own figures.
 
-    Figures are of the last `WINDOW` steps before this one, as the flight recorder has them.
+    Figures are of the steps before this one that the signal's detector looks at, as the flight
+    recorder has them; the threshold is drawn with that detector's settings.
 
     Raises:
         OSError, RunDirectoryError: the flight recorder cannot be read.
     """
     with FlightReader(rundir.steps(rank)) as reader:
-        rows = reader.read(reader.rows() - WINDOW - 2 * MAX_WAITING - 1)
+        judges = {
+            "loss": next((d for d in detectors if isinstance(d, LossAnomalyDetector)), None),
+            "grad_norm": next(
+                (d for d in detectors if isinstance(d, GradientAnomalyDetector)), None
+            ),
+        }
+        longest = max(WINDOW, *(judge.window for judge in judges.values() if judge), 0)
+        rows = reader.read(reader.rows() - longest - 2 * MAX_WAITING - 1)
     rows = rows[rows["step"] < record.step]
     info: dict[str, Any] = {
-        "loss": signal_figures(rows["loss"], record.loss),
-        "grad_norm": signal_figures(rows["grad_norm"], record.grad_norm),
+        name: signal_figures(rows[name], getattr(record, name), judge)
+        for name, judge in judges.items()
     }
     for alert in alerts:
         info[alert.kind] = {"threshold": alert.threshold, **dict(alert.metadata)}
     return info
 
 
-def signal_figures(before: np.ndarray, value: float) -> Mapping[str, float]:
+def signal_figures(
+    before: np.ndarray, value: float, judge: SignalAnomalyDetector | None
+) -> Mapping[str, float]:
     """Returns median, mad, mean, std and threshold of the steps before, and the relative change.
 
     Args:
         before: oldest first; what is not finite is left out.
         value: of the anomalous step.
+        judge: the detector that watches this signal; None if there is none, then no line is drawn.
     """
-    known = [float(v) for v in before if math.isfinite(v)][-WINDOW:]
-    window, logs = RobustWindow(WINDOW), RobustWindow(WINDOW)
+    size = WINDOW if judge is None else judge.window
+    known = [float(v) for v in before if math.isfinite(v)][-size:]
+    window, logs = RobustWindow(size), RobustWindow(size)
     for old in known:
         window.add(old)
         logs.add(math.log(max(old, 1e-30)))
@@ -63,15 +80,17 @@ def signal_figures(before: np.ndarray, value: float) -> Mapping[str, float]:
         "mad": window.mad,
         "mean": window.mean,
         "std": window.std,
-        "threshold": _line(window, logs) if known else math.nan,
+        "threshold": _line(judge, window, logs) if judge and known else math.nan,
         "relative_change": change,
     }
 
 
-def _line(window: RobustWindow, logs: RobustWindow) -> float:
-    """The dynamic rule of `SignalAnomalyDetector`: in the log domain while all is positive."""
+def _line(judge: SignalAnomalyDetector, window: RobustWindow, logs: RobustWindow) -> float:
+    """The rule of `SignalAnomalyDetector`: in the log domain while all is positive."""
+    if judge.fixed is not None:
+        return judge.fixed
     if window.lowest >= 0:
-        rise = max(WIDTH * logs.sigma, math.log1p(MIN_RISE))
+        rise = max(judge.k * logs.sigma, math.log1p(judge.min_rise))
         return math.exp(min(logs.median + rise, 700.0))
-    rise = max(WIDTH * window.sigma, MIN_RISE * max(abs(window.median), window.sigma))
+    rise = max(judge.k * window.sigma, judge.min_rise * max(abs(window.median), window.sigma))
     return window.median + rise

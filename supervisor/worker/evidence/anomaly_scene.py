@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from supervisor.detectors.base import Detector
 from supervisor.records import Alert, Severity, StepRecord
 from supervisor.settings import CaptureSettings
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
@@ -27,7 +28,11 @@ MUCH_WORSE = 2.0
 
 
 class AnomalyScene:
-    """Writes one line an anomaly and, within the budget, one file a tensor of the batch."""
+    """Writes one line an anomaly and, within the budget, one file a tensor of the batch.
+
+    Args:
+        detectors: gives those that watch the run now, whose lines an anomaly is told with.
+    """
 
     def __init__(
         self,
@@ -36,6 +41,7 @@ class AnomalyScene:
         settings: CaptureSettings,
         ring: CheckpointRing,
         model_scene: ModelScene,
+        detectors: Callable[[], Sequence[Detector]],
     ) -> None:
         self._rundir = rundir
         self._rank = rank
@@ -43,6 +49,7 @@ class AnomalyScene:
         self._log: AnomalyLog | None = None
         self._ring = ring
         self._model_scene = model_scene
+        self._detectors = detectors
         self._last_capture = -MIN_STEPS_APART
         self._last_badness = 0.0
 
@@ -82,7 +89,9 @@ class AnomalyScene:
                 for name, tensor in tensors.items()
             },
             model_checkpoint=latest[-1].path.name if latest else None,
-            threshold_info=threshold_info(self._rundir, self._rank, record, alerts),
+            threshold_info=threshold_info(
+                self._rundir, self._rank, record, alerts, self._detectors()
+            ),
             data_dir=None if folder is None else folder.name,
         )
 

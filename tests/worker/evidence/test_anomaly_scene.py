@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from pathlib import Path
 
+import pytest
 import torch
 
+from supervisor.detectors.registry import build_detectors
 from supervisor.records import Alert, Cause, Severity, StepRecord
 from supervisor.settings import CaptureSettings, CheckpointSettings
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
@@ -14,6 +17,7 @@ from supervisor.storage.evidence.anomalies import read_anomalies
 from supervisor.storage.journal.journal import Journal
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_recorder import FlightRecorder
+from supervisor.worker.evidence.anomaly_figures import threshold_info
 from supervisor.worker.evidence.anomaly_scene import AnomalyScene
 from supervisor.worker.evidence.model_scene import ModelScene
 
@@ -45,7 +49,8 @@ def test_loss_and_gradient_norm_come_with_what_was_usual_before(tmp_path: Path) 
         recorder.append(record_of(step, loss), time=float(step))
     ring = CheckpointRing(rundir.checkpoints, CheckpointSettings())
     model_scene = ModelScene(rundir, 0, dict, print)
-    scene = AnomalyScene(rundir, 0, CaptureSettings(), ring, model_scene)
+    detectors = build_detectors({})
+    scene = AnomalyScene(rundir, 0, CaptureSettings(), ring, model_scene, lambda: detectors)
     spike = Alert(
         step=60,
         detector="loss_anomaly",
@@ -81,3 +86,29 @@ def test_loss_and_gradient_norm_come_with_what_was_usual_before(tmp_path: Path) 
     assert line["batch_info"]["batch_0"]["shape"] == [8, 3]
     assert line["data_dir"] in line["batch_info"]["batch_0"]["path"]
     assert line["model_checkpoint"] is None
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"k": 4.0, "window": 20}, {"min_rise": 0.6}, {"fixed": 3.0}]
+)
+def test_the_threshold_is_the_one_that_the_detector_drew(
+    tmp_path: Path, settings: dict[str, float]
+) -> None:
+    rundir = RunDirectory(tmp_path)
+    rundir.make(rundir.steps(0).parent)
+    recorder = FlightRecorder(rundir.steps(0), 1)
+    detectors = build_detectors({"loss_anomaly": settings})
+    judge = next(detector for detector in detectors if detector.name == "loss_anomaly")
+    for step in range(60):
+        record = record_of(step, 1.0 + 0.01 * (step % 7) - 0.002 * step)
+        recorder.append(record, time=float(step))
+        judge.update(record)
+    spike = record_of(60, 9.0)
+    alert = judge.update(spike)
+    assert alert is not None
+
+    info = threshold_info(rundir, 0, spike, (), detectors)
+
+    recorder.close()
+    assert math.isclose(info["loss"]["threshold"], alert.threshold)
+    assert math.isnan(threshold_info(rundir, 0, spike, (), [])["loss"]["threshold"])
