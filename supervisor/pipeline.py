@@ -73,7 +73,7 @@ class Pipeline:
     ) -> None:
         self.policy = policy
         self.detectors = [*build_detectors(settings.detectors), *extra_detectors]
-        self.predictor = CrashPredictor(policy.risk_lines)
+        self.predictor = CrashPredictor()
         self.ladder = EscalationLadder(policy)
         self._advisor = advisor
         self._copies: deque[_Copy] = deque(maxlen=COPIES)

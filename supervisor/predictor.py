@@ -13,7 +13,8 @@ from supervisor.prediction.departure import WINDOW as LEVEL_WINDOW
 from supervisor.prediction.departure import Departure
 from supervisor.prediction.trajectory import Trajectory
 from supervisor.records import Cause, CrashRisk, StepRecord
-from supervisor.settings import RiskLines
+
+WARN, ALARM = 0.3, 0.5
 
 CAUSES: dict[str, Cause] = {
     "nonfinite": Cause.NONFINITE,
@@ -58,8 +59,7 @@ class CrashPredictor:
     critic's loss grows with the rewards.
     """
 
-    def __init__(self, lines: RiskLines = RiskLines()) -> None:  # noqa: B008  (frozen)
-        self._lines = lines
+    def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
@@ -196,7 +196,7 @@ class CrashPredictor:
             return no_risk(record.step)
         main = max(found, key=lambda name: found[name])
         probability = found[main]
-        if probability >= self._lines.alarm:
+        if probability >= ALARM:
             self._loss.distrust()
             self._grad.distrust()
         if self._onset < 0 or self._onset > record.step:
@@ -209,8 +209,8 @@ class CrashPredictor:
             contributions=found,
             cause=CAUSES[main] if main in CAUSES else HAZARDS[main][0],
             reason=self._reason(main, record),
-            warning=probability >= self._lines.warn,
-            alarm=probability >= self._lines.alarm,
+            warning=probability >= WARN,
+            alarm=probability >= ALARM,
             onset_step=self._onset,
             calibrated=calibrate(weigh(found)),
         )

@@ -162,14 +162,6 @@ class RungSettings:
     """Only for these causes; empty = all."""
 
 
-@dataclass(frozen=True)
-class RiskLines:
-    """From which risk on a step is a warning, and from which an alarm."""
-
-    warn: float = 0.3
-    alarm: float = 0.5
-
-
 @dataclass
 class GuardSettings:
     """Before the update: what must not reach the weights."""
@@ -231,8 +223,3 @@ class PolicySettings:
     rollback_margin_steps: int = 10
     """A rollback goes at least this far before the onset."""
     budget: BudgetSettings = field(default_factory=BudgetSettings)
-
-    @property
-    def risk_lines(self) -> RiskLines:
-        """The two thresholds, for all that asks whether a risk is high."""
-        return RiskLines(warn=self.warn_threshold, alarm=self.alarm_threshold)

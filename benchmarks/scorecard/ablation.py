@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks.scorecard.card import card
 from benchmarks.scorecard.measurement import Measurement
-from supervisor.settings import RiskLines
+from supervisor.predictor import ALARM
 
 
 def ablate(measured: Sequence[Measurement]) -> dict[str, dict[str, Any]]:
@@ -34,7 +34,7 @@ def _alarm(m: Measurement, *, without: str = "", only: str = "") -> np.ndarray:
         for name, value in m.contributions.items()
         if name != without and (not only or name == only)
     ]
-    return np.max([np.zeros(len(m.risk)), *kept], axis=0) >= RiskLines().alarm
+    return np.max([np.zeros(len(m.risk)), *kept], axis=0) >= ALARM
 
 
 def _short(figures: dict[str, Any]) -> dict[str, Any]:

@@ -5,10 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping
 
-from supervisor.settings import RiskLines
-
-ALARM = RiskLines().alarm
-"""Of a single contribution, on the scale that `KNOTS` was fitted on."""
+ALARM = 0.5
 
 EVIDENCE: dict[str, tuple[float, float, float, float]] = {
     "nonfinite": (0.8, 0.9, 0.95, 0.95),

@@ -9,7 +9,6 @@ from supervisor.report.facts.attempts import sentences
 from supervisor.report.facts.crash_report import TimelineEntry
 from supervisor.report.facts.figures import duration, integer, number, show
 from supervisor.report.facts.material import Material
-from supervisor.settings import RiskLines
 
 EXITS = {
     "completed": "The worker ran to its end.",
@@ -121,7 +120,7 @@ def _alert(event: dict[str, Any]) -> tuple[str, str]:
 def _risk(event: dict[str, Any]) -> tuple[str, str]:
     value = number(event.get("risk", event.get("probability")))
     reason = _text(event, "reason", "message")
-    tone = "bad" if event.get("alarm", value >= RiskLines().alarm) else "warn"
+    tone = "bad" if value >= 0.5 else "warn"
     return tone, f"Crash risk {show(value, 2)}" + (f": {reason}" if reason else ".")
 
 

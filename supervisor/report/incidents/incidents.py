@@ -24,7 +24,6 @@ from supervisor.report.incidents.ending import ends_nonfinite, stays_high
 from supervisor.report.incidents.evidence import numerical_evidence
 from supervisor.report.incidents.incident_sentence import numerical_sentence
 from supervisor.report.incidents.process_incident import PROCESS_CAUSES, process_incident
-from supervisor.settings import RiskLines
 from supervisor.storage.journal.treatments import PROTECTIVE, is_verdict
 
 CLUSTER_STEPS = 50
@@ -164,7 +163,7 @@ def _is_alarm(event: dict[str, Any], material: Material) -> bool:
         return bool(event["alarm"])
     threshold = number(material.policy.get("alarm_threshold"))
     risk = number(event.get("risk", event.get("probability")))
-    return risk >= (threshold if math.isfinite(threshold) else RiskLines().alarm)
+    return risk >= (threshold if math.isfinite(threshold) else 0.5)
 
 
 def _clusters(signs: list[_Sign]) -> list[list[_Sign]]:

@@ -72,7 +72,6 @@ class Boundary:
         self.experiment: Experiment | None = None
         self.first_step: FirstStep | None = None
         self._settings = settings
-        self._lines = clinic.pipeline.policy.risk_lines
         self._agenda = agenda
         self._state = state
         self._held = held
@@ -139,9 +138,9 @@ class Boundary:
             clinic.wants_checkpoint = ""
             return
         wanted = clinic.wants_checkpoint
-        if step >= self._next_snapshot and clinic.risk < self._lines.warn:
+        if step >= self._next_snapshot and clinic.risk < 0.3:
             self._take_snapshot(step)
-        due = wanted or (clinic.risk < self._lines.alarm and self._checkpointer.is_due(step))
+        due = wanted or (clinic.risk < 0.5 and self._checkpointer.is_due(step))
         if due and self._checkpointer.is_free(step):
             clinic.wants_checkpoint = ""
             self.save(step, wanted or "interval", wait=False)
