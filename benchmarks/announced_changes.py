@@ -17,14 +17,14 @@ import numpy as np
 from benchmarks.corpus.training import step_of_change
 from benchmarks.scorecard.alarms import Tally, tally
 from benchmarks.scorecard.labelled_run import HORIZON, LabelledRun, load_runs
-from supervisor.ladder.default_policy import default_policy
+from supervisor.config import load_policy
 from supervisor.pipeline import Pipeline
 from supervisor.settings import RunSettings
 
 
 def judge(run: LabelledRun, announced: tuple[int, ...] = ()) -> Tally:
     """The alarms of the pipeline of a live run whose script announces a change at these steps."""
-    policy = default_policy()
+    policy = load_policy()
     pipeline = Pipeline(RunSettings(), policy)
     records = run.trace.records(announced=announced)
     risk = np.array([pipeline.update(record).risk.probability for record in records])

@@ -31,7 +31,7 @@ from benchmarks.corpus.catalogue import catalogue
 from benchmarks.corpus.outcome import judge
 from benchmarks.corpus.recipe import Recipe
 from benchmarks.scorecard.labelled_run import LabelledRun
-from supervisor.ladder.default_policy import default_policy
+from supervisor.config import load_policy
 from supervisor.pipeline import Pipeline
 from supervisor.records import StepRecord
 from supervisor.settings import RunSettings
@@ -171,7 +171,7 @@ class Found:
 def play(showing: Showing, every: int) -> Found:
     """Judges a run with a look every so many steps."""
     run = showing.run
-    pipeline = Pipeline(RunSettings(), default_policy())
+    pipeline = Pipeline(RunSettings(), load_policy())
     first, peak = run.window if run.outcome.crashed else (0, 0)
     found = Found()
     heard: dict[str, list[int]] = {name: [-1, 0] for name in DETECTORS}

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from supervisor.config import load_policy
 from supervisor.detectors.registry import build_detectors
-from supervisor.ladder.default_policy import default_policy
 from supervisor.pipeline import Pipeline
 from supervisor.settings import RunSettings
 from supervisor.testing import synthetic_run
@@ -33,13 +33,13 @@ def measure_us(update: Callable[[Any], Any], records: list[Any]) -> float:
 
 def measure_pipeline_us(steps: int = 5000) -> float:
     """The whole default pipeline on a healthy, heavy-tailed run."""
-    pipeline = Pipeline(RunSettings(), default_policy())
+    pipeline = Pipeline(RunSettings(), load_policy())
     return measure_us(pipeline.update, list(synthetic_run("heavy_tailed", steps)))
 
 
 def measure_together_us(kind: str, steps: int = 5000) -> float:
     """The same a step, in blocks of calm steps as a live run hands them over."""
-    pipeline = Pipeline(RunSettings(), default_policy())
+    pipeline = Pipeline(RunSettings(), load_policy())
     records = [
         replace(record, step_time_s=0.005, batch_size=8, memory_gib=1.0)
         for record in synthetic_run(kind, steps)
@@ -54,13 +54,13 @@ def main() -> None:
     records = list(synthetic_run("heavy_tailed", parser.parse_args().steps))
     for detector in build_detectors({}):
         print(f"{detector.name:20s} {measure_us(detector.update, records):6.2f} us")
-    pipeline = Pipeline(RunSettings(), default_policy())
+    pipeline = Pipeline(RunSettings(), load_policy())
     predictor, ladder = pipeline.predictor, pipeline.ladder
     print(f"{'predictor':20s} {measure_us(lambda r: predictor.update(r, {}), records):6.2f} us")
-    pipeline = Pipeline(RunSettings(), default_policy())
+    pipeline = Pipeline(RunSettings(), load_policy())
     risk = pipeline.update(records[0]).risk
     print(f"{'ladder':20s} {measure_us(lambda r: ladder.decide(r, (), risk), records):6.2f} us")
-    pipeline = Pipeline(RunSettings(), default_policy())
+    pipeline = Pipeline(RunSettings(), load_policy())
     print(f"{'whole pipeline':20s} {measure_us(pipeline.update, records):6.2f} us")
     for kind in ("healthy", "heavy_tailed"):
         print(f"{'together, ' + kind:22s} {measure_together_us(kind):6.2f} us a step")

@@ -25,7 +25,7 @@ from benchmarks.rules import RULES
 from benchmarks.rules.base import Rule
 from supervisor.analysis.backtest.backtest import AlarmEdge
 from supervisor.analysis.backtest.trace import read_trace
-from supervisor.ladder.default_policy import default_policy
+from supervisor.config import load_policy
 from supervisor.pipeline import Pipeline
 from supervisor.records import StepRecord
 from supervisor.settings import RunSettings
@@ -102,7 +102,7 @@ def read_index(folder: Path, use: str) -> Iterator[Log]:
 
 
 def run_predictor(records: list[StepRecord]) -> tuple[list[bool], int]:
-    policy = default_policy()
+    policy = load_policy()
     pipeline = Pipeline(RunSettings(), policy)
     alarms, warnings, edge = [], 0, AlarmEdge(policy.warn_threshold)
     for record in records:

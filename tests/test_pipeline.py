@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from supervisor.config import load_policy
 from supervisor.detectors.base import Detector
 from supervisor.errors import ConfigError
-from supervisor.ladder.default_policy import default_policy
 from supervisor.pipeline import Judgement, Pipeline
 from supervisor.records import ActionResult, Alert, StepRecord
 from supervisor.settings import RunSettings
@@ -16,7 +16,7 @@ from supervisor.testing import TROUBLED_KINDS, hostile_run, synthetic_run
 
 
 def pipeline(**detectors: object) -> Pipeline:
-    return Pipeline(RunSettings(detectors=dict(detectors)), default_policy())
+    return Pipeline(RunSettings(detectors=dict(detectors)), load_policy())
 
 
 def actions(judgements: list[Judgement]) -> list[tuple[str, ...]]:
@@ -64,7 +64,7 @@ def test_hostile_values_are_survived_with_sane_risk() -> None:
 
 
 def test_a_detector_that_raises_is_switched_off_and_reported_once() -> None:
-    judge = Pipeline(RunSettings(), default_policy(), extra_detectors=[Broken()])
+    judge = Pipeline(RunSettings(), load_policy(), extra_detectors=[Broken()])
 
     judgements = [judge.update(record) for record in synthetic_run("healthy", 10)]
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks.rules import RULES
 from benchmarks.scorecard.labelled_run import LabelledRun
-from supervisor.ladder.default_policy import default_policy
+from supervisor.config import load_policy
 from supervisor.pipeline import Pipeline
 from supervisor.prediction.calibration import weigh
 from supervisor.settings import RunSettings
@@ -46,7 +46,7 @@ def measure(run: LabelledRun) -> Measurement:
     for name, make in RULES.items():
         rule = make(len(records))
         strengths[name] = np.array([rule.measure(record) for record in records])
-    policy = default_policy()
+    policy = load_policy()
     found: dict[str, np.ndarray] = {}
     risk, evidence, calibrated = np.zeros((3, len(records)))
     pipeline = Pipeline(RunSettings(), policy)

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from supervisor.ladder.default_policy import default_policy
+from supervisor.config import load_policy
 from supervisor.ladder.escalation import EscalationLadder
 from supervisor.ladder.treatments import ONE_OFF
 from supervisor.records import ActionResult, Cause, CrashRisk, Decision, StepRecord
@@ -47,7 +47,7 @@ class AnyCourse(RuleBasedStateMachine):
         first: float,
         together: bool,
     ) -> None:
-        self.policy = default_policy()
+        self.policy = load_policy()
         self.policy.budget.per_run, self.policy.budget.per_hour = per_run, per_hour
         self.policy.budget.max_rollbacks = rollbacks
         if together:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.ladder.default_policy import default_policy
+from supervisor.config import load_policy
 from supervisor.ladder.escalation import EscalationLadder
 from supervisor.records import (
     NAN,
@@ -25,7 +25,7 @@ class Course:
     """Feeds a ladder and settles what it decides, as a training does."""
 
     def __init__(self, policy: PolicySettings | None = None, refuse: Sequence[str] = ()) -> None:
-        self.policy = policy or default_policy()
+        self.policy = policy or load_policy()
         self.ladder = EscalationLadder(self.policy)
         self.refuse = refuse
         self.decisions: list[Decision] = []
@@ -138,7 +138,7 @@ def test_absurd_gradients_alone_are_skipped_up_to_the_limit() -> None:
 
 
 def test_the_guard_can_be_switched_off() -> None:
-    policy = default_policy()
+    policy = load_policy()
     policy.guard.skip_nonfinite = policy.guard.skip_spike = False
     course = Course(policy)
     course.go(0.0, 50)
@@ -166,7 +166,7 @@ def test_nearly_certain_trouble_rolls_back_first_and_never_begins_with_a_restart
 
 
 def test_a_cause_has_its_own_list_that_comes_first() -> None:
-    policy = default_policy()
+    policy = load_policy()
     policy.by_cause = {"loss_scale": ["fp32_fallback", "cut_lr"]}
     course = Course(policy)
 
@@ -177,7 +177,7 @@ def test_a_cause_has_its_own_list_that_comes_first() -> None:
 
 
 def test_an_action_that_does_not_apply_leaves_the_way_free_for_the_next() -> None:
-    policy = default_policy()
+    policy = load_policy()
     policy.by_cause = {"loss_scale": ["fp32_fallback"]}
     course = Course(policy, refuse=["fp32_fallback"])
 
@@ -223,7 +223,7 @@ def test_a_treatment_needed_again_after_its_undo_stays_twice_as_long() -> None:
 
 
 def test_relapses_bring_milder_help_along_then_a_restart_then_the_end() -> None:
-    policy = default_policy()
+    policy = load_policy()
     policy.budget.max_rollbacks = 3
     course = Course(policy)
     course.go(0.0, 50)
@@ -241,7 +241,7 @@ def test_relapses_bring_milder_help_along_then_a_restart_then_the_end() -> None:
 
 
 def test_observe_only_says_what_it_would_do() -> None:
-    policy = default_policy()
+    policy = load_policy()
     policy.observe_only = True
     course = Course(policy)
 
@@ -273,7 +273,7 @@ RISKS = st.lists(
 def test_cooldown_budget_and_order_of_undo_hold_on_any_course(
     course_of_risk: list[tuple[float, int]], per_run: int, cause: Cause
 ) -> None:
-    policy = default_policy()
+    policy = load_policy()
     policy.budget.per_run = per_run
     course = Course(policy)
 
@@ -310,7 +310,7 @@ def test_a_copy_of_the_state_decides_the_same(course_of_risk: list[tuple[float, 
 
 
 def test_a_policy_is_not_changed_by_its_ladder() -> None:
-    policy = default_policy()
+    policy = load_policy()
     before = replace(policy)
 
     Course(policy).go(0.95, 200)
@@ -328,7 +328,7 @@ def advised(course: Course, risk: float, *advice: str, cause: Cause = Cause.DIVE
 
 
 def test_a_cause_with_an_empty_list_is_reported_only() -> None:
-    policy = default_policy()
+    policy = load_policy()
     policy.by_cause = {"divergence": []}
     course = Course(policy)
 
@@ -337,7 +337,7 @@ def test_a_cause_with_an_empty_list_is_reported_only() -> None:
 
 
 def test_the_guard_works_for_a_cause_with_an_empty_list_too() -> None:
-    policy = default_policy()
+    policy = load_policy()
     policy.by_cause = {"nonfinite": []}
     course = Course(policy)
     course.go(0.0, 50)
@@ -358,7 +358,7 @@ def test_what_helped_in_similar_cases_is_tried_first_and_once() -> None:
 
 
 def test_advice_brings_in_nothing_that_the_policy_does_not_have() -> None:
-    policy = default_policy()
+    policy = load_policy()
     policy.rungs = [r for r in policy.rungs if "rollback" not in r.actions]
 
     for advice in ("rollback", "stop", "restart", "skip_update", "fp32_fallback"):
@@ -370,7 +370,7 @@ def test_certain_trouble_does_not_wait_for_milder_advice() -> None:
 
 
 def test_advice_can_be_switched_off() -> None:
-    policy = default_policy()
+    policy = load_policy()
     policy.case_library = False
 
     assert advised(Course(policy), 0.55, "rollback").source == "policy"

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from supervisor.ladder.default_policy import default_policy
+from supervisor.config import load_policy
 from supervisor.ladder.rungs import Rungs
 from supervisor.records import Cause, CrashRisk
 
@@ -12,14 +12,14 @@ def risk(probability: float, cause: Cause = Cause.DIVERGENCE) -> CrashRisk:
 
 
 def test_rungs_for_another_cause_do_not_fit() -> None:
-    rungs = Rungs(default_policy())
+    rungs = Rungs(load_policy())
 
     assert rungs.fitting(risk(0.7)) == [0, 1, 3]
     assert rungs.fitting(risk(0.7, Cause.LOSS_SCALE)) == [0, 1, 2, 3]
 
 
 def test_the_mildest_is_tried_first_unless_trouble_is_certain() -> None:
-    rungs = Rungs(default_policy())
+    rungs = Rungs(load_policy())
     fitting = [1, ROLLBACK, RESTART]
 
     assert rungs.next(risk(0.8), fitting, rolled_back=False) == 1
@@ -27,7 +27,7 @@ def test_the_mildest_is_tried_first_unless_trouble_is_certain() -> None:
 
 
 def test_a_restart_is_reached_only_after_a_rollback() -> None:
-    rungs = Rungs(default_policy())
+    rungs = Rungs(load_policy())
     rungs.take(1)
 
     assert rungs.next(risk(0.9), [1, RESTART], rolled_back=False) is None
@@ -35,13 +35,13 @@ def test_a_restart_is_reached_only_after_a_rollback() -> None:
 
 
 def test_what_did_not_help_twice_gives_way_to_the_rollback() -> None:
-    rungs = Rungs(default_policy())
+    rungs = Rungs(load_policy())
 
     assert [rungs.repeat([1]) for _ in range(2)] == [1, ROLLBACK]
 
 
 def test_an_episode_that_is_over_is_forgotten() -> None:
-    policy = default_policy()
+    policy = load_policy()
     policy.by_cause = {"divergence": ["tighten_clip"]}
     rungs = Rungs(policy)
     rungs.take_own(Cause.DIVERGENCE)

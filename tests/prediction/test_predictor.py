@@ -9,7 +9,7 @@ import pytest
 
 from supervisor.analysis.backtest.backtest import backtest_records
 from supervisor.analysis.backtest.trace import read_trace
-from supervisor.ladder.default_policy import default_policy
+from supervisor.config import load_policy
 from supervisor.predictor import CrashPredictor
 from supervisor.records import Cause, CrashRisk, StepRecord
 from supervisor.settings import RunSettings
@@ -30,21 +30,21 @@ def risks(kind: str, steps: int = 600, seed: int = 0) -> list[CrashRisk]:
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("kind", HEALTHY_KINDS)
 def test_a_healthy_run_raises_no_alarm(kind: str, seed: int) -> None:
-    result = backtest_records(synthetic_run(kind, 600, seed), RunSettings(), default_policy())
+    result = backtest_records(synthetic_run(kind, 600, seed), RunSettings(), load_policy())
 
     assert result.alarms == []
 
 
 @pytest.mark.parametrize("kind", [k for k in TROUBLED_KINDS if k != "gradient_spike"])
 def test_trouble_raises_an_alarm_after_it_began_and_not_before(kind: str) -> None:
-    result = backtest_records(synthetic_run(kind, 800), RunSettings(), default_policy())
+    result = backtest_records(synthetic_run(kind, 800), RunSettings(), load_policy())
 
     assert result.first_alarm is not None
     assert result.first_alarm >= 400
 
 
 def test_a_young_run_is_watched_while_its_loss_still_falls() -> None:
-    result = backtest_records(synthetic_run("leap", 140), RunSettings(), default_policy())
+    result = backtest_records(synthetic_run("leap", 140), RunSettings(), load_policy())
 
     assert result.first_alarm in (70, 71, 72)
 
@@ -157,7 +157,7 @@ def test_public_runs_get_the_verdict_that_history_gave(
     name: str, start: int, stop: int, alarm_before: int | None
 ) -> None:
     records = list(read_trace(TRACES / f"{name}.csv"))
-    result = backtest_records(records[start:stop], RunSettings(), default_policy())
+    result = backtest_records(records[start:stop], RunSettings(), load_policy())
 
     if alarm_before is None:
         assert result.alarms == []

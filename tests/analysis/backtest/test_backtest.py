@@ -8,8 +8,8 @@ import pytest
 from supervisor.analysis.backtest.backtest import AlarmEdge, backtest
 from supervisor.analysis.backtest.plot import plot_backtest
 from supervisor.analysis.backtest.trace import read_trace
+from supervisor.config import load_policy
 from supervisor.errors import UsageError
-from supervisor.ladder.default_policy import default_policy
 from supervisor.settings import RunSettings
 from supervisor.testing import synthetic_run
 
@@ -25,7 +25,7 @@ def write_csv(path: Path, kind: str, steps: int = 300) -> Path:
 def test_a_csv_with_trouble_gives_the_contracts_document(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "trace.csv", "nan")
 
-    document = backtest(path, RunSettings(), default_policy()).to_dict()
+    document = backtest(path, RunSettings(), load_policy()).to_dict()
 
     assert json.loads(json.dumps(document)) == document
     assert document["steps"] == len(document["risk"]) == 300
@@ -41,7 +41,7 @@ def test_a_csv_with_trouble_gives_the_contracts_document(tmp_path: Path) -> None
 def test_a_healthy_csv_gives_no_alarm(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "trace.csv", "healthy")
 
-    result = backtest(path, RunSettings(), default_policy())
+    result = backtest(path, RunSettings(), load_policy())
 
     assert result.first_alarm is None
     assert result.decisions == []
@@ -100,7 +100,7 @@ def test_a_trace_without_a_step_is_refused(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("step,loss\n")
 
     with pytest.raises(UsageError, match="no step in it"):
-        backtest(tmp_path / "t.csv", RunSettings(), default_policy())
+        backtest(tmp_path / "t.csv", RunSettings(), load_policy())
 
 
 def test_an_alarm_is_a_rising_edge_that_rearms_after_fifty_calm_steps() -> None:
@@ -123,7 +123,7 @@ def test_a_norm_that_was_never_logged_is_not_called_nan(tmp_path: Path) -> None:
 
 
 def test_a_backtest_is_drawn(tmp_path: Path) -> None:
-    result = backtest(write_csv(tmp_path / "t.csv", "nan"), RunSettings(), default_policy())
+    result = backtest(write_csv(tmp_path / "t.csv", "nan"), RunSettings(), load_policy())
 
     plot_backtest(result, tmp_path / "plot.png")
 
