@@ -117,7 +117,7 @@ def test_a_norm_that_was_never_logged_is_not_called_nan(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     path.write_text("step,loss\n" + "".join(f"{s},{1 + s % 3}\n" for s in range(60)) + "60,nan\n")
 
-    result = backtest(path, RunSettings(), default_policy())
+    result = backtest(path, RunSettings(), load_policy())
 
     assert [alarm.reason for alarm in result.alarms] == ["loss nan"]
 
