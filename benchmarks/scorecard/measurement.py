@@ -9,12 +9,15 @@ import numpy as np
 from benchmarks.rules import RULES
 from benchmarks.scorecard.labelled_run import LabelledRun
 from supervisor.config import load_policy
+from supervisor.ladder.rungs import FREE
 from supervisor.pipeline import Pipeline
 from supervisor.prediction.calibration import weigh
 from supervisor.settings import RunSettings
 
 OURS = "training-supervisor"
 LIVE = f"{OURS}, with adam_rms"
+ACTS = f"{OURS}, alarms and treatments"
+"""A treatment without an alarm (the guard's, after a failed start) saves or harms a run, too."""
 
 
 @dataclass(frozen=True)
@@ -48,17 +51,24 @@ def measure(run: LabelledRun) -> Measurement:
         strengths[name] = np.array([rule.measure(record) for record in records])
     policy = load_policy()
     found: dict[str, np.ndarray] = {}
-    risk, evidence, calibrated = np.zeros((3, len(records)))
+    risk, evidence, calibrated, treated = np.zeros((4, len(records)))
     pipeline = Pipeline(RunSettings(), policy)
     for step, record in enumerate(records):
-        judged = pipeline.update(record).risk
+        judgement = pipeline.update(record)
+        judged, decision = judgement.risk, judgement.decision
+        treated[step] = decision is not None and not FREE.issuperset(decision.actions)
         risk[step], calibrated[step] = judged.probability, judged.calibrated
         evidence[step] = weigh(judged.contributions)
         for signal, value in judged.contributions.items():
             found.setdefault(signal, np.zeros(len(records)))[step] = value
     strengths[OURS] = risk / policy.alarm_threshold
+    strengths[ACTS] = np.maximum(strengths[OURS], treated)
     live = Pipeline(RunSettings(), policy)
     seen = [live.update(r).risk for r in run.trace.records(live=("adam_rms",))]
     strengths[LIVE] = np.array([r.probability for r in seen]) / policy.alarm_threshold
-    rankings = {OURS: calibrated, LIVE: np.array([r.calibrated for r in seen])}
+    rankings = {
+        OURS: calibrated,
+        ACTS: np.maximum(calibrated, treated),
+        LIVE: np.array([r.calibrated for r in seen]),
+    }
     return Measurement(run, strengths, found, risk, evidence, calibrated, rankings)

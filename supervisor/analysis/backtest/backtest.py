@@ -9,6 +9,7 @@ from typing import Any
 
 from supervisor.analysis.backtest.trace import read_trace
 from supervisor.errors import UsageError
+from supervisor.ladder.rungs import FREE
 from supervisor.pipeline import Judgement, Pipeline
 from supervisor.records import Decision, StepRecord
 from supervisor.settings import PolicySettings, RunSettings
@@ -72,11 +73,18 @@ class BacktestResult:
     def first_alarm(self) -> int | None:
         return self.alarms[0].step if self.alarms else None
 
+    @property
+    def first_treatment(self) -> int | None:
+        """The first step at which more than a checkpoint would have been decided on."""
+        treated = (d.step for d in self.decisions if not FREE.issuperset(d.actions))
+        return next(treated, None)
+
     def to_dict(self) -> dict[str, Any]:
         """The document of `supervisor backtest --json` (CONTRACT)."""
         return {
             "steps": self.steps,
             "first_alarm": self.first_alarm,
+            "first_treatment": self.first_treatment,
             "alarms": [
                 {
                     "step": alarm.step,
