@@ -1,4 +1,4 @@
-"""Watch a run as it goes: step, loss, risk, alerts, actions.
+"""Watch a run as it goes: what it does, step, loss, risk, times, alerts, actions.
 
 Ends when the run ends. --demo shows a simulated latent model whose posterior collapses.
 """
@@ -7,9 +7,22 @@ from __future__ import annotations
 
 import argparse
 import time
+from typing import TYPE_CHECKING, Protocol
 
 from supervisor.cli import option_values
 from supervisor.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.panel import Panel
+
+    from supervisor.cli.watch_view import WatchView
+
+
+class Source(Protocol):
+    """What gives the frames."""
+
+    def look(self) -> WatchView: ...
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +41,6 @@ def execute(args: argparse.Namespace) -> int:
         raise UsageError("watch: give one of RUN and --demo")
 
     from rich.console import Console
-    from rich.live import Live
 
     from supervisor.cli.run_directory import open_run
     from supervisor.cli.watch_demo import DemoView
@@ -38,12 +50,29 @@ def execute(args: argparse.Namespace) -> int:
     source = DemoView() if args.demo else RunView(open_run(args.run))
     console = Console()
     view = source.look()
-    if args.once:
-        console.print(build_panel(view))
-        return 0
-    with Live(build_panel(view), console=console, auto_refresh=False) as live:
-        while not view.ended:
-            time.sleep(args.interval)
-            view = source.look()
-            live.update(build_panel(view), refresh=True)
+    if not args.once and not view.ended:
+        view = _follow(source, view, console, args.interval)
+    console.print(build_panel(view, console.width))
     return 0
+
+
+def _follow(source: Source, view: WatchView, console: Console, interval_s: float) -> WatchView:
+    """Shows frame after frame on the whole screen until the last, which is returned."""
+    from rich.live import Live
+
+    from supervisor.cli.watch_panel import build_panel
+
+    def draw() -> Panel:
+        return build_panel(view, console.width, console.height)
+
+    if not console.is_terminal:  # a file, a pipe: what counts is the last frame
+        while not view.ended:
+            time.sleep(interval_s)
+            view = source.look()
+        return view
+    with Live(draw(), console=console, auto_refresh=False, screen=True) as live:
+        while not view.ended:
+            time.sleep(interval_s)
+            view = source.look()
+            live.update(draw(), refresh=True)
+    return view

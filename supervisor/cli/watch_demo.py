@@ -6,7 +6,7 @@ import math
 import random
 from collections import deque
 
-from supervisor.cli.watch_view import HISTORY, LINES, WatchView
+from supervisor.cli.watch_view import HISTORY, LINES, WatchEvent, WatchView
 from supervisor.config import load_config, load_policy
 from supervisor.pipeline import Pipeline
 from supervisor.records import StepRecord
@@ -27,7 +27,7 @@ class DemoView:
         self._pipeline = Pipeline(load_config(), load_policy())
         self._losses: deque[float] = deque(maxlen=HISTORY)
         self._risks: deque[float] = deque(maxlen=HISTORY)
-        self._events: deque[tuple[int | None, str, str]] = deque(maxlen=LINES)
+        self._events: deque[WatchEvent] = deque(maxlen=LINES)
         self._step = 0
 
     def look(self) -> WatchView:
@@ -64,9 +64,9 @@ class DemoView:
     def _say(self, step: int, kind: str, sentence: str) -> None:
         """Adds a line; the same again is shown once, with its newest step."""
         for event in list(self._events):
-            if event[1:] == (kind, sentence):
+            if (event.kind, event.sentence) == (kind, sentence):
                 self._events.remove(event)
-        self._events.append((step, kind, sentence))
+        self._events.append(WatchEvent(step=step, kind=kind, sentence=sentence))
 
     def _record(self, step: int) -> StepRecord:
         noise = self._random.gauss(0.0, 1.0)

@@ -1,17 +1,25 @@
-"""The frames of a run, from its flight recorder and its journal."""
+"""The frames of a run, from its flight recorder, its journal and its checkpoints."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import numpy as np
 
 from supervisor.cli.run_overview import overview
-from supervisor.cli.watch_view import HISTORY, LINES, WatchView
-from supervisor.errors import RunDirectoryError
+from supervisor.cli.run_phase import TRAINING, find_phase, unix_time
+from supervisor.cli.script_progress import own_bar, steps_left
+from supervisor.cli.watch_view import HISTORY, LINES, WatchEvent, WatchView
+from supervisor.errors import RunDirectoryError, SupervisorError
+from supervisor.records import StepRecord
+from supervisor.settings import CheckpointSettings
+from supervisor.storage.checkpoints.checkpoints import CheckpointRing
 from supervisor.storage.journal.events import read_events
+from supervisor.storage.run.run_state import load_run_state
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_reader import FlightReader
 
@@ -32,33 +40,45 @@ SHOWN = frozenset(
         "run_finished",
     }
 )
+RATE_STEPS = 100
+"""Steps that the rate is taken over: it follows a change within a minute, and is steady."""
 
 
 class RunView:
     """Looks at a run directory; the run may go on meanwhile, or be long over."""
 
-    def __init__(self, rundir: RunDirectory) -> None:
+    def __init__(self, rundir: RunDirectory, clock: Callable[[], float] = time.time) -> None:
         self._rundir = rundir
+        self._clock = clock
         self._reader = FlightReader(rundir.steps(0))
+        self._ring = CheckpointRing(rundir.checkpoints, CheckpointSettings())
 
     def look(self) -> WatchView:
         """Returns the frame of now."""
-        state = overview(self._rundir.root).state
+        now_s = self._clock()
+        run = overview(self._rundir.root)
         rows = self._reader.read(max(0, self._rows() - HISTORY))
         records = self._reader.records(max(0, self._rows() - 1))
         record = records[-1] if records else None
         judged = rows["risk"][np.isfinite(rows["risk"])]
+        events = self._events()
+        attempt = int(rows["attempt"][-1]) if len(rows) else 0
+        ended = run.state != "running"
+        state = run.state
+        if not ended:
+            state = find_phase(self._rundir, events, attempt=attempt, now_s=now_s)
         return WatchView(
             title=self._rundir.root.name,
             state=state,
-            attempt=int(rows["attempt"][-1]) if len(rows) else 0,
+            attempt=max(attempt, run.attempts),
             record=record,
             risk=float(judged[-1]) if len(judged) else float("nan"),
             losses=rows["loss"].tolist(),
             risks=judged.tolist(),
-            events=self._events(),
+            events=[_line(e) for e in [e for e in events if e["kind"] in SHOWN][-LINES:]],
             observed=record.observed if record else {},
-            ended=state != "running",
+            facts=self._facts(rows, record, now_s, ended=ended, training=state == TRAINING),
+            ended=ended,
         )
 
     def _rows(self) -> int:
@@ -66,18 +86,86 @@ class RunView:
             return self._reader.rows()
         return 0
 
-    def _events(self) -> list[tuple[int | None, str, str]]:
+    def _events(self) -> list[dict[str, Any]]:
         try:
-            events = read_events(self._rundir.journal)
+            return read_events(self._rundir.journal)
         except OSError:
             return []
-        shown = [event for event in events if event["kind"] in SHOWN]
-        return [(event.get("step"), event["kind"], _sentence(event)) for event in shown[-LINES:]]
+
+    def _facts(
+        self,
+        rows: np.ndarray,
+        record: StepRecord | None,
+        now_s: float,
+        *,
+        ended: bool,
+        training: bool,
+    ) -> dict[str, str]:
+        facts = {"elapsed": self._elapsed(now_s)}
+        rate = steps_a_second(rows)
+        if rate and (ended or training):
+            facts["speed"] = f"{rate:.3g} steps/s"
+        if record is not None and not ended:
+            left = steps_left(record.observed, record.step)
+            if left is not None and rate and training:
+                facts["left"] = f"{span(left / rate)} ({left} steps)"
+            attempt = int(rows["attempt"][-1])
+            facts["script's bar"] = own_bar(self._rundir.log(attempt, 0))
+        if record is not None and record.memory_gib > 0:
+            facts["memory"] = f"{record.memory_gib:.3g} GiB"
+        facts["checkpoint"] = self._checkpoint(now_s)
+        return {name: text for name, text in facts.items() if text}
+
+    def _elapsed(self, now_s: float) -> str:
+        try:
+            run = load_run_state(self._rundir)
+        except RunDirectoryError:
+            return ""
+        begun_s, ended_s = unix_time(run.started_at), unix_time(run.ended_at) or now_s
+        return span(ended_s - begun_s) if begun_s else ""
+
+    def _checkpoint(self, now_s: float) -> str:
+        try:
+            newest = self._ring.checkpoints()[-1:]
+        except SupervisorError:
+            return ""
+        return f"step {newest[0].step}, {span(now_s - newest[0].time)} ago" if newest else "none"
+
+
+def steps_a_second(rows: np.ndarray) -> float:
+    """Returns the rate of the newest steps of the last attempt, 0 for fewer than two."""
+    if not len(rows):
+        return 0.0
+    times = rows["time"][rows["attempt"] == rows["attempt"][-1]][-RATE_STEPS:]
+    took_s = float(times[-1] - times[0])
+    return (len(times) - 1) / took_s if took_s > 0 else 0.0
+
+
+def span(seconds: float) -> str:
+    """Returns a time as people say it: ``42 s``, ``7 min 5 s``, ``3 h 12 min``, ``2 d 5 h``."""
+    whole = max(0, int(seconds)) if seconds < 1e12 else 0
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    if whole < 86400:
+        return f"{whole // 3600} h {whole % 3600 // 60} min"
+    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+
+
+def _line(event: Mapping[str, Any]) -> WatchEvent:
+    time_s = unix_time(event.get("time"))
+    clock = datetime.fromtimestamp(time_s).strftime("%H:%M:%S") if time_s else ""
+    return WatchEvent(
+        time=clock, step=event.get("step"), kind=event["kind"], sentence=_sentence(event)
+    )
 
 
 def _sentence(event: Mapping[str, Any]) -> str:
-    for field in ("message", "detail", "reason", "cause", "outcome"):
-        if event.get(field):
-            name = event.get("name")
-            return f"{name}: {event[field]}" if name else str(event[field])
-    return str(event.get("name") or "")
+    parts: Sequence[str] = ("message", "detail", "reason", "cause", "outcome", "name")
+    for name in parts:
+        if event.get(name):
+            said = str(event[name])
+            named = event.get("name") if name != "name" else None
+            return f"{named}: {said}" if named else said
+    return ""

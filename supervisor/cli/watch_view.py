@@ -7,10 +7,25 @@ from dataclasses import dataclass, field
 
 from supervisor.records import StepRecord
 
-HISTORY = 240
-"""Steps that the curves reach back."""
-LINES = 6
-"""Newest events shown."""
+HISTORY = 1000
+"""Steps that the curves reach back; several share a column."""
+LINES = 60
+"""Newest events kept: what the tallest usual screen has room for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchEvent:
+    """One line of the list of events.
+
+    Attributes:
+        time: as people read it, empty if unknown.
+        step: None for what belongs to no step.
+    """
+
+    kind: str
+    sentence: str
+    time: str = ""
+    step: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,13 +34,14 @@ class WatchView:
 
     Attributes:
         title: which run.
-        state: as in run.json.
+        state: what it is doing, or how it ended.
         attempt: 0 before the first.
         record: the newest step; None before the first.
         risk: of the newest step that was judged; NaN before.
         losses, risks: curves, oldest first.
-        events: newest last: (step, kind, sentence).
+        events: newest last.
         observed: the newest value of everything that the script observes.
+        facts: times, rates and sizes of the run: name → figure.
         ended: there will be no further frame.
     """
 
@@ -36,6 +52,7 @@ class WatchView:
     risk: float = float("nan")
     losses: Sequence[float] = ()
     risks: Sequence[float] = ()
-    events: Sequence[tuple[int | None, str, str]] = ()
+    events: Sequence[WatchEvent] = ()
     observed: Mapping[str, float] = field(default_factory=dict)
+    facts: Mapping[str, str] = field(default_factory=dict)
     ended: bool = False

@@ -112,12 +112,16 @@ class Resumption:
             skips=skips,
             guard=self.guard,
             arrive=self._arrive,
-            sign_of_life=parts.life.count,
+            sign_of_life=self._sign_of_life,
             executes_first_step=parts.order.way == FIRST_STEP,
         )
         self._replay.disproof = problem
         self.silence.begin()
         return self._replay
+
+    def _sign_of_life(self) -> None:
+        if self._replay is not None:
+            self._parts.life.replayed(self._replay.steps_done)
 
     def _load_all(self, why: str) -> None:
         """A batch that was left out is needed: the fast-forward begins again and loads them all."""

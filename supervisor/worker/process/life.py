@@ -13,16 +13,17 @@ _COUNT = struct.Struct("<Q")
 
 
 class SignOfLife:
-    """Eight bytes that the parent looks at: they change while the training does anything."""
+    """Eight bytes that the parent looks at: they change while the training does anything.
+
+    Beside them, in a file of its own, eight that `supervisor watch` looks at: how far a
+    fast-forward is.
+    """
 
     def __init__(self, path: Path) -> None:
         make_private(path.parent)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            os.ftruncate(descriptor, 8)
-            self._map = mmap.mmap(descriptor, 8)
-        finally:
-            os.close(descriptor)
+        self._path = path
+        self._map = _mapped(path)
+        self._replay: mmap.mmap | None = None
         self._count = 0
         self._last_step = -1
 
@@ -35,10 +36,25 @@ class SignOfLife:
         if step != self._last_step:
             self._last_step = step
             return
-        self.count()
+        self._push()
 
-    def count(self) -> None:
-        """Called for what is progress in any case: the batches and steps of a fast-forward, which
-        leave no row in the flight recorder."""
+    def replayed(self, steps: int) -> None:
+        """Called for each batch and step of a fast-forward, which leave no row in the flight
+        recorder; `steps` of them are done."""
+        if self._replay is None:
+            self._replay = _mapped(self._path.with_suffix(".replay"))
+        _COUNT.pack_into(self._replay, 0, steps)
+        self._push()
+
+    def _push(self) -> None:
         self._count += 1
         _COUNT.pack_into(self._map, 0, self._count)
+
+
+def _mapped(path: Path) -> mmap.mmap:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        os.ftruncate(descriptor, _COUNT.size)
+        return mmap.mmap(descriptor, _COUNT.size)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,161 @@
+"""`supervisor watch`: what a run is doing, how far it is, and a screen that is used."""
+
+from __future__ import annotations
+
+import io
+import struct
+import time
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from supervisor.cli.run_phase import find_phase
+from supervisor.cli.script_progress import own_bar, steps_left
+from supervisor.cli.watch_demo import DemoView
+from supervisor.cli.watch_panel import build_panel, chart
+from supervisor.cli.watch_run import RunView, span
+from supervisor.cli.watch_view import WatchView
+from supervisor.settings import CheckpointSettings
+from supervisor.storage.checkpoints.checkpoints import CheckpointRing
+from supervisor.storage.journal.journal import Journal
+from supervisor.storage.run.run_state import RunState
+from supervisor.storage.run.rundir import RunDirectory
+from tests.cli.conftest import make_run, seen
+
+NOW_S = 1_000_000.0
+
+
+def event(kind: str, age_s: float, **fields: Any) -> dict[str, Any]:
+    stamp = datetime.fromtimestamp(NOW_S - age_s, timezone.utc).isoformat()
+    return {"kind": kind, "time": stamp, "attempt": 2, "rank": None, "step": None, **fields}
+
+
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        ([], "starting"),
+        ([event("attempt_started", 7, checkpoint_step=None)], "starting, for 7 s"),
+        ([event("attempt_started", 7, checkpoint_step=80)], "restarting: goes back to step 80"),
+        ([event("attempt_started", 7, checkpoint_step=80), event("resumed", 1)], "training"),
+        ([event("restart", 1, next_attempt=3, delay_s=5.0)], "restarting: attempt 3 in 4 s"),
+        ([event("worker_exited", 0)], "stopping: the worker has ended"),
+        ([event("hang_detected", 0)], "stopping a worker that hangs"),
+        (
+            [event("signal_received", 10, name="SIGTERM", grace_s=30.0), event("alert", 0)],
+            "stopping (SIGTERM): saves and ends, killed in 20 s at most",
+        ),
+        ([event("restart", 1, delay_s="soon")], "restarting: attempt None in 0 s"),
+    ],
+)
+def test_it_says_what_the_run_is_doing(
+    tmp_path: Path, events: list[dict[str, Any]], expected: str
+) -> None:
+    phase = find_phase(RunDirectory(tmp_path), events, attempt=1, now_s=NOW_S)
+
+    assert phase.startswith(expected)
+
+
+def test_a_fast_forward_is_shown_with_its_progress(tmp_path: Path) -> None:
+    counter = tmp_path / "alive" / "rank_0.replay"
+    counter.parent.mkdir()
+    counter.write_bytes(struct.pack("<Q", 20))
+    begun = event("attempt_started", 3, checkpoint_step=80)
+
+    phase = find_phase(RunDirectory(tmp_path), [begun], attempt=1, now_s=NOW_S)
+
+    assert phase == "fast-forwarding: 20 of 80 steps (25 %), for 3 s"
+
+
+def test_an_attempt_that_records_steps_is_training(tmp_path: Path) -> None:
+    begun = event("attempt_started", 3, checkpoint_step=None)
+
+    assert find_phase(RunDirectory(tmp_path), [begun], attempt=2, now_s=NOW_S) == "training"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    started = datetime.fromtimestamp(940.0, timezone.utc).isoformat()
+    state = RunState(state="completed", started_at=started, ended_at=started, attempts=1)
+    records = tuple(seen(step, 1.0 / (step + 1), memory_gib=0.5) for step in range(60))
+    rundir = make_run(tmp_path / "run", state, records)
+    ring = CheckpointRing(
+        rundir.checkpoints, CheckpointSettings(min_free_gib=0.0), clock=lambda: 1050.0
+    )
+    ring.save(50, lambda f: f.joinpath("s").write_bytes(b"1") and None, reason="", meta={})
+    return rundir
+
+
+def test_times_rates_memory_and_the_last_checkpoint_are_shown(run: RunDirectory) -> None:
+    view = RunView(run, clock=lambda: 1100.0).look()
+
+    assert view.facts == {
+        "elapsed": "0 s",
+        "speed": "1 steps/s",
+        "memory": "0.5 GiB",
+        "checkpoint": "step 50, 50 s ago",
+    }
+
+
+def test_events_are_shown_with_their_times(run: RunDirectory) -> None:
+    journal = Journal(run.journal, attempt=1, rank=0)
+    journal.write("alert", step=7, message="the loss rose")
+    journal.close()
+
+    (told,) = RunView(run).look().events
+
+    assert (told.step, told.kind, told.sentence) == (7, "alert", "the loss rose")
+    assert time.strptime(told.time, "%H:%M:%S")
+
+
+def test_how_long_is_left_is_known_where_the_script_says_its_length(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("\r 45%|####    | 450/1000 [00:10<00:12, 43.2it/s]\r 46%|# | 460/1000 [00:10<")
+
+    assert steps_left({"total_steps": 1000.0}, 399) == 600
+    assert steps_left({"total_steps": float("nan")}, 399) is None
+    assert steps_left({}, 399) is None
+    assert own_bar(log) == "450 of 1000, 00:12 left"
+    assert own_bar(tmp_path / "gone") == ""
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 50), (60, 15), (40, 10)])
+def test_a_frame_fills_the_screen_and_no_more(width: int, height: int) -> None:
+    console = Console(width=width, height=height, record=True, file=io.StringIO())
+    demo = DemoView()
+    for _ in range(60):
+        view = demo.look()
+
+    console.print(build_panel(view, width, height))
+
+    lines = console.export_text().rstrip("\n").splitlines()
+    assert len(lines) == height
+    assert {len(line) for line in lines} == {width}
+    assert any("█" in line for line in lines)
+    assert "active_units" in "".join(lines) or height < 24
+    assert "posterior" in "".join(lines) or height < 24
+
+
+def test_a_frame_of_a_run_without_a_step_fills_the_screen_too() -> None:
+    console = Console(width=80, height=24, record=True, file=io.StringIO())
+
+    console.print(build_panel(WatchView(title="a", state="starting, for 3 s"), 80, 24))
+
+    lines = console.export_text().splitlines()
+    assert len(lines) == 24
+    assert "no step yet" in lines[1]
+    assert "starting, for 3 s" in lines[-1]
+
+
+def test_a_chart_is_as_high_as_it_is_asked_to_be() -> None:
+    assert chart([0.0, 1.0, float("nan")], 3, 2) == [" █×", "▁█×"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [(-1, "0 s"), (59.9, "59 s"), (65, "1 min 5 s"), (3 * 3600, "3 h 0 min"), (90000, "1 d 1 h")],
+)
+def test_times_are_said_as_people_say_them(seconds: float, expected: str) -> None:
+    assert span(seconds) == expected
