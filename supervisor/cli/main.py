@@ -29,6 +29,7 @@ COMMANDS = (
     "backtest",
     "watch",
     "list",
+    "prune",
     "cases",
     "analyze",
     "explain",

@@ -37,8 +37,8 @@ def whole(low: int, high: int = 2**31 - 1) -> Callable[[str], int]:
     return read
 
 
-def seconds(low: float, high: float) -> Callable[[str], float]:
-    """Returns the type of times from `low` to `high` seconds."""
+def seconds(low: float, high: float, unit: str = "seconds") -> Callable[[str], float]:
+    """Returns the type of times from `low` to `high` seconds, or another unit."""
 
     def read(text: str) -> float:
         try:
@@ -46,10 +46,15 @@ def seconds(low: float, high: float) -> Callable[[str], float]:
         except ValueError:
             value = math.nan
         if not low <= value <= high:
-            raise ArgumentTypeError(f"{text[:40]}: give seconds from {low:g} to {high:g}")
+            raise ArgumentTypeError(f"{text[:40]}: give {unit} from {low:g} to {high:g}")
         return value
 
     return read
+
+
+def days(text: str) -> float:
+    """Returns a number of days; a century is long enough."""
+    return seconds(0.0, 36525.0, "days")(text)
 
 
 def names(text: str) -> tuple[str, ...]:

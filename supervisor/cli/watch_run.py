@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from supervisor.cli.output import time_span
 from supervisor.cli.run_overview import overview
 from supervisor.cli.run_phase import TRAINING, find_phase, unix_time
 from supervisor.cli.script_progress import own_bar, steps_left
@@ -108,7 +109,7 @@ class RunView:
         if record is not None and not ended:
             left = steps_left(record.observed, record.step)
             if left is not None and rate and training:
-                facts["left"] = f"{span(left / rate)} ({left} steps)"
+                facts["left"] = f"{time_span(left / rate)} ({left} steps)"
             attempt = int(rows["attempt"][-1])
             facts["script's bar"] = own_bar(self._rundir.log(attempt, 0))
         if record is not None and record.memory_gib > 0:
@@ -122,14 +123,16 @@ class RunView:
         except RunDirectoryError:
             return ""
         begun_s, ended_s = unix_time(run.started_at), unix_time(run.ended_at) or now_s
-        return span(ended_s - begun_s) if begun_s else ""
+        return time_span(ended_s - begun_s) if begun_s else ""
 
     def _checkpoint(self, now_s: float) -> str:
         try:
             newest = self._ring.checkpoints()[-1:]
         except SupervisorError:
             return ""
-        return f"step {newest[0].step}, {span(now_s - newest[0].time)} ago" if newest else "none"
+        return (
+            f"step {newest[0].step}, {time_span(now_s - newest[0].time)} ago" if newest else "none"
+        )
 
 
 def steps_a_second(rows: np.ndarray) -> float:
@@ -139,18 +142,6 @@ def steps_a_second(rows: np.ndarray) -> float:
     times = rows["time"][rows["attempt"] == rows["attempt"][-1]][-RATE_STEPS:]
     took_s = float(times[-1] - times[0])
     return (len(times) - 1) / took_s if took_s > 0 else 0.0
-
-
-def span(seconds: float) -> str:
-    """Returns a time as people say it: ``42 s``, ``7 min 5 s``, ``3 h 12 min``, ``2 d 5 h``."""
-    whole = max(0, int(seconds)) if seconds < 1e12 else 0
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    if whole < 86400:
-        return f"{whole // 3600} h {whole % 3600 // 60} min"
-    return f"{whole // 86400} d {whole % 86400 // 3600} h"
 
 
 def _line(event: Mapping[str, Any]) -> WatchEvent:

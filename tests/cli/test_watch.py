@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from supervisor.cli.output import time_span
 from supervisor.cli.run_phase import find_phase
 from supervisor.cli.script_progress import own_bar, steps_left
 from supervisor.cli.watch_demo import DemoView
 from supervisor.cli.watch_panel import build_panel, chart
-from supervisor.cli.watch_run import RunView, span
+from supervisor.cli.watch_run import RunView
 from supervisor.cli.watch_view import WatchView
 from supervisor.settings import CheckpointSettings
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
@@ -158,4 +159,4 @@ def test_a_chart_is_as_high_as_it_is_asked_to_be() -> None:
     [(-1, "0 s"), (59.9, "59 s"), (65, "1 min 5 s"), (3 * 3600, "3 h 0 min"), (90000, "1 d 1 h")],
 )
 def test_times_are_said_as_people_say_them(seconds: float, expected: str) -> None:
-    assert span(seconds) == expected
+    assert time_span(seconds) == expected

@@ -318,5 +318,8 @@ def last_checkpoint(material: Material, *, stable: bool, before: int | None = No
         kinds = ("checkpoint_stable",) if stable else ("checkpoint_saved", "checkpoint_stable")
         events = [event for event in material.of_kind(*kinds) if not event.get("abandoned")]
         found |= {integer(event.get("step")) for event in events}
+        for event in material.of_kind("warning"):  # `supervisor prune` says what it deleted
+            pruned = event.get("pruned")
+            found -= {integer(step) for step in pruned} if isinstance(pruned, list) else set()
     known = (step for step in found if step is not None)
     return max((step for step in known if before is None or step <= before), default=None)

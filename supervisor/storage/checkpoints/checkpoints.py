@@ -13,7 +13,7 @@ import contextlib
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -244,6 +244,12 @@ class CheckpointRing:
             for checkpoint in reversed(later):
                 self._remove(checkpoint)
             return later
+
+    def remove(self, checkpoints: Sequence[Checkpoint]) -> None:
+        """Removes what a person has chosen; each is whole or gone, whenever this ends."""
+        with self._lock, told_refusals(self.folder):
+            for checkpoint in checkpoints:
+                self._remove(checkpoint)
 
     def retain(self) -> None:
         """Removes all but the newest `keep_last`, the newest stable one, the one that will be
