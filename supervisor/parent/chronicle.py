@@ -96,7 +96,7 @@ class Chronicle:
     def merge(self) -> list[dict[str, Any]]:
         """Takes over what the worker has written since, and returns it.
 
-        Warnings that the worker marked ``aloud`` are told at the terminal too.
+        What the worker marked ``aloud`` is told at the terminal too.
         """
         events = self._journal.merge()
         self._restart.saw(events)
@@ -107,8 +107,9 @@ class Chronicle:
                 self._tell_dry(event)
             if event.get("kind") == "resumed":
                 self.resumed_attempt = int(event.get("attempt") or 0)
-            if event.get("kind") == "warning" and event.get("aloud"):
-                self._teller.say(f"warning: {event.get('message')}")
+            if event.get("aloud"):
+                warning = "warning: " if event.get("kind") == "warning" else ""
+                self._teller.say(f"{warning}{event.get('message')}")
         self._teller.say(*self._treatments.of(events))
         return events
 

@@ -20,6 +20,7 @@ from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRin
 from supervisor.storage.journal.journal import AlertLog, Journal
 from supervisor.storage.run.orders import load_order
 from supervisor.storage.run.rundir import RunDirectory
+from supervisor.storage.run.script_files import ScriptFiles
 from supervisor.storage.run.set_aside import SetAside
 from supervisor.storage.steps.applied_rates import AppliedRates
 from supervisor.storage.steps.flight_recorder import FlightRecorder
@@ -90,6 +91,7 @@ class Parts:
         self.rundir = rundir
         self.attempt = attempt
         self.rank = rank
+        self._steps_done = steps_done
         self.switch = Switch()
         self.settings = load_resolved_config(rundir.config_yaml)
         self.policy = load_resolved_policy(rundir.policy_yaml)
@@ -161,7 +163,8 @@ class Parts:
             begins_again=self.attempt > 1 and self.start is None,
         )
         self.set_aside = SetAside(self.rundir, self.rank)
-        self.replayed_files = ReplayedFiles(self.set_aside)
+        self.script_files = ScriptFiles(self.rundir, self.rank, lambda: self._steps_done() > 0)
+        self.replayed_files = ReplayedFiles(self.set_aside, self.script_files)
         self.life = SignOfLife(self.rundir.root / "alive" / f"rank_{self.rank}")
 
     def _build_judgement(self) -> None:
@@ -212,6 +215,7 @@ class Parts:
             clinic=self.clinic,
             tape_offset=self._tape_offset,
             pure_loading=self._pure_loading,
+            begin_files=self.script_files.begin_interval,
             steps_recorded=lambda: self.recorder.rows,
             grads_matter=lambda: self.monitor.grads_matter,
             controls_state=self.controls.state_dict,

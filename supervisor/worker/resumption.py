@@ -123,6 +123,25 @@ class Resumption:
         if self._replay is not None:
             self._parts.life.replayed(self._replay.steps_done)
 
+    def hide_files(self) -> None:
+        """Called last before the script starts: it finds its folders as it found them first.
+
+        Raises:
+            OSError: not all could be moved; those that were are put back.
+        """
+        replay, start = self._replay, self._start
+        if replay is None or start is None:
+            return
+        interval = int(start.checkpoint.meta.get("script_files", 0))
+        if replay.disproof is not None or interval < 1:
+            self._parts.script_files.begin_anew()
+            return
+        try:
+            self._parts.replayed_files.hide(interval, start.checkpoint.time)
+        except OSError:
+            self._parts.set_aside.undo()
+            raise
+
     def _load_all(self, why: str) -> None:
         """A batch that was left out is needed: the fast-forward begins again and loads them all."""
         parts = self._parts
@@ -170,11 +189,12 @@ class Resumption:
             reasons += self._put_back(start, replayed=disproof is None)
             if self._replay.compiled_updates:
                 forget_compiled()
+            files = parts.replayed_files.end(f"attempt_{parts.attempt}")
+            files.tell(parts.journal, step)
+            reasons += files.problems
         finally:
             self.silence.end()
             parts.switch.replaying = False
-            with parts.shield("files that the replay held open"):
-                parts.replayed_files.end()
             self._training_goes_on()
         parts.tape_is_whole = disproof is None
         parts.ring.discard_after(step)

@@ -44,6 +44,7 @@ class Session:
             self.moments = self._resumption.begin()
         else:
             self.parts.ordered.from_nothing()
+            self.parts.script_files.begin_anew()
 
     def _training_goes_on(self) -> None:
         """A fast-forward has arrived."""
@@ -163,6 +164,7 @@ class Session:
 
     def begin(self) -> None:
         """The script may go on: from here on its training is seen."""
+        self._resumption.hide_files()
         if self._resumption.guard is not None:
             self._resumption.guard.begin()
         self.switch.active = True
@@ -205,6 +207,8 @@ class Session:
             else:
                 parts.checkpointer.close()
             parts.tape.close()
+            if completed:
+                parts.script_files.end()
         except Exception as error:  # the script's own result stands
             parts.journal.write("warning", message=f"at the end: {error}")
         parts.journal.close()

@@ -50,7 +50,7 @@ def _begin_random(session: Session) -> None:
 
 def _patch(session: Session) -> None:
     from supervisor.worker.interception.instrument import instrument
-    from supervisor.worker.interception.patches_files import watch_files, watch_replayed_files
+    from supervisor.worker.interception.patches_files import watch_files
     from supervisor.worker.interception.patches_ranks import watch_ranks
     from supervisor.worker.interception.patches_reads import watch_reads
     from supervisor.worker.interception.patches_samples import watch_samples
@@ -58,9 +58,8 @@ def _patch(session: Session) -> None:
 
     instrument(session)
     watch_reads(session)
-    watch_files(session, session.parts.file_sizes, session.parts.replayed_files)
-    if session.parts.start is not None:
-        watch_replayed_files(session, session.parts.replayed_files)
+    parts = session.parts
+    watch_files(session, parts.file_sizes, parts.replayed_files, parts.script_files)
     watch_ranks(SeveralRanks(session.parts))
     watch_samples(session.parts.samples)
     if session.parts.notes_fetches:

@@ -8,6 +8,8 @@ import os
 import shutil
 import stat
 import time
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from supervisor.storage.files.line_file import LineFile, read_lines, to_line
@@ -34,6 +36,20 @@ class SetAside:
         self._lines = LineFile(self._list)
         self._count = 0
         self.stored: dict[str, str] = {}
+        self.folded: dict[str, int] = {}
+
+    def move_all(self, paths: Sequence[str]) -> None:
+        """Moves files and links away; all moves are on disk before the first is made.
+
+        Raises:
+            OSError: the list cannot be written, or one cannot be moved.
+        """
+        places = {path: self._place() for path in paths if path not in self.stored}
+        for path, to in places.items():
+            self._lines.append(to_line({"moved": path, "to": to}))
+        self._lines.sync()
+        for path, to in places.items():
+            self._rename_away(path, to)
 
     def move(self, path: str) -> bool:
         """Moves a file or link away; False if one of that path stands aside already.
@@ -43,17 +59,9 @@ class SetAside:
         """
         if path in self.stored:
             return False
-        to = self._place(path)
+        to = self._place()
         self._write({"moved": path, "to": to})
-        try:
-            _rename(path, to)
-        except OSError as error:
-            if error.errno != errno.EXDEV:
-                raise
-            to = _beside(path, self._count)
-            self._write({"moved": path, "to": to})
-            _rename(path, to)
-        self.stored[path] = to
+        self._rename_away(path, to)
         return True
 
     def fold(self, folder: str) -> None:
@@ -62,14 +70,17 @@ class SetAside:
         Raises:
             OSError: something is in it, or it cannot be removed.
         """
-        self._write({"folder": folder, "mode": stat.S_IMODE(os.lstat(folder).st_mode)})
+        mode = stat.S_IMODE(os.lstat(folder).st_mode)
+        self._write({"folder": folder, "mode": mode})
         _rmdir(folder)
+        self.folded[folder] = mode
 
     def bring_back(self, path: str) -> bool:
         """Puts a file that stands aside back to its place, if nothing is there."""
         to = self.stored.get(path)
         if to is None or os.path.lexists(path) or not os.path.lexists(to):
             return False
+        os.makedirs(os.path.dirname(path), exist_ok=True)
         _rename(to, path)
         del self.stored[path]
         return True
@@ -85,9 +96,27 @@ class SetAside:
             Where the files are that did not come back, by their paths.
         """
         self._write({"arrived": True})
-        left, self.stored = self.stored, {}
+        left, self.stored, self.folded = self.stored, {}, {}
         self._lines.close()
         return left
+
+    def keep_for_a_person(self, paths: Sequence[str], left: dict[str, str], name: str) -> Path:
+        """Gives files that did not come back their names again, in a folder of the run.
+
+        Args:
+            paths: of the script's files.
+            left: what `arrived` returned.
+            name: of that folder.
+        """
+        folder = Path(os.path.abspath(self._folder.parent / name))
+        here = os.getcwd()
+        for path in paths:
+            own = os.path.relpath(path, here) if path.startswith(here + os.sep) else path
+            place = folder / own.lstrip(os.sep)
+            with contextlib.suppress(OSError):  # of another disk: it stands beside its place
+                make_private(place.parent)
+                _rename(left[path], place)
+        return folder
 
     def undo(self) -> list[str]:
         """Puts everything back as it was before a replay that did not arrive.
@@ -134,7 +163,18 @@ class SetAside:
         start = f".{os.path.basename(path)}.aside-"
         return folder == os.path.dirname(path) and name.startswith(start)
 
-    def _place(self, path: str) -> str:
+    def _rename_away(self, path: str, to: str) -> None:
+        try:
+            _rename(path, to)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            to = _beside(path, self._count)
+            self._write({"moved": path, "to": to})
+            _rename(path, to)
+        self.stored[path] = to
+
+    def _place(self) -> str:
         make_private(self._folder)
         while True:
             self._count += 1

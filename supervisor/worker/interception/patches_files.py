@@ -10,78 +10,118 @@ from __future__ import annotations
 import builtins
 import contextlib
 import functools
+import importlib
 import importlib.util
 import io
 import os
 import shutil
+import sys
 from collections.abc import Callable
+from threading import get_ident
 from types import ModuleType
 from typing import Any
 
 import torch
 
+from supervisor.storage.run.script_files import ScriptFiles
 from supervisor.worker.interception.instrument import Seen
 from supervisor.worker.recording.file_sizes import FileSizes
 from supervisor.worker.recording.replayed_files import ReplayedFiles
 
 
-def watch_files(session: Seen, sizes: FileSizes, replayed: ReplayedFiles) -> None:
-    """Patches `open` for files that are not just read, and `torch.save`.
+class _Files:
+    """Who is asked when the script touches a file: the replay, or the record of what it does."""
 
-    Called once, after `instrument`.
-    """
-    _patch_open(session, sizes, replayed)
-    _patch_save(session, replayed)
+    def __init__(
+        self, session: Seen, sizes: FileSizes, replayed: ReplayedFiles, record: ScriptFiles
+    ) -> None:
+        self.switch = session.switch
+        self.sizes = sizes
+        self.replayed = replayed
+        self.record = record
+
+    @property
+    def is_recorded(self) -> bool:
+        """Other threads of the script count, too; what a region writes (compiled code) does not."""
+        switch = self.switch
+        return switch.active and not (switch.depth and get_ident() == switch.thread)
+
+    @property
+    def is_replayed(self) -> bool:
+        return self.switch.replaying and self.switch.is_ours()
 
 
-def watch_replayed_files(session: Seen, replayed: ReplayedFiles) -> None:
-    """Patches the ways to write and rename files that only a replay must see."""
+def watch_files(
+    session: Seen, sizes: FileSizes, replayed: ReplayedFiles, record: ScriptFiles
+) -> None:
+    """Patches the ways to write, rename and delete files; called once, after `instrument`."""
+    files = _Files(session, sizes, replayed, record)
+    _patch_open(files)
+    _patch_save(files)
     for name in ("rename", "replace"):
-        _patch_pair(session, os, name, replayed.renamed)
-    _patch_pair(session, os, "link", replayed.linked)
+        _patch_pair(files, os, name, replayed.renamed, record.renames)
+    _patch_pair(files, os, "link", replayed.linked, lambda source, target: record.becomes(target))
+    _patch_pair(files, os, "symlink", _never, lambda source, target: record.becomes(target))
     for name in ("unlink", "remove"):
-        _patch_removal(session, os, name, replayed.removed)
-    _patch_removal(session, shutil, "rmtree", replayed.cleared)
-    if importlib.util.find_spec("safetensors") is not None:
-        _patch_safetensors(session, replayed)
+        _patch_single(files, os, name, replayed.removed, record.goes)
+    _patch_single(files, shutil, "rmtree", replayed.cleared, record.clears)
+    _patch_single(files, os, "mkdir", _never, record.makes_folder)
+    record.at_interval = functools.partial(_patch_safetensors, files)
+    record.at_interval()
 
 
-def _patch_open(session: Seen, sizes: FileSizes, replayed: ReplayedFiles) -> None:
+def _never(*_: str) -> bool:
+    return False
+
+
+def _patch_open(files: _Files) -> None:
     original = builtins.open
-    switch = session.switch
+    switch = files.switch
 
     @functools.wraps(original)
     def open_(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-        appending = isinstance(mode, str) and "a" in mode
-        if appending and switch.is_ours() and isinstance(file, (str, os.PathLike)):
+        if not (switch.active and isinstance(mode, str) and isinstance(file, (str, os.PathLike))):
+            return original(file, mode, *args, **kwargs)
+        if "a" in mode and switch.is_ours():
             with contextlib.suppress(OSError):  # the script's own call will tell, if need be
-                sizes.opened(os.fspath(file), replaying=switch.replaying)
-        if switch.replaying and _writes_binary(file, mode) and switch.is_ours():
-            with contextlib.suppress(Exception):  # ours; the script's own call follows
-                kept = replayed.opened(file, mode, original)
+                files.sizes.opened(os.fspath(file), replaying=switch.replaying)
+        with contextlib.suppress(Exception):  # ours; the script's own call follows
+            if files.is_replayed and "b" in mode and ("w" in mode or "x" in mode):
+                kept = files.replayed.opened(file, mode, original)
                 if kept is not None:
                     return kept
+            if files.is_recorded:
+                _record_open(files.record, os.fsdecode(file), mode)
         return original(file, mode, *args, **kwargs)
 
     builtins.open = open_
     io.open = open_  # pathlib's way
 
 
-def _writes_binary(file: Any, mode: Any) -> bool:
-    path = isinstance(file, (str, os.PathLike))
-    return path and isinstance(mode, str) and "w" in mode and "b" in mode
+def _record_open(record: ScriptFiles, path: str, mode: str) -> None:
+    """A text that is written anew needs no keeping: a replay writes it again as it was."""
+    if "b" in mode and ("w" in mode or "+" in mode):
+        record.writes(path, anew=True)
+    elif set(mode) & set("wax+"):
+        record.writes(path, anew=False)
+    else:
+        record.reads(path)
 
 
-def _patch_save(session: Seen, replayed: ReplayedFiles) -> None:
+def _patch_save(files: _Files) -> None:
     original = torch.save
-    switch = session.switch
+    switch = files.switch
 
     @functools.wraps(original)
     def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
+        is_path = isinstance(f, (str, os.PathLike))
+        if is_path and files.is_replayed and files.replayed.keeps(f):
+            return None
+        if is_path and files.is_recorded:
+            with contextlib.suppress(Exception):  # as above
+                files.record.writes(os.fsdecode(f), anew=True)
         if not switch.is_ours():
             return original(obj, f, *args, **kwargs)
-        if switch.replaying and isinstance(f, (str, os.PathLike)) and replayed.keeps(f):
-            return None
         switch.depth += 1  # what `torch.save` reads from tensors decides nothing
         try:
             return original(obj, f, *args, **kwargs)
@@ -92,34 +132,44 @@ def _patch_save(session: Seen, replayed: ReplayedFiles) -> None:
 
 
 def _patch_pair(
-    session: Seen, module: ModuleType, name: str, leaves_out: Callable[[str, str], bool]
+    files: _Files,
+    module: ModuleType,
+    name: str,
+    leaves_out: Callable[[str, str], bool],
+    record: Callable[[str, str], None],
 ) -> None:
     original: Callable[..., Any] = getattr(module, name)
-    switch = session.switch
 
     @functools.wraps(original)
-    def call(src: Any, dst: Any, **kwargs: Any) -> Any:
-        if switch.replaying and switch.is_ours() and not kwargs:
+    def call(src: Any, dst: Any, *args: Any, **kwargs: Any) -> Any:
+        if files.switch.active and kwargs.get("src_dir_fd") is None:
             with contextlib.suppress(Exception):  # the script's own call will tell
-                if leaves_out(os.fsdecode(src), os.fsdecode(dst)):
+                if files.is_replayed and leaves_out(os.fsdecode(src), os.fsdecode(dst)):
                     return None
-        return original(src, dst, **kwargs)
+                if files.is_recorded:
+                    record(os.fsdecode(src), os.fsdecode(dst))
+        return original(src, dst, *args, **kwargs)
 
     _install(module, name, original, call)
 
 
-def _patch_removal(
-    session: Seen, module: ModuleType, name: str, removed: Callable[[str], bool]
+def _patch_single(
+    files: _Files,
+    module: ModuleType,
+    name: str,
+    leaves_out: Callable[[str], bool],
+    record: Callable[[str], None],
 ) -> None:
     original: Callable[..., Any] = getattr(module, name)
-    switch = session.switch
 
     @functools.wraps(original)
     def call(path: Any, *args: Any, **kwargs: Any) -> Any:
-        if switch.replaying and switch.is_ours() and "dir_fd" not in kwargs:
+        if files.switch.active and kwargs.get("dir_fd") is None:
             with contextlib.suppress(Exception):  # as above
-                if removed(os.fsdecode(path)):
+                if files.is_replayed and leaves_out(os.fsdecode(path)):
                     return None
+                if files.is_recorded:
+                    record(os.fsdecode(path))
         return original(path, *args, **kwargs)
 
     _install(module, name, original, call)
@@ -133,16 +183,27 @@ def _install(module: ModuleType, name: str, original: Any, call: Any) -> None:
     setattr(module, name, call)
 
 
-def _patch_safetensors(session: Seen, replayed: ReplayedFiles) -> None:
-    """Its files are written outside of Python, by the function under all of its others."""
-    library: Any = importlib.import_module("safetensors.torch")
-    original: Callable[..., Any] = library.serialize_file
-    switch = session.switch
+def _patch_safetensors(files: _Files) -> None:
+    """Its files are written outside of Python, by the function under all of its others.
+
+    Called when each interval of the record begins: until then nothing has to be kept, and the
+    library may be imported late.
+    """
+    name = "safetensors.torch"
+    if files.switch.replaying and importlib.util.find_spec("safetensors") is not None:
+        importlib.import_module(name)
+    library: Any = sys.modules.get(name)
+    original: Callable[..., Any] | None = getattr(library, "serialize_file", None)
+    if original is None or hasattr(original, "__wrapped__"):
+        return
 
     @functools.wraps(original)
     def serialize_file(tensors: Any, filename: Any, *args: Any, **kwargs: Any) -> Any:
-        if switch.replaying and switch.is_ours() and replayed.keeps(filename):
+        if files.is_replayed and files.replayed.keeps(filename):
             return None
+        if files.is_recorded:
+            with contextlib.suppress(Exception):  # as above
+                files.record.writes(os.fsdecode(filename), anew=True)
         return original(tensors, filename, *args, **kwargs)
 
     library.serialize_file = serialize_file

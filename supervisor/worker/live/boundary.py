@@ -60,6 +60,7 @@ class Boundary:
         clinic: Clinic,
         tape_offset: Callable[[], int],
         pure_loading: Callable[[], list[int]],
+        begin_files: Callable[[], int],
         steps_recorded: Callable[[], int],
         grads_matter: Callable[[], bool],
         controls_state: Callable[[], dict[str, Any]],
@@ -80,6 +81,7 @@ class Boundary:
         self._clinic = clinic
         self._tape_offset = tape_offset
         self._pure_loading = pure_loading
+        self._begin_files = begin_files
         self._steps_recorded = steps_recorded
         self._grads_matter = grads_matter
         self._controls_state = controls_state
@@ -182,6 +184,7 @@ class Boundary:
     def save(self, step: int, reason: str, *, wait: bool) -> float:
         """Saves the state of this boundary; returns the seconds the training stood still."""
         state, meta = self.whole_state()
+        meta["script_files"] = self._begin_files()
         pipeline = self._clinic.pipeline.state_dict()
         return self._checkpointer.save(
             step, state, meta, reason, pipeline=pipeline, wait=wait, usual_step_s=self._step_s

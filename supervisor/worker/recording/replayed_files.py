@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import stat
@@ -10,9 +11,15 @@ import time
 from collections.abc import Callable
 from typing import IO, Any
 
+from supervisor.storage.run.kept_versions import Change
+from supervisor.storage.run.script_files import ScriptFiles
 from supervisor.storage.run.set_aside import SetAside, remove
+from supervisor.worker.recording.files_at_target import FilesAtTarget
 
-_unlink = os.unlink  # before it is patched
+_unlink, _link = os.unlink, os.link  # before they are patched
+
+_CLOCK_S = 0.05
+"""The clock of file times is that much behind `time.time`, at most."""
 
 
 class ReplayedFiles:
@@ -21,18 +28,42 @@ class ReplayedFiles:
     What it writes into a file that exists goes to a nameless file of the same folder. A file that
     is still open at the target belongs to the script's future: there, that content becomes the
     file's, and the script's object goes on writing into it. What it deletes is put aside, and comes
-    back when the replay would write it again.
+    back when the replay would write it again. So does what the script had made itself, which is
+    put aside at the start (`hide`): the script finds its folders as they were when it first ran.
 
     Args:
         aside: keeps the list of all this, for the next start if this one does not arrive.
+        record: what the script has made and changed, and when.
     """
 
-    def __init__(self, aside: SetAside) -> None:
+    def __init__(self, aside: SetAside, record: ScriptFiles) -> None:
         self._aside = aside
+        self._record = record
+        self._interval: int | None = None
+        self._saved_at = 0.0
+        self._deleted: set[str] = set()
         self._open: list[tuple[IO[bytes], str]] = []
         self._created: set[str] = set()
         self._kept: set[str] = set()
-        self._began = time.time()
+        self._began = time.time() - _CLOCK_S
+
+    def hide(self, interval: int, saved_at: float) -> None:
+        """Puts aside what the script has made; called before it starts again.
+
+        Args:
+            interval: of the record, that began with the checkpoint.
+            saved_at: when the checkpoint was written, unix seconds; for files that others wrote.
+
+        Raises:
+            OSError: something could not be moved; the parent or the next start undo it.
+        """
+        self._interval, self._saved_at = interval, saved_at
+        self._record.is_replay = True
+        files, folders = self._record.results()
+        self._aside.move_all(files)
+        for folder in sorted(folders, key=len, reverse=True):
+            with contextlib.suppress(OSError):  # something else is in it
+                self._aside.fold(folder)
 
     def keeps(self, path: str | os.PathLike[str]) -> bool:
         """Asked before a whole file is written: whether to leave that out."""
@@ -48,6 +79,8 @@ class ReplayedFiles:
         """Opens a binary file for writing from its start; None if the script's own call should."""
         name = os.path.abspath(os.fspath(path))
         self._forget_closed()
+        if "x" in mode and os.path.lexists(name):
+            return None
         self._bring_back(name)
         if not _is_regular(name):
             if not os.path.exists(name):
@@ -57,23 +90,42 @@ class ReplayedFiles:
             self._creates(name)
             return None
         self._kept.add(name)
-        file = open_(_nameless(os.path.dirname(name)), mode)
+        file = open_(_nameless(os.path.dirname(name)), mode.replace("x", "w"))
         self._open.append((file, name))
         return file
 
     def renamed(self, source: str, target: str) -> bool:
         """Asked before a rename: whether to leave it out, because the newer `target` would go."""
         source, target = os.path.abspath(source), os.path.abspath(target)
-        if source not in self._created and source not in self._kept:
+        if os.path.isdir(source):
+            return self._folder_renamed(source, target)
+        is_new = source in self._created or (source not in self._kept and self._is_new(source))
+        if not is_new and source not in self._kept:
             return False
         self._bring_back(target)
         if not _is_regular(target) or target in self._created:
             self._creates(target)
             return False
         self._kept.add(target)
-        if source in self._created:
+        if is_new:
             _unlink(source)
+        else:
+            self._aside.move(source)
+            self._kept.discard(source)
         return True
+
+    def _folder_renamed(self, source: str, target: str) -> bool:
+        """The files of a folder that gets another name: those that stand aside come back in it."""
+        inner = [os.path.join(f, name) for f, _, names in os.walk(source) for name in names]
+        for path in inner:
+            there = target + path[len(source) :]
+            if there in self._aside.stored and not os.path.lexists(there):
+                _unlink(path)
+                os.rename(self._aside.stored.pop(there), path)
+                self._kept.add(there)
+            elif path in self._created or self._is_new(path):
+                self._creates(there)
+        return False
 
     def linked(self, source: str, target: str) -> bool:
         """Asked before a link: whether to leave it out, because `target` was only put aside."""
@@ -88,8 +140,11 @@ class ReplayedFiles:
     def removed(self, path: str) -> bool:
         """Asked before a file is deleted: whether that was done, by putting it aside."""
         name = os.path.abspath(path)
-        if name in self._created or not _is_regular(name) or not self._aside.move(name):
+        if name in self._created or not _is_regular(name) or self._is_new(name):
             return False
+        if not self._aside.move(name):
+            return False
+        self._deleted.add(name)
         self._kept.discard(name)
         return True
 
@@ -100,12 +155,92 @@ class ReplayedFiles:
         """
         for folder, _, names in os.walk(os.path.abspath(path)):
             for name in (os.path.join(folder, each) for each in names):
-                if os.lstat(name).st_mtime < self._began:
+                if not self._is_new(name):
                     self.removed(name)
         return False
 
-    def end(self) -> None:
-        """The target is reached: files that are still open get their names."""
+    def end(self, aside_name: str = "later") -> FilesAtTarget:
+        """The target is reached: the script's files become what they were at the checkpoint.
+
+        Files that are still open get their names; what the script replaced or deleted since comes
+        back, as far as it was kept; what it made since stays aside.
+
+        Args:
+            aside_name: of the folder for the latter.
+
+        Raises:
+            OSError: a file could not be moved.
+        """
+        self._finish_open()
+        restored, not_restored = self._restore()
+        later: list[str] = list(restored & self._aside.stored.keys())
+        done: list[str] = []
+        for path in list(self._aside.stored):
+            if path in restored:
+                continue
+            if os.path.lexists(path):  # written again by the replay, with the same content
+                seen = path in self._deleted or self._knows(path)
+                (done if seen else later).append(path)
+            elif self._is_later(path):
+                later.append(path)
+            elif path in self._deleted:
+                done.append(path)
+            else:
+                self._aside.bring_back(path)
+        for folder, mode in sorted(self._aside.folded.items()):
+            if not self._is_later(folder) and not os.path.isdir(folder):
+                os.makedirs(folder, mode & 0o777)
+        left = self._aside.arrived()
+        for path in done:
+            remove(left[path])
+        folder_of_later = ""
+        if later:
+            folder_of_later = str(self._aside.keep_for_a_person(later, left, aside_name))
+        if self._interval is not None:
+            self._record.continue_at(self._interval, set(later) - restored)
+        return FilesAtTarget(sorted(later), folder_of_later, sorted(not_restored))
+
+    def _restore(self) -> tuple[set[str], list[str]]:
+        """Puts back what was kept; returns those paths, and what was not kept."""
+        if self._interval is None:
+            return set(), []
+        restored, lost = set(), []
+        is_open = {name for _, name in self._open}
+        for path, change in self._record.changed_since(self._interval).items():
+            if path in is_open or self._is_as_before(path, change):
+                continue
+            if not (change.kept and os.path.lexists(change.kept)):
+                lost.append(path)
+                continue
+            if os.path.lexists(path) and not self._aside.move(path):
+                _unlink(path)  # made by the replay: the newer one stands aside already
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            _link(change.kept, path, follow_symlinks=False)
+            restored.add(path)
+        return restored, lost
+
+    def _is_as_before(self, path: str, change: Change) -> bool:
+        """Whether the file on the disk, in place or aside, is the one that was there."""
+        place = path if os.path.lexists(path) else self._aside.stored.get(path, path)
+        try:
+            found = os.lstat(place)
+        except OSError:
+            return False
+        return (found.st_size, found.st_mtime_ns) == (change.size, change.mtime_ns)
+
+    def _knows(self, path: str) -> bool:
+        return self._record.was_made_since(path, self._interval or 0) is not None
+
+    def _is_later(self, path: str) -> bool:
+        """Whether what stands aside was made after the checkpoint."""
+        if self._interval is None:
+            return False
+        known = self._record.was_made_since(path, self._interval)
+        if known is None and path in self._aside.stored:  # by its age, if nobody saw who made it
+            return os.lstat(self._aside.stored[path]).st_mtime > self._saved_at
+        return bool(known)
+
+    def _finish_open(self) -> None:
         self._forget_closed()
         for file, name in self._open:
             file.flush()
@@ -117,9 +252,6 @@ class ReplayedFiles:
             os.lseek(real, position, os.SEEK_SET)
             os.dup2(real, descriptor, inheritable=False)
             os.close(real)
-        self._open.clear()
-        for left in self._aside.arrived().values():
-            remove(left)
 
     def _creates(self, name: str) -> None:
         if name not in self._created:
@@ -129,6 +261,13 @@ class ReplayedFiles:
     def _bring_back(self, name: str) -> None:
         if self._aside.bring_back(name):
             self._kept.add(name)
+
+    def _is_new(self, path: str) -> bool:
+        """Whether the replay has made a file, by a way that was not seen."""
+        try:
+            return os.lstat(path).st_mtime >= self._began
+        except OSError:
+            return False
 
     def _forget_closed(self) -> None:
         self._open = [(file, name) for file, name in self._open if not file.closed]

@@ -8,12 +8,17 @@ import shutil
 from pathlib import Path
 
 from supervisor.storage.run.rundir import RunDirectory
+from supervisor.storage.run.script_files import ScriptFiles
 from supervisor.storage.run.set_aside import SetAside
 from supervisor.worker.recording.replayed_files import ReplayedFiles
 
 
 def replayed_in(folder: Path) -> ReplayedFiles:
-    return ReplayedFiles(aside_of(folder))
+    return ReplayedFiles(aside_of(folder), record_of(folder))
+
+
+def record_of(folder: Path) -> ScriptFiles:
+    return ScriptFiles(RunDirectory(folder.parent / f"{folder.name}_run"), 0)
 
 
 def aside_of(folder: Path) -> SetAside:
@@ -76,6 +81,7 @@ def test_files_that_change_their_names_in_turn_are_left_alone(tmp_path: Path) ->
 
     assert replayed.keeps(last)
     assert replayed.renamed(str(last), str(previous))
+    replayed.end()
 
     assert (last.read_bytes(), previous.read_bytes()) == (b"2", b"1")
 
@@ -83,6 +89,7 @@ def test_files_that_change_their_names_in_turn_are_left_alone(tmp_path: Path) ->
 def test_what_is_deleted_comes_back_instead_of_what_would_replace_it(tmp_path: Path) -> None:
     replayed, best, new = replayed_in(tmp_path), tmp_path / "best.pt", tmp_path / "new.pt"
     best.write_bytes(b"trained")
+    os.utime(best, (1.0, 1.0))
     assert not replayed.keeps(new)
     new.write_bytes(b"untrained")
 
@@ -131,9 +138,10 @@ def test_a_temporary_file_that_was_made_empty_is_written_and_does_not_replace(
 def test_a_replay_that_is_killed_is_undone_before_the_next(tmp_path: Path) -> None:
     best, new, folder = tmp_path / "best.pt", tmp_path / "new.pt", tmp_path / "made"
     best.write_bytes(b"trained")
+    os.utime(best, (1.0, 1.0))
     folder.mkdir(mode=0o750)
     aside = aside_of(tmp_path)
-    replayed = ReplayedFiles(aside)
+    replayed = ReplayedFiles(aside, record_of(tmp_path))
     assert replayed.removed(str(best))
     aside.fold(str(folder))
     assert not replayed.keeps(new)

@@ -1,0 +1,114 @@
+"""Contents of the script's files that the script has replaced or deleted."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from supervisor.storage.files.private_files import make_private
+
+_rename, _link, _unlink = os.rename, os.link, os.unlink  # workers patch them
+
+ROOM = 4
+"""A replaced file is kept only where so many more of its size fit: the script comes first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """The first replacement or deletion of a file within one interval of `ScriptFiles`.
+
+    Attributes:
+        interval: in which it happened.
+        made: interval in which that file was made; `BEFORE` if it was there before the run.
+        kept: where its old content is; empty if it could not be kept.
+        size, mtime_ns: of the old content.
+    """
+
+    interval: int
+    made: int
+    kept: str
+    size: int
+    mtime_ns: int
+
+
+class KeptVersions:
+    """The folder of such contents; nothing is copied, so it has to be on the same disk."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._count = 0
+
+    def place_for(self, name: str, found: os.stat_result, *, stays: bool) -> str:
+        """Returns a free place; empty if `name` cannot or should not be kept.
+
+        Args:
+            name: a file.
+            found: what `os.lstat` says of it.
+            stays: the script will write into it: what other names it has must change with it.
+        """
+        if stays and (found.st_nlink > 1 or found.st_uid != os.geteuid()):
+            return ""
+        if not _has_room(name, found.st_size):
+            return ""
+        make_private(self._folder)
+        while True:
+            self._count += 1
+            place = str(self._folder / str(self._count))
+            if not os.path.lexists(place):
+                return place
+
+    def keep(self, name: str, place: str, found: os.stat_result, *, stays: bool) -> bool:
+        """Keeps what `name` holds; with `stays` an empty file of its name and mode is left there.
+
+        Returns:
+            Whether that was possible; a disk without links, and another disk, refuse.
+        """
+        try:
+            if not stays:
+                _link(name, place, follow_symlinks=False)
+                return True
+            _rename(name, place)
+        except OSError:
+            return False
+        with contextlib.suppress(OSError):  # the script's own call will tell
+            descriptor = os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+            os.fchmod(descriptor, stat.S_IMODE(found.st_mode))
+            os.close(descriptor)
+        return True
+
+    def change_of(self, line: dict[str, Any], interval: int) -> Change | None:
+        """Returns what `change_line` wrote; only own places are believed, None for others."""
+        made, kept, size, mtime = (line.get(k) for k in ("before", "kept", "size", "mtime_ns"))
+        if not (isinstance(made, int) and isinstance(size, int) and isinstance(mtime, int)):
+            return None
+        is_ours = isinstance(kept, str) and kept.isdigit()
+        place = str(self._folder / str(kept)) if is_ours else ""
+        return Change(interval=interval, made=made, kept=place, size=size, mtime_ns=mtime)
+
+
+def change_line(name: str, change: Change) -> dict[str, Any]:
+    """Returns the record's line of a change."""
+    return {
+        "changed": name,
+        "interval": change.interval,
+        "before": change.made,
+        "kept": os.path.basename(change.kept),
+        "size": change.size,
+        "mtime_ns": change.mtime_ns,
+    }
+
+
+def remove(place: str) -> None:
+    """Removes what is kept at `place`, if anything is."""
+    if place:
+        with contextlib.suppress(OSError):
+            _unlink(place)
+
+
+def _has_room(path: str, size: int) -> bool:
+    disk = os.statvfs(os.path.dirname(path))
+    return disk.f_bavail * disk.f_frsize >= ROOM * size

@@ -1,0 +1,292 @@
+"""What the script itself writes, replaces and deletes, so that a resume can find it as it was."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+from supervisor.storage.files.line_file import LineFile, read_lines, to_line
+from supervisor.storage.files.private_files import write_private
+from supervisor.storage.run.kept_versions import Change, KeptVersions, change_line, remove
+from supervisor.storage.run.rundir import RunDirectory
+
+_lexists = os.path.lexists
+
+BEFORE = -1
+"""The interval of what was there before the run, or before the step that a replay came to."""
+
+
+_TEMPORARY = os.environ.get("TMPDIR", "/tmp").rstrip("/")
+
+
+class ScriptFiles:
+    """The record of one rank's own files, by intervals: one begins at each checkpoint.
+
+    What a file held at the newest checkpoint is kept in the run directory when the script replaces
+    or deletes it, without copying, until the checkpoint after the next. Those of the run directory,
+    of hidden folders and temporary files are nobody's results and are left out.
+
+    Args:
+        rundir, rank: whose files.
+        is_training: whether an update was made: what is written before and read again is data.
+
+    Attributes:
+        interval: the current one; 0 before the first checkpoint.
+        is_replay: a fast-forward is under way: what it makes belongs to earlier intervals.
+        at_interval: called when an interval begins.
+    """
+
+    def __init__(
+        self, rundir: RunDirectory, rank: int, is_training: Callable[[], bool] = lambda: True
+    ) -> None:
+        self.interval = 0
+        self.is_replay = False
+        self.at_interval: Callable[[], None] = lambda: None
+        self._root = os.path.abspath(rundir.root)
+        self._list = rundir.root / "files" / f"rank_{rank}.jsonl"
+        self._versions = KeptVersions(rundir.root / "files" / f"rank_{rank}")
+        self._lines = LineFile(self._list)
+        self._is_training = is_training
+        self._made: dict[str, int] = {}
+        self._folders: dict[str, int] = {}
+        self._early: set[str] = set()
+        self._read: set[str] = set()
+        self._changes: dict[str, dict[int, Change]] = {}
+        with contextlib.suppress(OSError):
+            for line in read_lines(self._list):
+                self._load(line)
+
+    # --- called just before the script does it -------------------------------------------------
+
+    def writes(self, path: str, *, anew: bool) -> None:
+        """`path` is opened for writing; with `anew` what it holds goes."""
+        name = os.path.abspath(path)
+        if os.path.islink(name):
+            name = os.path.realpath(name)
+        if self._is_nobodys(name):
+            return
+        if not _lexists(name):
+            self._makes(name)
+        elif anew:
+            self._keep(name, stays=True)
+
+    def goes(self, path: str) -> None:
+        """The name `path` is deleted, or given to another file."""
+        name = os.path.abspath(path)
+        if not self._is_nobodys(name) and _lexists(name):
+            self._keep(name, stays=False)
+
+    def clears(self, path: str) -> None:
+        """The folder `path` is deleted with all that is in it."""
+        for folder, _, names in os.walk(path):
+            for name in names:
+                self.goes(os.path.join(folder, name))
+
+    def renames(self, source: str, target: str) -> None:
+        """`target` becomes what `source` is, a file or a folder."""
+        source, target = os.path.abspath(source), os.path.abspath(target)
+        if not os.path.isdir(source) or os.path.islink(source):
+            self.goes(source)
+            self.becomes(target)
+            return
+        self.makes_folder(target)
+        for folder, _, names in os.walk(source):
+            there = target + folder[len(source) :]
+            if folder != source:
+                self.makes_folder(there)
+            for name in names:
+                self.goes(os.path.join(folder, name))
+                self.becomes(os.path.join(there, name))
+
+    def becomes(self, path: str) -> None:
+        """`path` is given to a file or link that is complete."""
+        name = os.path.abspath(path)
+        if self._is_nobodys(name):
+            return
+        if _lexists(name):
+            self._keep(name, stays=False)
+        else:
+            self._makes(name)
+
+    def makes_folder(self, path: str) -> None:
+        name = os.path.abspath(path)
+        if not self._is_nobodys(name) and not _lexists(name) and name not in self._folders:
+            self._folders[name] = self._now()
+            self._write({"folder": name, "interval": self._now()})
+
+    def reads(self, path: str) -> None:
+        """Called for every file that is read: costs one look-up where nothing was made early."""
+        if self._early:
+            name = os.path.abspath(path)
+            if name in self._early and name not in self._read:
+                self._read.add(name)
+                self._write({"read": name})
+
+    def begin_interval(self) -> int:
+        """A checkpoint copies its state: returns the number of the interval that begins with it."""
+        self.at_interval()
+        self.interval += 1
+        self._write({"begins": self.interval})
+        for path, changes in list(self._changes.items()):
+            for number in [n for n in changes if n < self.interval - 1]:
+                remove(changes.pop(number).kept)
+            if not changes:
+                del self._changes[path]
+        return self.interval
+
+    # --- what a resume asks --------------------------------------------------------------------
+
+    def results(self) -> tuple[list[str], list[str]]:
+        """Files and folders that the script has made and that are there; all that is in such a
+        folder counts, whoever wrote it, but not what the script made before its training and read
+        again: data that it has downloaded or prepared."""
+        folders = [name for name in self._folders if os.path.isdir(name)]
+        found = {name: None for name in self._made if _lexists(name)}
+        for folder in folders:
+            for inner, subfolders, names in os.walk(folder):
+                links = [each for each in subfolders if os.path.islink(os.path.join(inner, each))]
+                found.update({os.path.join(inner, name): None for name in [*names, *links]})
+        files = [f for f in found if f not in self._read and not os.path.isdir(f)]
+        links_too = [f for f in found if os.path.islink(f) and os.path.isdir(f)]
+        return files + links_too, folders
+
+    def changed_since(self, interval: int) -> dict[str, Change]:
+        """What was replaced or deleted of the files that were there when `interval` began."""
+        found = {}
+        for path, changes in self._changes.items():
+            later = [changes[n] for n in sorted(changes) if n >= interval]
+            first = next((change for change in later if change.made < interval), None)
+            if first is not None:
+                found[path] = first
+        return found
+
+    def was_made_since(self, path: str, interval: int) -> bool | None:
+        """Whether a file or folder was made after `interval` began; None if nobody saw it."""
+        made = self._made.get(path, self._folders.get(path))
+        return None if made is None else made >= interval
+
+    def continue_at(self, interval: int, gone: set[str]) -> None:
+        """The script's files are as they were when `interval` began, which begins again.
+
+        Args:
+            interval: of the checkpoint; what was noted since is forgotten.
+            gone: files that were set aside.
+        """
+        self.interval, self.is_replay = interval, False
+        self._made = {
+            name: min(made, interval - 1) for name, made in self._made.items() if name not in gone
+        }
+        self._folders = {name: min(made, interval - 1) for name, made in self._folders.items()}
+        for path, changes in list(self._changes.items()):
+            for number in [n for n in changes if n >= interval]:
+                remove(changes.pop(number).kept)
+            if not changes:
+                del self._changes[path]
+        self._rewrite()
+
+    def begin_anew(self) -> None:
+        """The training goes another way than the recorded one: nothing of it is put back."""
+        if self._made or self._changes:
+            self.continue_at(self.interval + 1, set())
+
+    def end(self) -> None:
+        """The run is completed: nothing will be put back any more."""
+        for changes in self._changes.values():
+            for change in changes.values():
+                remove(change.kept)
+        self._changes.clear()
+
+    # --- helpers -------------------------------------------------------------------------------
+
+    def _now(self) -> int:
+        return BEFORE if self.is_replay else self.interval
+
+    def _makes(self, name: str) -> None:
+        now = self._now()
+        if self._made.get(name) == now or (self.is_replay and name in self._made):
+            return
+        self._made[name] = now
+        line: dict[str, Any] = {"made": name, "interval": now}
+        if not self._is_training() and not self.is_replay:
+            self._early.add(name)
+            line["early"] = True
+        self._write(line)
+
+    def _keep(self, name: str, *, stays: bool) -> None:
+        """Keeps the content that `name` had when the interval began; once an interval.
+
+        Args:
+            stays: the script will write into the file; otherwise the name alone goes.
+        """
+        changes = self._changes.get(name, {})
+        made = self._made.get(name, BEFORE)
+        if self.is_replay or not self.interval or self.interval in changes or made == self.interval:
+            return
+        found = os.lstat(name)
+        if not (stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode)):
+            return
+        place = self._versions.place_for(name, found, stays=stays)
+        self._note(name, made, found, place)
+        if place and not self._versions.keep(name, place, found, stays=stays):
+            self._note(name, made, found, "")
+
+    def _note(self, name: str, made: int, found: os.stat_result, kept: str) -> None:
+        change = Change(
+            interval=self.interval,
+            made=made,
+            kept=kept,
+            size=found.st_size,
+            mtime_ns=found.st_mtime_ns,
+        )
+        self._changes.setdefault(name, {})[self.interval] = change
+        self._write(change_line(name, change))
+
+    def _is_nobodys(self, name: str) -> bool:
+        if name == self._root or name.startswith((self._root + os.sep, "/dev/", "/proc/")):
+            return True
+        here = os.getcwd() + os.sep
+        own = name[len(here) :] if name.startswith(here) else name
+        if f"{os.sep}." in own or own.startswith("."):
+            return True
+        folder, last = os.path.split(name)
+        temporary = tempfile.tempdir or _TEMPORARY  # not `gettempdir`: it waits for a lock
+        return folder == temporary and last.startswith(tempfile.template)
+
+    def _write(self, line: dict[str, Any]) -> None:
+        self._lines.append(to_line(line))
+
+    def _rewrite(self) -> None:
+        lines: list[dict[str, Any]] = [{"begins": self.interval}]
+        for name, made in self._made.items():
+            early = {"early": True} if name in self._early else {}
+            lines.append({"made": name, "interval": made, **early})
+        lines += [{"folder": name, "interval": made} for name, made in self._folders.items()]
+        lines += [{"read": name} for name in self._read]
+        for name, changes in self._changes.items():
+            lines += [change_line(name, change) for change in changes.values()]
+        self._lines.close()
+        write_private(self._list, b"".join(to_line(line) + b"\n" for line in lines))
+
+    def _load(self, line: dict[str, Any]) -> None:
+        number, early = line.get("interval"), line.get("early") is True
+        if isinstance(line.get("begins"), int):
+            self.interval = line["begins"]
+        elif _is_path(line.get("read")):
+            self._read.add(line["read"])
+        elif isinstance(number, int) and _is_path(line.get("made")):
+            self._made[line["made"]] = number
+            self._early.update([line["made"]] if early else [])
+        elif isinstance(number, int) and _is_path(line.get("folder")):
+            self._folders[line["folder"]] = number
+        elif isinstance(number, int) and _is_path(line.get("changed")):
+            change = self._versions.change_of(line, number)
+            if change is not None:
+                self._changes.setdefault(line["changed"], {})[number] = change
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str) and os.path.isabs(value) and "\0" not in value

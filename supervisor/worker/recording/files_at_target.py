@@ -1,0 +1,57 @@
+"""What became of the script's files when a replay has arrived."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from supervisor.storage.journal.journal import Journal
+
+TOLD_FILES = 50
+"""In the journal; the folder has them all."""
+
+
+@dataclass(frozen=True, slots=True)
+class FilesAtTarget:
+    """The script's files that are not simply as they were at the checkpoint.
+
+    Attributes:
+        later: those that were made or changed after it, in what they held last: they stand aside.
+        folder: where they are.
+        not_restored: those whose content of the checkpoint's moment is lost.
+    """
+
+    later: list[str]
+    folder: str
+    not_restored: list[str]
+
+    @property
+    def problems(self) -> list[str]:
+        """Why a resume is not exact; empty if every file is as it was."""
+        if not self.not_restored:
+            return []
+        return [f"files that the script has changed since: {_names(self.not_restored)}"]
+
+    def tell(self, journal: Journal, step: int) -> None:
+        """Writes what was set aside, for the terminal too."""
+        if not self.later:
+            return
+        count = len(self.later)
+        journal.write(
+            "state_found",
+            step=step,
+            found="files set aside",
+            files=self.later[:TOLD_FILES],
+            count=count,
+            aloud=True,
+            message=(
+                f"{count} file{'s' if count > 1 else ''} that the script wrote after step {step} "
+                f"set aside in {self.folder}: {_names(self.later)}"
+            ),
+        )
+
+
+def _names(paths: list[str]) -> str:
+    shown = [os.path.relpath(path) for path in paths[:3]]
+    more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
+    return ", ".join(shown) + more

@@ -1,0 +1,170 @@
+"""The record of what a script writes, replaces and deletes."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from supervisor.storage.run.rundir import RunDirectory
+from supervisor.storage.run.script_files import ScriptFiles
+
+
+def record_in(folder: Path, *, training: bool = True) -> ScriptFiles:
+    return ScriptFiles(RunDirectory(folder / "run"), 0, lambda: training)
+
+
+def write(record: ScriptFiles, path: Path, text: str) -> None:
+    record.writes(str(path), anew=True)
+    path.write_text(text)
+
+
+def test_what_a_file_held_at_the_checkpoint_is_kept_when_it_is_overwritten(tmp_path: Path) -> None:
+    record, best = record_in(tmp_path), tmp_path / "best.pt"
+    write(record, best, "1")
+    os.chmod(best, 0o640)
+    began = record.begin_interval()
+
+    write(record, best, "22")
+    write(record, best, "333")
+
+    change = record_in(tmp_path).changed_since(began)[str(best)]
+    assert Path(change.kept).read_text() == "1"
+    assert best.read_text() == "333"
+    assert best.stat().st_mode & 0o777 == 0o640
+
+
+def test_what_is_deleted_or_replaced_is_kept_and_the_script_sees_nothing_of_it(
+    tmp_path: Path,
+) -> None:
+    record, old, best = record_in(tmp_path), tmp_path / "old.pt", tmp_path / "best.pt"
+    write(record, old, "old")
+    write(record, best, "best")
+    began = record.begin_interval()
+    new = tmp_path / "new.pt"
+    write(record, new, "new")
+
+    record.goes(str(old))
+    old.unlink()
+    record.renames(str(new), str(best))
+    new.rename(best)
+
+    changes = record_in(tmp_path).changed_since(began)
+    kept = {path: Path(change.kept).read_text() for path, change in changes.items()}
+    assert kept == {str(old): "old", str(best): "best"}
+    assert [p.name for p in tmp_path.iterdir() if p.name != "run"] == ["best.pt"]
+
+
+def test_what_was_made_after_the_checkpoint_is_not_kept(tmp_path: Path) -> None:
+    record, path = record_in(tmp_path), tmp_path / "late.pt"
+    began = record.begin_interval()
+
+    write(record, path, "1")
+    write(record, path, "2")
+
+    assert record.changed_since(began) == {}
+    assert record.was_made_since(str(path), began)
+
+
+def test_versions_of_the_checkpoint_before_the_last_are_dropped(tmp_path: Path) -> None:
+    record, path = record_in(tmp_path), tmp_path / "best.pt"
+    write(record, path, "0")
+    for number in range(1, 5):
+        record.begin_interval()
+        write(record, path, str(number))
+
+    kept = sorted(p.read_text() for p in (tmp_path / "run" / "files" / "rank_0").iterdir())
+
+    assert kept == ["2", "3"]
+    assert Path(record.changed_since(4)[str(path)].kept).read_text() == "3"
+    record.end()
+    assert list((tmp_path / "run" / "files" / "rank_0").iterdir()) == []
+
+
+def test_a_file_of_two_names_is_written_in_place_and_called_lost(tmp_path: Path) -> None:
+    record, path, other = record_in(tmp_path), tmp_path / "a.pt", tmp_path / "b.pt"
+    write(record, path, "1")
+    os.link(path, other)
+    began = record.begin_interval()
+
+    write(record, path, "2")
+
+    assert other.read_text() == "2"
+    assert record.changed_since(began)[str(path)].kept == ""
+
+
+def test_another_disk_leaves_the_file_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr("supervisor.storage.run.kept_versions._rename", refuse)
+    record, path = record_in(tmp_path), tmp_path / "a.pt"
+    write(record, path, "1")
+    began = record.begin_interval()
+
+    record.writes(str(path), anew=True)
+
+    assert path.read_text() == "1"
+    assert record_in(tmp_path).changed_since(began)[str(path)].kept == ""
+
+
+def test_results_are_what_the_script_made_but_not_the_data_that_it_prepared(
+    tmp_path: Path,
+) -> None:
+    early = record_in(tmp_path, training=False)
+    data, out, mine = tmp_path / "data.npy", tmp_path / "out", tmp_path / "mine.txt"
+    mine.write_text("of the user")
+    write(early, data, "prepared")
+    early.reads(str(data))
+    early.makes_folder(str(out))
+    out.mkdir()
+    write(early, out / "hparams.yaml", "x")
+    (out / "by_c.h5").write_text("written by a library")
+    early.writes(str(mine), anew=False)
+
+    files, folders = record_in(tmp_path).results()
+
+    assert sorted(files) == [str(out / "by_c.h5"), str(out / "hparams.yaml")]
+    assert folders == [str(out)]
+
+
+def test_hidden_folders_and_the_run_directory_are_left_out(tmp_path: Path) -> None:
+    record = record_in(tmp_path)
+    for name in (".cache/x", "run/y", "a/.hidden/z"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(record, path, "1")
+
+    assert record.results() == ([], [])
+
+
+def test_a_damaged_record_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    record, path = record_in(tmp_path), tmp_path / "a.pt"
+    write(record, path, "1")
+    listed = tmp_path / "run" / "files" / "rank_0.jsonl"
+    more = [
+        {"made": 5, "interval": 1},
+        {"made": "relative", "interval": 1},
+        {"begins": "x"},
+        {"changed": str(path), "interval": 1, "before": 0, "kept": "../../a", "size": 1},
+        {
+            "changed": str(path),
+            "interval": 1,
+            "before": 0,
+            "kept": "../x",
+            "size": 1,
+            "mtime_ns": 1,
+        },
+        {"read": 7},
+    ]
+    with open(listed, "a") as file:
+        file.write("".join(json.dumps(line) + "\n" for line in more) + "{torn")
+
+    found = record_in(tmp_path)
+
+    assert found.results() == ([str(path)], [])
+    assert [c.kept for c in found.changed_since(1).values()] == [""]
