@@ -20,7 +20,7 @@ KILL = "[{kind: sigkill, step: 9}]"
 LOOP = """
 import os
 steps = 2 if os.path.exists("begun") else 40
-open("begun", "w").close()
+os.close(os.open("begun", os.O_CREAT))  # nobody sees that the script makes it
 model = make_model(); optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
 for step in range(steps):
     i = torch.randint(0, 96, (8,))
@@ -140,7 +140,7 @@ def test_what_hooks_fill_is_there_or_the_resume_is_called_approximate(
 SHRUNK = """
 import os
 width = 8 if os.path.exists("begun") else 16
-open("begun", "w").close()
+os.close(os.open("begun", os.O_CREAT))  # nobody sees that the script makes it
 class Net(torch.nn.Module):
     def __init__(self):
         super().__init__(); self.inner = torch.nn.Linear(X.shape[1], width)
