@@ -190,7 +190,8 @@ class Resumption:
             if self._replay.compiled_updates:
                 forget_compiled()
             files = parts.replayed_files.end(f"attempt_{parts.attempt}")
-            files.tell(parts.journal, step)
+            if files.later:
+                parts.journal.write("state_found", **files.event(step))
             reasons += files.problems
         finally:
             self.silence.end()

@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable
 from typing import IO, Any
 
+from supervisor.storage.run.files_at_target import FilesAtTarget
 from supervisor.storage.run.kept_versions import Change
 from supervisor.storage.run.script_files import ScriptFiles
 from supervisor.storage.run.set_aside import SetAside, remove
-from supervisor.worker.recording.recording.files_at_target import FilesAtTarget
 
 _unlink, _link = os.unlink, os.link  # before they are patched
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-
-from supervisor.storage.journal.journal import Journal
+from typing import Any
 
 TOLD_FILES = 50
 """In the journal; the folder has them all."""
@@ -32,23 +31,24 @@ class FilesAtTarget:
             return []
         return [f"files that the script has changed since: {_names(self.not_restored)}"]
 
-    def tell(self, journal: Journal, step: int) -> None:
-        """Writes what was set aside, for the terminal too."""
-        if not self.later:
-            return
+    def event(self, step: int) -> dict[str, Any]:
+        """Returns the fields of the event `state_found` that tells what was set aside.
+
+        Args:
+            step: of the checkpoint.
+        """
         count = len(self.later)
-        journal.write(
-            "state_found",
-            step=step,
-            found="files set aside",
-            files=self.later[:TOLD_FILES],
-            count=count,
-            aloud=True,
-            message=(
+        return {
+            "step": step,
+            "found": "files set aside",
+            "files": self.later[:TOLD_FILES],
+            "count": count,
+            "aloud": True,
+            "message": (
                 f"{count} file{'s' if count > 1 else ''} that the script wrote after step {step} "
                 f"set aside in {self.folder}: {_names(self.later)}"
             ),
-        )
+        }
 
 
 def _names(paths: list[str]) -> str:
