@@ -117,6 +117,20 @@ class ReportSettings:
 
 
 @dataclass
+class LimitSettings:
+    """How much is written of what may come without end; what is left out is counted and said."""
+
+    log_mib: float = 64.0
+    """Output kept of one attempt, its beginning and its end: a week of one line a second."""
+    alerts_at_once: int = 20
+    """Alerts of one detector and kind that are written one by one: an incident has fewer."""
+    treatments_at_once: int = 200
+    """Treatments of one name and cause that are written one by one: more are no single cure."""
+    every_steps: int = 500
+    """After these one in so many steps is written, with the number left out: 2,000 in a million."""
+
+
+@dataclass
 class RunSettings:
     """A whole config."""
 
@@ -132,6 +146,7 @@ class RunSettings:
     probes: ProbeSettings = field(default_factory=ProbeSettings)
     fast_forward: FastForwardSettings = field(default_factory=FastForwardSettings)
     report: ReportSettings = field(default_factory=ReportSettings)
+    limits: LimitSettings = field(default_factory=LimitSettings)
     detectors: dict[str, Any] = field(default_factory=dict)
     """Detector name → its settings, or null to switch it off; `class: dotted.Path` adds one."""
     alert_handlers: list[str] = field(default_factory=list)

@@ -13,6 +13,8 @@ FLOORS: dict[str, int] = {
     "errors": 1,
     "masking": 1,
     "version": 1,
+    "begin": 1,
+    "own_process": 1,
     "settings": 1,
     "detectors": 2,
     "prediction": 2,
@@ -36,6 +38,7 @@ FLOORS: dict[str, int] = {
 }
 
 NEIGHBOURS = {
+    ("begin", "own_process"): "what python had loaded is noted there",
     ("prediction", "detectors"): "the robust windows are the detectors'",
     ("predictor", "detectors"): "the robust windows are the detectors'",
     ("predictor", "prediction"): "the predictor's own parts",

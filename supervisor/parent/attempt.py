@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from supervisor.parent import hang
+from supervisor.parent.attempt_log import AttemptLog
 from supervisor.parent.chronicle import Chronicle
 from supervisor.parent.exits import Ending
 from supervisor.parent.known_starts import KnownStarts
@@ -71,11 +72,12 @@ class Attempt:
             RunTakenOver: another host has the run now; the worker was killed.
         """
         s = self._s
-        log = s.rundir.log(self._number, 0)
+        limit = int(s.spec.settings.limits.log_mib * 2**20)
+        log = AttemptLog(s.rundir.log(self._number, 0), limit)
         oom_kills = count_oom_kills()
         output = OutputPump(log, line=s.chronicle.line)
         try:
-            process = WorkerProcess(s.spec, self._number, output, command=s.worker_command)
+            process = WorkerProcess(s.spec, self._number, output, worker=s.worker_command)
         except OSError:
             output.finish()
             raise

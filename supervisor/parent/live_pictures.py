@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import time
 
+from supervisor.own_process import command
 from supervisor.storage.run.rundir import RunDirectory
 
 REST = 20.0
@@ -48,7 +48,7 @@ class LivePictures:
         self._next_step = last_step - last_step % self._every + self._every
         self._begun_s = now_s
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "supervisor.report", "--pictures", str(self._rundir.root)],
+            [*command("supervisor.report.__main__"), "--pictures", str(self._rundir.root)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

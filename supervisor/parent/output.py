@@ -14,8 +14,8 @@ import time
 import tty
 from pathlib import Path
 
+from supervisor.parent.attempt_log import AttemptLog
 from supervisor.parent.open_line import OpenLine
-from supervisor.storage.files.private_files import make_private, open_private
 
 _CHUNK = 65536
 _WINDOW_SIZE = struct.Struct("HHHH")
@@ -32,7 +32,7 @@ class OutputPump:
 
     def __init__(
         self,
-        log: Path,
+        log: AttemptLog,
         *,
         stdout_fd: int = 1,
         stderr_fd: int = 2,
@@ -41,8 +41,7 @@ class OutputPump:
         """`line`: is told what the script writes to where our own lines go."""
         self._line = line or OpenLine()
         self._beside_ours = {fd for fd in (stdout_fd, stderr_fd) if self._line.shares(fd)}
-        make_private(log.parent)
-        self._log = open_private(log, "ab")
+        self._log = log
         self._terminals: list[tuple[int, int]] = []
         self._routes: dict[int, int] = {}
         self._worker_ends: list[int] = []
@@ -55,11 +54,6 @@ class OutputPump:
         else:
             self.stderr = self._open(stderr_fd)
         self._thread = threading.Thread(target=self._pump, name="output", daemon=True)
-
-    @property
-    def has_pipe(self) -> bool:
-        """Whether standard output is a pipe, which Python would write to in blocks."""
-        return not os.isatty(self.stdout)
 
     @property
     def is_blocked(self) -> bool:
@@ -122,9 +116,7 @@ class OutputPump:
 
     def _carry(self, data: bytes, real: int) -> None:
         # A full disk or a reader that left must cost the log or the screen, never the training.
-        with contextlib.suppress(OSError, ValueError):
-            self._log.write(data)
-            self._log.flush()
+        self._log.write(data)
         if real in self._deaf:
             return
         self._writing_since_s = time.monotonic()

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import sys
 from collections.abc import Sequence
 
+from supervisor.own_process import command, worker_environment
 from supervisor.parent.family import Family
 from supervisor.parent.guarded_process import GuardedProcess
 from supervisor.parent.launch import LaunchSpec
 from supervisor.parent.output import OutputPump
 
-TUNABLES_VARIABLE = "SUPERVISOR_GLIBC_TUNABLES"
-DEFAULT_COMMAND = (sys.executable, "-m", "supervisor.worker")
+DEFAULT_COMMAND = command("supervisor.worker.__main__")
 
 
 class WorkerProcess:
@@ -30,7 +28,7 @@ class WorkerProcess:
         attempt: int,
         output: OutputPump,
         *,
-        command: Sequence[str] = DEFAULT_COMMAND,
+        worker: Sequence[str] = DEFAULT_COMMAND,
     ) -> None:
         """Starts it.
 
@@ -39,10 +37,10 @@ class WorkerProcess:
         """
         self._output = output
         self._process = GuardedProcess(
-            worker_command(spec, attempt, command),
+            worker_command(spec, attempt, worker),
             stdout=output.stdout,
             stderr=output.stderr,
-            env=worker_environment(has_pipe=output.has_pipe, huge_pages=spec.settings.huge_pages),
+            env=worker_environment(huge_pages=spec.settings.huge_pages),
         )
         self.signals_sent: list[int] = []
         self.family = Family(self.pid, self._process.guardian_pid)
@@ -87,10 +85,10 @@ class WorkerProcess:
         return left
 
 
-def worker_command(spec: LaunchSpec, attempt: int, command: Sequence[str]) -> list[str]:
+def worker_command(spec: LaunchSpec, attempt: int, worker: Sequence[str]) -> list[str]:
     """Returns the whole command line of a worker."""
     line = [
-        *command,
+        *worker,
         "--run-dir",
         str(spec.run_dir.absolute()),
         "--attempt",
@@ -102,33 +100,3 @@ def worker_command(spec: LaunchSpec, attempt: int, command: Sequence[str]) -> li
     if spec.function is not None:
         line += ["--function", spec.function]
     return [*line, "--", *spec.worker_arguments(attempt)]
-
-
-def worker_environment(*, has_pipe: bool, huge_pages: bool = False) -> dict[str, str]:
-    """Returns the worker's environment: ours, and what it must know.
-
-    Into a pipe Python writes in blocks: lines would come late, and a killed worker would take its
-    last ones with it. So buffering is switched off there, unless the user has decided otherwise.
-
-    Python salts the hashes of texts anew in each process: a set of class names would have another
-    order after a restart, and each class another number. All attempts have one salt.
-    """
-    environment = dict(os.environ)
-    environment.setdefault("PYTHONHASHSEED", "0")
-    if has_pipe:
-        environment.setdefault("PYTHONUNBUFFERED", "1")
-    if huge_pages:
-        _ask_for_huge_pages(environment)
-    return environment
-
-
-def _ask_for_huge_pages(environment: dict[str, str]) -> None:
-    """Adds what the C library reads at its start, before any code of ours runs in the worker.
-
-    There the variable becomes what it was (`worker.heap_pages`), so that neither the script nor
-    what it starts sees it. What the user asked of the heap himself stands.
-    """
-    told = environment.get("GLIBC_TUNABLES", "")
-    if "glibc.malloc.hugetlb" not in told:
-        environment[TUNABLES_VARIABLE] = told
-        environment["GLIBC_TUNABLES"] = ":".join(filter(None, (told, "glibc.malloc.hugetlb=1")))

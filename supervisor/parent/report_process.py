@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
+from supervisor.own_process import command
 from supervisor.storage.run.rundir import RunDirectory
 
 _TIMEOUT_S = 120.0
@@ -46,7 +46,7 @@ def write_report_apart(
 def _run(rundir: RunDirectory, errors: IO[bytes], is_forced: Callable[[], bool]) -> int | None:
     """Returns the writer's exit code, None if it was ended."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "supervisor.report", str(rundir.root)],
+        [*command("supervisor.report.__main__"), str(rundir.root)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=errors,

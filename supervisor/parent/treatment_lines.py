@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from supervisor.storage.journal.treatments import Treatments
+from supervisor.storage.journal.treatments import Treatments, times
 
 TOLD_EACH = 3
 """So many of a kind have a line each: enough to see that it goes on."""
@@ -51,10 +51,10 @@ class TreatmentLines:
 
     def _line(self, verb: str, name: str, event: Mapping[str, Any], now_s: float) -> list[str]:
         kind = self._kinds.setdefault((verb, name), _Kind())
-        kind.times += 1
+        kind.times += times(event)
         kind.last_step = event.get("step")
         if kind.times > TOLD_EACH:
-            kind.untold += 1
+            kind.untold += times(event)
             return []
         kind.told_s = now_s
         detail, reason = str(event.get("detail") or ""), str(event.get("reason") or "")

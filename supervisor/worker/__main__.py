@@ -1,4 +1,4 @@
-"""``python -m supervisor.worker``: one rank of one attempt, started by the parent alone."""
+"""One rank of one attempt; started by the parent alone, see `supervisor.own_process`."""
 
 from __future__ import annotations
 
@@ -8,35 +8,43 @@ import faulthandler
 import os
 import signal
 import sys
+import threading
 import traceback
-import types
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from supervisor.own_process import Given, give_back
 from supervisor.storage.files.private_files import open_private
 from supervisor.storage.run.exit_notes import ExitNote, save_exit_note
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.run.set_aside import SetAside
 from supervisor.worker import current
-from supervisor.worker.process.heap_pages import hide_request
+from supervisor.worker.interception.patches_process import watch_exec, watch_exit
 from supervisor.worker.process.leaving import WorkerLeaves
 from supervisor.worker.process.program import Program
-from supervisor.worker.process.start_over import remember_start
+from supervisor.worker.process.start_over import remember_start, started_as
 from supervisor.worker.process.torch_arrival import TorchArrival
+from supervisor.worker.process.uncaught import exit_code, show, take_out_our_frames
 
 _PR_SET_PDEATHSIG = 1
 
 
-def main(arguments: list[str]) -> int:
-    """Runs the program under supervision; returns the process's exit code."""
+def main(arguments: list[str], environment: Mapping[str, str] | None = None) -> int:
+    """Runs the program under supervision; returns the process's exit code.
+
+    Args:
+        arguments: of the command line.
+        environment: what the process was started with, if it was given back already.
+    """
     options = _parse(arguments)
-    remember_start()
-    hide_request()
+    remember_start(arguments, os.environ if environment is None else environment)
+    given = give_back(os.environ) if environment is None else Given(environment)
     rundir = RunDirectory(options.run_dir)
-    die_with_parent()
+    die_with_parent(given.parent)
     _dump_stacks_on_request(rundir, options.attempt, options.rank)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    _write_whole_lines()
     _undo_unfinished_replay(rundir, options.rank)
-    worker = Worker(rundir, options.attempt, options.rank)
+    worker = Worker(rundir, options.attempt, options.rank, given)
     program = Program(
         kind=options.kind,
         target=options.target,
@@ -49,7 +57,11 @@ def main(arguments: list[str]) -> int:
 class Worker:
     """Runs a program and leaves a note of how it ended."""
 
-    def __init__(self, rundir: RunDirectory, attempt: int, rank: int) -> None:
+    def __init__(self, rundir: RunDirectory, attempt: int, rank: int, given: Given) -> None:
+        """`given`: what the process was started with."""
+        self._given = given
+        self._pid = os.getpid()
+        self._has_left = False
         self._rundir = rundir
         self._attempt = attempt
         self._rank = rank
@@ -58,6 +70,8 @@ class Worker:
     def run(self, program: Program) -> int:
         arrival = TorchArrival(self._torch_is_here)
         arrival.install()
+        watch_exit(self._script_leaves)
+        watch_exec(lambda line, environment: self._again(program, line, environment))
         try:
             program.run(self._make_run)
         except WorkerLeaves as leaving:
@@ -68,21 +82,18 @@ class Worker:
             return self._leave(note, leaving.code)
         except SystemExit as leaving:
             return self._script_exits(leaving)
-        except KeyboardInterrupt as error:
-            self._show(error)
-            self._end(completed=False)
-            return self._leave(ExitNote(kind="interrupted", message="KeyboardInterrupt"), 130)
         except BaseException as error:
-            self._end(completed=False)
-            self._show(error)
-            return self._leave(self._exception_note(error), 1)
-        return self._script_ended()
+            uncaught = error
+        else:
+            self._await_threads()
+            return self._script_ended()
+        return self._script_raised(uncaught)  # no longer handled: hooks raise with no context
 
     def _torch_is_here(self) -> None:
         """Called when the script has imported torch: supervision begins."""
         from supervisor.worker.start import start_session
 
-        self._session = start_session(self._rundir, self._attempt, self._rank)
+        self._session = start_session(self._rundir, self._attempt, self._rank, self._given.salt)
         if self._session is not None:
             current.session = self._session
 
@@ -101,32 +112,66 @@ class Worker:
         self._end(completed=False)
         return self._leave(ExitNote(kind="short", message=shortfall), 1)
 
+    def _script_leaves(self, code: int) -> None:
+        """`os._exit`: as `sys.exit`, but nothing is waited for that another thread may hold."""
+        if self._has_left:
+            return
+        if threading.current_thread() is not threading.main_thread():
+            self._leave(ExitNote(kind="system_exit", code=code), code)
+        elif code == 0:
+            self._script_ended()
+        else:
+            self._end(completed=False)
+            self._leave(ExitNote(kind="system_exit", code=code), code)
+
+    def _again(
+        self, program: Program, line: Sequence[str], environment: Mapping[str, str]
+    ) -> tuple[list[str], dict[str, str]] | None:
+        """How the worker begins again where the script executes itself before its training."""
+        found = program.again(line)
+        if found is None or (self._session is not None and self._session.steps_done):
+            return None
+        options, same = found
+        begin = started_as(kind=same.kind, target=same.target, arguments=same.arguments)
+        return [begin[0], *options, *begin[1:]], self._given.environment(environment)
+
+    def _await_threads(self) -> None:
+        """The script's threads may still be training: python, too, waits for them now."""
+        main = threading.main_thread()
+        if any(not t.daemon and t is not main for t in threading.enumerate()):
+            shutdown: Callable[[], None] = threading._shutdown  # type: ignore[attr-defined]
+            shutdown()
+
+    def _script_raised(self, error: BaseException) -> int:
+        """The note comes before the hook, which may end the process."""
+        self._end(completed=False)
+        take_out_our_frames(error)
+        if isinstance(error, KeyboardInterrupt):
+            self._leave(ExitNote(kind="interrupted", message="KeyboardInterrupt"), 130)
+            return show(error) and 130
+        self._leave(self._exception_note(error), 1)
+        return show(error)
+
     def _script_exits(self, leaving: SystemExit) -> int:
-        code = leaving.code
-        if code is None or code == 0:
+        if leaving.code is None or leaving.code == 0:
             return self._script_ended()
         self._end(completed=False)
-        if isinstance(code, int):
-            return self._leave(ExitNote(kind="system_exit", code=code), code & 0xFF)
-        print(code, file=sys.stderr)
-        return self._leave(ExitNote(kind="system_exit", code=1, message=str(code)), 1)
+        code = exit_code(leaving)
+        message = "" if isinstance(leaving.code, int) else str(leaving.code)
+        return self._leave(ExitNote(kind="system_exit", code=code, message=message), code)
 
     def _end(self, *, completed: bool) -> None:
-        if self._session is not None:
+        if self._session is not None and os.getpid() == self._pid:
             self._session.end(completed=completed)
-
-    def _show(self, error: BaseException) -> None:
-        """Prints the traceback as plain python does: without our frames."""
-        traceback.print_exception(type(error), error, _users_part(error.__traceback__))
 
     def _exception_note(self, error: BaseException) -> ExitNote:
         kind = type(error)
         module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
-        text = traceback.format_exception(kind, error, _users_part(error.__traceback__))
+        text = traceback.format_exception(kind, error, error.__traceback__)
         return ExitNote(
             kind="exception",
             exception=f"{module}{kind.__qualname__}",
-            message=str(error)[:2000],
+            message=_words_of(error)[:2000],
             traceback="".join(text)[-8000:],
             evidence=self._samples_at_fault(),
             phase=self._phase(),
@@ -142,6 +187,9 @@ class Worker:
         return "training" if self._session.steps_done else "before_first_step"
 
     def _leave(self, note: ExitNote, code: Any) -> int:
+        if os.getpid() != self._pid:  # a child that the script forked ends in its own way
+            return int(code)
+        self._has_left = True
         import dataclasses
         import time
 
@@ -176,20 +224,18 @@ def _undo_unfinished_replay(rundir: RunDirectory, rank: int) -> None:
         print(f"supervisor: warning: {problem}", file=sys.stderr)
 
 
-def _users_part(trace: types.TracebackType | None) -> types.TracebackType | None:
-    """Skips the frames between the interpreter and the user's first line."""
-    ours = os.path.dirname(os.path.abspath(__file__)) + os.sep
-    while trace is not None:
-        name = trace.tb_frame.f_code.co_filename
-        if not name.startswith((ours, "<frozen ")):
-            return trace
-        trace = trace.tb_next
-    return trace
+def _words_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # the script's own class
+        return "<exception str() failed>"
 
 
 def _memory_facts() -> dict[str, Any]:
-    import psutil
-
+    try:
+        import psutil
+    except Exception:  # the script has left the process in a state in which nothing is imported
+        return {}
     facts: dict[str, Any] = {"resident_gib": psutil.Process().memory_info().rss / 2**30}
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
@@ -198,9 +244,8 @@ def _memory_facts() -> dict[str, Any]:
     return facts
 
 
-def die_with_parent() -> None:
+def die_with_parent(parent: int) -> None:
     """The kernel kills this process when the parent dies, so that none is left behind."""
-    parent = int(os.environ.get("SUPERVISOR_PARENT_PID", "0"))
     try:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     except (OSError, AttributeError):
@@ -213,6 +258,14 @@ def _dump_stacks_on_request(rundir: RunDirectory, attempt: int, rank: int) -> No
     path = rundir.stacks(attempt, rank)
     rundir.make(path.parent)
     faulthandler.register(signal.SIGUSR2, file=open_private(path, "w"), all_threads=True)
+
+
+def _write_whole_lines() -> None:
+    """Into a pipe Python writes in blocks: lines would come late, and a killed worker would take
+    its last ones with it. A variable of the user's decides otherwise."""
+    stdout = sys.stdout
+    if "PYTHONUNBUFFERED" not in os.environ and hasattr(stdout, "reconfigure"):
+        stdout.reconfigure(line_buffering=True)
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
@@ -228,9 +281,3 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     if options.arguments[:1] == ["--"]:
         del options.arguments[0]
     return options
-
-
-if __name__ == "__main__":
-    code = main(sys.argv[1:])
-    sys.stdout.flush()
-    sys.exit(code)

@@ -1,4 +1,4 @@
-"""``python -m supervisor.worker.fork_server``: starts workers that need not import torch.
+"""Starts workers that need not import torch.
 
 A process that has imported torch forks once for each request. Started and asked by
 `supervisor.analysis.explain.replay_process` alone: a line of JSON on standard input with the
@@ -17,7 +17,8 @@ import threading
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from supervisor.worker.__main__ import die_with_parent, main
+from supervisor.own_process import PARENT, command, give_back
+from supervisor.worker import __main__ as worker
 from supervisor.worker.interception.ready_torch import ReadyTorch
 
 
@@ -57,8 +58,7 @@ class ForkServer:
         nothing = os.open(os.devnull, os.O_RDONLY)
         for source, target in ((nothing, 0), (output, 1), (output, 2)):
             os.dup2(source, target)
-        os.environ["SUPERVISOR_PARENT_PID"] = str(os.getppid())
-        die_with_parent()
+        worker.die_with_parent(os.getppid())
         ready = dict(os.environ)
         arguments = request["arguments"]
 
@@ -70,9 +70,12 @@ class ForkServer:
         ReadyTorch(check).install()
 
     def _begin_anew(self, arguments: list[str]) -> None:
-        environment = {**self._environment, "SUPERVISOR_PARENT_PID": str(os.getppid())}
-        line = [sys.executable, "-m", "supervisor.worker", *arguments]
-        os.execve(sys.executable, line, environment)
+        line = [*command("supervisor.worker.__main__"), *arguments]
+        os.execve(line[0], line, self.environment_of_child())
+
+    def environment_of_child(self) -> dict[str, str]:
+        """Returns what a worker of its own would be started with; called in a child."""
+        return {**self._environment, PARENT: str(os.getppid())}
 
 
 def warm_up() -> None:
@@ -101,10 +104,13 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-if __name__ == "__main__":
+def main(arguments: list[str]) -> int:
+    """Serves until its input ends; in a child it is a worker, and does not return."""
     started_with = dict(os.environ)
-    die_with_parent()
+    worker.die_with_parent(give_back(os.environ).parent)
     warm_up()
-    words = ForkServer(started_with).serve()
+    server = ForkServer(started_with)
+    words = server.serve()
     if words is not None:
-        leave(main(words))
+        leave(worker.main(words, server.environment_of_child()))
+    return 0

@@ -96,7 +96,9 @@ class Parts:
         self.settings = load_resolved_config(rundir.config_yaml)
         self.policy = load_resolved_policy(rundir.policy_yaml)
         self.order: WorkerOrder = load_order(rundir, attempt)
-        self.journal = Journal(rundir.rank_journal(rank), attempt=attempt, rank=rank)
+        self.journal = Journal(
+            rundir.rank_journal(rank), attempt=attempt, rank=rank, limits=self.settings.limits
+        )
         self.registry = Registry()
         self.controls = Controls()
         self.state = TrainingState(self.registry)

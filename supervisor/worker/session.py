@@ -169,7 +169,8 @@ class Session:
             self._resumption.guard.begin()
         self.switch.active = True
         os.register_at_fork(after_in_child=self.switch.turn_off)
-        signal.signal(signal.SIGTERM, self._asked_to_end)
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # else the script has its own
+            signal.signal(signal.SIGTERM, self._asked_to_end)
 
     def _asked_to_end(self, signum: int, frame: Any) -> None:
         """SIGTERM: leaves at the next boundary, saved; or now if there is nothing to save.

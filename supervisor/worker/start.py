@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from supervisor.worker.session import Session
 
 
-def start_session(rundir: RunDirectory, attempt: int, rank: int) -> Session | None:
+def start_session(
+    rundir: RunDirectory, attempt: int, rank: int, salt: str | None = None
+) -> Session | None:
     """Returns the running session; None if it could not be built: the script runs as without us."""
     try:
         from supervisor.worker.session import Session
@@ -22,6 +24,10 @@ def start_session(rundir: RunDirectory, attempt: int, rank: int) -> Session | No
         session = Session(rundir, attempt, rank)
         _begin_random(session)
         _patch(session)
+        if salt is not None:
+            from supervisor.worker.interception.patches_spawn import hand_on_salt
+
+            hand_on_salt(salt)
         _seed(session.parts.settings.seed)
         session.begin()
     except (SupervisorError, OSError) as error:

@@ -15,6 +15,7 @@ import tty
 from pathlib import Path
 from typing import Any
 
+from supervisor.parent.attempt_log import AttemptLog
 from supervisor.parent.output import OutputPump, read_tail
 
 DRIVER = Path(__file__).with_name("supervise_plan.py")
@@ -116,21 +117,6 @@ def test_only_the_stream_that_is_a_terminal_becomes_one(tmp_path: Path) -> None:
     facts = json.loads((tmp_path / "run/facts_1.json").read_text())
     assert (out, seen) == (b"out", b"err")
     assert facts["isatty"] == [False, False, True]
-    assert facts["unbuffered"] == "1"
-
-
-def test_the_users_choice_of_buffering_stands(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONUNBUFFERED": ""}
-
-    subprocess.run(
-        command(tmp_path, {"1": [["describe"], COMPLETED]}),
-        env=environment,
-        capture_output=True,
-        check=True,
-    )
-
-    facts = json.loads((tmp_path / "run/facts_1.json").read_text())
-    assert facts["unbuffered"] == ""
 
 
 def test_standard_input_reaches_the_worker(tmp_path: Path) -> None:
@@ -160,7 +146,11 @@ def test_a_reader_that_leaves_does_not_end_the_training(tmp_path: Path) -> None:
 
 def test_a_descendant_that_holds_the_stream_does_not_hold_up_the_end(tmp_path: Path) -> None:
     with open(tmp_path / "screen", "wb") as screen:
-        pump = OutputPump(tmp_path / "log", stdout_fd=screen.fileno(), stderr_fd=screen.fileno())
+        pump = OutputPump(
+            AttemptLog(tmp_path / "log", 2**20),
+            stdout_fd=screen.fileno(),
+            stderr_fd=screen.fileno(),
+        )
         held = os.dup(pump.stdout)
         pump.start()
         os.write(held, b"last words")

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
-from supervisor.parent.process import worker_environment
+from supervisor.own_process import give_back, worker_environment
 
 
 def test_all_workers_order_sets_of_texts_alike_unless_the_user_decides(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("PYTHONHASHSEED", raising=False)
-    of_itself = worker_environment(has_pipe=False)
+    of_itself = worker_environment()
     monkeypatch.setenv("PYTHONHASHSEED", "random")
-    as_told = worker_environment(has_pipe=False)
+    as_told = worker_environment()
 
     assert of_itself["PYTHONHASHSEED"] == "0"
     assert as_told["PYTHONHASHSEED"] == "random"
@@ -22,7 +24,26 @@ def test_all_workers_order_sets_of_texts_alike_unless_the_user_decides(
 def test_what_the_user_asked_of_the_heap_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=0")
 
-    environment = worker_environment(has_pipe=False, huge_pages=True)
+    environment = worker_environment(huge_pages=True)
 
     assert environment["GLIBC_TUNABLES"] == "glibc.malloc.hugetlb=0"
-    assert "SUPERVISOR_GLIBC_TUNABLES" not in environment
+
+
+def test_what_a_worker_was_started_with_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.tcache_count=20")
+    environment = {**worker_environment(huge_pages=True), "SUPERVISOR_PARENT_PID": "7"}
+
+    given = give_back(environment)
+
+    assert environment == dict(os.environ)
+    assert (given.parent, given.salt, given.loads_all) == (7, "0", False)
+
+
+def test_nothing_is_given_back_where_nothing_was_asked() -> None:
+    environment = {"PYTHONHASHSEED": "3"}
+
+    given = give_back(environment)
+
+    assert environment == {"PYTHONHASHSEED": "3"}
+    assert given.salt is None

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from supervisor.parent.attempt_log import AttemptLog
 from supervisor.parent.open_line import OpenLine
 from supervisor.parent.output import OutputPump
 from supervisor.parent.summary import Teller
@@ -80,7 +81,9 @@ def test_a_line_of_ours_begins_on_a_line_of_its_own(
 ) -> None:
     ours, real = os.openpty() if has_terminal else os.pipe()
     line = OpenLine(real)
-    pump = OutputPump(tmp_path / "log", stdout_fd=real, stderr_fd=real, line=line)
+    pump = OutputPump(
+        AttemptLog(tmp_path / "log", 2**20), stdout_fd=real, stderr_fd=real, line=line
+    )
     teller = Teller(quiet=False, line=line)
     end = os.dup(pump.stderr)
     pump.start()

@@ -10,6 +10,7 @@ import numpy as np
 
 from supervisor.analysis.trial_run import TrialRun
 from supervisor.errors import SupervisorError
+from supervisor.storage.journal.treatments import times
 from supervisor.storage.steps.flight_reader import read_steps
 from supervisor.storage.steps.step_rows import UPDATE_SKIPPED
 
@@ -170,7 +171,7 @@ def _detail(run: TrialRun) -> str:
     for event in run.events("action"):
         if event.get("outcome") == "applied" and event.get("name") != "checkpoint":
             name = str(event["name"]).replace("_", " ")
-            counts[name] = counts.get(name, 0) + 1
+            counts[name] = counts.get(name, 0) + times(event)
     # The second optimizer's poisoned update (a GAN's) is left out without the ladder.
     others = len(run.events("update_skipped")) - counts.get("skip update", 0)
     if others > 0:

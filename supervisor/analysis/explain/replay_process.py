@@ -14,7 +14,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-WORKER = "supervisor.worker"
+from supervisor.own_process import PARENT, command, worker_environment
+
+WORKER = "supervisor.worker.__main__"
 FORK_SERVER = "supervisor.worker.fork_server"
 
 
@@ -124,9 +126,9 @@ class ReplayProcesses:
 
     def _popen(self, words: Sequence[str], **streams: Any) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            [sys.executable, "-m", *words],
+            [*command(words[0]), *words[1:]],
             cwd=self._folder,
-            env={**os.environ, "SUPERVISOR_PARENT_PID": str(os.getpid())},
+            env={**worker_environment(), PARENT: str(os.getpid())},
             start_new_session=True,
             **streams,
         )

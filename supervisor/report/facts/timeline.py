@@ -9,6 +9,7 @@ from supervisor.report.facts.attempts import sentences
 from supervisor.report.facts.crash_report import TimelineEntry
 from supervisor.report.facts.figures import duration, integer, number, show
 from supervisor.report.facts.material import Material
+from supervisor.storage.journal.treatments import times
 
 EXITS = {
     "completed": "The worker ran to its end.",
@@ -58,6 +59,9 @@ def _is_quiet(event: dict[str, Any]) -> bool:
 def _entry(event: dict[str, Any]) -> TimelineEntry:
     kind = str(event.get("kind") or "event")
     tone, text = _WORDS.get(kind, _other)(event)
+    more = times(event) - 1
+    if more:
+        text = f"{text} ({more} like it, before or around it, were only counted.)"
     return TimelineEntry(
         time=str(event.get("time") or ""),
         kind=kind,

@@ -11,6 +11,7 @@ from supervisor.report.facts.material import Material
 from supervisor.report.incidents.ending import ends_nonfinite
 from supervisor.report.incidents.evidence import last_checkpoint, rate_jump, rate_rise
 from supervisor.report.incidents.remedies import RISE_EXPLAINS
+from supervisor.storage.journal.treatments import times
 
 TITLES = {
     "completed": "Completed",
@@ -91,7 +92,7 @@ def _why(
     incidents: tuple[Incident, ...],
 ) -> str:
     if root is None:
-        alerts = len(material.of_kind("alert"))
+        alerts = sum(times(event) for event in material.of_kind("alert"))
         wished = would_have(material)
         if wished and end in ("completed", "running"):
             return (

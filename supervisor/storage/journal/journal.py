@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.records import Alert
+from supervisor.settings import LimitSettings
+from supervisor.storage.files.event_budget import EventBudget
 from supervisor.storage.files.line_file import LineFile, to_line
 from supervisor.storage.journal.events import EVENT_KINDS, event_line, read_events
 from supervisor.storage.journal.journal_merger import JournalMerger
@@ -22,12 +24,21 @@ class Journal:
 
     A full disk must not end the training, so a line that cannot be written is counted in `lost`,
     and the first line that succeeds again is preceded by a warning that says how many are missing.
+    Events of a kind that does not end are left out and counted, see `EventBudget`.
     """
 
     def __init__(
-        self, path: Path, *, attempt: int, rank: int, clock: Callable[[], float] = time.time
+        self,
+        path: Path,
+        *,
+        attempt: int,
+        rank: int,
+        limits: LimitSettings | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
+        """`limits`: the defaults where they are not given."""
         self.lost = 0
+        self._budget = EventBudget(limits or LimitSettings())
         self._lines = LineFile(path)
         self._attempt = attempt
         self._rank = rank
@@ -35,29 +46,38 @@ class Journal:
         self._lock = threading.RLock()
 
     def write(self, kind: str, *, step: int | None = None, **fields: Any) -> bool:
-        """Appends an event; returns whether it is in the file.
+        """Appends an event; returns whether it is in the file. It may be one too many of its kind.
 
         NaN and infinities are written as the strings "nan", "inf", "-inf": ``float`` reads both.
 
         Raises:
             ValueError: the kind is not one of `EVENT_KINDS`.
         """
-        line = self._line(kind, step, **fields)
         with self._lock:
-            try:
-                if self.lost:
-                    message = f"{self.lost} events before this one could not be written"
-                    self._lines.append(self._line("warning", None, message=message))
-                    self.lost = 0
-                self._lines.append(line)
-            except OSError:
-                self.lost += 1
+            left_out = self._budget.admit(kind, step, fields)
+            if left_out is None:
                 return False
-        return True
+            more = {"left_out": left_out} if left_out else {}
+            return self._append(self._line(kind, step, **fields, **more))
 
     def close(self) -> None:
         with self._lock:
+            for kind, step, fields, left_out in self._budget.rest():
+                more = {"left_out": left_out} if left_out else {}
+                self._append(self._line(kind, step, **fields, **more))
             self._lines.close()
+
+    def _append(self, line: bytes) -> bool:
+        try:
+            if self.lost:
+                message = f"{self.lost} events before this one could not be written"
+                self._lines.append(self._line("warning", None, message=message))
+                self.lost = 0
+            self._lines.append(line)
+        except OSError:
+            self.lost += 1
+            return False
+        return True
 
     def _line(self, kind: str, step: int | None, **fields: Any) -> bytes:
         return event_line(
@@ -66,7 +86,7 @@ class Journal:
 
 
 class AlertLog:
-    """Appends every alert to ``alerts.jsonl`` (REQUIREMENTS T6). Ranks may share the file."""
+    """Appends alerts to ``alerts.jsonl`` (REQUIREMENTS T6). Ranks may share the file."""
 
     def __init__(self, path: Path) -> None:
         self._lines = LineFile(path)

@@ -18,6 +18,12 @@ def is_verdict(event: Mapping[str, Any]) -> bool:
     return event.get("phase") == "verified"
 
 
+def times(event: Mapping[str, Any]) -> int:
+    """Returns for how many events this one stands: itself, and those left out of the journal."""
+    left_out = event.get("left_out")
+    return 1 + (left_out if isinstance(left_out, int) and left_out > 0 else 0)
+
+
 class Treatments:
     """Picks the treatments out of a journal, each once, as its events come."""
 
@@ -65,4 +71,7 @@ def is_done(name: str, event: Mapping[str, Any]) -> bool:
 
 def count_treatments(events: Iterable[Mapping[str, Any]]) -> Counter[str]:
     """Returns how often each treatment was made in a whole journal."""
-    return Counter(name for name, _ in Treatments().pick(events))
+    counted: Counter[str] = Counter()
+    for name, event in Treatments().pick(events):
+        counted[name] += times(event)
+    return counted

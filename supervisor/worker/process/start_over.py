@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-LOAD_ALL = "SUPERVISOR_LOADS_ALL"
+from supervisor.own_process import LOADS_ALL, command
+
 _begun: dict[str, Any] = {}
 
 
-def remember_start() -> None:
+def remember_start(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
     """Called before the script can change folder or environment."""
-    _begun.update(environment=dict(os.environ), folder=os.getcwd())
+    line = [*command("supervisor.worker.__main__"), *arguments]
+    _begun.update(environment=dict(environment), folder=os.getcwd(), line=line)
+
+
+def started_as(*, kind: str, target: str, arguments: Sequence[str]) -> list[str]:
+    """Returns the command line of this worker, with another program."""
+    line: list[str] = _begun["line"]
+    place = line.index("--kind")
+    return [*line[:place], "--kind", kind, "--target", target, "--", *arguments]
 
 
 def start_over() -> NoReturn:
@@ -28,10 +38,11 @@ def start_over() -> NoReturn:
         child.join()
     os.chdir(_begun["folder"])
     sys.stdout.flush()
-    environment = _begun["environment"] | {LOAD_ALL: "1"}
-    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
+    environment = _begun["environment"] | {LOADS_ALL: "1"}
+    os.execve(_begun["line"][0], _begun["line"], environment)
 
 
 def loads_all() -> bool:
-    """Whether this process has been started over; asked once, children must not inherit it."""
-    return os.environ.pop(LOAD_ALL, "") == "1"
+    """Whether this process has been started over."""
+    environment: dict[str, str] = _begun.get("environment", {})
+    return environment.get(LOADS_ALL) == "1"

@@ -85,7 +85,6 @@ class Clinic:
         self._make_context = make_context
         self._on_anomaly = on_anomaly
         self._warn = warn
-        self._told: dict[tuple[str, str], int] = {}
         self._was_warning = False
         self._was_alarm = False
         self._told_dry: dict[tuple[str, ...], int] = {}
@@ -235,14 +234,12 @@ class Clinic:
                 except Exception as error:  # the user's own code
                     self.handlers.remove(handler)
                     self._warn(f"alert handler {handler!r} raised {error!r}: switched off")
-            key = (alert.detector, alert.kind)
-            if record.step - self._told.get(key, -QUIET_STEPS) < QUIET_STEPS:
-                continue
-            self._told[key] = record.step
-            self._alert_log.write(alert)
             places = self.places_of(alert)
             more = {"places": places} if places else {}
-            self._journal.write("alert", step=record.step, **_alert_fields(alert), **more)
+            fields = _alert_fields(alert)
+            if not self._journal.write("alert", step=record.step, **fields, **more):
+                continue
+            self._alert_log.write(alert)
             anomalous = anomalous or alert.category in ("loss", "gradient")
         if anomalous:
             self._on_anomaly(record, alerts)

@@ -1,0 +1,85 @@
+"""How processes of ours are started: with which command, and with which environment.
+
+A variable that only we need is given back before the script can look (`give_back`), so that the
+script and what it starts have the environment of the user.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, MutableMapping
+from pathlib import Path
+
+PARENT = "SUPERVISOR_PARENT_PID"
+LOADS_ALL = "SUPERVISOR_LOADS_ALL"
+_GIVES_BACK = "SUPERVISOR_GIVES_BACK"
+_TUNABLES = "GLIBC_TUNABLES"
+_SALT = "PYTHONHASHSEED"
+_BEGIN = Path(__file__).with_name("begin.py")
+
+loaded_at_start: frozenset[str] = frozenset()
+"""What python itself had loaded when this process began; set by `begin.py`."""
+
+
+def command(module: str) -> tuple[str, ...]:
+    """Returns how `main` of one of our modules is run in a process of its own."""
+    return (sys.executable, str(_BEGIN), module)
+
+
+def worker_environment(
+    given: Mapping[str, str] = os.environ, *, huge_pages: bool = False
+) -> dict[str, str]:
+    """Returns a worker's environment: the given one, and what is read at a process's start.
+
+    Python salts the hashes of texts anew in each process: a set of class names would have another
+    order after a restart, and each class another number. All attempts have one salt, unless the
+    user has decided otherwise; the heap's pages likewise.
+    """
+    environment = dict(given)
+    changes: dict[str, str] = {}
+    if _SALT not in environment:
+        changes[_SALT] = "0"
+    told = environment.get(_TUNABLES, "")
+    if huge_pages and "glibc.malloc.hugetlb" not in told:
+        changes[_TUNABLES] = ":".join(filter(None, (told, "glibc.malloc.hugetlb=1")))
+    was = {name: environment.get(name) for name in changes}
+    return {**environment, **changes, _GIVES_BACK: json.dumps(was)}
+
+
+class Given:
+    """What `give_back` took out of this process's environment.
+
+    Attributes:
+        parent: number of the process to die with; 0: of none.
+        loads_all: whether this process was started over to leave no loading out.
+        salt: of the hashes, where we chose it; children whose sets must agree with ours need it.
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        was = json.loads(environment.get(_GIVES_BACK, "{}"))
+        self.was: dict[str, str | None] = was
+        self.parent = int(environment.get(PARENT, "0"))
+        self.loads_all = environment.get(LOADS_ALL) == "1"
+        self.salt = environment.get(_SALT) if _SALT in was else None
+
+    def environment(self, given: Mapping[str, str]) -> dict[str, str]:
+        """Returns what a worker is started with that takes this one's place, where `given` is the
+        user's environment."""
+        again = worker_environment(given, huge_pages=_TUNABLES in self.was)
+        again[PARENT] = str(self.parent)
+        return {**again, LOADS_ALL: "1"} if self.loads_all else again
+
+
+def give_back(environment: MutableMapping[str, str]) -> Given:
+    """Makes an environment the user's own again; called before the script can look."""
+    given = Given(environment)
+    for name in (_GIVES_BACK, PARENT, LOADS_ALL):
+        environment.pop(name, None)
+    for name, value in given.was.items():
+        if value is None:
+            environment.pop(name, None)
+        else:
+            environment[name] = value
+    return given

@@ -1,0 +1,80 @@
+"""The log of an attempt: all its output, or, where that is too much, its beginning and its end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import IO
+
+from supervisor.storage.files.private_files import make_private, open_private
+
+_KEPT = 0.25
+"""Share of the limit for the beginning, and again for the end. The rest is cut out when the limit
+is reached, so a flood is copied half again at most."""
+_LINE = 4096
+"""Within so many bytes a cut looks for the end of a line."""
+_CHUNK = 1 << 20
+
+
+class AttemptLog:
+    """Appends to a file that stays below `limit` bytes and is whole at any time.
+
+    A line in its middle says how many bytes were left out there.
+    """
+
+    def __init__(self, path: Path, limit: int) -> None:
+        make_private(path.parent)
+        self._path = path
+        self._limit = limit
+        self._file = open_private(path, "ab")
+        self._size = os.fstat(self._file.fileno()).st_size
+        self._head = 0
+        self._mark = b""
+        self._left_out = 0
+
+    def write(self, data: bytes) -> None:
+        """Appends `data`; what cannot be written costs the log alone."""
+        with contextlib.suppress(OSError, ValueError):
+            self._file.write(data)
+            self._file.flush()
+            self._size += len(data)
+            if self._size > self._limit:
+                self._cut()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _cut(self) -> None:
+        """Replaces the file by its beginning, a line that says what is missing, and its end."""
+        kept = int(_KEPT * self._limit)
+        staged = self._path.with_name(f".{self._path.name}.staged")
+        with open(self._path, "rb") as old, open_private(staged, "wb") as new:
+            head = self._head or _line_end(old, kept)
+            tail = _line_end(old, self._size - kept)
+            left_out = self._left_out + tail - head - len(self._mark)
+            mark = f"[supervisor: {left_out} bytes of output were left out here]\n".encode()
+            _copy(old, new, 0, head)
+            new.write(mark)
+            _copy(old, new, tail, self._size)
+        os.replace(staged, self._path)
+        self._file.close()
+        self._file = open_private(self._path, "ab")
+        self._size += head + len(mark) - tail
+        self._head, self._mark, self._left_out = head, mark, left_out
+
+
+def _line_end(file: IO[bytes], place: int) -> int:
+    """Returns the end of the line at `place`, or `place` where lines are long."""
+    file.seek(place)
+    return place + file.read(_LINE).find(b"\n") + 1
+
+
+def _copy(old: IO[bytes], new: IO[bytes], start: int, stop: int) -> None:
+    old.seek(start)
+    while start < stop:
+        data = old.read(min(_CHUNK, stop - start))
+        if not data:
+            return
+        new.write(data)
+        start += len(data)
