@@ -152,8 +152,12 @@ def _data(effects: Mapping[str, Effect], cured: set[str]) -> Diagnosis | None:
         if moves:
             text = "it is gone without the batch, and comes at another step in another order"
             return Diagnosis(root_cause="data", confidence=0.95, because=text)
-        text = "it is gone without the batch of that step, and nothing else cures it"
-        return Diagnosis(root_cause="data", confidence=0.7 if order is None else 0.6, because=text)
+        text = "it is gone without the batch of that step"
+        if len(effects) == 1:
+            text += "; nothing else was tried"
+        elif cured == {WITHOUT_BATCH}:
+            text += f", and with none of the {len(effects) - 1} other changes made"
+        return Diagnosis(root_cause="data", confidence=0.5 if order is None else 0.6, because=text)
     if LATER_BATCHES in cured:
         text = "it is gone with a healthy batch in place of all from there on, and nothing else"
         text += " cures it"
@@ -252,7 +256,8 @@ def _nothing_helps(same: set[str], steps: int, from_checkpoint: bool) -> Diagnos
     if steps <= IMMEDIATE_STEPS and from_checkpoint:
         text = "it comes right after the checkpoint whatever is changed: its state is sick already"
         return Diagnosis(root_cause="weights", confidence=sure, because=text)
-    text = "it comes at the same step whatever is changed"
+    made = "whatever is changed" if len(same) > 1 else "with the one change that was made"
+    text = f"it comes at the same step {made}"
     return Diagnosis(root_cause="model_code", confidence=sure, because=text)
 
 

@@ -331,3 +331,21 @@ def test_a_run_that_cannot_be_explained_is_refused_in_one_line(
 
     with pytest.raises(SupervisorError, match=message):
         explain(RunDirectory(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("effects", "said"),
+    [
+        ({WITHOUT_BATCH: Effect.CURED}, "nothing else was tried"),
+        (
+            {WITHOUT_BATCH: Effect.CURED, LR_TENTH: Effect.SAME, RESHUFFLED: Effect.SAME},
+            "with none of the 2 other changes made",
+        ),
+        ({WITHOUT_BATCH: Effect.SAME}, "with the one change that was made"),
+    ],
+)
+def test_a_diagnosis_says_no_more_than_was_tried(effects: dict[str, Effect], said: str) -> None:
+    found = diagnose(effects, steps_to_crash=30)
+
+    assert said in found.because
+    assert found.confidence <= 0.6
