@@ -22,6 +22,10 @@ from supervisor.report.pictures.timeline_plot import CALM_RISK, draw_timeline
 LAST_MINUTES = 10.0
 NARROW_INCHES = 4.8
 """Half of the width: on a screen of 500 px the writing has its size and nothing is cut."""
+HINTED = 0.95
+"""Widths of writing grow in leaps of some 5 %: hinting puts letters on whole dots."""
+SMALLEST_TITLE = 4.5
+"""Points: what can still be read on a phone, which shows the picture at its full width."""
 STYLE: Any = {
     "font.family": "sans-serif",
     "font.size": 9.0,
@@ -90,10 +94,27 @@ def draw_pictures(
 
 def _save(name: str, figure: Any) -> Picture:
     png = io.BytesIO()
+    fit_titles(figure)
     wide = _svg(figure, name)
     figure.savefig(png, format="png", dpi=130, facecolor="white")
     figure.set_size_inches(NARROW_INCHES, figure.get_size_inches()[1])
+    fit_titles(figure)
     return Picture(name, wide, _svg(figure, f"{name}, narrow"), png.getvalue())
+
+
+def fit_titles(figure: Any) -> None:
+    """Makes the title of a panel smaller where it would run into the next one's."""
+    from matplotlib.text import Text
+
+    for _ in range(2):  # the layout, which widths depend on: it settles in two turns
+        figure.draw_without_rendering()
+    for axis in (axis for axis in figure.axes if axis.get_visible()):
+        titles = {axis.get_title(loc=place) for place in ("left", "center", "right")} - {""}
+        for text in (child for child in axis.get_children() if isinstance(child, Text)):
+            if text.get_text() in titles:
+                share = axis.get_window_extent().width / text.get_window_extent().width
+                if share < 1.0:
+                    text.set_fontsize(max(SMALLEST_TITLE, HINTED * share * text.get_fontsize()))
 
 
 def _svg(figure: Any, salt: str) -> str:
