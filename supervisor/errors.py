@@ -5,7 +5,8 @@ SupervisorError
 │   └── ConfigError       a YAML file, a `--set` or a key in one
 ├── RunDirectoryError     a run directory is missing, foreign or not readable
 ├── CheckpointError       a checkpoint cannot be written or must not be loaded
-│   └── CheckpointDamaged it was read back and is not what was written
+│   ├── CheckpointDamaged it was read back and is not what was written
+│   └── StateTorn         the live state is half an older one: nothing may go on with it
 └── ReplayError           a resumed script does something else than the recorded one did
 """
 
@@ -38,6 +39,10 @@ class CheckpointError(SupervisorError):
 
 class CheckpointDamaged(CheckpointError):
     """A checkpoint on disk is not what was written: a checksum, a size or a file is wrong."""
+
+
+class StateTorn(CheckpointError):
+    """Writing a state into the live objects failed half-way: the process has to end."""
 
 
 class ReplayError(SupervisorError):

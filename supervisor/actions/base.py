@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from supervisor.actions.controls import Controls
+from supervisor.errors import StateTorn
 from supervisor.records import ActionResult, Decision
 from supervisor.settings import PolicySettings
 from supervisor.training_state.registry import Registry
@@ -121,7 +122,8 @@ def carry_out(action: Action, context: ActionContext, *, undo: bool = False) -> 
     """Applies (or takes back) `action`, timed; the worker calls actions through this alone.
 
     Never raises: a failed precondition and an exception both give ``applied=False`` with the
-    reason, so that no treatment can end the training that it was meant to save.
+    reason, so that no treatment can end the training that it was meant to save. One that leaves
+    the state torn (`StateTorn`) asks for a restart too: half-old weights are never trained on.
     """
     started = time.perf_counter()
     try:
@@ -135,6 +137,10 @@ def carry_out(action: Action, context: ActionContext, *, undo: bool = False) -> 
             result = action.undo(context) if undo else action.apply(context)
             if kept is not None:
                 result = replace(result, fields={**result.fields, "kept_step": kept})
+    except StateTorn as error:
+        detail = f"failed half-way, so the process restarts from its checkpoint: {error}"
+        context.request_restart(f"{action.name} {detail}")
+        result = ActionResult(name=action.name, applied=False, detail=detail)
     except Exception as error:
         detail = f"{type(error).__name__}: {error}"
         result = ActionResult(name=action.name, applied=False, detail=detail)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from supervisor.actions.base import Action, ActionContext
+from supervisor.errors import StateTorn
 from supervisor.records import ActionResult
 from supervisor.training_state.snapshot import Snapshot
 from supervisor.training_state.state import ROLLBACK_PARTS, is_finite
@@ -34,9 +35,12 @@ class Rollback(Action):
         if snapshot is None:
             return ActionResult(name=self.name, applied=False, detail="no snapshot is usable")
         context.state.restore(snapshot.state, ROLLBACK_PARTS)
-        zero_gradients(context)
-        context.snapshots.drop_after(snapshot.step)
-        context.pipeline_restore(snapshot.extras)
+        try:  # what belongs to the weights
+            zero_gradients(context)
+            context.snapshots.drop_after(snapshot.step)
+            context.pipeline_restore(snapshot.extras)
+        except Exception as error:
+            raise StateTorn(f"behind the weights: {type(error).__name__}: {error}") from error
         return ActionResult(
             name=self.name,
             applied=True,

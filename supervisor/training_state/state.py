@@ -21,7 +21,7 @@ from typing import Any
 import torch
 import xxhash
 
-from supervisor.errors import CheckpointError
+from supervisor.errors import CheckpointError, StateTorn
 from supervisor.training_state import model_state, optimizer_state, scaler_state
 from supervisor.training_state.module_attributes import module_attributes, put_back_attributes
 from supervisor.training_state.plain_form import from_plain, to_plain
@@ -116,6 +116,7 @@ class TrainingState:
         Raises:
             CheckpointError: a model, an optimizer or a tensor is missing or has another shape;
                 nothing was changed then.
+            StateTorn: it failed half-way, also by a method of the user's.
         """
         wanted = ALL_PARTS if parts is None else frozenset(parts)
         registry = self.registry
@@ -130,6 +131,21 @@ class TrainingState:
             model_state.check_model(name, model, saved)
         for name, optimizer, saved in optimizers:
             optimizer_state.check_optimizer(name, optimizer, saved)
+        try:
+            self._write(state, wanted, models, optimizers)
+        except Exception as error:
+            raise StateTorn(
+                f"{type(error).__name__}: {error}: a part of the state is old and a part new"
+            ) from error
+
+    def _write(
+        self,
+        state: Mapping[str, Any],
+        wanted: frozenset[str],
+        models: list[tuple[str, Any, Any]],
+        optimizers: list[tuple[str, Any, Any]],
+    ) -> None:
+        registry = self.registry
         for name, model, saved in models:
             model_state.restore_model(model, saved)
             model_state.restore_extra_states(model, state["extra"][name])

@@ -73,6 +73,44 @@ def test_a_rollback_passes_over_sick_snapshots() -> None:
     assert (newest.step, result.to_step) == (20, 10)
 
 
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "supervisor.training_state.model_state.restore_extra_states",
+        "supervisor.training_state.optimizer_state.restore_optimizer",
+        "supervisor.training_state.optimizer_state._put",
+        "supervisor.actions.rollback.zero_gradients",
+    ],
+)
+def test_a_rollback_that_fails_half_way_asks_for_a_restart(
+    broken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("the device is gone")
+
+    scene = trained(10, 40)
+    with_onset(scene, 33)
+    monkeypatch.setattr(broken, fail)
+
+    result = carry_out(Rollback(), scene.context)
+
+    assert not result.applied
+    assert "restarts from its checkpoint" in result.detail
+    assert [name for name, _ in scene.calls] == ["restart"]
+
+
+def test_a_rollback_that_does_not_fit_is_refused_and_changes_nothing() -> None:
+    scene = trained(10, 12)
+    scene.context.snapshots.oldest().state["optimizers"]["optimizer_0"]["param_groups"] = []
+    scene.context.snapshots.newest().state["optimizers"]["optimizer_0"]["param_groups"] = []
+    before = digest(scene.context.state.capture())
+
+    result = carry_out(Rollback(), scene.context)
+
+    assert (result.applied, scene.calls) == (False, [])
+    assert digest(scene.context.state.capture()) == before
+
+
 def test_a_rollback_with_only_young_snapshots_takes_the_oldest() -> None:
     scene = trained(5, 12)
     with_onset(scene, 3)

@@ -58,3 +58,33 @@ def test_a_person_can_go_back_to_what_a_rollback_threw_away(tmp_path: Path) -> N
         float(rows[(rows["attempt"] == n) & (rows["step"] == step)]["loss"][0]) for n in (1, 2)
     )
     assert thrown > 5 > healed
+
+
+TORN = """
+import os, supervisor
+class Average:
+    def state_dict(self): return {"x": 1.0}
+    def load_state_dict(self, state):
+        if not os.path.exists("torn"):
+            os.close(os.open("torn", os.O_CREAT)); raise RuntimeError("no memory left")
+average = Average(); supervisor.track(average=average)
+"""
+
+
+def test_a_rollback_that_fails_half_way_is_followed_by_a_restart(tmp_path: Path) -> None:
+    ended = supervised(
+        tmp_path,
+        PRELUDE + TORN + SCRIPT.removeprefix(PRELUDE),
+        settings=("checkpoint.every_steps=20", "checkpoint.background=false"),
+        faults="[{kind: lr_spike, step: 60, factor: 300}]",
+    )
+
+    assert ended.returncode == 0, ended.stderr
+    (torn,) = (e for e in ended.events("action") if "half-way" in e["detail"])
+    assert (torn["name"], torn["outcome"], torn["attempt"]) == ("rollback", "refused", 1)
+    assert "RuntimeError: no memory left" in torn["detail"]
+    later = [e["step"] for e in ended.events("checkpoint_saved") if e["attempt"] == 1]
+    assert max(later) <= torn["step"] + 1
+    assert not [e for e in ended.events("rollback") if e["attempt"] == 1]
+    second = ended.events("attempt_started")[1]
+    assert second["checkpoint_step"] <= 60

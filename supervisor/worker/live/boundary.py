@@ -120,7 +120,8 @@ class Boundary:
         if step == 0:
             self._leave_if_asked(step)
             return
-        self._look_after_state(step)
+        if self.leave is None or self.leave[0] != "restart":  # its state is to be left behind
+            self._look_after_state(step)
         if step >= self._last_step and self.leave is None:
             self.leave = ("completed", f"stop_after_steps is {self._last_step}")
         if self.leave is not None:
