@@ -53,8 +53,10 @@ def test_every_run_ends_with_the_weights_of_plain_python(
     expected = plain(tmp_path / "plain", script(style))
     assert expected.returncode == 0, expected.stderr
 
-    _check_healthy(style, tmp_path / "watched", expected)
-    for number, place in enumerate(_places(style, request.config.getoption("--all-kills"))):
+    every = request.config.getoption("--all-kills")
+    if every or STYLES.index(style) % 2:
+        _check_healthy(style, tmp_path / "watched", expected)
+    for number, place in enumerate(_places(style, every)):
         _check_killed(style, place, tmp_path / f"killed_{number}", expected)
 
 
