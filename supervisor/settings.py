@@ -156,6 +156,9 @@ class RunSettings:
     in_environment: Optional[bool] = None  # noqa: UP045
     """The data come from an environment that the model acts in: loss and gradient are no evidence
     unless they are not finite. None: where a library of environments is loaded."""
+    observed_max_gib: float = 1.0
+    """Disk for observed values beyond the first 16 names of a rank; behind half of it they are kept
+    of every fourth step, then more seldom (256 names: every step of the first 85,000)."""
     huge_pages: bool = True
     """Ask the kernel for huge pages for the training's heap, where it leaves that to programs
     (`transparent_hugepage` is ``madvise``): a small training is 1 to 3 % faster with them."""

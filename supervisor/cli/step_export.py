@@ -3,55 +3,113 @@
 from __future__ import annotations
 
 import csv
-import io
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+
+import numpy as np
 
 from supervisor.errors import UsageError
 from supervisor.records import StepRecord
-from supervisor.storage.files.private_files import make_private, write_private
+from supervisor.storage.files.private_files import make_private, open_private
 from supervisor.storage.run.rundir import RunDirectory
+from supervisor.storage.steps.applied_rates import read_rates
 from supervisor.storage.steps.flight_reader import FlightReader
+from supervisor.storage.steps.step_rows import (
+    ANNOUNCED,
+    BEGINS_TRAINING,
+    IN_ENVIRONMENT,
+    OBSERVED_SHIFT,
+    OBSERVED_SLOTS,
+    OTHERS_TRAINED,
+)
 
 COLUMNS = ("loss", "grad_norm", "lr", "loss_scale", "step_time_s", "batch_size", "memory_gib")
-MARKS = ("others_trained", "begins_training", "announced", "in_environment")
-"""Columns that are there only if some step has them."""
+MARKS = {
+    "others_trained": OTHERS_TRAINED,
+    "begins_training": BEGINS_TRAINING,
+    "announced": ANNOUNCED,
+    "in_environment": IN_ENVIRONMENT,
+}
+"""Columns that are there only if some step has them, with their flags."""
+
+ROWS_AT_ONCE = 2048
+"""Records of 256 observed values: 60 MB."""
 
 
-def newest_rows(rundir: RunDirectory, rank: int) -> list[tuple[float, StepRecord]]:
-    """Returns (unix time, record), one a step, the newest where a step was repeated, in order.
+class NewestSteps:
+    """One record a step, the newest where a step was repeated, in order; read piece by piece.
+
+    Args:
+        rundir, rank: whose steps.
+
+    Attributes:
+        count: steps.
+        columns: names beside `COLUMNS` that some step has: marks, and observed values.
 
     Raises:
         UsageError: this rank has recorded nothing.
     """
-    with FlightReader(rundir.steps(rank)) as reader:
-        records = reader.records()
-        times = reader.read(stop=len(records))["time"].tolist()
-    newest = {record.step: (time_s, record) for time_s, record in zip(times, records, strict=True)}
-    if not newest:
-        raise UsageError(f"{rundir.root}: rank {rank} has recorded no step: wait, or try --rank")
-    return [newest[step] for step in sorted(newest)]
+
+    def __init__(self, rundir: RunDirectory, rank: int) -> None:
+        self._path = rundir.steps(rank)
+        with FlightReader(self._path) as reader:
+            steps = reader.read_fields(("step", "flags"))
+            self._names = reader.known_names()
+            flags = int(np.bitwise_or.reduce(steps["flags"])) if len(steps) else 0
+            seen = self._observed_names(reader, flags, len(steps))
+        if not len(steps):
+            raise UsageError(
+                f"{rundir.root}: rank {rank} has recorded no step: wait, or try --rank"
+            )
+        _, newest = np.unique(steps["step"][::-1], return_index=True)
+        self._rows = len(steps) - 1 - newest
+        self.count = len(self._rows)
+        marks = [name for name, flag in MARKS.items() if flags & flag]
+        self.columns = (*marks, *sorted(seen))
+
+    def __iter__(self) -> Iterator[tuple[int, float, StepRecord]]:
+        """Yields (row, unix time, record)."""
+        with FlightReader(self._path) as reader:
+            for part in np.split(self._rows, np.flatnonzero(np.diff(self._rows) != 1) + 1):
+                first, stop = int(part[0]), int(part[-1]) + 1
+                for start in range(first, stop, ROWS_AT_ONCE):
+                    end = min(start + ROWS_AT_ONCE, stop)
+                    times = reader.read(start, end)["time"].tolist()
+                    records = reader.records(start, end)
+                    yield from zip(range(start, end), times, records, strict=True)
+
+    @staticmethod
+    def _observed_names(reader: FlightReader, flags: int, rows: int) -> set[str]:
+        """Names of which some step has a value."""
+        slots = {slot for slot in range(OBSERVED_SLOTS) if flags >> (OBSERVED_SHIFT + slot) & 1}
+        for chunk in reader.more_chunks(rows):
+            slots.update(np.unique(chunk["slot"]).tolist())
+        known = dict(enumerate(reader.known_names()))
+        return {known.get(slot, f"observed_{slot}") for slot in slots}
 
 
 def write_csv(rundir: RunDirectory, rank: int, path: Path) -> int:
     """Writes the steps in the form that `supervisor backtest` reads; returns how many.
 
-    An empty cell was not observed; ``nan`` and ``inf`` are values.
+    An empty cell was not observed; ``nan`` and ``inf`` are values. Where a treatment changed the
+    rate of an update, a column ``applied_lr`` says what was used.
     """
-    records = [record for _, record in newest_rows(rundir, rank)]
-    observed = sorted({name for record in records for name in record.observed})
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    columns: tuple[str, ...] = COLUMNS
-    columns += tuple(name for name in MARKS if any(getattr(r, name) for r in records))
-    writer.writerow(["step", *columns, *observed])
-    for record in records:
-        values = _values(record)
-        cells = [values.get(name, "") for name in (*columns, *observed)]
-        writer.writerow([record.step, *(repr(c) if isinstance(c, float) else c for c in cells)])
-    write_private(path, text.getvalue())
-    return len(records)
+    steps = NewestSteps(rundir, rank)
+    factors = read_rates(rundir.steps(rank))
+    columns = (*COLUMNS, *(["applied_lr"] if factors else []), *steps.columns)
+    part = path.with_name(path.name + ".part")
+    with open_private(part, "w") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["step", *columns])
+        for row, _, record in steps:
+            values = dict(_values(record))
+            if factors:
+                values["applied_lr"] = record.lr * factors.get(row, 1.0)
+            cells = [values.get(name, "") for name in columns]
+            writer.writerow([record.step, *(repr(c) if isinstance(c, float) else c for c in cells)])
+    part.replace(path)
+    return steps.count
 
 
 def write_tensorboard(rundir: RunDirectory, rank: int, folder: Path) -> int:
@@ -69,14 +127,14 @@ def write_tensorboard(rundir: RunDirectory, rank: int, folder: Path) -> int:
             "export --to tensorboard: TensorBoard is missing: "
             "pip install 'training-supervisor[tensorboard]', or use --to csv"
         ) from error
-    rows = newest_rows(rundir, rank)
+    steps = NewestSteps(rundir, rank)
     make_private(folder)
     writer = EventFileWriter(str(folder))
-    for time_s, record in rows:
+    for _, time_s, record in steps:
         values = [Summary.Value(tag=n, simple_value=v) for n, v in _values(record).items()]
         writer.add_event(Event(wall_time=time_s, step=record.step, summary=Summary(value=values)))
     writer.close()
-    return len(rows)
+    return steps.count
 
 
 def _values(record: StepRecord) -> Mapping[str, float]:

@@ -25,6 +25,7 @@ from supervisor.storage.run.set_aside import SetAside
 from supervisor.storage.steps.applied_rates import AppliedRates
 from supervisor.storage.steps.flight_recorder import FlightRecorder
 from supervisor.storage.steps.more_values import MAX_NAMES
+from supervisor.storage.steps.step_rows import OBSERVED_SLOTS
 from supervisor.storage.steps.tape import TapeWriter
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.snapshot import SnapshotRing
@@ -157,7 +158,11 @@ class Parts:
         )
         self.rates = AppliedRates(self.rundir.steps(self.rank))
         self.recorder = FlightRecorder(
-            self.rundir.steps(self.rank), self.attempt, on_left_out=self._value_left_out
+            self.rundir.steps(self.rank),
+            self.attempt,
+            on_left_out=self._value_left_out,
+            max_more_bytes=self.settings.observed_max_gib * (1 << 30),
+            on_thinned=self._values_thinned,
         )
         self.file_sizes = FileSizes(
             self.tape,
@@ -378,6 +383,12 @@ class Parts:
         self.warn(
             f"observed value '{name}': there are {MAX_NAMES} other names already: it and further "
             "new ones are judged by detectors, but not recorded: give values fewer names"
+        )
+
+    def _values_thinned(self, apart: int) -> None:
+        self.warn(
+            f"observed values are near their disk budget: those beyond the first {OBSERVED_SLOTS} "
+            f"names are kept of every {apart}th step only: raise observed_max_gib, or observe less"
         )
 
     def _part_failed(self, part: str, short: str, trace: str) -> None:

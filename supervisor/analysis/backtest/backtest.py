@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,6 +50,30 @@ class Alarm:
 
 
 @dataclass(slots=True)
+class Signal:
+    """One recorded signal, in 16 bytes a step: runs have millions of them.
+
+    Attributes:
+        name: as a plot says it.
+        steps, values: of all rows; NaN where it was not seen.
+        bad: steps at which it was seen and not finite.
+    """
+
+    name: str
+    steps: array[int] = field(default_factory=lambda: array("q"))
+    values: array[float] = field(default_factory=lambda: array("d"))
+    bad: list[int] = field(default_factory=list)
+    was_seen: bool = False
+
+    def add(self, step: int, value: float, *, seen: bool) -> None:
+        self.steps.append(step)
+        self.values.append(value if seen else math.nan)
+        self.was_seen = self.was_seen or seen
+        if seen and not math.isfinite(value):
+            self.bad.append(step)
+
+
+@dataclass(slots=True)
 class BacktestResult:
     """What a pipeline said of a recorded run.
 
@@ -58,7 +84,7 @@ class BacktestResult:
         warnings: steps at which the risk rose through the warning line.
         decisions: what the ladder would have done; nothing was, so the run went on unhealed.
         errors: detectors that raised.
-        records: the rows, for plots.
+        loss, grad_norm: what the plot shows of them.
     """
 
     steps: int = 0
@@ -67,7 +93,8 @@ class BacktestResult:
     warnings: list[int] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
-    records: list[StepRecord] = field(default_factory=list)
+    loss: Signal = field(default_factory=lambda: Signal("loss"))
+    grad_norm: Signal = field(default_factory=lambda: Signal("gradient norm"))
 
     @property
     def first_alarm(self) -> int | None:
@@ -145,7 +172,8 @@ def _take_in(
 ) -> None:
     record, risk = judgement.record, judgement.risk
     result.steps += 1
-    result.records.append(record)
+    result.loss.add(record.step, record.loss, seen=record.loss_seen)
+    result.grad_norm.add(record.step, record.grad_norm, seen=record.grad_norm_seen)
     result.risk.append(risk.probability)
     result.errors.extend(judgement.errors)
     if judgement.decision is not None:

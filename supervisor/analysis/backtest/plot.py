@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from supervisor.analysis.backtest.backtest import BacktestResult, summary
+from supervisor.analysis.backtest.backtest import BacktestResult, Signal, summary
 
 ALARM, DECISION = "tab:red", "tab:blue"
 
@@ -25,19 +24,14 @@ def plot_backtest(
 
     figure = Figure(figsize=(10, 6), layout="constrained")
     FigureCanvasAgg(figure)
-    records = result.records
-    steps = [record.step for record in records]
-    signals = [("loss", [r.loss for r in records], [r.has_nonfinite_loss for r in records])]
-    if any(record.grad_norm_seen for record in records):
-        bad = [r.has_nonfinite_grad for r in records]
-        signals.append(("gradient norm", [r.grad_norm for r in records], bad))
+    signals = [result.loss, *([result.grad_norm] if result.grad_norm.was_seen else [])]
     heights = [2.0] * len(signals) + [1.2]
     *above, below = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
-    for axis, (name, values, bad) in zip(above, signals, strict=True):
-        _draw_signal(axis, name, steps, values, bad)
+    for axis, signal in zip(above, signals, strict=True):
+        _draw_signal(axis, signal)
         for alarm in result.alarms:
             axis.axvline(alarm.step, color=ALARM, linewidth=0.8, alpha=0.6)
-    below.plot(steps, result.risk, linewidth=0.8, color=ALARM)
+    below.plot(result.loss.steps, result.risk, linewidth=0.8, color=ALARM)
     below.axhline(alarm_threshold, color="gray", linewidth=0.8, linestyle="--")
     below.set_ylim(0, 1)
     below.set_ylabel("risk")
@@ -49,18 +43,16 @@ def plot_backtest(
     figure.savefig(path, dpi=120)
 
 
-def _draw_signal(
-    axis: Any, name: str, steps: Sequence[int], values: Sequence[float], bad: Sequence[bool]
-) -> None:
-    finite = [value for value in values if math.isfinite(value)]
-    shown = [value if math.isfinite(value) else math.nan for value in values]
-    axis.plot(steps, shown, linewidth=0.8, color="black")
+def _draw_signal(axis: Any, signal: Signal) -> None:
+    finite = [value for value in signal.values if math.isfinite(value)]
+    shown = [value if math.isfinite(value) else math.nan for value in signal.values]
+    axis.plot(signal.steps, shown, linewidth=0.8, color="black")
     if finite and min(finite) > 0:
         axis.set_yscale("log")
-    axis.set_ylabel(name)
-    crossed = [step for step, is_bad in zip(steps, bad, strict=True) if is_bad]
+    axis.set_ylabel(signal.name)
     above = axis.get_xaxis_transform()
-    axis.plot(crossed, [0.95] * len(crossed), "x", color=ALARM, markersize=5, transform=above)
+    places = [0.95] * len(signal.bad)
+    axis.plot(signal.bad, places, "x", color=ALARM, markersize=5, transform=above)
 
 
 def _explain(figure: Any) -> None:

@@ -112,9 +112,9 @@ class FlightReader:
                 found[name][start : start + len(chunk)] = chunk[name]
         return found
 
-    def records(self, start: int = 0) -> list[StepRecord]:
-        """Returns the rows from `start` on as the records that were appended."""
-        array = self.read(start)
+    def records(self, start: int = 0, stop: int | None = None) -> list[StepRecord]:
+        """Returns rows `start` to `stop` (exclusive, default all) as the records appended."""
+        array = self.read(start, stop)
         names = self.names() if len(array) and np.any(array["flags"] >> OBSERVED_SHIFT) else []
         records = [_to_record(row, names) for row in ROW.iter_unpack(array.tobytes())]
         for row, name, value in self.more(start, start + len(records)):

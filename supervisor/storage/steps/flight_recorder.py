@@ -70,6 +70,7 @@ class FlightRecorder:
 
     Args:
         on_left_out: called with the first observed name that there is no room for.
+        max_more_bytes, on_thinned: see `MoreValues`.
 
     Raises:
         RunDirectoryError: the file is not a flight recorder's, or of another version.
@@ -78,7 +79,13 @@ class FlightRecorder:
     """
 
     def __init__(
-        self, path: Path, attempt: int, *, on_left_out: Callable[[str], None] = lambda name: None
+        self,
+        path: Path,
+        attempt: int,
+        *,
+        on_left_out: Callable[[str], None] = lambda name: None,
+        max_more_bytes: float = math.inf,
+        on_thinned: Callable[[int], None] = lambda apart: None,
     ) -> None:
         self.path = path
         self._attempt = attempt
@@ -90,7 +97,7 @@ class FlightRecorder:
         except BaseException:
             os.close(self._fd)
             raise
-        self._more = MoreValues(path, self._rows)
+        self._more = MoreValues(path, self._rows, max_bytes=max_more_bytes, on_thinned=on_thinned)
         self._on_left_out: Callable[[str], None] | None = on_left_out
         self._slots = {name: slot for slot, name in enumerate(self._known_names())}
 

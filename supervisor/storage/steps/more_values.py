@@ -7,9 +7,10 @@ written before its row is counted, so whoever sees the row sees them too.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -30,15 +31,30 @@ def more_path(path: Path) -> Path:
 class MoreValues:
     """Appends further values; the file is made with the first of them.
 
+    The file stays below its budget: behind a half of it only every fourth row's values are kept,
+    behind half of the rest every sixteenth row's, and so on; each part lasts twice as long.
+
     Args:
         path: of the flight recorder.
         rows: rows that it has; entries of later ones were written by a process that died before
             it could count the row, and are dropped.
+        max_bytes: the budget.
+        on_thinned: called each time with the rows from one that is kept to the next.
     """
 
-    def __init__(self, path: Path, rows: int) -> None:
+    def __init__(
+        self,
+        path: Path,
+        rows: int,
+        *,
+        max_bytes: float = math.inf,
+        on_thinned: Callable[[int], None] = lambda apart: None,
+    ) -> None:
         self._path = more_path(path)
         self._fd = -1
+        self._max_bytes = max_bytes
+        self._on_thinned = on_thinned
+        self._apart = 1
         if self._path.exists():
             self._open()
             os.ftruncate(self._fd, ENTRY.size * _first_of(self._fd, rows))
@@ -49,9 +65,19 @@ class MoreValues:
             if self._fd < 0:
                 self._open()
             end = os.fstat(self._fd).st_size
+            self._thin(end)
+            if row % self._apart:
+                return
             data = b"".join(ENTRY.pack(row, slot, value) for slot, value in values)
             if os.write(self._fd, data) != len(data):
                 os.ftruncate(self._fd, end)
+
+    def _thin(self, size: int) -> None:
+        before = self._apart
+        while size >= self._max_bytes * (1.0 - 0.5 / math.sqrt(self._apart)) < self._max_bytes:
+            self._apart *= 4
+        if self._apart > before:
+            self._on_thinned(self._apart)
 
     def close(self) -> None:
         if self._fd >= 0:
