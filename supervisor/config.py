@@ -212,11 +212,12 @@ def _key_path(key: str) -> KeyPath:
 def _disagreement(settings: RunSettings | PolicySettings) -> Problem | None:
     if isinstance(settings, RunSettings):
         return None
-    levels = [rung.at for rung in settings.rungs]
-    for index in range(1, len(levels)):
-        if levels[index] < levels[index - 1]:
-            message = f"{levels[index]:g} is below the rung before; order them by rising risk"
+    highest = 0.0
+    for index, rung in enumerate(settings.rungs):
+        if rung.at is not None and rung.at < highest:
+            message = f"{rung.at:g} is below the rung before; order them by rising risk"
             return Problem(path=("rungs", index, "at"), message=message)
+        highest = rung.at or highest
     return None
 
 

@@ -15,6 +15,7 @@ from supervisor.ladder.escalation import EscalationLadder
 from supervisor.ladder.treatments import Outcome
 from supervisor.predictor import CrashPredictor
 from supervisor.records import ActionResult, Alert, CrashRisk, Decision, StepRecord
+from supervisor.risk_lines import RiskLines
 from supervisor.settings import PolicySettings, RunSettings
 from supervisor.storage.cases.case_advisor import CaseAdvisor
 
@@ -73,7 +74,8 @@ class Pipeline:
     ) -> None:
         self.policy = policy
         self.detectors = [*build_detectors(settings.detectors), *extra_detectors]
-        self.predictor = CrashPredictor()
+        self.lines = RiskLines.of(policy)
+        self.predictor = CrashPredictor(self.lines)
         self.ladder = EscalationLadder(policy)
         self._advisor = advisor
         self._copies: deque[_Copy] = deque(maxlen=COPIES)

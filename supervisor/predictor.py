@@ -13,8 +13,11 @@ from supervisor.prediction.departure import WINDOW as LEVEL_WINDOW
 from supervisor.prediction.departure import Departure
 from supervisor.prediction.trajectory import Trajectory
 from supervisor.records import Cause, CrashRisk, StepRecord
+from supervisor.risk_lines import RiskLines
 
-WARN, ALARM = 0.3, 0.5
+DISTRUST = 0.5
+"""Evidence so strong that its steps say nothing about the usual variation: a matter of measuring,
+so that a policy's lines change what is done about a risk, never the risk."""
 
 CAUSES: dict[str, Cause] = {
     "nonfinite": Cause.NONFINITE,
@@ -48,18 +51,23 @@ REWARDS = ("reward", "mean_reward", "episode_reward", "return", "mean_return", "
 class CrashPredictor:
     """Combines the signals of a step into the probability of a crash within 20 steps.
 
-    Two tiers: a *warning* (>= 0.3) asks for a snapshot, may be wrong 5 times in 10,000 steps; an
-    *alarm* (>= 0.5) asks for treatment, and needs persistence, a second signal, or a leap beyond
-    everything usual, because single steps of healthy heavy-tailed runs look like trouble.
+    Two tiers, whose lines the policy draws: a *warning* asks for a checkpoint, may be wrong 5 times
+    in 10,000 steps at the usual line; an *alarm* asks for treatment. What counts 0.5 or more needs
+    persistence, a second signal, or a leap beyond everything usual, because single steps of healthy
+    heavy-tailed runs look like trouble.
 
     Where a second optimizer learns from a backward of its own (`StepRecord.others_trained`: an
     adversarial pair, an actor and its critic), the loss is the sum of what several players want and
     has no trajectory: of it only leaps above all that the run has seen count, beside norms and
     values that are not finite. Where a reward is observed, it stands for the level of the loss: a
     critic's loss grows with the rewards.
+
+    Args:
+        lines: of the policy.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, lines: RiskLines) -> None:
+        self._lines = lines
         self.reset()
 
     def reset(self) -> None:
@@ -196,7 +204,7 @@ class CrashPredictor:
             return no_risk(record.step)
         main = max(found, key=lambda name: found[name])
         probability = found[main]
-        if probability >= ALARM:
+        if probability >= DISTRUST:
             self._loss.distrust()
             self._grad.distrust()
         if self._onset < 0 or self._onset > record.step:
@@ -209,8 +217,8 @@ class CrashPredictor:
             contributions=found,
             cause=CAUSES[main] if main in CAUSES else HAZARDS[main][0],
             reason=self._reason(main, record),
-            warning=probability >= WARN,
-            alarm=probability >= ALARM,
+            warning=self._lines.is_warning(probability),
+            alarm=self._lines.is_alarm(probability),
             onset_step=self._onset,
             calibrated=calibrate(weigh(found)),
         )

@@ -173,8 +173,9 @@ class RunSettings:
 
 @dataclass
 class RungSettings:
-    at: float = 0.5
-    """Risk from which this rung applies."""
+    at: Optional[float] = None  # noqa: UP045
+    """Risk from which this rung applies; one that treats, never below `alarm_threshold`. None: from
+    `warn_threshold` on if it only saves, else from `alarm_threshold` on."""
     actions: list[str] = field(default_factory=list)
     causes: list[str] = field(default_factory=list)
     """Only for these causes; empty = all."""

@@ -25,6 +25,7 @@ from supervisor.config import (
 from supervisor.config_check import ACTION_NAMES, CAUSE_NAMES, leaf_keys
 from supervisor.detectors.registry import build_detectors
 from supervisor.errors import ConfigError
+from supervisor.ladder.rungs import Rungs
 from supervisor.settings import PolicySettings, RunSettings
 
 ROOT = Path(__file__).parents[1]
@@ -74,9 +75,12 @@ def test_a_shipped_config_builds_its_detectors(name: str) -> None:
 
 
 def test_the_default_ladder_is_the_documented_one() -> None:
-    rungs = load_policy().rungs
+    policy = load_policy()
+    begins = Rungs(policy).begins
 
-    levels = [(rung.at, rung.actions) for rung in rungs if not rung.causes]
+    levels = [
+        (at, rung.actions) for at, rung in zip(begins, policy.rungs, strict=True) if not rung.causes
+    ]
 
     assert levels == [
         (0.3, ["checkpoint"]),
@@ -275,7 +279,7 @@ def test_a_saved_policy_is_the_same_again_and_takes_overrides(tmp_path: Path) ->
         ("policy.rungs[0].actions=[cut_lrs]", "unknown action 'cut_lrs'; did you mean cut_lr?"),
         ("policy.rungs[0].causes=[spik]", "unknown cause 'spik'; did you mean spike?"),
         ("policy.rungs[9].at=0.5", "of them, counted from 0"),
-        ("policy.rungs[1].at=0.1", "rungs[1].at: 0.1 is below the rung before"),
+        ("policy.rungs[3].at=0.1", "rungs[3].at: 0.1 is below the rung before"),
         (
             "fast_forward.fallbacks=[fist_step]",
             "unknown fallback 'fist_step'; did you mean first_step?",

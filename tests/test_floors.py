@@ -16,6 +16,7 @@ FLOORS: dict[str, int] = {
     "begin": 1,
     "own_process": 1,
     "settings": 1,
+    "risk_lines": 1,
     "detectors": 2,
     "prediction": 2,
     "predictor": 2,
@@ -39,6 +40,7 @@ FLOORS: dict[str, int] = {
 
 NEIGHBOURS = {
     ("begin", "own_process"): "what python had loaded is noted there",
+    ("risk_lines", "settings"): "made from a policy",
     ("prediction", "detectors"): "the robust windows are the detectors'",
     ("predictor", "detectors"): "the robust windows are the detectors'",
     ("predictor", "prediction"): "the predictor's own parts",

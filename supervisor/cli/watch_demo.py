@@ -49,6 +49,7 @@ class DemoView:
             events=list(self._events),
             observed=record.observed,
             ended=ended,
+            lines=self._pipeline.lines,
         )
 
     def _take_in(self, record: StepRecord) -> None:

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from supervisor.cli.watch_view import WatchEvent, WatchView
+from supervisor.risk_lines import RiskLines
 
 BARS = "▁▂▃▄▅▆▇█"
 NONFINITE = "×"
@@ -92,13 +93,13 @@ def chart(
     return lines
 
 
-def risk_style(risk: float) -> str:
-    """Returns the colour of the ladder's usual lines: 0.3 warns, 0.5 alarms."""
+def risk_style(risk: float, lines: RiskLines) -> str:
+    """Returns the colour: yellow from the run's warning line on, red from its alarm line on."""
     if not math.isfinite(risk):
         return "dim"
-    if risk >= 0.5:
+    if lines.is_alarm(risk):
         return "bold red"
-    return "yellow" if risk >= 0.3 else "green"
+    return "yellow" if lines.is_warning(risk) else "green"
 
 
 def _span(values: Sequence[float]) -> tuple[float, float]:
@@ -117,7 +118,7 @@ def _figures(view: WatchView, width: int, *, most: int) -> list[RenderableType]:
         cells["further values"] = str(left_out)
     items = [Text.assemble((f"{n} ", "dim"), v, no_wrap=True) for n, v in cells.items() if v]
     if view.record is not None:
-        risk = (_number(view.risk), risk_style(view.risk))
+        risk = (_number(view.risk), risk_style(view.risk, view.lines))
         items.append(Text.assemble(("risk ", "dim"), risk, no_wrap=True))
     rows: list[RenderableType] = [] if view.record else [Text("no step yet", style="dim")]
     for row in _rows(items, width):
@@ -158,7 +159,9 @@ def _charts(view: WatchView, width: int, lines: int) -> list[RenderableType]:
     low, high = _span(view.losses)
     drawn = _chart("loss", view.losses, width, loss_lines, (low, high), style="")
     if view.risks:
-        drawn += _chart("risk", view.risks, width, risk_lines, (0.0, 1.0), risk_style(view.risk))
+        drawn += _chart(
+            "risk", view.risks, width, risk_lines, (0.0, 1.0), risk_style(view.risk, view.lines)
+        )
     return drawn
 
 

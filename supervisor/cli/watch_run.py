@@ -15,9 +15,11 @@ from supervisor.cli.run_overview import overview
 from supervisor.cli.run_phase import TRAINING, find_phase, unix_time
 from supervisor.cli.script_progress import own_bar, steps_left
 from supervisor.cli.watch_view import HISTORY, LINES, WatchEvent, WatchView
-from supervisor.errors import RunDirectoryError, SupervisorError
+from supervisor.config import load_resolved_policy
+from supervisor.errors import ConfigError, RunDirectoryError, SupervisorError
 from supervisor.records import StepRecord
-from supervisor.settings import CheckpointSettings
+from supervisor.risk_lines import RiskLines
+from supervisor.settings import CheckpointSettings, PolicySettings
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
 from supervisor.storage.journal.events import read_events
 from supervisor.storage.run.run_state import load_run_state
@@ -53,6 +55,7 @@ class RunView:
         self._clock = clock
         self._reader = FlightReader(rundir.steps(0))
         self._ring = CheckpointRing(rundir.checkpoints, CheckpointSettings())
+        self._lines: RiskLines | None = None
 
     def look(self) -> WatchView:
         """Returns the frame of now."""
@@ -80,7 +83,16 @@ class RunView:
             observed=record.observed if record else {},
             facts=self._facts(rows, record, now_s, ended=ended, training=state == TRAINING),
             ended=ended,
+            lines=self._policy_lines(),
         )
+
+    def _policy_lines(self) -> RiskLines:
+        if self._lines is None:
+            try:
+                self._lines = RiskLines.of(load_resolved_policy(self._rundir.policy_yaml))
+            except (OSError, ConfigError):  # not written yet, or damaged: the run says so itself
+                return RiskLines.of(PolicySettings())
+        return self._lines
 
     def _rows(self) -> int:
         with contextlib.suppress(OSError, RunDirectoryError):

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from supervisor.records import StepRecord
+from supervisor.risk_lines import RiskLines
+from supervisor.settings import PolicySettings
 
 HISTORY = 1000
 """Steps that the curves reach back; several share a column."""
@@ -43,6 +45,7 @@ class WatchView:
         observed: the newest value of everything that the script observes.
         facts: times, rates and sizes of the run: name → figure.
         ended: there will be no further frame.
+        lines: of the run's policy.
     """
 
     title: str
@@ -56,3 +59,4 @@ class WatchView:
     observed: Mapping[str, float] = field(default_factory=dict)
     facts: Mapping[str, str] = field(default_factory=dict)
     ended: bool = False
+    lines: RiskLines = field(default_factory=lambda: RiskLines.of(PolicySettings()))

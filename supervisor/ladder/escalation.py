@@ -16,6 +16,7 @@ from supervisor.ladder.rate_leap import RateLeap
 from supervisor.ladder.rungs import FREE, Rungs
 from supervisor.ladder.treatments import Outcome, Treatments
 from supervisor.records import ActionResult, Alert, Cause, CrashRisk, Decision, StepRecord
+from supervisor.risk_lines import RiskLines
 from supervisor.settings import PolicySettings
 
 LIMIT_TOLERANCE = 1.05
@@ -56,6 +57,7 @@ class EscalationLadder:
 
     def __init__(self, policy: PolicySettings) -> None:
         self.policy = policy
+        self._lines = RiskLines.of(policy)
         self._guard = Guard(policy.guard)
         self._rungs = Rungs(policy)
         self._treatments = Treatments(policy)
@@ -274,7 +276,7 @@ class EscalationLadder:
 
     def _climb(self, record: StepRecord, risk: CrashRisk, advice: Sequence[str]) -> Decision | None:
         rungs = self._rungs
-        if risk.probability < rungs.lowest and risk.probability < self.policy.alarm_threshold:
+        if risk.probability < rungs.lowest and not self._lines.is_alarm(risk.probability):
             return None
         if self.policy.by_cause.get(risk.cause.value) == []:
             return None  # report only
@@ -309,7 +311,7 @@ class EscalationLadder:
         self, record: StepRecord, risk: CrashRisk, advice: Sequence[str]
     ) -> Decision | None:
         """What helped in similar cases, before anything else."""
-        if risk.probability < self.policy.alarm_threshold:
+        if not self._lines.is_alarm(risk.probability):
             return None
         certain = risk.probability >= CERTAIN and not self._rolled_back
         name = self._advice.choose(advice, risk.cause, only=("rollback",) if certain else None)

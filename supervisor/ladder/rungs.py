@@ -7,6 +7,7 @@ from typing import Any
 
 from supervisor.ladder.guard import CERTAIN
 from supervisor.records import Cause, CrashRisk
+from supervisor.risk_lines import RiskLines
 from supervisor.settings import PolicySettings, RungSettings
 
 FREE = frozenset({"checkpoint"})
@@ -25,12 +26,15 @@ class Rungs:
     Rungs are named by their index in the policy, the mildest first.
 
     Attributes:
-        lowest: risk below which no rung applies.
+        begins: of each rung, the risk from which it applies.
+        lowest: risk below which none does.
     """
 
     def __init__(self, policy: PolicySettings) -> None:
         self._policy = policy
-        self.lowest = min((rung.at for rung in policy.rungs), default=1.0)
+        self._lines = RiskLines.of(policy)
+        self.begins = [self._begin_of(rung) for rung in policy.rungs]
+        self.lowest = min(self.begins, default=1.0)
         self._tried: list[int] = []
         self._tried_by_cause: dict[str, int] = {}
         self._repeats = 0
@@ -48,7 +52,18 @@ class Rungs:
         """Those that apply at this risk and cause."""
         if risk.probability < self.lowest:
             return []
-        return [i for i, rung in enumerate(self._policy.rungs) if _fits(rung, risk)]
+        found = []
+        for index, rung in enumerate(self._policy.rungs):
+            fits = not rung.causes or risk.cause.value in rung.causes
+            if fits and 0.0 < risk.probability >= self.begins[index]:
+                found.append(index)
+        return found
+
+    def _begin_of(self, rung: RungSettings) -> float:
+        """Nothing treats below the alarm line, whatever its rung says; saving is free to."""
+        if FREE.issuperset(rung.actions):
+            return self._lines.warn if rung.at is None else rung.at
+        return max(rung.at or 0.0, self._lines.alarm)
 
     def is_free(self, index: int) -> bool:
         """Whether it changes nothing of the training's course."""
@@ -64,7 +79,7 @@ class Rungs:
 
     def own_list(self, risk: CrashRisk) -> list[str]:
         """Actions that the policy prefers for this cause and that were not tried yet."""
-        if risk.probability < self._policy.alarm_threshold:
+        if not self._lines.is_alarm(risk.probability):
             return []
         own = list(self._policy.by_cause.get(risk.cause.value, []))
         return own[self._tried_by_cause.get(risk.cause.value, 0) :]
@@ -121,7 +136,3 @@ class Rungs:
         self._tried = list(state["tried"])
         self._tried_by_cause = dict(state["tried_by_cause"])
         self._repeats = int(state["repeats"])
-
-
-def _fits(rung: RungSettings, risk: CrashRisk) -> bool:
-    return risk.probability >= rung.at and (not rung.causes or risk.cause.value in rung.causes)

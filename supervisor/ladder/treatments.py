@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from supervisor.detectors.statistics.robust_window import RobustWindow
 from supervisor.records import CrashRisk, StepRecord
+from supervisor.risk_lines import RiskLines
 from supervisor.settings import PolicySettings
 
 ONE_OFF = frozenset(
@@ -58,6 +59,7 @@ class Treatments:
 
     def __init__(self, policy: PolicySettings) -> None:
         self.policy = policy
+        self._lines = RiskLines.of(policy)
         self.reset()
 
     def reset(self) -> None:
@@ -80,7 +82,7 @@ class Treatments:
         self._tick += 1
         if record.loss_seen:
             self._recent.add(record.loss)
-        calm = risk.probability < 0.5 * self.policy.alarm_threshold
+        calm = self._lines.is_calm(risk.probability)
         self._calm = self._calm + 1 if calm else 0
         if not self._trials:
             return ()

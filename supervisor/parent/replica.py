@@ -39,9 +39,7 @@ class Replica:
     @property
     def is_risky(self) -> bool:
         """Whether the risk was at the policy's alarm line at the last step."""
-        return self.risk is not None and (
-            self.risk.alarm or self.risk.probability >= self._policy.alarm_threshold
-        )
+        return self.risk is not None and self.risk.alarm
 
     def restart(self, history: Iterable[StepRecord] = ()) -> None:
         """Begins anew, as a worker does that starts from a checkpoint after `history`."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping
 
-ALARM = 0.5
+STRONG = 0.5
+"""Contribution that counts as evidence of its own; the figures below were fitted with it."""
 
 EVIDENCE: dict[str, tuple[float, float, float, float]] = {
     "nonfinite": (0.8, 0.9, 0.95, 0.95),
@@ -23,7 +24,7 @@ counts as it is. Contributions say which treatment is due, evidence how seldom t
 on the corpus' train and validation splits: climbs and scales that fall never were, leaps often."""
 
 AGREEMENT = 0.01
-"""More evidence for each further signal in alarm."""
+"""More evidence for each further strong signal."""
 
 KNOTS: tuple[tuple[float, float], ...] = (
     (0.0, 0.023),
@@ -43,7 +44,7 @@ def weigh(contributions: Mapping[str, float]) -> float:
     """The evidence for a crash in a step's `contributions`, 0...1."""
     most, alarms = 0.0, 0
     for name, risk in contributions.items():
-        alarms += risk >= ALARM
+        alarms += risk >= STRONG
         evidence = risk
         if name in EVIDENCE:
             low, weak, high, strong = EVIDENCE[name]

@@ -12,15 +12,17 @@ from supervisor.analysis.backtest.trace import read_trace
 from supervisor.config import load_policy
 from supervisor.predictor import CrashPredictor
 from supervisor.records import Cause, CrashRisk, StepRecord
+from supervisor.risk_lines import RiskLines
 from supervisor.settings import RunSettings
 from supervisor.testing import HEALTHY_KINDS, TROUBLED_KINDS, synthetic_run
 
+LINES = RiskLines(warn=0.3, alarm=0.5)
 TRACES = Path(__file__).parents[2].parent / "shared" / "traces"
 
 
 def risks(kind: str, steps: int = 600, seed: int = 0) -> list[CrashRisk]:
     result = []
-    predictor = CrashPredictor()
+    predictor = CrashPredictor(LINES)
     for record in synthetic_run(kind, steps, seed):
         nonfinite = 2.0 if record.has_nonfinite_loss else 0.0
         result.append(predictor.update(record, {"nonfinite": nonfinite}))
@@ -81,7 +83,7 @@ def test_a_single_step_of_norm_and_loss_together_is_a_warning_only() -> None:
 
 
 def game(kind: str) -> list[CrashRisk]:
-    predictor = CrashPredictor()
+    predictor = CrashPredictor(LINES)
     result = []
     for record in synthetic_run(kind, 600):
         nonfinite = 2.0 if record.has_nonfinite_loss else 0.0
@@ -99,7 +101,7 @@ def test_the_loss_of_a_game_has_no_trajectory_but_it_must_be_finite() -> None:
 
 def test_a_reward_that_falls_is_an_alarm() -> None:
     noise = random.Random(0)
-    predictor = CrashPredictor()
+    predictor = CrashPredictor(LINES)
     alarms = []
     for step in range(400):
         level = min(step, 200) / 250 - max(0, step - 300) / 100
@@ -116,7 +118,7 @@ def test_a_reward_that_falls_is_an_alarm() -> None:
 def test_a_critics_loss_may_grow_with_the_rewards() -> None:
     noise = random.Random(0)
     for observed, alarms in (({}, True), ({"reward": 0.0}, False)):
-        predictor = CrashPredictor()
+        predictor = CrashPredictor(LINES)
         seen = False
         for step in range(400):
             growth = 1.0 + max(0, step - 100) / 50
@@ -130,7 +132,7 @@ def test_a_critics_loss_may_grow_with_the_rewards() -> None:
 
 def test_a_copy_of_the_state_goes_on_bit_for_bit() -> None:
     records = list(synthetic_run("divergence", 400))
-    first, copy = CrashPredictor(), CrashPredictor()
+    first, copy = CrashPredictor(LINES), CrashPredictor(LINES)
     for record in records[:150]:
         first.update(record, {})
 

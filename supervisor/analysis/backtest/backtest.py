@@ -14,6 +14,7 @@ from supervisor.errors import UsageError
 from supervisor.ladder.rungs import FREE
 from supervisor.pipeline import Judgement, Pipeline
 from supervisor.records import Decision, StepRecord
+from supervisor.risk_lines import RiskLines
 from supervisor.settings import PolicySettings, RunSettings
 
 REARM_STEPS = 50
@@ -24,17 +25,17 @@ class AlarmEdge:
     """Turns risk into alarms: rising edges, which re-arm after calm (CONTRACT, backtest)."""
 
     def __init__(self, threshold: float) -> None:
-        self.threshold = threshold
+        self._lines = RiskLines(warn=threshold, alarm=threshold)
         self._armed = True
         self._calm = 0
 
     def update(self, risk: float, *, nonfinite: bool = False) -> bool:
         """Whether an alarm is raised at this step."""
-        if risk >= self.threshold or nonfinite:
+        if self._lines.is_alarm(risk) or nonfinite:
             self._calm = 0
             raised, self._armed = self._armed, False
             return raised
-        self._calm = self._calm + 1 if risk < 0.5 * self.threshold else 0
+        self._calm = self._calm + 1 if self._lines.is_calm(risk) else 0
         if self._calm >= REARM_STEPS:
             self._armed = True
         return False

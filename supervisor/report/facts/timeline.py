@@ -124,7 +124,7 @@ def _alert(event: dict[str, Any]) -> tuple[str, str]:
 def _risk(event: dict[str, Any]) -> tuple[str, str]:
     value = number(event.get("risk", event.get("probability")))
     reason = _text(event, "reason", "message")
-    tone = "bad" if value >= 0.5 else "warn"
+    tone = "bad" if event.get("alarm") else "warn"
     return tone, f"Crash risk {show(value, 2)}" + (f": {reason}" if reason else ".")
 
 

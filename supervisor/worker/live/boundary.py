@@ -137,13 +137,15 @@ class Boundary:
 
     def _look_after_state(self, step: int) -> None:
         clinic = self._clinic
+        lines = clinic.pipeline.lines
         if self.only_watches:
             clinic.wants_checkpoint = ""
             return
         wanted = clinic.wants_checkpoint
-        if step >= self._next_snapshot and clinic.risk < 0.3:
+        if step >= self._next_snapshot and not lines.is_warning(clinic.risk):
             self._take_snapshot(step)
-        due = wanted or (clinic.risk < 0.5 and self._checkpointer.is_due(step))
+        in_alarm = lines.is_alarm(clinic.risk)
+        due = wanted or (not in_alarm and self._checkpointer.is_due(step))
         if due and self._checkpointer.is_free(step):
             clinic.wants_checkpoint = ""
             self.save(step, wanted or "interval", wait=False)

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from supervisor.risk_lines import RiskLines
 from supervisor.settings import RunSettings
 from supervisor.worker.ground.agenda import Agenda
 from supervisor.worker.live.boundary import Boundary
@@ -28,7 +29,12 @@ def boundary_of(agenda: Agenda, **others: Any) -> tuple[Boundary, SimpleNamespac
     settings.snapshot.every_steps = 10
     settings.stop_after_steps = None
     clinic = SimpleNamespace(
-        pending=[], wants_checkpoint="", risk=0.0, last_trouble_step=-1, judge_waiting=lambda: None
+        pipeline=SimpleNamespace(lines=RiskLines(warn=0.3, alarm=0.5)),
+        pending=[],
+        wants_checkpoint="",
+        risk=0.0,
+        last_trouble_step=-1,
+        judge_waiting=lambda: None,
     )
     checkpointer = SimpleNamespace(
         measure=lambda step, now: None,
