@@ -10,6 +10,7 @@ from typing import Any
 from supervisor.detectors.statistics.robust_window import RobustWindow
 from supervisor.ladder.advice import Advice
 from supervisor.ladder.budget import Budget
+from supervisor.ladder.failures import Failures
 from supervisor.ladder.false_start import LAST_STEP, FalseStart
 from supervisor.ladder.guard import CERTAIN, Guard, Verdict
 from supervisor.ladder.rate_leap import RateLeap
@@ -63,6 +64,7 @@ class EscalationLadder:
         self._treatments = Treatments(policy)
         self._budget = Budget(policy.budget)
         self._advice = Advice(policy)
+        self._failures = Failures()
         self._false_start = FalseStart()
         self._rate_leap = RateLeap()
         self.outcomes: tuple[Outcome, ...] = ()
@@ -141,6 +143,7 @@ class EscalationLadder:
         """Forgets the course of the last one; returns what is to be taken back."""
         undo = tuple(reversed(self._treatments.active))
         self._treatments.reset()
+        self._failures.reset()
         self._guard.reset()
         self._false_start, self._rate_leap = FalseStart(), RateLeap()
         self._lr_limit = math.nan
@@ -160,6 +163,7 @@ class EscalationLadder:
         self._budget.observe(record)
         outcomes = self._treatments.observe(record, risk)
         self.outcomes = () if self.policy.observe_only else outcomes  # nothing was done that helped
+        self._failures.take_in(self.outcomes)
         if not record.in_environment:
             self._rate_leap.update(record, self._guard.loss)
         verdict, why = self._guard.update(record, risk)
@@ -251,6 +255,7 @@ class EscalationLadder:
             extra = ("cut_lr",)
         if self._budget.rollbacks >= 2:
             extra = (*extra, "tighten_clip")
+        extra = self._failures.left(extra, risk.cause)
         self._budget.rollbacks += 1
         self._rolled_back = True
         self._guard.forgive()
@@ -285,21 +290,25 @@ class EscalationLadder:
             free = [i for i in rungs.fitting(risk) if rungs.is_free(i)]
             return self._save(record, risk, free)
         fitting = rungs.fitting(risk)
-        if not fitting and not rungs.own_list(risk):
+        own = rungs.own_list(risk)
+        if not fitting and not own:
             return None
-        treating = [i for i in fitting if not rungs.is_free(i)]
+        left = self._failures.left
+        treating = [
+            i for i in fitting if not rungs.is_free(i) and left(rungs.actions(i), risk.cause)
+        ]
         ready = self._tick - self._treated_at >= self.policy.cooldown_steps
         # Milder help may not delay what certain trouble needs: half a window may be all there is.
         urgent = risk.probability >= CERTAIN and not (self._rolled_back or self._restarts)
         ready = ready or (urgent and not self._budget.is_spent)
-        if ready and (treating or rungs.own_list(risk)):
-            advised = self._advised(record, risk, advice)
+        if ready and (treating or left(own, risk.cause)):
+            advised = self._advised(record, risk, left(advice, risk.cause))
             decision = advised or self._treat(record, risk, treating)
             if decision is not None:
                 return decision
         if risk.probability >= CERTAIN:
             return None  # the state is sick already: nothing worth saving
-        return self._save(record, risk, [i for i in fitting if i not in treating])
+        return self._save(record, risk, [i for i in fitting if rungs.is_free(i)])
 
     def _save(self, record: StepRecord, risk: CrashRisk, free: list[int]) -> Decision | None:
         if not free or self._tick - self._checkpoint_at < self.policy.cooldown_steps:
@@ -330,6 +339,9 @@ class EscalationLadder:
 
     def _treat(self, record: StepRecord, risk: CrashRisk, fitting: list[int]) -> Decision | None:
         own = self._rungs.own_list(risk)
+        while own and not self._failures.left(own[:1], risk.cause):
+            self._rungs.take_own(risk.cause)
+            own = own[1:]
         if own and not (risk.probability >= CERTAIN and "rollback" in own[1:]):
             self._rungs.take_own(risk.cause)
             return self._treat_with(record, risk, (own[0],), fitting[0] if fitting else 0)
@@ -344,6 +356,8 @@ class EscalationLadder:
         if not fitting or self._tick - self._treated_at < self.policy.verify_steps:
             return None
         index = self._rungs.repeat(fitting)
+        if index is not None and not self._failures.left(self._rungs.actions(index), risk.cause):
+            return None
         if index is None:
             return self._last_resort(record, risk)
         return self._treat_with(record, risk, self._rungs.actions(index), index)
@@ -351,6 +365,7 @@ class EscalationLadder:
     def _treat_with(
         self, record: StepRecord, risk: CrashRisk, actions: tuple[str, ...], rung: int
     ) -> Decision:
+        actions = self._failures.left(actions, risk.cause)
         if "stop" in actions:
             self._stopped = True
         elif "restart" in actions:
@@ -444,6 +459,7 @@ class EscalationLadder:
             "guard": self._guard.state_dict(),
             "treatments": self._treatments.state_dict(),
             "budget": self._budget.state_dict(),
+            "failures": self._failures.state_dict(),
             "tick": self._tick,
             "treated_at": self._treated_at,
             "checkpoint_at": self._checkpoint_at,
@@ -471,6 +487,7 @@ class EscalationLadder:
             self._lr_limit = float(state["lr_limit"])
         self._treatments.load_state_dict(state["treatments"])
         self._budget.load_state_dict(state["budget"])
+        self._failures.load_state_dict(state.get("failures", {}))
         self._tick = int(state["tick"])
         self._treated_at = int(state["treated_at"])
         self._checkpoint_at = int(state["checkpoint_at"])
