@@ -58,6 +58,7 @@ def boundary_of(agenda: Agenda, **others: Any) -> tuple[Boundary, SimpleNamespac
         controls_state=dict,
         loss_under_way=lambda: None,
         hook_state=str,
+        begin_files=lambda: 0,
         **others,
     )
     return boundary, clinic
