@@ -35,7 +35,7 @@ from supervisor.config import load_policy
 from supervisor.pipeline import Pipeline
 from supervisor.records import StepRecord
 from supervisor.settings import RunSettings
-from supervisor.worker.ground.switch import Switch
+from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.interception.patches_looks import look_at_modules
 from supervisor.worker.probes.forward_look import ForwardLook
 from supervisor.worker.probes.probes import FIGURES
@@ -124,13 +124,13 @@ def show(recipe: Recipe) -> Showing:
         looked.begin(bench, step)
         usual(bench, step)
 
-    switch = Switch()
-    switch.depth = 1
+    interception = InterceptionState()
+    interception.depth = 1
     handles = [
         register_optimizer_step_pre_hook(looked.before),
         register_optimizer_step_post_hook(looked.after),
     ]
-    take_off = look_at_modules(looked, switch)
+    take_off = look_at_modules(looked, interception)
     conditions.CONDITIONS[recipe.condition] = condition
     try:
         trace = training.train(recipe)

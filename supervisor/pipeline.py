@@ -10,9 +10,9 @@ from typing import Any
 
 from supervisor.detectors.base import Detector
 from supervisor.detectors.registry import build_detectors
-from supervisor.ladder.acquittal import LOOK_BACK, Acquittal
 from supervisor.ladder.escalation import EscalationLadder
-from supervisor.ladder.treatments import Outcome
+from supervisor.ladder.rollback_evaluation import LOOK_BACK, RollbackEvaluation
+from supervisor.ladder.treatments import TreatmentOutcome
 from supervisor.predictor import CrashPredictor
 from supervisor.records import ActionResult, Alert, CrashRisk, Decision, StepRecord
 from supervisor.risk_lines import RiskLines
@@ -33,15 +33,15 @@ class Judgement:
         decision: what is to be done, or None.
         outcomes: of the treatments whose verification ended at this step.
         errors: detectors that raised and were switched off at this step, with the reason.
-        acquittal: the weights were found not to be to blame (`Acquittal`): why, in a sentence; the
-            record then counts as announced.
+        acquittal: the weights were found not to be to blame (`RollbackEvaluation`): why, in a
+            sentence; the record then counts as announced.
     """
 
     record: StepRecord
     alerts: tuple[Alert, ...]
     risk: CrashRisk
     decision: Decision | None = None
-    outcomes: tuple[Outcome, ...] = ()
+    outcomes: tuple[TreatmentOutcome, ...] = ()
     errors: tuple[str, ...] = ()
     acquittal: str = ""
 
@@ -80,7 +80,7 @@ class Pipeline:
         self._advisor = advisor
         self._copies: deque[_Copy] = deque(maxlen=COPIES)
         self._announced_at = -1
-        self._acquittal = Acquittal()
+        self._evaluation = RollbackEvaluation()
 
     def update(self, record: StepRecord) -> Judgement:
         """Judges one step, before its update is applied. Never raises for a detector's fault."""
@@ -113,13 +113,13 @@ class Pipeline:
         record, alerts, risk = judgement.record, judgement.alerts, judgement.risk
         advice = self._advisor.update(record, alerts, risk) if self._advisor else ()
         if judgement.acquittal:
-            self.ladder.acquit(newer_are_as_good=self._acquittal.newer_are_as_good)
+            self.ladder.acquit(newer_are_as_good=self._evaluation.newer_are_as_good)
         judgement.decision = self.ladder.decide(record, alerts, risk, advice)
         judgement.outcomes = self.ladder.outcomes
         return judgement
 
     def _look_at_part(self, records: Sequence[StepRecord]) -> list[Judgement]:
-        acquittal = self._acquittal.update(records[0]) if self._acquittal.is_on else ""
+        acquittal = self._evaluation.update(records[0]) if self._evaluation.is_on else ""
         if acquittal:
             records = [replace(records[0], announced=True), *records[1:]]
         if records[0].begins_training:
@@ -179,7 +179,7 @@ class Pipeline:
 
     def _begins_part(self, record: StepRecord) -> bool:
         begins_anew = record.announced or record.begins_training
-        return begins_anew or self._acquittal.is_on or self._is_copy_due(record.step)
+        return begins_anew or self._evaluation.is_on or self._is_copy_due(record.step)
 
     def _is_copy_due(self, step: int) -> bool:
         return not self._copies or step >= self._copies[-1].step + COPY_EVERY
@@ -201,7 +201,7 @@ class Pipeline:
         The pipeline goes back to its own newest copy at or before `to_step` and looks at the steps
         between once more, or begins anew. Treatments, skips and budgets are not taken back, nor is
         an announced change: the script's data do not go back with the weights. The next steps show
-        whether the weights were to blame at all (`Acquittal`).
+        whether the weights were to blame at all (`RollbackEvaluation`).
 
         Args:
             to_step: the step whose state was restored.
@@ -222,7 +222,7 @@ class Pipeline:
         if self._announced_at >= to_step:
             self._forget_levels()
         then = [r.loss for r in seen if to_step - LOOK_BACK <= r.step <= to_step]
-        self._acquittal.begin(to_step, then, seen[-1].loss if seen else math.nan)
+        self._evaluation.begin(to_step, then, seen[-1].loss if seen else math.nan)
 
     def state_dict(self) -> dict[str, Any]:
         """JSON-able; an equal pipeline goes on from it bit for bit."""
@@ -232,7 +232,7 @@ class Pipeline:
             "ladder": self.ladder.state_dict(),
             "advisor": advisor,
             "announced_at": self._announced_at,
-            "acquittal": self._acquittal.state_dict(),
+            "acquittal": self._evaluation.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -241,7 +241,7 @@ class Pipeline:
         self.ladder.load_state_dict(state["ladder"])
         self._announced_at = int(state.get("announced_at", -1))
         if "acquittal" in state:
-            self._acquittal.load_state_dict(state["acquittal"])
+            self._evaluation.load_state_dict(state["acquittal"])
         if self._advisor and state.get("advisor"):
             self._advisor.load_state_dict(state["advisor"])
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from supervisor.prediction.calibration import KNOTS, calibrate, weigh
 from supervisor.prediction.climb import WINDOW, Climb
-from supervisor.prediction.departure import WINDOW as LEVEL_WINDOW
-from supervisor.prediction.departure import Departure
+from supervisor.prediction.level_drift import WINDOW as LEVEL_WINDOW
+from supervisor.prediction.level_drift import LevelDrift
 from supervisor.prediction.trajectory import Trajectory
 from supervisor.records import Cause, CrashRisk, StepRecord
 from supervisor.risk_lines import RiskLines
@@ -74,8 +74,8 @@ class CrashPredictor:
         self._loss = Trajectory()
         self._grad = Trajectory(floor=0.05)
         self._climb = Climb()
-        self._departure = Departure()
-        self._reward = Departure(linear=True)
+        self._drift = LevelDrift()
+        self._reward = LevelDrift(linear=True)
         self._is_game = False
         self._has_reward = False
         self._loss_warned: deque[int] = deque(maxlen=3)
@@ -94,7 +94,7 @@ class CrashPredictor:
         self._loss.forget()
         self._grad.forget()
         self._climb.reset()
-        self._departure.reset()
+        self._drift.reset()
         self._reward.reset()
         for seen in (self._loss_warned, self._loss_strong, self._grad_warned, self._grad_huge):
             seen.clear()
@@ -163,7 +163,7 @@ class CrashPredictor:
     def _judge_level(self, found: dict[str, float], value: float) -> None:
         if not value:
             return  # zero, in a run of which no size is known yet
-        climb, departure = self._climb, self._departure
+        climb, departure = self._climb, self._drift
         climb.update(value)
         if climb.found:
             found["steady_climb"] = 0.6
@@ -253,7 +253,7 @@ class CrashPredictor:
             "loss": self._loss.state_dict(),
             "grad": self._grad.state_dict(),
             "climb": self._climb.state_dict(),
-            "departure": self._departure.state_dict(),
+            "departure": self._drift.state_dict(),
             "reward": self._reward.state_dict(),
             "loss_warned": list(self._loss_warned),
             "loss_strong": list(self._loss_strong),
@@ -270,7 +270,7 @@ class CrashPredictor:
         self._loss.load_state_dict(state["loss"])
         self._grad.load_state_dict(state["grad"])
         self._climb.load_state_dict(state["climb"])
-        self._departure.load_state_dict(state["departure"])
+        self._drift.load_state_dict(state["departure"])
         self._reward.load_state_dict(state["reward"])
         self._loss_warned.extend(state["loss_warned"])
         self._loss_strong.extend(state["loss_strong"])

@@ -72,7 +72,7 @@ def judge(trace: Trace) -> Outcome:
     borders = [0, *[step for step in trace.intended if step < end], end]
     for first, last in itertools.pairwise(borders):
         part = trace.columns["outcome"][first:last]
-        onset, crash, peak, short = _departure(part, ends_run=last == len(trace))
+        onset, crash, peak, short = _drift(part, ends_run=last == len(trace))
         excursions += [(first + a, first + b) for a, b in short]
         if crash >= 0:
             return Outcome(
@@ -129,9 +129,7 @@ def _course(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return best, np.maximum.reduce([0.25 * np.abs(best), 0.1 * (start - best), spread])
 
 
-def _departure(
-    values: np.ndarray, *, ends_run: bool
-) -> tuple[int, int, int, list[tuple[int, int]]]:
+def _drift(values: np.ndarray, *, ends_run: bool) -> tuple[int, int, int, list[tuple[int, int]]]:
     """Onset, crash and peak of the first departure for good (or -1), and the excursions before."""
     short: list[tuple[int, int]] = []
     finite = np.isfinite(values)

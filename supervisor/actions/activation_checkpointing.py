@@ -38,17 +38,17 @@ class ActivationCheckpointing:
     @property
     def is_offered(self) -> bool:
         """Whether it can be switched on, and is not on yet."""
-        return any(not switch.is_on for switch in self._switches)
+        return any(not interception.is_on for interception in self._switches)
 
     def switch_on(self) -> None:
         """Raises whatever the model's own method raises."""
-        for switch in self._switches:
-            switch.on()
+        for interception in self._switches:
+            interception.on()
 
     def switch_off(self) -> None:
         """Raises whatever the model's own method raises."""
-        for switch in self._switches:
-            switch.off()
+        for interception in self._switches:
+            interception.off()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from supervisor.actions.adaptive_clip import AdaptiveClip
 from supervisor.actions.back_to_start import BackToStart
 from supervisor.actions.base import Action
-from supervisor.actions.checkpoint import Checkpoint
+from supervisor.actions.checkpoint import SaveCheckpoint
 from supervisor.actions.checkpoint_activations import CheckpointActivations
 from supervisor.actions.cut_lr import CutLr
 from supervisor.actions.fp32_fallback import Fp32Fallback
@@ -24,7 +24,7 @@ from supervisor.actions.tighten_clip import TightenClip
 
 ACTIONS: tuple[type[Action], ...] = (
     SkipUpdate,
-    Checkpoint,
+    SaveCheckpoint,
     CutLr,
     LimitLr,
     TightenClip,

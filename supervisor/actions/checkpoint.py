@@ -6,7 +6,7 @@ from supervisor.actions.base import Action, ActionContext
 from supervisor.records import ActionResult
 
 
-class Checkpoint(Action):
+class SaveCheckpoint(Action):
     """Saves the state while it is still good, or as it is at the scene of a crash."""
 
     name = "checkpoint"

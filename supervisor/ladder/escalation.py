@@ -11,11 +11,11 @@ from supervisor.detectors.statistics.robust_window import RobustWindow
 from supervisor.ladder.advice import Advice
 from supervisor.ladder.budget import Budget
 from supervisor.ladder.failures import Failures
-from supervisor.ladder.false_start import LAST_STEP, FalseStart
-from supervisor.ladder.guard import CERTAIN, Guard, Verdict
-from supervisor.ladder.rate_leap import RateLeap
+from supervisor.ladder.guard import CERTAIN, Guard, GuardVerdict
+from supervisor.ladder.initial_divergence import LAST_STEP, InitialDivergence
+from supervisor.ladder.learning_rate_spike import LearningRateSpike
 from supervisor.ladder.rungs import FREE, Rungs
-from supervisor.ladder.treatments import Outcome, Treatments
+from supervisor.ladder.treatments import TreatmentOutcome, Treatments
 from supervisor.records import ActionResult, Alert, Cause, CrashRisk, Decision, StepRecord
 from supervisor.risk_lines import RiskLines
 from supervisor.settings import PolicySettings
@@ -65,9 +65,9 @@ class EscalationLadder:
         self._budget = Budget(policy.budget)
         self._advice = Advice(policy)
         self._failures = Failures()
-        self._false_start = FalseStart()
-        self._rate_leap = RateLeap()
-        self.outcomes: tuple[Outcome, ...] = ()
+        self._initial = InitialDivergence()
+        self._rate_spike = LearningRateSpike()
+        self.outcomes: tuple[TreatmentOutcome, ...] = ()
         self._begin()
 
     def _begin(self) -> None:
@@ -145,16 +145,16 @@ class EscalationLadder:
         self._treatments.reset()
         self._failures.reset()
         self._guard.reset()
-        self._false_start, self._rate_leap = FalseStart(), RateLeap()
+        self._initial, self._rate_spike = InitialDivergence(), LearningRateSpike()
         self._lr_limit = math.nan
         self._is_fp32 = self._keeps_fp32 = False
         self._end_episode()
         return undo
 
     def _forget_levels(self, record: StepRecord) -> None:
-        for part in (self._treatments, self._guard, self._false_start):
+        for part in (self._treatments, self._guard, self._initial):
             part.forget_levels()
-        self._rate_leap.forget_levels(record.lr)
+        self._rate_spike.forget_levels(record.lr)
 
     def _next_treatment(
         self, record: StepRecord, risk: CrashRisk, advice: Sequence[str]
@@ -165,13 +165,13 @@ class EscalationLadder:
         self.outcomes = () if self.policy.observe_only else outcomes  # nothing was done that helped
         self._failures.take_in(self.outcomes)
         if not record.in_environment:
-            self._rate_leap.update(record, self._guard.loss)
+            self._rate_spike.update(record, self._guard.loss)
         verdict, why = self._guard.update(record, risk)
         if record.step < LAST_STEP and record.loss_seen and not record.in_environment:
-            self._false_start.update(record.step, record.loss)
+            self._initial.update(record.step, record.loss)
         if self._stopped:
             return None
-        if self._false_start.found:
+        if self._initial.found:
             decision = self._start_anew(record, risk)
             if decision is not None:
                 return decision
@@ -190,7 +190,7 @@ class EscalationLadder:
                 self._treatments.restart_watch()
             if result.name == "back_to_start":
                 self._guard.reset()
-                self._false_start.forgive()
+                self._initial.forgive()
             return
         self._treatments.failed_to_apply(result.name)
         if result.name == "back_to_start":
@@ -205,10 +205,10 @@ class EscalationLadder:
     # -- guard ------------------------------------------------------------------------------------
 
     def _guarded(
-        self, record: StepRecord, risk: CrashRisk, verdict: Verdict, why: str
+        self, record: StepRecord, risk: CrashRisk, verdict: GuardVerdict, why: str
     ) -> Decision | None:
         risk = replace(risk, cause=self._guard.cause(record), reason=why)
-        if verdict is Verdict.SKIP:
+        if verdict is GuardVerdict.SKIP:
             return self._decide(record, risk, ("skip_update",), GUARD_RUNG)
         onset = self._guard.onset_step
         if onset >= 0 and (risk.onset_step < 0 or onset < risk.onset_step):
@@ -226,7 +226,7 @@ class EscalationLadder:
 
     def _hold_rate(self, record: StepRecord, risk: CrashRisk) -> Decision | None:
         """Goes back to before a leap of the learning rate that does harm."""
-        leap = self._rate_leap
+        leap = self._rate_spike
         if not (leap.harms and self.policy.guard.rate_leap) or "limit_lr" in self.active:
             return None
         risk = replace(
@@ -243,10 +243,10 @@ class EscalationLadder:
         if self._budget.rollbacks == 0:
             # Milder help of the last steps was an attempt at what the rollback now cures.
             undo = self._treatments.take_back_recent(self.policy.cooldown_steps)
-        leapt = self.policy.guard.rate_leap and self._rate_leap.step >= 0
+        leapt = self.policy.guard.rate_leap and self._rate_spike.step >= 0
         if leapt and "limit_lr" not in self.active:
             extra = ("limit_lr",)
-            self._lr_limit = self._rate_leap.before
+            self._lr_limit = self._rate_spike.before
         elif self._budget.rollbacks >= 1 and self._may_leave_half_precision(risk):
             extra = ("fp32_fallback",)
             # Half precision that never worked will not work later: this one is not taken back.
@@ -467,8 +467,8 @@ class EscalationLadder:
             "rolled_back": self._rolled_back,
             "restarts": self._restarts,
             "stopped": self._stopped,
-            "false_start": self._false_start.state_dict(),
-            "rate_leap": self._rate_leap.state_dict(),
+            "false_start": self._initial.state_dict(),
+            "rate_leap": self._rate_spike.state_dict(),
             "refused_starts": self._refused_starts,
             "is_fp32": self._is_fp32,
             "keeps_fp32": self._keeps_fp32,
@@ -479,8 +479,8 @@ class EscalationLadder:
         self._rungs.load_state_dict(state)
         self._guard.load_state_dict(state["guard"])
         if "rate_leap" in state:
-            self._false_start.load_state_dict(state["false_start"])
-            self._rate_leap.load_state_dict(state["rate_leap"])
+            self._initial.load_state_dict(state["false_start"])
+            self._rate_spike.load_state_dict(state["rate_leap"])
             self._refused_starts = int(state["refused_starts"])
             self._is_fp32 = bool(state.get("is_fp32", False))
             self._keeps_fp32 = bool(state.get("keeps_fp32", False))

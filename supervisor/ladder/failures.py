@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from supervisor.ladder.treatments import Outcome
+from supervisor.ladder.treatments import TreatmentOutcome
 from supervisor.records import Cause
 
 ENOUGH = 2
@@ -25,7 +25,7 @@ class Failures:
     def reset(self) -> None:
         self._failed: dict[str, int] = {}
 
-    def take_in(self, outcomes: Iterable[Outcome]) -> None:
+    def take_in(self, outcomes: Iterable[TreatmentOutcome]) -> None:
         for found in outcomes:
             key = f"{found.cause}/{found.name}"
             if found.outcome == "helped":

@@ -49,7 +49,7 @@ def _loss_rises(risk: CrashRisk) -> bool:
     return any("loss" in name for name in risk.contributions)
 
 
-class Verdict(enum.Enum):
+class GuardVerdict(enum.Enum):
     SKIP = "skip"
     ROLLBACK = "rollback"
 
@@ -100,7 +100,7 @@ class Guard:
         """Step of the first skip of the present trouble, -1 if there is none."""
         return self._first_bad_step if self._skips else -1
 
-    def update(self, record: StepRecord, risk: CrashRisk) -> tuple[Verdict | None, str]:
+    def update(self, record: StepRecord, risk: CrashRisk) -> tuple[GuardVerdict | None, str]:
         """Judges a step; returns what is to be done and why."""
         self._tick += 1
         self._ruin.append(int(self.is_ruin(record)))
@@ -128,12 +128,12 @@ class Guard:
             return None, ""
         if sick or len(self._skips) + 1 >= max(2, self.settings.rollback_after_skips):
             self._skips.append(self._tick)
-            return Verdict.ROLLBACK, why or f"{risk.reason}, {after}"
+            return GuardVerdict.ROLLBACK, why or f"{risk.reason}, {after}"
         if not self._skips:
             self._first_bad_step = record.step
         self._skips.append(self._tick)
         self._loss_was_bad = bad_loss or record.has_nonfinite_grad
-        return Verdict.SKIP, why
+        return GuardVerdict.SKIP, why
 
     def _stays_ruined(self, risk: CrashRisk) -> bool:
         """Whether sudden trouble is no batch's fault, because it stays beyond all that could be

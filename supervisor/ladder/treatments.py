@@ -39,7 +39,7 @@ class Trial:
     rung: int = 0
 
 
-class Outcome(NamedTuple):
+class TreatmentOutcome(NamedTuple):
     """The receipt's second half: whether a treatment helped.
 
     Attributes:
@@ -77,7 +77,7 @@ class Treatments:
         """Steps in a row with low risk, since the last treatment or undo at most."""
         return self._calm
 
-    def observe(self, record: StepRecord, risk: CrashRisk) -> tuple[Outcome, ...]:
+    def observe(self, record: StepRecord, risk: CrashRisk) -> tuple[TreatmentOutcome, ...]:
         """Takes in a step; returns the outcomes that became known."""
         self._tick += 1
         if record.loss_seen:
@@ -90,7 +90,9 @@ class Treatments:
         if not due:
             return ()
         self._trials = [trial for trial in self._trials if trial.due > self._tick]
-        return tuple(Outcome(t.name, t.step, self._outcome(t, calm), t.cause, t.rung) for t in due)
+        return tuple(
+            TreatmentOutcome(t.name, t.step, self._outcome(t, calm), t.cause, t.rung) for t in due
+        )
 
     def _outcome(self, trial: Trial, calm: bool) -> str:
         back = not len(self._recent) or not self._recent.median > trial.loss_limit

@@ -10,7 +10,6 @@ from typing import Any
 
 from supervisor.parent import hang
 from supervisor.parent.attempt_log import AttemptLog
-from supervisor.parent.chronicle import Chronicle
 from supervisor.parent.exits import Ending
 from supervisor.parent.known_starts import KnownStarts
 from supervisor.parent.launch import LaunchSpec
@@ -19,6 +18,7 @@ from supervisor.parent.memory import count_oom_kills, sample_memory
 from supervisor.parent.output import OutputPump, read_tail
 from supervisor.parent.process import DEFAULT_COMMAND, WorkerProcess
 from supervisor.parent.replica import Replica
+from supervisor.parent.run_log import RunLog
 from supervisor.parent.signals import SignalInbox
 from supervisor.parent.signs_of_life import LifeCounter, StepFeed, alive_path
 from supervisor.parent.taken_over import check_lease
@@ -32,12 +32,12 @@ _SLOW_LOOK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class AttemptContext:
     """What all attempts of a run share."""
 
     spec: LaunchSpec
     rundir: RunDirectory
-    chronicle: Chronicle
+    run_log: RunLog
     inbox: SignalInbox
     replica: Replica
     pictures: LivePictures
@@ -53,11 +53,11 @@ class Attempt:
     A failure of our own watching is written to the journal once and costs that watch alone.
     """
 
-    def __init__(self, surroundings: Surroundings, number: int) -> None:
-        self._s = surroundings
+    def __init__(self, context: AttemptContext, number: int) -> None:
+        self._s = context
         self._number = number
-        self._feed = StepFeed(surroundings.rundir.steps(0))
-        self._life = LifeCounter(alive_path(surroundings.rundir.root, 0))
+        self._feed = StepFeed(context.rundir.steps(0))
+        self._life = LifeCounter(alive_path(context.rundir.root, 0))
         self._memory = ""
         self._hang: str | None = None
         self._kill_at_s: float | None = None
@@ -75,7 +75,7 @@ class Attempt:
         limit = int(s.spec.settings.limits.log_mib * 2**20)
         log = AttemptLog(s.rundir.log(self._number, 0), limit)
         oom_kills = count_oom_kills()
-        output = OutputPump(log, line=s.chronicle.line)
+        output = OutputPump(log, line=s.run_log.line)
         try:
             process = WorkerProcess(s.spec, self._number, output, worker=s.worker_command)
         except OSError:
@@ -92,15 +92,15 @@ class Attempt:
                 self._look(process, watchdog, output)
         finally:
             if s.lease.taken_by is not None:
-                s.chronicle.fall_silent()
+                s.run_log.fall_silent()
             done = process.returncode is not None and self._is_completed()
             left = process.end(keep_others=done and s.spec.settings.keep_background)
             watchdog.saw_steps(self._guarded("steps", self._take_steps) or 0, time.monotonic())
-            self._guarded("journal", s.chronicle.merge)
+            self._guarded("journal", s.run_log.merge)
             self._feed.close()
             s.starts.attempt_ended(watchdog, hung=self._hang is not None)
         if left:
-            s.chronicle.left_behind(left, completed=done)
+            s.run_log.left_behind(left, completed=done)
         return self._ending(process, oom_kills=count_oom_kills() - oom_kills)
 
     def _look(self, process: WorkerProcess, watchdog: Watchdog, output: OutputPump) -> None:
@@ -122,7 +122,7 @@ class Attempt:
     def _take_steps(self) -> int:
         records = self._feed.take()
         # A rollback is in the journal before the step that comes after it is recorded.
-        self._s.replica.saw_events(self._s.chronicle.merge())
+        self._s.replica.saw_events(self._s.run_log.merge())
         self._s.replica.update(records)
         return len(records)
 
@@ -140,7 +140,7 @@ class Attempt:
             grace_s = self._s.spec.settings.watchdog.grace_s
             self._kill_at_s = now_s + grace_s
             process.send(signal.SIGTERM)
-            self._s.chronicle.signal_received(inbox.asked_by, self._feed.last_step, grace_s)
+            self._s.run_log.signal_received(inbox.asked_by, self._feed.last_step, grace_s)
         if inbox.is_forced or now_s >= self._kill_at_s:
             process.send(signal.SIGKILL)
 
@@ -160,10 +160,10 @@ class Attempt:
         reason = watchdog.reason(now_s)
         evidence = hang.dump_stacks(process, settings, stacks, is_back=is_back)
         if evidence is None:
-            self._s.chronicle.warn(f"the training goes on after a silence: {reason}; see {stacks}")
+            self._s.run_log.warn(f"the training goes on after a silence: {reason}; see {stacks}")
             return
         self._hang = reason + "".join(f"; in {frame}" for frame in evidence.frames[:1])
-        self._s.chronicle.hang_detected(
+        self._s.run_log.hang_detected(
             reason,
             evidence,
             step=self._feed.last_step,
@@ -201,5 +201,5 @@ class Attempt:
             if what not in self._reported:
                 self._reported.add(what)
                 text = f"watching the {what} failed: {type(error).__name__}: {error}"
-                self._s.chronicle.warn(text)
+                self._s.run_log.warn(text)
             return None

@@ -8,9 +8,8 @@ from dataclasses import replace
 from supervisor.errors import SupervisorError
 from supervisor.parent import outcome as outcomes
 from supervisor.parent import starting_point
-from supervisor.parent.attempt import POLL_S, Attempt, Surroundings
+from supervisor.parent.attempt import POLL_S, Attempt, AttemptContext
 from supervisor.parent.backoff import Backoff
-from supervisor.parent.chronicle import Chronicle
 from supervisor.parent.exits import Ending, classify
 from supervisor.parent.history import records_until
 from supervisor.parent.launch import LaunchSpec
@@ -20,6 +19,7 @@ from supervisor.parent.prepare import Preparation, prepare
 from supervisor.parent.process import DEFAULT_COMMAND
 from supervisor.parent.replica import Replica
 from supervisor.parent.restarts import RestartPolicy, Verdict
+from supervisor.parent.run_log import RunLog
 from supervisor.parent.signals import SignalInbox
 from supervisor.parent.starting_point import StartingPoint
 from supervisor.parent.taken_over import RunTakenOver, check_lease
@@ -70,11 +70,11 @@ class Supervisor:
     def _run(self, prepared: Preparation) -> RunResult:
         with prepared.lease, JournalMerger(prepared.rundir) as journal:
             run = _Run(self._spec, prepared, journal, self._inbox)
-            self._inbox.on_typed = run.chronicle.line.typed
-            run.surroundings = Surroundings(
+            self._inbox.on_typed = run.run_log.line.typed
+            run.context = AttemptContext(
                 spec=self._spec,
                 rundir=prepared.rundir,
-                chronicle=run.chronicle,
+                run_log=run.run_log,
                 inbox=self._inbox,
                 replica=run.replica,
                 pictures=run.pictures,
@@ -85,13 +85,13 @@ class Supervisor:
             try:
                 return run.to_its_end(self._backoff)
             except RunTakenOver as taken:
-                return run.chronicle.leave(taken)
+                return run.run_log.leave(taken)
 
 
 class _Run:
     """The state of the outer loop."""
 
-    surroundings: Surroundings
+    context: AttemptContext
 
     def __init__(
         self, spec: LaunchSpec, prepared: Preparation, journal: JournalMerger, inbox: SignalInbox
@@ -100,15 +100,15 @@ class _Run:
         self._prepared = prepared
         self._rundir = prepared.rundir
         self._inbox = inbox
-        self.chronicle = Chronicle(spec, prepared.rundir, journal)
+        self.run_log = RunLog(spec, prepared.rundir, journal)
         self._last_exit: WorkerExit | None = None
         self._ring = CheckpointRing(
             self._rundir.checkpoints,
             spec.settings.checkpoint,
-            on_rejected=self.chronicle.reject_checkpoint,
+            on_rejected=self.run_log.reject_checkpoint,
         )
         self.pictures = LivePictures(self._rundir, spec.settings.report.picture_every_steps)
-        self.replica = Replica(spec.settings, spec.policy, on_failure=self.chronicle.warn)
+        self.replica = Replica(spec.settings, spec.policy, on_failure=self.run_log.warn)
         restart = spec.settings.restart
         self._ways = WaysBack(
             spec.settings.fast_forward,
@@ -120,7 +120,7 @@ class _Run:
 
     def to_its_end(self, backoff: Backoff | None) -> RunResult:
         start = self._first_start()
-        self.chronicle.begin(self._prepared.attempt)
+        self.run_log.begin(self._prepared.attempt)
         self._warn_of_room()
         restarts = RestartPolicy(
             self._spec.settings.restart,
@@ -133,7 +133,7 @@ class _Run:
             outcome = outcomes.gave_up(str(error))
         self.pictures.end()
         check_lease(self._prepared.lease)
-        return self.chronicle.finish(outcome, self._last_exit, lambda: self._inbox.is_forced)
+        return self.run_log.finish(outcome, self._last_exit, lambda: self._inbox.is_forced)
 
     def _attempts(self, order: WorkerOrder, restarts: RestartPolicy) -> Outcome:
         """The loop: launch, watch, classify, then again or not."""
@@ -149,27 +149,27 @@ class _Run:
                 continue
             if not worker_exit.retry:
                 return self._outcome(worker_exit)
-            if self.chronicle.has_several_ranks:
+            if self.run_log.has_several_ranks:
                 return outcomes.gave_up("one of several ranks failed: start all of them again")
             verdict = restarts.decide(worker_exit, risky=self.replica.is_risky)
-            self.chronicle.count_crashes(restarts.crashes)
+            self.run_log.count_crashes(restarts.crashes)
             if not verdict.again:
                 return outcomes.gave_up(verdict.reason)
             order = self._next_order(order.attempt + 1, verdict)
-            self.chronicle.restart(verdict, order)
+            self.run_log.restart(verdict, order)
             if self._inbox.sleep(verdict.delay_s):
                 return self._outcome(worker_exit)
 
     def _attempt(self, order: WorkerOrder) -> WorkerExit:
         save_order(self._rundir, order)
-        self.chronicle.begin_attempt(order)
+        self.run_log.begin_attempt(order)
         self.replica.restart(records_until(self._rundir.steps(0), order.checkpoint_step))
-        ending = Attempt(self.surroundings, order.attempt).run()
+        ending = Attempt(self.context, order.attempt).run()
         self._undo_unfinished_replay()
         worker_exit = classify(ending)
         self._last_exit = worker_exit
         self._is_short = self._ended_short(order, ending, worker_exit)
-        self.chronicle.worker_exited(
+        self.run_log.worker_exited(
             order.attempt, worker_exit, self.replica.risk, risky=self.replica.is_risky
         )
         return worker_exit
@@ -181,13 +181,13 @@ class _Run:
         except OSError as error:
             problems = [f"files that a fast-forward set aside: {error}"]
         for problem in problems:
-            self.chronicle.warn(problem)
+            self.run_log.warn(problem)
 
     def _ended_short(self, order: WorkerOrder, ending: Ending, worker_exit: WorkerExit) -> bool:
         """Whether an attempt ended on its way to its checkpoint; before it set out is not that."""
         if order.checkpoint_step is None or worker_exit.cause in _MEANT:
             return False
-        if ending.last_step is not None or self.chronicle.resumed_attempt == order.attempt:
+        if ending.last_step is not None or self.run_log.resumed_attempt == order.attempt:
             self._ways.arrived()
             return False
         return ending.note is None or ending.note.replaying
@@ -208,7 +208,7 @@ class _Run:
             way=self._ways.way,
         )
         delay_s = self._spec.settings.restart.backoff_s if way == order.way else 0.0
-        self.chronicle.another_way(Verdict(again=True, reason=reason, delay_s=delay_s), following)
+        self.run_log.another_way(Verdict(again=True, reason=reason, delay_s=delay_s), following)
         return None if self._inbox.sleep(delay_s) else following
 
     def _outcome(self, worker_exit: WorkerExit) -> Outcome:
@@ -269,9 +269,9 @@ class _Run:
         removed = self._ring.discard_after(-1 if start.step is None else start.step)
         if removed:
             steps = ", ".join(str(checkpoint.step) for checkpoint in removed)
-            self.chronicle.warn(f"checkpoints after the new start were removed: steps {steps}")
+            self.run_log.warn(f"checkpoints after the new start were removed: steps {steps}")
 
     def _warn_of_room(self) -> None:
         text = self._ring.room_warning()
         if text is not None:
-            self.chronicle.warn(text)
+            self.run_log.warn(text)

@@ -14,16 +14,16 @@ from supervisor.records import NAN
 from supervisor.report.facts.alert_summary import summarise_alerts
 from supervisor.report.facts.anomalies import build_anomalies
 from supervisor.report.facts.attempts import build_attempts
-from supervisor.report.facts.crash_report import Attempt, CrashReport, Incident
+from supervisor.report.facts.crash_report import AttemptFacts, CrashReport, Incident
 from supervisor.report.facts.environment import command_of, environment_of
 from supervisor.report.facts.explosion import find_explosion
 from supervisor.report.facts.figures import number, show
 from supervisor.report.facts.gradient_flow import read_gradient_flow
 from supervisor.report.facts.interventions import build_interventions, would_have
 from supervisor.report.facts.ledger import build_cost
-from supervisor.report.facts.material import Material, load_material
 from supervisor.report.facts.observed_values import sum_up
 from supervisor.report.facts.rates import find_rate_changes
+from supervisor.report.facts.run_data import RunData, load_material
 from supervisor.report.facts.timeline import build_timeline
 from supervisor.report.incidents.decision_tree import walk
 from supervisor.report.incidents.ending import find_end
@@ -50,64 +50,64 @@ def gather(root: Path | str) -> CrashReport:
     return build_report(load_material(root))
 
 
-def build_report(material: Material) -> CrashReport:
-    """Puts together what the siblings of this module find in `material`, secrets masked."""
-    return mask_all(_build(material))
+def build_report(run_data: RunData) -> CrashReport:
+    """Puts together what the siblings of this module find in `run_data`, secrets masked."""
+    return mask_all(_build(run_data))
 
 
-def _build(material: Material) -> CrashReport:
-    attempts = build_attempts(material)
-    end = find_end(material, attempts)
-    incidents = _incidents(material, attempts, end)
+def _build(run_data: RunData) -> CrashReport:
+    attempts = build_attempts(run_data)
+    end = find_end(run_data, attempts)
+    incidents = _incidents(run_data, attempts, end)
     root = choose_root(incidents, end)
-    blamed = blame(root, material) if root else None
-    interventions = build_interventions(material)
-    treatments = count_treatments(material.events)
+    blamed = blame(root, run_data) if root else None
+    interventions = build_interventions(run_data)
+    treatments = count_treatments(run_data.events)
     made = sum(treatments.values())
-    cost = build_cost(material)
-    decision = walk(material, root) if root else None
-    steps = material.steps.final
-    layers = read_gradient_flow(material.root)
+    cost = build_cost(run_data)
+    decision = walk(run_data, root) if root else None
+    steps = run_data.steps.final
+    layers = read_gradient_flow(run_data.root)
     return CrashReport(
-        run_dir=str(material.root),
-        state=str(material.run.get("state") or "unknown"),
+        run_dir=str(run_data.root),
+        state=str(run_data.run.get("state") or "unknown"),
         end=end,
         title=build_title(end, root, made),
-        verdict=build_verdict(end, root, material, attempts, made, incidents),
+        verdict=build_verdict(end, root, run_data, attempts, made, incidents),
         root_cause=blamed.key if blamed else "none",
-        root_cause_sentence=blamed.sentence if blamed else _nothing(material),
+        root_cause_sentence=blamed.sentence if blamed else _nothing(run_data),
         overcome=root is not None and root.survived and end in ("completed", "running"),
-        resume_command=resume_command(material, end, root),
-        next_steps=build_next_steps(end, root, material, decision, cost),
+        resume_command=resume_command(run_data, end, root),
+        next_steps=build_next_steps(end, root, run_data, decision, cost),
         setting=build_setting(end, root, decision),
-        evidence=_evidence(material, root, attempts),
+        evidence=_evidence(run_data, root, attempts),
         evidence_against=root.evidence_against if root else (),
         incidents=incidents,
-        explosion=_explosion(material, root),
+        explosion=_explosion(run_data, root),
         decision=decision,
-        timeline=build_timeline(material),
+        timeline=build_timeline(run_data),
         interventions=interventions,
         treatments=dict(treatments),
-        rate_changes=find_rate_changes(material.steps),
+        rate_changes=find_rate_changes(run_data.steps),
         attempts=attempts,
         cost=cost,
-        anomalies=build_anomalies(material),
-        anomaly_count=len(material.anomalies),
+        anomalies=build_anomalies(run_data),
+        anomaly_count=len(run_data.anomalies),
         gradient_flow=layers.layers,
         gradient_flow_step=layers.step,
         unhealthy=layers.unhealthy,
-        alerts=summarise_alerts(material.of_kind("alert")),
-        observed=sum_up(material.courses),
-        explain=material.explain,
-        stacks=material.stacks,
-        log_tail=material.log_tail,
-        memory=memory_notes(material) if root and root.key in MEMORY_KEYS else (),
-        environment=environment_of(material.run),
-        command=command_of(material.run),
+        alerts=summarise_alerts(run_data.of_kind("alert")),
+        observed=sum_up(run_data.courses),
+        explain=run_data.explain,
+        stacks=run_data.stacks,
+        log_tail=run_data.log_tail,
+        memory=memory_notes(run_data) if root and root.key in MEMORY_KEYS else (),
+        environment=environment_of(run_data.run),
+        command=command_of(run_data.run),
         first_step=int(steps.step[0]) if len(steps) else None,
         last_step=int(steps.step[-1]) if len(steps) else None,
-        final_loss=_final_loss(material),
-        problems=material.problems,
+        final_loss=_final_loss(run_data),
+        problems=run_data.problems,
     )
 
 
@@ -129,20 +129,22 @@ def choose_root(incidents: tuple[Incident, ...], end: str) -> Incident | None:
     return incidents[0] if end in ("completed", "running") else incidents[-1]
 
 
-def _incidents(material: Material, attempts: tuple[Attempt, ...], end: str) -> tuple[Incident, ...]:
-    incidents = find_incidents(material, attempts)
+def _incidents(
+    run_data: RunData, attempts: tuple[AttemptFacts, ...], end: str
+) -> tuple[Incident, ...]:
+    incidents = find_incidents(run_data, attempts)
     if end == "supervisor_died":
-        incidents = (*incidents, _supervisor_died(material))
+        incidents = (*incidents, _supervisor_died(run_data))
     return incidents
 
 
-def _supervisor_died(material: Material) -> Incident:
-    last = int(material.steps.step.max()) if len(material.steps) else None
-    pid = material.run.get("pid")
-    said = [f"run.json says {material.run.get('state') or 'nothing'}, and no end was journalled."]
+def _supervisor_died(run_data: RunData) -> Incident:
+    last = int(run_data.steps.step.max()) if len(run_data.steps) else None
+    pid = run_data.run.get("pid")
+    said = [f"run.json says {run_data.run.get('state') or 'nothing'}, and no end was journalled."]
     if pid is not None:
         said.append(f"Its process {pid} is gone.")
-    step = last_checkpoint(material, stable=False)
+    step = last_checkpoint(run_data, stable=False)
     if step is not None:
         said.append(f"The newest checkpoint is that of step {step}.")
     where = f" after step {last}" if last is not None else ""
@@ -154,17 +156,17 @@ def _supervisor_died(material: Material) -> Incident:
     )
 
 
-def _nothing(material: Material) -> str:
-    if would_have(material):
+def _nothing(run_data: RunData) -> str:
+    if would_have(run_data):
         return "Nothing broke for good; a policy that treats would have acted, see below."
     return "Nothing out of the ordinary was seen."
 
 
 def _evidence(
-    material: Material, root: Incident | None, attempts: tuple[Attempt, ...]
+    run_data: RunData, root: Incident | None, attempts: tuple[AttemptFacts, ...]
 ) -> tuple[str, ...]:
     if root is None:
-        steps = material.steps
+        steps = run_data.steps
         if not len(steps):
             return ("No step was recorded.",)
         bad = int((steps.nonfinite_loss).sum())
@@ -175,9 +177,9 @@ def _evidence(
             said.append(f"The highest predicted risk was {float(risks.max()):.2f}.")
         return tuple(said)
     said = list(root.evidence_for)
-    cause = (material.explain or {}).get("root_cause")
+    cause = (run_data.explain or {}).get("root_cause")
     if cause:
-        sure = show(100 * number((material.explain or {}).get("confidence")), 2)
+        sure = show(100 * number((run_data.explain or {}).get("confidence")), 2)
         said.append(
             f"Controlled replay says: {str(cause).replace('_', ' ')} (confidence {sure} %)."
         )
@@ -194,10 +196,10 @@ def _evidence(
     return tuple(dict.fromkeys(said))
 
 
-def _explosion(material: Material, root: Incident | None) -> Any:
+def _explosion(run_data: RunData, root: Incident | None) -> Any:
     if root is None or root.key not in EXPLOSIVE_KEYS or root.step is None:
         return None
-    rows = material.steps.of_attempt(root.attempt)
+    rows = run_data.steps.of_attempt(root.attempt)
     until = root.step + 100
     later = rows.take((rows.step >= root.step) & rows.nonfinite_loss)
     if len(later):
@@ -212,7 +214,7 @@ def _explosion(material: Material, root: Incident | None) -> Any:
     return found if found and found.peak_step >= root.step - 5 else None
 
 
-def _final_loss(material: Material) -> float:
-    losses = material.steps.final.loss
+def _final_loss(run_data: RunData) -> float:
+    losses = run_data.steps.final.loss
     known = [float(value) for value in losses[-20:] if math.isfinite(value)]
     return known[-1] if known else NAN

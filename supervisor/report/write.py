@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from supervisor.report.facts.crash_report import CrashReport
-from supervisor.report.facts.material import Material, load_material
+from supervisor.report.facts.run_data import RunData, load_material
 from supervisor.report.gathering import build_report
 from supervisor.report.pictures.plots import Picture, draw_pictures
 from supervisor.report.words.render import render_html, render_json, render_markdown
@@ -28,13 +28,13 @@ def write_report(rundir: Path | str | RunDirectory, *, plots: bool = True) -> di
         OSError: the directory cannot be written to.
     """
     folder = rundir if isinstance(rundir, RunDirectory) else RunDirectory(rundir)
-    material = load_material(folder.root)
-    report = build_report(material)
+    run_data = load_material(folder.root)
+    report = build_report(run_data)
     folder.make(folder.report)
     written = _write_text(folder, report, ())
     if not plots:
         return written
-    report, pictures = _draw(material, report)
+    report, pictures = _draw(run_data, report)
     for picture in pictures:
         path = folder.report / f"{picture.name}.png"
         write_private(path, picture.png)
@@ -44,10 +44,10 @@ def write_report(rundir: Path | str | RunDirectory, *, plots: bool = True) -> di
 
 def build_document(rundir: RunDirectory, kind: str) -> str:
     """Returns the report as ``html`` (with its pictures), ``md`` or ``json``; writes nothing."""
-    material = load_material(rundir.root)
-    report = build_report(material)
+    run_data = load_material(rundir.root)
+    report = build_report(run_data)
     if kind == "html":
-        return render_html(*_draw(material, report))
+        return render_html(*_draw(run_data, report))
     return render_markdown(report) if kind == "md" else render_json(report)
 
 
@@ -61,8 +61,8 @@ def write_pictures(rundir: Path | str | RunDirectory) -> dict[str, Path]:
         OSError: the directory cannot be written to.
     """
     folder = rundir if isinstance(rundir, RunDirectory) else RunDirectory(rundir)
-    material = load_material(folder.root)
-    pictures = draw_pictures(material, build_report(material), only=("overview", "observed"))
+    run_data = load_material(folder.root)
+    pictures = draw_pictures(run_data, build_report(run_data), only=("overview", "observed"))
     folder.make(folder.report)
     written = {}
     for picture in pictures:
@@ -71,9 +71,9 @@ def write_pictures(rundir: Path | str | RunDirectory) -> dict[str, Path]:
     return written
 
 
-def _draw(material: Material, report: CrashReport) -> tuple[CrashReport, tuple[Picture, ...]]:
+def _draw(run_data: RunData, report: CrashReport) -> tuple[CrashReport, tuple[Picture, ...]]:
     try:
-        return report, draw_pictures(material, report)
+        return report, draw_pictures(run_data, report)
     except Exception as error:  # a picture is a comfort; the facts must come out without it
         problem = f"The pictures could not be drawn ({type(error).__name__}: {error})."
         return replace(report, problems=(*report.problems, problem)), ()

@@ -171,11 +171,11 @@ class Training:
             self._events[scope] = [event for event in found if event is not None]
         return self._events[scope]
 
-    def every_event(self, *moments: Moment) -> Iterator[tuple[Scope, Event]]:
+    def every_event(self, *hooks: Moment) -> Iterator[tuple[Scope, Event]]:
         """Yields the named moments of the whole file."""
         for scope in self.source.scopes:
             for event in self.events(scope):
-                if event.moment in moments:
+                if event.moment in hooks:
                     yield scope, event
 
     def event(self, call: ast.Call) -> Event | None:

@@ -20,7 +20,7 @@ from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.run.set_aside import SetAside
 from supervisor.worker import current
 from supervisor.worker.interception.patches_process import watch_exec, watch_exit
-from supervisor.worker.process.leaving import WorkerLeaves
+from supervisor.worker.process.exit_request import ExitRequest
 from supervisor.worker.process.program import Program
 from supervisor.worker.process.start_over import remember_start, started_as
 from supervisor.worker.process.torch_arrival import TorchArrival
@@ -74,7 +74,7 @@ class Worker:
         watch_exec(lambda line, environment: self._again(program, line, environment))
         try:
             program.run(self._make_run)
-        except WorkerLeaves as leaving:
+        except ExitRequest as leaving:
             self._end(completed=False)
             note = ExitNote(
                 kind=leaving.note, message=leaving.reason, evidence=self._samples_at_fault()

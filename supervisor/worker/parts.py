@@ -31,14 +31,14 @@ from supervisor.training_state.registry import Registry
 from supervisor.training_state.snapshot import SnapshotRing
 from supervisor.training_state.state import TrainingState
 from supervisor.worker.capture.checkpointer import Checkpointer
-from supervisor.worker.capture.held import HeldValues
-from supervisor.worker.capture.keepsake import Keepsake
-from supervisor.worker.capture.trail import Trail
+from supervisor.worker.capture.pre_treatment_checkpoint import PreTreatmentCheckpoint
+from supervisor.worker.capture.state_digests import StateDigests
+from supervisor.worker.capture.user_tensors import UserTensors
 from supervisor.worker.evidence.anomaly_scene import AnomalyScene
 from supervisor.worker.evidence.model_scene import ModelScene
-from supervisor.worker.ground.agenda import Agenda
-from supervisor.worker.ground.shield import Shield
-from supervisor.worker.ground.switch import Switch
+from supervisor.worker.ground.boundary_schedule import BoundarySchedule
+from supervisor.worker.ground.error_barrier import ErrorBarrier
+from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.ground.user_frames import user_frames
 from supervisor.worker.interception.hook_state import hook_state
 from supervisor.worker.live.boundary import Boundary
@@ -46,7 +46,7 @@ from supervisor.worker.live.monitor import Monitor
 from supervisor.worker.live.script_use import ScriptUse
 from supervisor.worker.live.unseen_updates import NO_STEP_YET
 from supervisor.worker.probes.probes import Probes
-from supervisor.worker.process.life import SignOfLife
+from supervisor.worker.process.heartbeat import Heartbeat
 from supervisor.worker.process.start_over import loads_all
 from supervisor.worker.recording.file_sizes import FileSizes
 from supervisor.worker.recording.loading_proof import LoadingProofs
@@ -54,7 +54,7 @@ from supervisor.worker.recording.recording import Recording
 from supervisor.worker.recording.replayed_files import ReplayedFiles
 from supervisor.worker.samples.sample_guard import SampleGuard
 from supervisor.worker.starting_point import find_starting_point
-from supervisor.worker.treatment.clinic import Clinic
+from supervisor.worker.treatment.dispatcher import Dispatcher
 from supervisor.worker.treatment.healing import Healing
 from supervisor.worker.treatment.ordered_treatments import OrderedTreatments
 from supervisor.worker.treatment.update_controls import UpdateControls
@@ -93,7 +93,7 @@ class Parts:
         self.attempt = attempt
         self.rank = rank
         self._steps_done = steps_done
-        self.switch = Switch()
+        self.interception = InterceptionState()
         self.settings = load_resolved_config(rundir.config_yaml)
         self.policy = load_resolved_policy(rundir.policy_yaml)
         self.order: WorkerOrder = load_order(rundir, attempt)
@@ -104,14 +104,14 @@ class Parts:
         self.controls = Controls()
         self.state = TrainingState(self.registry)
         self.snapshots = SnapshotRing(self.settings.snapshot)
-        self.held = HeldValues(self.registry)
-        self.agenda = Agenda()
-        self.shield = Shield(self._part_failed, self._give_up)
+        self.held = UserTensors(self.registry)
+        self.boundaries = BoundarySchedule()
+        self.barrier = ErrorBarrier(self._part_failed, self._give_up)
         self.use = ScriptUse()
         self.tape_is_whole = True
         skip_loading = self.settings.fast_forward.skip_loading
         self.notes_fetches = skip_loading is not False
-        self.proofs = LoadingProofs(self.switch, promised=bool(skip_loading))
+        self.proofs = LoadingProofs(self.interception, promised=bool(skip_loading))
         self.may_skip_loading = self.notes_fetches and not loads_all()
         self.batches_to_leave_out = 0
         self.trainings = 1
@@ -119,7 +119,7 @@ class Parts:
             rundir.root / "bad_samples.jsonl",
             attempt,
             lambda message: self.warn(message, aloud=True),
-            self.switch,
+            self.interception,
             steps_done,
         )
         self._build_storage()
@@ -129,8 +129,8 @@ class Parts:
             self.order,
             controls=self.controls,
             registry=self.registry,
-            clinic=self.clinic,
-            shield=self.shield,
+            dispatcher=self.dispatcher,
+            barrier=self.barrier,
             make_context=self._action_context,
         )
         if self.settings.trail:
@@ -172,7 +172,7 @@ class Parts:
         self.set_aside = SetAside(self.rundir, self.rank)
         self.script_files = ScriptFiles(self.rundir, self.rank, lambda: self._steps_done() > 0)
         self.replayed_files = ReplayedFiles(self.set_aside, self.script_files)
-        self.life = SignOfLife(self.rundir.root / "alive" / f"rank_{self.rank}")
+        self.life = Heartbeat(self.rundir.root / "alive" / f"rank_{self.rank}")
 
     def _build_judgement(self) -> None:
         advisor = CaseAdvisor(load_memory(self.rundir)) if self.policy.case_library else None
@@ -188,21 +188,21 @@ class Parts:
             self.model_scene,
             lambda: self.pipeline.detectors,
         )
-        self.clinic = Clinic(
+        self.dispatcher = Dispatcher(
             pipeline=self.pipeline,
             journal=self.journal,
             alert_log=AlertLog(self.rundir.alerts),
             actions=build_actions(),
             make_context=self._action_context,
             on_anomaly=lambda record, alerts: self.scene.save(
-                record, alerts, self.clinic.last_batch, self.journal
+                record, alerts, self.dispatcher.last_batch, self.journal
             ),
             note_risk=lambda rows, risk: self.recorder.mark_risk(rows, risk),
             before_first_update=lambda: self.boundary.before_first_update(),
-            ask_for_boundary=self.agenda.ask,
+            ask_for_boundary=self.boundaries.ask,
             warn=self.warn,
         )
-        self.clinic.handlers += load_alert_handlers(self.settings.alert_handlers)
+        self.dispatcher.handlers += load_alert_handlers(self.settings.alert_handlers)
         self.healing = Healing(
             pipeline=self.pipeline,
             registry=self.registry,
@@ -214,12 +214,12 @@ class Parts:
     def _build_steps(self) -> None:
         self.boundary = Boundary(
             settings=self.settings,
-            agenda=self.agenda,
+            boundaries=self.boundaries,
             state=self.state,
             held=self.held,
             snapshots=self.snapshots,
             checkpointer=self.checkpointer,
-            clinic=self.clinic,
+            dispatcher=self.dispatcher,
             tape_offset=self._tape_offset,
             pure_loading=self._pure_loading,
             begin_files=self.script_files.begin_interval,
@@ -231,7 +231,7 @@ class Parts:
                 self.monitor.probe.loss if self.monitor.probe.loss_seen else None
             ),
         )
-        self.keepsake = Keepsake(
+        self.pre_treatment = PreTreatmentCheckpoint(
             whole_state=self.boundary.whole_state,
             checkpointer=self.checkpointer,
             step=lambda: self.monitor.steps_done,
@@ -241,37 +241,37 @@ class Parts:
         self.updates = UpdateControls(
             self.controls,
             self._update_skipped,
-            lambda norm: self.clinic.leaves_out_follower(self.monitor.steps_done, norm),
+            lambda norm: self.dispatcher.leaves_out_follower(self.monitor.steps_done, norm),
             lambda factor: self.rates.append(self.recorder.rows - 1, factor),
         )
         self.updates.skip_steps = frozenset(self.order.skip_steps)
         self.probes = Probes(
             self.settings.probes,
             registry=self.registry,
-            switch=self.switch,
+            interception=self.interception,
             journal=self.journal,
             warn=self.warn,
         )
-        self.clinic.places_of = self.probes.places_of
+        self.dispatcher.places_of = self.probes.places_of
         self.monitor = Monitor(
-            switch=self.switch,
+            interception=self.interception,
             registry=self.registry,
             recorder=self.recorder,
             recording=Recording(self.tape),
-            clinic=self.clinic,
+            dispatcher=self.dispatcher,
             updates=self.updates,
             injector=FaultInjector(self.settings.faults, self.rundir.root / "faults.json"),
-            shield=self.shield,
+            barrier=self.barrier,
             probes=self.probes,
-            agenda=self.agenda,
+            boundaries=self.boundaries,
             at_boundary=self.boundary,
             at_new_training=self._begin_another_training,
             at_many_backwards=lambda: self.warn(NO_STEP_YET, aloud=True),
-            sign_of_life=self.life.beat,
+            heartbeat=self.life.beat,
         )
 
     def _leave_a_trail(self) -> None:
-        trail = Trail(
+        trail = StateDigests(
             self.rundir,
             self.rank,
             self.attempt,
@@ -302,7 +302,7 @@ class Parts:
             controls=self.controls,
             use_fp32=self.ordered.fp32,
             inspection=Inspection(
-                root / "inspections", self.registry, lambda: self.clinic.last_batch
+                root / "inspections", self.registry, lambda: self.dispatcher.last_batch
             ),
         )
 
@@ -317,9 +317,9 @@ class Parts:
             registry=self.registry,
             state=self.state,
             snapshots=self.snapshots,
-            recent_grad_norms=self.clinic.recent_grad_norms,
-            keep_state=self.keepsake.keep,
-            thrown_away=self.keepsake.thrown_away,
+            recent_grad_norms=self.dispatcher.recent_grad_norms,
+            keep_state=self.pre_treatment.keep,
+            thrown_away=self.pre_treatment.thrown_away,
             put_back_held=self.healing.put_back_held,
             save_checkpoint=self._want_checkpoint,
             request_restart=lambda reason: self.leave("restart", reason),
@@ -334,7 +334,7 @@ class Parts:
     def leave(self, note: str, reason: str) -> None:
         """The process is to end at the next boundary; see `Boundary.leave`."""
         self.boundary.leave = (note, reason)
-        self.agenda.ask()
+        self.boundaries.ask()
 
     def warn(self, message: str, *, aloud: bool = False) -> None:
         """Writes a warning to the journal; the parent tells it at the terminal too if `aloud`."""
@@ -343,12 +343,12 @@ class Parts:
 
     def _update_skipped(self, step: int, why: str) -> None:
         self.journal.write("update_skipped", step=step, reason=why)
-        self.samples.explain(self.clinic.last_batch)
+        self.samples.explain(self.dispatcher.last_batch)
         self.healing.after_skip()
 
     def _want_checkpoint(self, reason: str) -> bool:
-        self.clinic.wants_checkpoint = reason
-        self.agenda.ask()
+        self.dispatcher.wants_checkpoint = reason
+        self.boundaries.ask()
         return True
 
     def _leave_out_batches(self, count: int) -> None:
@@ -360,7 +360,7 @@ class Parts:
         self.snapshots.clear()
         if not has_other_weights:
             return
-        self.clinic.begin_another_training()
+        self.dispatcher.begin_another_training()
         self.controls.lr_share = 1.0
         self.trainings += 1
         if self.trainings <= TOLD_TRAININGS:
@@ -395,5 +395,5 @@ class Parts:
         self.journal.write("warning", message=f"supervisor: {part} failed: {short}", trace=trace)
 
     def _give_up(self, part: str) -> None:
-        self.switch.turn_off()
+        self.interception.turn_off()
         self.journal.write("warning", message=f"supervision is off: {part} failed repeatedly")

@@ -15,19 +15,19 @@ from supervisor.training_state.comparison import first_difference
 from supervisor.training_state.held_values import storages
 from supervisor.training_state.state import ALL_PARTS
 from supervisor.training_state.variables import places
-from supervisor.worker.capture.held import registry_tensors
+from supervisor.worker.capture.user_tensors import registry_tensors
 from supervisor.worker.ground.user_frames import modules_in, user_frames
 from supervisor.worker.interception.hook_state import hook_state
-from supervisor.worker.interception.moments import Moments
 from supervisor.worker.interception.outside_dynamo import forget_compiled
+from supervisor.worker.interception.training_hooks import TrainingHooks
 from supervisor.worker.parts import Parts
-from supervisor.worker.process.leaving import SHORT, WorkerLeaves
+from supervisor.worker.process.exit_request import SHORT, ExitRequest
 from supervisor.worker.process.start_over import start_over
 from supervisor.worker.replay.fast_forward import FastForward
 from supervisor.worker.replay.first_step import FirstStep
-from supervisor.worker.replay.loading.stand_in_guard import StandInGuard
+from supervisor.worker.replay.loading.placeholder_tracker import PlaceholderTracker
 from supervisor.worker.replay.silence import Silence
-from supervisor.worker.starting_point import StartingPoint
+from supervisor.worker.starting_point import ResumePoint
 
 FIRST_STEP = "first_step"
 
@@ -52,7 +52,7 @@ class Resumption:
         self.has_arrived = parts.start is None
         self._announced_at = -1
         self._replay: FastForward | None = None
-        self.guard: StandInGuard | None = None
+        self.guard: PlaceholderTracker | None = None
 
     @property
     def is_pending(self) -> bool:
@@ -78,7 +78,7 @@ class Resumption:
             "not trained"
         )
 
-    def begin(self) -> Moments:
+    def begin(self) -> TrainingHooks:
         """Returns the moments that answer until the checkpoint's step is reached."""
         assert self._start is not None
         parts, checkpoint = self._parts, self._start.checkpoint
@@ -100,26 +100,26 @@ class Resumption:
             reader, problem = TapeReader.empty(), str(error)
         parts.file_sizes.source = reader
         parts.notes_fetches = reader.find_next(EntryKind.BATCH) is not None
-        parts.switch.replaying = True
+        parts.interception.replaying = True
         skips = checkpoint.meta.get("pure_loading", []) if parts.may_skip_loading else []
         if skips and problem is None:
-            self.guard = StandInGuard(parts.switch, self._load_all)
+            self.guard = PlaceholderTracker(parts.interception, self._load_all)
         self._replay = FastForward(
-            switch=parts.switch,
+            interception=parts.interception,
             registry=parts.registry,
             tape=reader,
             target=checkpoint.step,
             skips=skips,
             guard=self.guard,
             arrive=self._arrive,
-            sign_of_life=self._sign_of_life,
+            heartbeat=self._heartbeat,
             executes_first_step=parts.order.way == FIRST_STEP,
         )
         self._replay.disproof = problem
         self.silence.begin()
         return self._replay
 
-    def _sign_of_life(self) -> None:
+    def _heartbeat(self) -> None:
         if self._replay is not None:
             self._parts.life.replayed(self._replay.steps_done)
 
@@ -156,13 +156,13 @@ class Resumption:
         self.silence.end()
         start_over()
 
-    def _check_leftovers(self, guard: StandInGuard, saved: dict[str, Any]) -> None:
+    def _check_leftovers(self, guard: PlaceholderTracker, saved: dict[str, Any]) -> None:
         registry, frames = self._parts.registry, user_frames()
         held = [place.value for place in places(frames) if place.path in saved]
         if guard.left_over(storages(held) | storages(registry_tensors(registry))):
             self._load_all("the script keeps what it has computed from batches")
 
-    def _arrive(self, steps_done: int, disproof: str | None) -> Moments:
+    def _arrive(self, steps_done: int, disproof: str | None) -> TrainingHooks:
         """The fast-forward stands at its target, or cannot get there: put the state back.
 
         Raises:
@@ -174,9 +174,9 @@ class Resumption:
         except Exception as error:
             text = f"the state could not be put back: {type(error).__name__}: {error}"
             self._parts.warn(text)
-            raise WorkerLeaves(SHORT, text) from error
+            raise ExitRequest(SHORT, text) from error
 
-    def _put_back_and_go_on(self, steps_done: int, disproof: str | None) -> Moments:
+    def _put_back_and_go_on(self, steps_done: int, disproof: str | None) -> TrainingHooks:
         assert self._start is not None
         assert self._replay is not None
         parts = self._parts
@@ -195,7 +195,7 @@ class Resumption:
             reasons += files.problems
         finally:
             self.silence.end()
-            parts.switch.replaying = False
+            parts.interception.replaying = False
             self._training_goes_on()
         parts.tape_is_whole = disproof is None
         parts.ring.discard_after(step)
@@ -224,7 +224,7 @@ class Resumption:
         self.has_arrived = True
         return parts.monitor
 
-    def _put_back(self, start: StartingPoint, *, replayed: bool) -> list[str]:
+    def _put_back(self, start: ResumePoint, *, replayed: bool) -> list[str]:
         """Restores state, variables and our own memory; returns what is not as it was.
 
         Raises:
@@ -255,7 +255,7 @@ class Resumption:
         parts.ordered.activation_checkpointing(
             start.checkpoint.step, was_on=parts.controls.checkpoint_activations
         )
-        with parts.shield("memory of the pipeline"):  # without it the windows begin anew
+        with parts.barrier("memory of the pipeline"):  # without it the windows begin anew
             remembered = read_pipeline(start.checkpoint.path)
             if remembered is not None:
                 parts.pipeline.load_state_dict(remembered)

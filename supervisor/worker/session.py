@@ -16,10 +16,10 @@ from supervisor.records import Alert
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.tape import EntryKind
 from supervisor.worker.ground.observed import observed_numbers
-from supervisor.worker.interception.moments import Moments
+from supervisor.worker.interception.training_hooks import TrainingHooks
 from supervisor.worker.live.unseen_updates import ANOTHER_TRAINING, tell_unseen_updates
 from supervisor.worker.parts import Parts
-from supervisor.worker.process.leaving import WorkerLeaves
+from supervisor.worker.process.exit_request import ExitRequest
 from supervisor.worker.resumption import Resumption
 
 
@@ -28,32 +28,32 @@ class Session:
 
     Attributes:
         parts: what it is made of.
-        moments: whoever answers now: the replay, or the monitor.
-        switch: of `parts`; looked at on every call of a patched function.
+        hooks: whoever answers now: the replay, or the monitor.
+        interception: of `parts`; looked at on every call of a patched function.
         last_model: called, returns the module of which `has_parameters` was last found true.
     """
 
     def __init__(self, rundir: RunDirectory, attempt: int, rank: int) -> None:
-        self.parts = Parts(rundir, attempt, rank, lambda: self.moments.steps_done)
-        self.switch = self.parts.switch
+        self.parts = Parts(rundir, attempt, rank, lambda: self.hooks.steps_done)
+        self.interception = self.parts.interception
         self.last_model: Callable[[], Module | None] = lambda: None
         self._parametrised: dict[int, tuple[weakref.ref[Module], bool]] = {}
         self._resumption = Resumption(self.parts, self._training_goes_on)
-        self.moments: Moments = self.parts.monitor
+        self.hooks: TrainingHooks = self.parts.monitor
         if self._resumption.is_pending:
-            self.moments = self._resumption.begin()
+            self.hooks = self._resumption.begin()
         else:
             self.parts.ordered.from_nothing()
             self.parts.script_files.begin_anew()
 
     def _training_goes_on(self) -> None:
         """A fast-forward has arrived."""
-        self.moments = self.parts.monitor
+        self.hooks = self.parts.monitor
 
     # --- what the patched functions ask ------------------------------------------------------
 
     def object_found(self, kind: str, found: Any) -> None:
-        with self.parts.shield("registry"):
+        with self.parts.barrier("registry"):
             getattr(self.parts.registry, f"add_{kind}")(found)
 
     def has_parameters(self, module: Module) -> bool:
@@ -78,17 +78,17 @@ class Session:
             optimizer: whose step raised.
             depth: of the switch, before that step.
         """
-        self.switch.depth = depth
+        self.interception.depth = depth
         self.parts.tape_is_whole = False
-        self.moments.update_failed(optimizer)
+        self.hooks.update_failed(optimizer)
 
     # --- the user's API ----------------------------------------------------------------------
 
     def observe(self, values: dict[str, Any]) -> None:
         """See `supervisor.worker.run.observe`."""
-        if self.switch.replaying:
+        if self.interception.replaying:
             return
-        with self.parts.shield("observe"), self.switch.region():
+        with self.parts.barrier("observe"), self.interception.region():
             self.parts.monitor.probe.observed.update(observed_numbers(values))
 
     def announce(self, change: str) -> None:
@@ -97,8 +97,8 @@ class Session:
         In a replay only the announcement of the step that is trained next counts: the others are in
         the windows that come with the checkpoint.
         """
-        with self.parts.shield("announce"):
-            if self.switch.replaying:
+        with self.parts.barrier("announce"):
+            if self.interception.replaying:
                 self._resumption.announced()
                 return
             self.parts.monitor.probe.announced = True
@@ -114,10 +114,10 @@ class Session:
         self.parts.registry.track(name, value)
 
     def add_alert_handler(self, handler: Callable[[Alert], None]) -> None:
-        self.parts.clinic.handlers.append(handler)
+        self.parts.dispatcher.handlers.append(handler)
 
     def add_detector(self, detector: Any) -> None:
-        self.parts.clinic.judge_waiting()
+        self.parts.dispatcher.judge_waiting()
         self.parts.pipeline.detectors.append(detector)
 
     def leave_out_batch(self) -> bool:
@@ -133,7 +133,7 @@ class Session:
         self.parts.use.batch_size = True
         controls = self.parts.controls
         return int(
-            self.moments.read(EntryKind.INT, lambda: max(1, int(wanted * controls.batch_factor)))
+            self.hooks.read(EntryKind.INT, lambda: max(1, int(wanted * controls.batch_factor)))
         )
 
     @property
@@ -167,8 +167,8 @@ class Session:
         self._resumption.hide_files()
         if self._resumption.guard is not None:
             self._resumption.guard.begin()
-        self.switch.active = True
-        os.register_at_fork(after_in_child=self.switch.turn_off)
+        self.interception.active = True
+        os.register_at_fork(after_in_child=self.interception.turn_off)
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # else the script has its own
             signal.signal(signal.SIGTERM, self._asked_to_end)
 
@@ -181,12 +181,12 @@ class Session:
         unseen = monitor.steps_done == 0 or monitor.updates_by_others >= ANOTHER_TRAINING
         now = unseen or self._resumption.is_pending
         if now or self.parts.boundary.leave is not None:
-            raise WorkerLeaves("interrupted", "SIGTERM")
+            raise ExitRequest("interrupted", "SIGTERM")
         self.parts.leave("interrupted", "SIGTERM")
 
     def end(self, *, completed: bool) -> None:
         """Takes everything down; waits for what is being written. Called once."""
-        self.switch.turn_off()
+        self.interception.turn_off()
         self._resumption.silence.end()
         parts, monitor = self.parts, self.parts.monitor
         try:
@@ -199,12 +199,14 @@ class Session:
                 parts.journal.write("warning", message=unseen, aloud=True)
             if parts.boundary.experiment is not None:
                 parts.boundary.experiment.end()
-            parts.clinic.judge_waiting()
+            parts.dispatcher.judge_waiting()
             parts.samples.tell()
             parts.probes.end()
             parts.model_scene.at_end(monitor.steps_done - 1)
-            if completed and not parts.clinic.in_trouble(monitor.steps_done):
-                parts.checkpointer.close(ripen=(monitor.steps_done, parts.clinic.last_trouble_step))
+            if completed and not parts.dispatcher.in_trouble(monitor.steps_done):
+                parts.checkpointer.close(
+                    ripen=(monitor.steps_done, parts.dispatcher.last_trouble_step)
+                )
             else:
                 parts.checkpointer.close()
             parts.tape.close()

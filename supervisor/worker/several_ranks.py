@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from supervisor.worker.ground.shield import Shield
+from supervisor.worker.ground.error_barrier import ErrorBarrier
 from supervisor.worker.parts import Parts
 
 FOUND = "several ranks"
@@ -19,15 +19,15 @@ class SeveralRanks:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._shield: Shield = parts.shield
+        self._barrier: ErrorBarrier = parts.barrier
 
     def joined(self, world_size: int) -> None:
         """Called in the training's process after it joined a group of more than one rank."""
-        with self._shield("several ranks"):
+        with self._barrier("several ranks"):
             parts = self._parts
             if parts.boundary.only_watches:
                 return
-            parts.clinic.judge_waiting()
+            parts.dispatcher.judge_waiting()
             parts.policy.observe_only = True
             parts.boundary.only_watches = True
             parts.snapshots.clear()
@@ -47,7 +47,7 @@ class SeveralRanks:
 
     def started(self, processes: int) -> None:
         """Called in the training's process before it starts others by torch.multiprocessing."""
-        with self._shield("several ranks"):
+        with self._barrier("several ranks"):
             self._parts.warn(_not_supervised(processes), aloud=True)
 
 

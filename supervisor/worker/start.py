@@ -46,7 +46,7 @@ def _begin_random(session: Session) -> None:
 
     path = session.parts.rundir.tape(session.parts.rank).with_suffix(".random")
     try:
-        if session.switch.replaying or session.parts.order.experiment:
+        if session.interception.replaying or session.parts.order.experiment:
             begin_with_first_random(path)
         else:
             note_first_random(path)

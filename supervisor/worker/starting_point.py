@@ -15,7 +15,7 @@ from supervisor.training_state.state import digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StartingPoint:
+class ResumePoint:
     """Where this attempt begins: a checkpoint with its state."""
 
     checkpoint: Checkpoint
@@ -42,7 +42,7 @@ class StartingPoint:
 
 def find_starting_point(
     order: WorkerOrder, ring: CheckpointRing, journal: Journal
-) -> StartingPoint | None:
+) -> ResumePoint | None:
     """Returns the ordered checkpoint, or the next older one that can be loaded; None for nothing.
 
     What is left out on the way is in the journal. An abandoned state is taken only if it is the
@@ -57,7 +57,7 @@ def find_starting_point(
     for checkpoint in [*wanted, *reversed(older)]:
         try:
             ring.verify(checkpoint)
-            start = StartingPoint(checkpoint=checkpoint, state=read_state(checkpoint.path))
+            start = ResumePoint(checkpoint=checkpoint, state=read_state(checkpoint.path))
             start.check_digest()
             with contextlib.suppress(CheckpointError):  # it is loaded, whatever its manifest says
                 ring.adopt(checkpoint.step)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from supervisor.actions.base import carry_out
-from supervisor.actions.checkpoint import Checkpoint
+from supervisor.actions.checkpoint import SaveCheckpoint
 from supervisor.actions.repair_optimizer import RepairOptimizer, adam_bound
 from supervisor.actions.reset_optimizer import ResetOptimizer
 from supervisor.actions.restart import Restart
@@ -199,7 +199,7 @@ def test_the_bound_of_adam_holds_for_the_worst_gradients() -> None:
 def test_restart_stop_and_checkpoint_are_asked_for_with_the_reason() -> None:
     scene = build_scene()
 
-    results = [carry_out(action, scene.context) for action in (Checkpoint(), Restart(), Stop())]
+    results = [carry_out(action, scene.context) for action in (SaveCheckpoint(), Restart(), Stop())]
 
     assert all(result.applied for result in results)
     assert scene.calls == [(name, "loss spike") for name in ("checkpoint", "restart", "stop")]
@@ -208,7 +208,7 @@ def test_restart_stop_and_checkpoint_are_asked_for_with_the_reason() -> None:
 def test_a_checkpoint_that_fails_says_so() -> None:
     scene = build_scene(save_checkpoint=lambda reason: False)
 
-    assert not carry_out(Checkpoint(), scene.context).applied
+    assert not carry_out(SaveCheckpoint(), scene.context).applied
 
 
 def test_as_many_batches_are_skipped_as_the_trouble_lasted() -> None:

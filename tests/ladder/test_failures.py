@@ -7,7 +7,7 @@ import json
 from supervisor.config import load_policy
 from supervisor.ladder.escalation import EscalationLadder
 from supervisor.ladder.failures import Failures
-from supervisor.ladder.treatments import Outcome
+from supervisor.ladder.treatments import TreatmentOutcome
 from supervisor.records import Cause
 from tests.ladder.test_escalation import Course
 
@@ -56,7 +56,7 @@ def test_another_cause_is_still_treated() -> None:
 def test_what_helped_in_between_may_be_tried_again() -> None:
     failures = Failures()
     for outcome in ("failed", "helped", "failed"):
-        failures.take_in([Outcome("cut_lr", 0, outcome, "divergence", 1)])
+        failures.take_in([TreatmentOutcome("cut_lr", 0, outcome, "divergence", 1)])
 
     assert failures.left(("cut_lr",), Cause.DIVERGENCE) == ("cut_lr",)
 

@@ -329,7 +329,7 @@ def test_a_failing_report_leaves_the_exit_code_alone(
     settings = fast_settings()
     settings.report.enabled = True
     monkeypatch.setattr(
-        "supervisor.parent.chronicle.write_report_apart",
+        "supervisor.parent.run_log.write_report_apart",
         lambda rundir, is_forced: (None, "no fonts"),
     )
 

@@ -11,9 +11,9 @@ import pytest
 
 from supervisor.records import StepRecord
 from supervisor.report.facts import observed_courses
-from supervisor.report.facts.material import load_material
 from supervisor.report.facts.observed_courses import BUCKETS, read_courses
 from supervisor.report.facts.observed_values import sum_up
+from supervisor.report.facts.run_data import load_material
 from supervisor.report.facts.step_table import FIELDS, build_step_table
 from supervisor.report.pictures.thinning import thin_marks
 from supervisor.storage.run.rundir import RunDirectory
@@ -107,10 +107,10 @@ def test_the_steps_of_a_report_are_read_without_their_observed_values(
 
     monkeypatch.setattr(FlightReader, "read", read)
 
-    material = load_material(run.root)
+    run_data = load_material(run.root)
 
     assert max(sizes) <= 100
-    assert len(material.steps) == 1200
+    assert len(run_data.steps) == 1200
     monkeypatch.undo()
     fields = read_steps(run, all_attempts=True, fields=FIELDS)
     assert fields.dtype.itemsize < ROW_BYTES / 2

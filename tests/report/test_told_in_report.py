@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from supervisor.report.facts.material import load_material
+from supervisor.report.facts.run_data import load_material
 from supervisor.report.gathering import gather
 from supervisor.report.pictures.plots import draw_pictures
 from supervisor.report.pictures.step_marks import bands_of
@@ -39,20 +39,20 @@ def test_a_healed_run_is_completed_treated_in_amber(tmp_path: Path) -> None:
 
 
 def test_what_was_tried_stands_above_the_pictures(tmp_path: Path) -> None:
-    material = load_material(slowed_down(tmp_path / "run"))
-    report = gather(material.root)
+    run_data = load_material(slowed_down(tmp_path / "run"))
+    report = gather(run_data.root)
 
-    page = render_html(report, draw_pictures(material, report))
+    page = render_html(report, draw_pictures(run_data, report))
 
     assert page.index('id="interventions"') < page.index('id="curves"')
 
 
 def test_the_applied_rate_stands_beside_the_one_asked_for(tmp_path: Path) -> None:
-    material = load_material(slowed_down(tmp_path / "run"))
-    report = gather(material.root)
+    run_data = load_material(slowed_down(tmp_path / "run"))
+    report = gather(run_data.root)
 
     (change,) = report.rate_changes
-    overview = next(one for one in draw_pictures(material, report) if one.name == "overview")
+    overview = next(one for one in draw_pictures(run_data, report) if one.name == "overview")
 
     assert (change.first_step, change.last_step, change.steps) == (40, 99, 60)
     assert change.applied_high == 0.5 * change.asked_high
@@ -81,11 +81,11 @@ def test_flat_panels_of_a_healthy_run_are_left_out(tmp_path: Path) -> None:
     run.steps(0, 100)
     run.event("worker_exited", cause="completed", step=99, returncode=0)
     run.finish("completed")
-    material = load_material(tmp_path / "run")
-    steady = material.steps.replace(lr=np.full(100, 1e-3), risk=np.full(100, 0.01))
+    run_data = load_material(tmp_path / "run")
+    steady = run_data.steps.replace(lr=np.full(100, 1e-3), risk=np.full(100, 0.01))
 
     overview = draw_pictures(
-        replace(material, steps=steady), gather(tmp_path / "run"), only=("overview",)
+        replace(run_data, steps=steady), gather(tmp_path / "run"), only=("overview",)
     )[0]
 
     assert "Gradient norm" in overview.svg

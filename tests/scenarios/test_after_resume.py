@@ -10,7 +10,7 @@ import pytest
 from supervisor.errors import CheckpointDamaged
 from supervisor.storage.checkpoints.checkpoints import Checkpoint
 from supervisor.training_state.state import digest
-from supervisor.worker.starting_point import StartingPoint
+from supervisor.worker.starting_point import ResumePoint
 from tests.scenarios.loop_styles import script
 from tests.scenarios.runs import differences, plain, supervised
 
@@ -177,11 +177,11 @@ def test_a_state_that_cannot_be_put_back_is_no_crash_and_no_script_goes_on_witho
 def test_a_state_that_is_not_the_one_copied_is_refused(tmp_path: Path) -> None:
     state = {"format": 1, "models": {"model_0": {"bias": 1.5}}}
     checkpoint = Checkpoint(step=4, path=tmp_path, meta={"digest": digest(state)})
-    StartingPoint(checkpoint=checkpoint, state=state).check_digest()
+    ResumePoint(checkpoint=checkpoint, state=state).check_digest()
 
     state["models"] = {"model_0": {"bias": 1.25}}
     with pytest.raises(CheckpointDamaged, match="not the one that was copied"):
-        StartingPoint(checkpoint=checkpoint, state=state).check_digest()
+        ResumePoint(checkpoint=checkpoint, state=state).check_digest()
 
 
 def test_a_second_optimizer_is_remembered_over_two_resumes(tmp_path: Path) -> None:

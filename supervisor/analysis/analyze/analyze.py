@@ -20,7 +20,7 @@ from supervisor.analysis.explain.onset import healthy
 from supervisor.analysis.explain.replay import (
     Change,
     Replay,
-    ReplayStudio,
+    ReplayRunner,
     remaining_s,
     replay_studio,
 )
@@ -66,10 +66,10 @@ def analyze(
     """
     deadline = time.monotonic() + budget_s
     rows = read_steps(rundir, all_attempts=True)
-    with replay_studio(rundir) as studio:
-        captures = CaptureStore(rundir, studio.settings.capture).captures()
+    with replay_studio(rundir) as runner:
+        captures = CaptureStore(rundir, runner.settings.capture).captures()
         steps = _chosen(rundir, captures, step, rows)
-        analysis = _Performance(rundir, studio, rows, captures, deadline, say).of(steps)
+        analysis = _Performance(rundir, runner, rows, captures, deadline, say).of(steps)
     if not analysis.anomalies:
         why = next(iter(analysis.left_out.values()), "the time was up")
         raise SupervisorError(f"{rundir.root}: no step could be performed again: {why}")
@@ -83,19 +83,19 @@ class _Performance:
     def __init__(
         self,
         rundir: RunDirectory,
-        studio: ReplayStudio,
+        runner: ReplayRunner,
         rows: np.ndarray,
         captures: Sequence[Capture],
         deadline: float,
         say: Callable[[str], None],
     ) -> None:
         self._rundir = rundir
-        self._studio = studio
+        self._runner = runner
         self._rows = rows
         self._folders = {capture.step: str(capture.path) for capture in captures}
         self._deadline = deadline
         self._say = say
-        self._ring = CheckpointRing(rundir.checkpoints, studio.settings.checkpoint)
+        self._ring = CheckpointRing(rundir.checkpoints, runner.settings.checkpoint)
         events = read_events(rundir.journal)
         self._skipped = {int(e["step"]) for e in events if e["kind"] == "update_skipped"}
 
@@ -127,7 +127,7 @@ class _Performance:
             experiment=experiment,
         )
         timeout_s = remaining_s(self._deadline)
-        return self._studio.replay(change, start, step + 1, timeout_s=timeout_s)
+        return self._runner.replay(change, start, step + 1, timeout_s=timeout_s)
 
     def _under_other_seeds(
         self, step: int, start: Checkpoint | None, seeds: Sequence[int]

@@ -29,7 +29,7 @@ from supervisor.analysis.explain.onset import Trouble, find_trouble, healthy, no
 from supervisor.analysis.explain.replay import (
     Change,
     Replay,
-    ReplayStudio,
+    ReplayRunner,
     remaining_s,
     replay_studio,
 )
@@ -85,8 +85,8 @@ def explain(
     deadline = time.monotonic() + budget_s
     trouble = find_trouble(rundir)
     _tell_lost_steps(rundir, say)
-    with replay_studio(rundir) as studio:
-        case = _Case(rundir, studio, trouble, deadline, say)
+    with replay_studio(rundir) as runner:
+        case = _Case(rundir, runner, trouble, deadline, say)
         explanation = case.explain(changes, make_all=make_all)
     write_json(rundir.report / "explain.json", explanation.to_dict())
     return explanation
@@ -105,17 +105,17 @@ class _Case:
     def __init__(
         self,
         rundir: RunDirectory,
-        studio: ReplayStudio,
+        runner: ReplayRunner,
         trouble: Trouble,
         deadline: float,
         say: Callable[[str], None],
     ) -> None:
-        self._studio = studio
+        self._runner = runner
         self._trouble = trouble
         self._deadline = deadline
         self._say = say
         self._recorded = read_steps(rundir, all_attempts=True)
-        self._start = start_before(rundir, studio, trouble.onset_step, say)
+        self._start = start_before(rundir, runner, trouble.onset_step, say)
         if self._start is None:
             self._check_way(rundir)
         self._fp32: Replay | None = None
@@ -208,7 +208,7 @@ class _Case:
         return at
 
     def _replay(self, change: Change) -> Replay:
-        return self._studio.replay(
+        return self._runner.replay(
             change, self._start, self._stop, timeout_s=remaining_s(self._deadline)
         )
 

@@ -82,7 +82,7 @@ class Replay:
         return "" if self.is_exact else str(resumed[-1].get("reason", ""))
 
 
-class ReplayStudio:
+class ReplayRunner:
     """Makes replays of one run. The run's own files are read, never written.
 
     Args:
@@ -185,7 +185,7 @@ class ReplayStudio:
 
 
 @contextlib.contextmanager
-def replay_studio(rundir: RunDirectory) -> Iterator[ReplayStudio]:
+def replay_studio(rundir: RunDirectory) -> Iterator[ReplayRunner]:
     """Gives a studio whose copies are removed in the end.
 
     Raises:
@@ -208,9 +208,9 @@ def replay_studio(rundir: RunDirectory) -> Iterator[ReplayStudio]:
         )
     with (
         _folder_beside(rundir) as folder,
-        contextlib.closing(ReplayStudio(rundir, folder)) as studio,
+        contextlib.closing(ReplayRunner(rundir, folder)) as runner,
     ):
-        yield studio
+        yield runner
 
 
 def faults_to_repeat(

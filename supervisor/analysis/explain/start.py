@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from supervisor.analysis.explain.replay import ReplayStudio
+from supervisor.analysis.explain.replay import ReplayRunner
 from supervisor.analysis.explain.rules import BEFORE_ONSET, IMMEDIATE_STEPS
 from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRing
 from supervisor.storage.run.rundir import RunDirectory
@@ -14,7 +14,7 @@ from supervisor.storage.run.rundir import RunDirectory
 
 def start_before(
     rundir: RunDirectory,
-    studio: ReplayStudio,
+    runner: ReplayRunner,
     onset_step: int,
     say: Callable[[str], None] = lambda _: None,
 ) -> Checkpoint | None:
@@ -30,7 +30,7 @@ def start_before(
             told.add(checkpoint.step)
             say(f"the checkpoint of step {checkpoint.step} is damaged and passed over ({why})")
 
-    ring = CheckpointRing(rundir.checkpoints, studio.settings.checkpoint, on_rejected=reject)
+    ring = CheckpointRing(rundir.checkpoints, runner.settings.checkpoint, on_rejected=reject)
     limit = max(1, onset_step - BEFORE_ONSET + 1)
     for before in (limit - IMMEDIATE_STEPS, limit):
         stable = ring.last_stable(before_step=before)

@@ -9,7 +9,7 @@ from typing import Any
 from supervisor.records import NAN
 from supervisor.report.facts.crash_report import AnomalyVerdict
 from supervisor.report.facts.figures import integer, number, show
-from supervisor.report.facts.material import Material
+from supervisor.report.facts.run_data import RunData
 
 SHOWN = 12
 JUMP = 0.5
@@ -17,9 +17,9 @@ FIGURES = ("median", "mad", "threshold", "mean", "std", "relative_change")
 HEAVY_TAIL = 1.5  # mean over median from which outliers are taken to have bent the mean
 
 
-def build_anomalies(material: Material) -> tuple[AnomalyVerdict, ...]:
+def build_anomalies(run_data: RunData) -> tuple[AnomalyVerdict, ...]:
     """Returns the first and the worst anomalies, at most `SHOWN`, in the order of steps."""
-    lines = list(material.anomalies)
+    lines = list(run_data.anomalies)
     if len(lines) > SHOWN:
         worst = sorted(lines[1:], key=_badness, reverse=True)[: SHOWN - 1]
         lines = sorted([lines[0], *worst], key=lambda line: integer(line.get("step")) or 0)

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from supervisor.records import NAN
-from supervisor.report.facts.crash_report import Attempt
+from supervisor.report.facts.crash_report import AttemptFacts
 from supervisor.report.facts.figures import clock, integer, moment
-from supervisor.report.facts.material import Material
+from supervisor.report.facts.run_data import RunData
 
 _CAUSES_OF_NOTES = {
     "completed": "completed",
@@ -21,25 +21,25 @@ _CAUSES_OF_NOTES = {
 }
 
 
-def build_attempts(material: Material) -> tuple[Attempt, ...]:
+def build_attempts(run_data: RunData) -> tuple[AttemptFacts, ...]:
     """Tells what is known of every attempt; one without any event of its own is known by steps."""
-    numbers = {integer(event.get("attempt")) for event in material.of_kind("attempt_started")}
-    numbers |= {int(number) for number in np.unique(material.steps.attempt) if number > 0}
-    numbers |= {integer(event.get("attempt")) for event in material.of_kind("worker_exited")}
-    return tuple(_attempt(material, number) for number in sorted(n for n in numbers if n))
+    numbers = {integer(event.get("attempt")) for event in run_data.of_kind("attempt_started")}
+    numbers |= {int(number) for number in np.unique(run_data.steps.attempt) if number > 0}
+    numbers |= {integer(event.get("attempt")) for event in run_data.of_kind("worker_exited")}
+    return tuple(_attempt(run_data, number) for number in sorted(n for n in numbers if n))
 
 
-def first_exit(material: Material, attempt: int) -> dict[str, Any] | None:
+def first_exit(run_data: RunData, attempt: int) -> dict[str, Any] | None:
     """Returns the exit that came first in time: the others are its consequence."""
-    exits = [e for e in material.of_kind("worker_exited") if integer(e.get("attempt")) == attempt]
+    exits = [e for e in run_data.of_kind("worker_exited") if integer(e.get("attempt")) == attempt]
     failed = [event for event in exits if event.get("cause") != "completed"]
     return next(iter(failed or exits), None)
 
 
-def _attempt(material: Material, number: int) -> Attempt:
-    mine = [event for event in material.events if integer(event.get("attempt")) == number]
-    steps = material.steps.of_attempt(number)
-    exit_event = first_exit(material, number) or _exit_of_notes(material, number) or {}
+def _attempt(run_data: RunData, number: int) -> AttemptFacts:
+    mine = [event for event in run_data.events if integer(event.get("attempt")) == number]
+    steps = run_data.steps.of_attempt(number)
+    exit_event = first_exit(run_data, number) or _exit_of_notes(run_data, number) or {}
     resumed: dict[str, Any] = next((e for e in mine if e.get("kind") == "resumed"), {})
     began: dict[str, Any] = next((e for e in mine if e.get("kind") == "attempt_started"), {})
     from_step = integer(resumed.get("from_step"))
@@ -51,7 +51,7 @@ def _attempt(material: Material, number: int) -> Attempt:
     if ended != ended and len(steps):
         ended = float(steps.time[-1])
     last = integer(exit_event.get("last_step"))
-    return Attempt(
+    return AttemptFacts(
         number=number,
         started=clock(started),
         ended=clock(ended),
@@ -83,9 +83,9 @@ def sentences(value: Any) -> tuple[str, ...]:
     return (str(value),)
 
 
-def _exit_of_notes(material: Material, number: int) -> dict[str, Any] | None:
+def _exit_of_notes(run_data: RunData, number: int) -> dict[str, Any] | None:
     """What the worker itself noted, when the parent was gone and wrote no `worker_exited`."""
-    notes = [note for note in material.exit_notes if integer(note.get("attempt")) == number]
+    notes = [note for note in run_data.exit_notes if integer(note.get("attempt")) == number]
     if not notes:
         return None
     note = min(notes, key=lambda note: moment(note.get("time")))

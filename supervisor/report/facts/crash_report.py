@@ -54,7 +54,7 @@ class Intervention:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class AttemptFacts:
     """One launch of the worker, from its start to its exit.
 
     Attributes:
@@ -218,7 +218,7 @@ class CrashReport:
     interventions: tuple[Intervention, ...] = ()
     treatments: dict[str, int] = field(default_factory=dict)
     rate_changes: tuple[RateChange, ...] = ()
-    attempts: tuple[Attempt, ...] = ()
+    attempts: tuple[AttemptFacts, ...] = ()
     cost: Cost = field(default_factory=Cost)
     anomalies: tuple[AnomalyVerdict, ...] = ()
     anomaly_count: int = 0

@@ -10,7 +10,7 @@ import numpy as np
 from supervisor.report.facts.attempts import first_exit
 from supervisor.report.facts.crash_report import Cost
 from supervisor.report.facts.figures import integer, moment, number
-from supervisor.report.facts.material import Material
+from supervisor.report.facts.run_data import RunData
 from supervisor.report.facts.step_table import Bools, Floats, StepTable
 from supervisor.storage.journal.treatments import is_verdict
 
@@ -19,21 +19,21 @@ from supervisor.storage.journal.treatments import is_verdict
 _SAME_AS_ACTION = {"rollback": "rollback", "checkpoint_saved": "checkpoint"}
 
 
-def build_cost(material: Material) -> Cost:
+def build_cost(run_data: RunData) -> Cost:
     """Adds up the ledger from the journal and the flight recorder; all zero for an empty run."""
-    wall = _wall_s(material)
-    steps = material.steps
+    wall = _wall_s(run_data)
+    steps = run_data.steps
     seconds = _step_seconds(steps)
-    useful = useful_steps(material)
-    stalled = _stalled_s(material)
-    hung = _hung_s(material)
+    useful = useful_steps(run_data)
+    stalled = _stalled_s(run_data)
+    hung = _hung_s(run_data)
     computing = float(seconds.sum())
     # A step's time is measured from the record before it and so contains the stalls between them.
     stalled_inside = min(stalled, computing)
     share = float(seconds[useful].sum()) / computing if computing > 0 else 0.0
     computed = computing - stalled_inside
-    replay = (1.0 - share) * computed + _fast_forward_s(material)
-    down = _down_s(material)
+    replay = (1.0 - share) * computed + _fast_forward_s(run_data)
+    down = _down_s(run_data)
     spent = share * computed + replay + stalled + hung + down
     return Cost(
         useful_s=share * computed,
@@ -48,20 +48,20 @@ def build_cost(material: Material) -> Cost:
     )
 
 
-def useful_steps(material: Material) -> Bools:
+def useful_steps(run_data: RunData) -> Bools:
     """Marks the rows whose update is part of the final weights.
 
     Not useful are rows that a later attempt repeated, and rows that a rollback threw away; where it
     was taken back (action ``reinstate``), those since the rollback instead.
     """
-    steps = material.steps
+    steps = run_data.steps
     useful = np.zeros(len(steps), dtype=bool)
     if not len(steps):
         return useful
     _, newest = np.unique(steps.step[::-1], return_index=True)
     useful[len(steps) - 1 - newest] = True
-    taken_back = _taken_back(material)
-    for event in material.of_kind("rollback"):
+    taken_back = _taken_back(run_data)
+    for event in run_data.of_kind("rollback"):
         source, target = integer(event.get("from_step")), integer(event.get("to_step"))
         if source is None or target is None:
             continue
@@ -74,13 +74,13 @@ def useful_steps(material: Material) -> Bools:
     return useful
 
 
-def _taken_back(material: Material) -> dict[tuple[int | None, int | None], int | None]:
+def _taken_back(run_data: RunData) -> dict[tuple[int | None, int | None], int | None]:
     """Attempt and boundary of each rollback that was taken back → the step at which it was."""
     return {
         (integer(event.get("attempt")), integer(event["fields"].get("kept_step"))): integer(
             event.get("step")
         )
-        for event in material.of_kind("action")
+        for event in run_data.of_kind("action")
         if event.get("name") == "reinstate"
         and event.get("applied") is True
         and isinstance(event.get("fields"), dict)
@@ -97,17 +97,17 @@ def _step_seconds(steps: StepTable) -> Floats:
     return np.where(np.isfinite(seconds) & (seconds > 0), seconds, 0.0)
 
 
-def _wall_s(material: Material) -> float:
-    times = [moment(event.get("time")) for event in material.events]
-    times += [float(value) for value in material.steps.time[[0, -1]]] if len(material.steps) else []
+def _wall_s(run_data: RunData) -> float:
+    times = [moment(event.get("time")) for event in run_data.events]
+    times += [float(value) for value in run_data.steps.time[[0, -1]]] if len(run_data.steps) else []
     known = [value for value in times if math.isfinite(value)]
     return max(known) - min(known) if known else 0.0
 
 
-def _stalled_s(material: Material) -> float:
-    acted = {(_place(e), str(e.get("name"))) for e in material.of_kind("action")}
+def _stalled_s(run_data: RunData) -> float:
+    acted = {(_place(e), str(e.get("name"))) for e in run_data.of_kind("action")}
     total = 0.0
-    for event in material.of_kind("action", "checkpoint_saved", "rollback"):
+    for event in run_data.of_kind("action", "checkpoint_saved", "rollback"):
         if is_verdict(event):  # a restart's cost is in what was down and what was done again
             continue
         cost = number(event.get("cost_s"))
@@ -123,46 +123,46 @@ def _place(event: dict[str, Any]) -> tuple[int | None, int | None]:
     return integer(event.get("attempt")), integer(event.get("step"))
 
 
-def _hung_s(material: Material) -> float:
+def _hung_s(run_data: RunData) -> float:
     """From the last sign of life of each hung attempt to its end."""
     total = 0.0
-    for event in material.of_kind("hang_detected"):
+    for event in run_data.of_kind("hang_detected"):
         attempt = integer(event.get("attempt")) or 0
-        steps = material.steps.of_attempt(attempt)
-        ended = moment((first_exit(material, attempt) or event).get("time"))
+        steps = run_data.steps.of_attempt(attempt)
+        ended = moment((first_exit(run_data, attempt) or event).get("time"))
         if len(steps) and ended > float(steps.time[-1]):
             total += ended - float(steps.time[-1])
     return total
 
 
-def _fast_forward_s(material: Material) -> float:
-    values = [number(e.get("fast_forward_s")) for e in material.of_kind("resumed")]
+def _fast_forward_s(run_data: RunData) -> float:
+    values = [number(e.get("fast_forward_s")) for e in run_data.of_kind("resumed")]
     return sum(value for value in values if math.isfinite(value) and value > 0)
 
 
-def _down_s(material: Material) -> float:
+def _down_s(run_data: RunData) -> float:
     """From each attempt's last step or exit to the first step of the next attempt."""
-    steps = material.steps
+    steps = run_data.steps
     total = 0.0
     if not len(steps):
         return 0.0
     starts = np.flatnonzero(np.diff(steps.attempt) != 0) + 1
-    hung = {integer(event.get("attempt")) for event in material.of_kind("hang_detected")}
+    hung = {integer(event.get("attempt")) for event in run_data.of_kind("hang_detected")}
     for start in starts:
         begin = float(steps.time[start - 1])
         attempt = int(steps.attempt[start - 1])
-        exit_time = moment((first_exit(material, attempt) or {}).get("time"))
+        exit_time = moment((first_exit(run_data, attempt) or {}).get("time"))
         if attempt in hung and math.isfinite(exit_time):
             begin = exit_time
         total += max(0.0, float(steps.time[start]) - begin)
     last = int(steps.attempt[-1])
     later = [
-        e for e in material.of_kind("worker_exited") if (integer(e.get("attempt")) or 0) > last
+        e for e in run_data.of_kind("worker_exited") if (integer(e.get("attempt")) or 0) > last
     ]
     ends = [time_s for event in later if math.isfinite(time_s := moment(event.get("time")))]
     if ends:
         # Attempts that failed before their first step: no training until the last of them ended.
-        exit_time = moment((first_exit(material, last) or {}).get("time"))
+        exit_time = moment((first_exit(run_data, last) or {}).get("time"))
         begin = exit_time if math.isfinite(exit_time) else float(steps.time[-1])
         total += max(0.0, max(ends) - begin)
-    return max(0.0, total - _fast_forward_s(material))
+    return max(0.0, total - _fast_forward_s(run_data))

@@ -8,7 +8,7 @@ from typing import Any
 from supervisor.report.facts.attempts import sentences
 from supervisor.report.facts.crash_report import TimelineEntry
 from supervisor.report.facts.figures import duration, integer, number, show
-from supervisor.report.facts.material import Material
+from supervisor.report.facts.run_data import RunData
 from supervisor.storage.journal.treatments import times
 
 EXITS = {
@@ -28,20 +28,20 @@ ANNOUNCED = "announced change"
 """What `state_found` has found when the script called `supervisor.announce`."""
 ANOTHER_TRAINING = "another training"
 ANOTHER_LEVEL = "another level"
-"""When restored weights have shown that weights are not to blame (`ladder.acquittal`)."""
+"""When restored weights have shown that weights are not to blame (`ladder.rollback_evaluation`)."""
 _SAME_LINES = 3  # of one kind and wording in a row before they are folded into one
 
 
-def build_timeline(material: Material) -> tuple[TimelineEntry, ...]:
+def build_timeline(run_data: RunData) -> tuple[TimelineEntry, ...]:
     """Returns the events in the order of time; long rows of the same event are folded."""
     thought_of = {
         (event.get("name"), integer(event.get("step")))
-        for event in material.of_kind("action")
+        for event in run_data.of_kind("action")
         if event.get("applied") is False
     }
     entries = [
         _entry(event)
-        for event in material.events
+        for event in run_data.events
         if not _is_quiet(event)
         and not (
             event.get("phase") == "verified"

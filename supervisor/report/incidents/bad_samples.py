@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from supervisor.report.facts.crash_report import Incident
 from supervisor.report.facts.figures import integer
-from supervisor.report.facts.material import Material
+from supervisor.report.facts.run_data import RunData
 
 NAMED = 3
 NEAR_STEPS = 50
 """A sample may be found some steps after its batch, when the script fetches ahead."""
 
 
-def samples_behind(material: Material, incident: Incident) -> str:
+def samples_behind(run_data: RunData, incident: Incident) -> str:
     """Returns the samples that were found at an incident or soon after, for a sentence.
 
     ``sample 37 of TensorDataset of 640``; empty if none was, or the incident is of another kind.
@@ -19,7 +19,7 @@ def samples_behind(material: Material, incident: Incident) -> str:
     if incident.step is None or incident.key not in ("nonfinite_loss", "nonfinite_gradient"):
         return ""
     found: dict[str, list[str]] = {}
-    for line in material.bad_samples:
+    for line in run_data.bad_samples:
         at = integer(line.get("found_at"))
         if at is None or not incident.step <= at <= incident.step + NEAR_STEPS:
             continue

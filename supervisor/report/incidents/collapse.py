@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from supervisor.report.facts.figures import number, show
-from supervisor.report.facts.material import Material
+from supervisor.report.facts.run_data import RunData
 
 CONFIRMED = "red"
 
@@ -18,7 +18,7 @@ def is_confirmed(event: Mapping[str, Any]) -> bool:
     return event.get("kind") == "alert" and level == CONFIRMED
 
 
-def is_still_collapsed(material: Material, event: Mapping[str, Any]) -> bool:
+def is_still_collapsed(run_data: RunData, event: Mapping[str, Any]) -> bool:
     """Says whether a value that the alert named lies below its line at the end of the run.
 
     False for an alert without lines: then the losses after it decide.
@@ -26,7 +26,7 @@ def is_still_collapsed(material: Material, event: Mapping[str, Any]) -> bool:
     lines = event["metadata"].get("lines")
     if not isinstance(lines, Mapping):
         return False
-    courses = material.courses
+    courses = run_data.courses
     named = event["metadata"].get("indicators")
     return any(
         name in courses and courses[name].last < number(line)
@@ -35,9 +35,9 @@ def is_still_collapsed(material: Material, event: Mapping[str, Any]) -> bool:
     )
 
 
-def latents_at_end(material: Material) -> tuple[str, ...]:
+def latents_at_end(run_data: RunData) -> tuple[str, ...]:
     """Returns one sentence with the last values of the latents; nothing if none were observed."""
-    courses = material.courses
+    courses = run_data.courses
     told = [
         f"{name} {show(courses[name].last)}"
         for name in ("kl", "latent_variance", "active_units")

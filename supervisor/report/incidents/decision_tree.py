@@ -6,7 +6,7 @@ import numpy as np
 
 from supervisor.report.facts.crash_report import Branch, DecisionPath, Incident
 from supervisor.report.facts.figures import show
-from supervisor.report.facts.material import Material
+from supervisor.report.facts.run_data import RunData
 from supervisor.report.incidents.bad_samples import samples_behind
 from supervisor.report.incidents.evidence import (
     LARGE,
@@ -27,7 +27,7 @@ EARLY_STEPS = 1000
 YES_NO = ("yes", "no")
 
 
-def walk(material: Material, incident: Incident) -> DecisionPath:
+def walk(run_data: RunData, incident: Incident) -> DecisionPath:
     """Takes the branch that the facts about `incident` give; every answer carries its fact."""
     process = Branch(
         question="Was it the numbers, or the process?",
@@ -35,11 +35,11 @@ def walk(material: Material, incident: Incident) -> DecisionPath:
         answer="numbers" if incident.numerical else "process",
         fact=incident.sentence,
     )
-    checkpoint = _checkpoint(material, stable=incident.numerical)
+    checkpoint = _checkpoint(run_data, stable=incident.numerical)
     if not incident.numerical:
-        remedy = process_remedy(material, incident)
+        remedy = process_remedy(run_data, incident)
         return DecisionPath(branches=(process, checkpoint), remedy=remedy)
-    samples = samples_behind(material, incident)
+    samples = samples_behind(run_data, incident)
     if samples:
         named = Branch(
             question="Was it in the data?",
@@ -51,8 +51,8 @@ def walk(material: Material, incident: Incident) -> DecisionPath:
             branches=(process, named, checkpoint),
             remedy=f"Mend or remove {samples} in your data: NaN or infinity stands there.",
         )
-    jump = rate_jump(material, before=incident.step or 0, attempt=incident.attempt)
-    rise = rate_rise(material, before=incident.step or 0, attempt=incident.attempt)
+    jump = rate_jump(run_data, before=incident.step or 0, attempt=incident.attempt)
+    rise = rate_rise(run_data, before=incident.step or 0, attempt=incident.attempt)
     rate = _rate(jump, rise)
     if jump is not None:
         return DecisionPath(
@@ -66,8 +66,8 @@ def walk(material: Material, incident: Incident) -> DecisionPath:
         known = (process, rate, checkpoint)
         return DecisionPath(branches=known, remedy=remedy, setting=setting)
     early = _early(incident)
-    mixed = _mixed_precision(material)
-    large = _large_gradients(material, incident)
+    mixed = _mixed_precision(run_data)
+    large = _large_gradients(run_data, incident)
     branches = (process, rate, early, mixed, large, checkpoint)
     facts = NumericalFacts(
         early=early.answer == "yes",
@@ -75,7 +75,7 @@ def walk(material: Material, incident: Incident) -> DecisionPath:
         large=large.answer == "yes",
         rise=rise,
     )
-    remedy, setting = numerical_remedy(material, incident, facts)
+    remedy, setting = numerical_remedy(run_data, incident, facts)
     if incident.survived:
         passed = Branch(
             question="Did it pass?",
@@ -112,8 +112,8 @@ def _early(incident: Incident) -> Branch:
     )
 
 
-def _mixed_precision(material: Material) -> Branch:
-    scales = material.steps.loss_scale[np.isfinite(material.steps.loss_scale)]
+def _mixed_precision(run_data: RunData) -> Branch:
+    scales = run_data.steps.loss_scale[np.isfinite(run_data.steps.loss_scale)]
     if len(scales):
         fact = f"A GradScaler was at work, last with the scale {show(float(scales[-1]))}."
         answer = "yes"
@@ -122,8 +122,8 @@ def _mixed_precision(material: Material) -> Branch:
     return Branch(question="FP16 with a loss scale?", answers=YES_NO, answer=answer, fact=fact)
 
 
-def _large_gradients(material: Material, incident: Incident) -> Branch:
-    rows = material.steps.of_attempt(incident.attempt)
+def _large_gradients(run_data: RunData, incident: Incident) -> Branch:
+    rows = run_data.steps.of_attempt(incident.attempt)
     before = rows.take(rows.step < (incident.step or 0)).grad_norm
     norms = before[np.isfinite(before)][-WINDOW:]
     if len(norms) < 5:
@@ -135,8 +135,8 @@ def _large_gradients(material: Material, incident: Incident) -> Branch:
     return Branch(question="Large gradients before it?", answers=YES_NO, answer=answer, fact=fact)
 
 
-def _checkpoint(material: Material, *, stable: bool) -> Branch:
-    step = last_checkpoint(material, stable=stable)
+def _checkpoint(run_data: RunData, *, stable: bool) -> Branch:
+    step = last_checkpoint(run_data, stable=stable)
     word = "stable " if stable else ""
     fact = f"No {word}checkpoint is known."
     if step is not None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from supervisor.report.facts.attempts import first_exit
-from supervisor.report.facts.crash_report import Attempt
-from supervisor.report.facts.material import Material
+from supervisor.report.facts.crash_report import AttemptFacts
+from supervisor.report.facts.run_data import RunData
 from supervisor.report.facts.step_table import Floats
 
 ENDS = (
@@ -24,47 +24,47 @@ HEALTHY = 50
 LAST = 20
 
 
-def find_end(material: Material, attempts: tuple[Attempt, ...]) -> str:
+def find_end(run_data: RunData, attempts: tuple[AttemptFacts, ...]) -> str:
     """Returns one of `ENDS`.
 
     The state in run.json counts. While it still says ``running``, the journal is asked, since the
     report may be written a moment before the state; then whether the parent's process lives.
     """
-    state = str(material.run.get("state") or "")
+    state = str(run_data.run.get("state") or "")
     if state in ("completed", "gave_up", "interrupted", "failed"):
         return state
-    finished = material.of_kind("run_finished")
+    finished = run_data.of_kind("run_finished")
     if finished and str(finished[-1].get("state") or "") in ENDS:
         return str(finished[-1]["state"])
-    if material.of_kind("gave_up"):
+    if run_data.of_kind("gave_up"):
         return "gave_up"
-    exit_event = first_exit(material, attempts[-1].number) if attempts else None
+    exit_event = first_exit(run_data, attempts[-1].number) if attempts else None
     cause = str((exit_event or {}).get("cause") or "")
     if cause == "completed":
         return "completed"
-    if material.parent_alive:
+    if run_data.parent_alive:
         return "running"
     if cause in ("interrupted", "preempted"):
         return "interrupted"
     if cause == "user_error":
         return "failed"
-    if state == "running" or material.events or len(material.steps):
+    if state == "running" or run_data.events or len(run_data.steps):
         return "supervisor_died"
     return "unknown"
 
 
-def ends_nonfinite(material: Material) -> bool:
+def ends_nonfinite(run_data: RunData) -> bool:
     """Whether the last loss that was seen is NaN or infinite: such a run is over, but not well."""
-    steps = material.steps.final
+    steps = run_data.steps.final
     seen = np.flatnonzero(np.isfinite(steps.loss) | steps.nonfinite_loss)
     return bool(len(seen)) and bool(steps.nonfinite_loss[seen[-1]])
 
 
-def stays_high(material: Material, step: int, attempt: int | None) -> bool:
+def stays_high(run_data: RunData, step: int, attempt: int | None) -> bool:
     """Whether the run's last losses lie far above what they were before `step`."""
-    rows = material.steps.of_attempt(attempt)
+    rows = run_data.steps.of_attempt(attempt)
     before = rows.loss[(rows.step < step) & np.isfinite(rows.loss)][-HEALTHY:]
-    final = material.steps.final
+    final = run_data.steps.final
     after = final.loss[(final.step > step) & np.isfinite(final.loss)][-LAST:]
     return is_far_above(after, before)
 

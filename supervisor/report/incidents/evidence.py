@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from supervisor.report.facts.crash_report import Attempt
+from supervisor.report.facts.crash_report import AttemptFacts
 from supervisor.report.facts.figures import duration, integer, show
-from supervisor.report.facts.material import Material
+from supervisor.report.facts.run_data import RunData
 from supervisor.report.facts.step_table import Bools, Floats, StepTable
 from supervisor.report.incidents.ending import is_far_above
 
@@ -38,12 +38,10 @@ class _Scale:
         return tuple(self.heavier), tuple(self.lighter)
 
 
-def numerical_evidence(
-    material: Material, *, step: int, end: int, attempt: int | None
-) -> Sentences:
+def numerical_evidence(run_data: RunData, *, step: int, end: int, attempt: int | None) -> Sentences:
     """Weighs what the recorded steps around numerical trouble at `step` ... `end` show."""
     scale = _Scale()
-    rows = material.steps.of_attempt(attempt)
+    rows = run_data.steps.of_attempt(attempt)
     before = rows.take(rows.step < step).take(slice(-WINDOW, None))
     at = rows.take(rows.step == step)
     _weigh_loss(scale, before, at, step)
@@ -51,17 +49,17 @@ def numerical_evidence(
     _weigh_learning_rate(scale, before)
     _weigh_loss_scale(scale, before, at)
     _weigh_risk(scale, before)
-    _weigh_repetition(scale, material.steps, step, attempt, before, at)
+    _weigh_repetition(scale, run_data.steps, step, attempt, before, at)
     _weigh_aftermath(scale, rows.take(rows.step > end), before)
     return scale.result()
 
 
-def process_evidence(material: Material, attempt: Attempt, cause: str) -> Sentences:
+def process_evidence(run_data: RunData, attempt: AttemptFacts, cause: str) -> Sentences:
     """Weighs what is known about the end of a process."""
     scale = _Scale()
     for sentence in () if cause == "hang" else attempt.evidence:
         scale.add(True, sentence)
-    rows = material.steps.of_attempt(attempt.number)
+    rows = run_data.steps.of_attempt(attempt.number)
     if not len(rows):
         ended = "it had not come to its first" if cause in _ASKED else "it failed in its set-up"
         scale.add(True, f"Attempt {attempt.number} recorded no step: {ended}.")
@@ -88,9 +86,9 @@ def process_evidence(material: Material, attempt: Attempt, cause: str) -> Senten
     return scale.result()
 
 
-def memory_notes(material: Material) -> tuple[str, ...]:
+def memory_notes(run_data: RunData) -> tuple[str, ...]:
     """Returns what the flight recorder says of memory, for the section on running out of it."""
-    rows = material.steps
+    rows = run_data.steps
     seen = rows.take(np.isfinite(rows.memory_gib))
     if not len(seen):
         return ()
@@ -281,10 +279,10 @@ def _finite(values: Floats) -> Floats:
 
 
 def rate_jump(
-    material: Material, *, before: int, attempt: int | None
+    run_data: RunData, *, before: int, attempt: int | None
 ) -> tuple[int, float, float] | None:
     """Returns (step, rate before it, rate) of the last jump of the learning rate before a step."""
-    rows = material.steps.of_attempt(attempt)
+    rows = run_data.steps.of_attempt(attempt)
     rows = rows.take(rows.step < before)
     steps, rates = rows.step[-BEFORE_LR:], rows.lr[-BEFORE_LR:]
     for at in range(len(rates) - 1, 0, -1):
@@ -293,19 +291,17 @@ def rate_jump(
     return None
 
 
-def rate_rise(
-    material: Material, *, before: int, attempt: int | None
-) -> tuple[float, float] | None:
+def rate_rise(run_data: RunData, *, before: int, attempt: int | None) -> tuple[float, float] | None:
     """Returns the rates of the 20 steps before a step, the first and the last, if they rose as much
     as a jump would; a warm-up too long or too high does."""
-    rows = material.steps.of_attempt(attempt)
+    rows = run_data.steps.of_attempt(attempt)
     rates = _finite(rows.take(rows.step < before).lr)[-BEFORE_LR:]
     if len(rates) < 2 or rates[0] <= 0 or rates[-1] <= LR_JUMP * rates[0]:
         return None
     return float(rates[0]), float(rates[-1])
 
 
-def last_checkpoint(material: Material, *, stable: bool, before: int | None = None) -> int | None:
+def last_checkpoint(run_data: RunData, *, stable: bool, before: int | None = None) -> int | None:
     """Returns the step of the newest checkpoint that is there; of those that the journal knows,
     where no manifest is left.
 
@@ -313,12 +309,12 @@ def last_checkpoint(material: Material, *, stable: bool, before: int | None = No
         stable: only those that stayed healthy for long enough.
         before: only those of this step or an earlier one.
     """
-    found = {integer(m.get("step")) for m in material.checkpoints if m.get("stable") or not stable}
-    if not material.checkpoints:
+    found = {integer(m.get("step")) for m in run_data.checkpoints if m.get("stable") or not stable}
+    if not run_data.checkpoints:
         kinds = ("checkpoint_stable",) if stable else ("checkpoint_saved", "checkpoint_stable")
-        events = [event for event in material.of_kind(*kinds) if not event.get("abandoned")]
+        events = [event for event in run_data.of_kind(*kinds) if not event.get("abandoned")]
         found |= {integer(event.get("step")) for event in events}
-        for event in material.of_kind("warning"):  # `supervisor prune` says what it deleted
+        for event in run_data.of_kind("warning"):  # `supervisor prune` says what it deleted
             pruned = event.get("pruned")
             found -= {integer(step) for step in pruned} if isinstance(pruned, list) else set()
     known = (step for step in found if step is not None)

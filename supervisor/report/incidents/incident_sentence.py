@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from supervisor.report.facts.figures import show
-from supervisor.report.facts.material import Material
+from supervisor.report.facts.run_data import RunData
 from supervisor.report.facts.step_table import Floats
 
 USUAL_STEPS = 50
@@ -29,12 +29,12 @@ _TOLD_WHOLE = frozenset({"loss_spike", "divergence", "learning_rate"})
 
 
 def numerical_sentence(
-    material: Material, *, key: str, step: int, attempt: int | None, said: str
+    run_data: RunData, *, key: str, step: int, attempt: int | None, said: str
 ) -> str:
     """Returns what happened at `step`, with its figures.
 
     Args:
-        material: what was recorded.
+        run_data: what was recorded.
         key: of the trouble, as in the report.
         step: of its first sign.
         attempt: in which that was.
@@ -42,7 +42,7 @@ def numerical_sentence(
     """
     if said.startswith("the ") and " became " in said:
         return f"At step {step} {said}."
-    leap = _leap(material, step, attempt) if key == "loss_spike" else ""
+    leap = _leap(run_data, step, attempt) if key == "loss_spike" else ""
     if leap:
         return f"At step {step} {leap}."
     said = said[:1].lower() + said[1:].partition("; ")[0]
@@ -52,9 +52,9 @@ def numerical_sentence(
     return f"At step {step} {words}{f': {said}' if said else ''}."
 
 
-def _leap(material: Material, step: int, attempt: int | None) -> str:
+def _leap(run_data: RunData, step: int, attempt: int | None) -> str:
     """What jumped at `step`, and from where; empty if neither loss nor gradient stands out."""
-    rows = material.steps.of_attempt(attempt)
+    rows = run_data.steps.of_attempt(attempt)
     before, at = rows.take(rows.step < step), rows.take(rows.step == step)
     for name, values, now in (
         ("loss", before.loss, at.loss),

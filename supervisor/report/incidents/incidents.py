@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from supervisor.records import NAN
-from supervisor.report.facts.crash_report import Attempt, Incident
+from supervisor.report.facts.crash_report import AttemptFacts, Incident
 from supervisor.report.facts.figures import clock, integer, moment, number, show
-from supervisor.report.facts.material import Material
+from supervisor.report.facts.run_data import RunData
 from supervisor.report.incidents.bad_samples import samples_behind
 from supervisor.report.incidents.collapse import is_confirmed, is_still_collapsed, latents_at_end
 from supervisor.report.incidents.ending import ends_nonfinite, stays_high
@@ -58,20 +58,20 @@ class _Sign:
     share: float = NAN
 
 
-def find_incidents(material: Material, attempts: tuple[Attempt, ...]) -> tuple[Incident, ...]:
+def find_incidents(run_data: RunData, attempts: tuple[AttemptFacts, ...]) -> tuple[Incident, ...]:
     """Returns all incidents, the first in time first, each with its evidence."""
-    clusters = _clusters(_signs(material))
+    clusters = _clusters(_signs(run_data))
     exits = [
         process_incident(
-            material,
+            run_data,
             attempt,
-            survived=_went_on(material, attempt.number, attempt.last_step, later_attempt=True),
+            survived=_went_on(run_data, attempt.number, attempt.last_step, later_attempt=True),
         )
         for attempt in attempts
     ]
     found: list[Incident] = []
     for cluster in clusters:
-        incident = _numerical_incident(material, cluster)
+        incident = _numerical_incident(run_data, cluster)
         for index, ended in enumerate(exits):
             if ended is not None and _is_consequence(cluster, ended):
                 told = f"It ended attempt {ended.attempt}: {ended.sentence}"
@@ -91,14 +91,14 @@ def _order(incident: Incident) -> tuple[int, int, int]:
     return incident.attempt or 0, last, 0 if incident.numerical else 1
 
 
-def _signs(material: Material) -> list[_Sign]:
-    signs = [*_signs_of_steps(material), *_signs_of_events(material)]
+def _signs(run_data: RunData) -> list[_Sign]:
+    signs = [*_signs_of_steps(run_data), *_signs_of_events(run_data)]
     # At the same step the measured value says more than what was concluded from it.
     return sorted(signs, key=lambda sign: (sign.attempt or 0, sign.step))
 
 
-def _signs_of_steps(material: Material) -> list[_Sign]:
-    steps = material.steps
+def _signs_of_steps(run_data: RunData) -> list[_Sign]:
+    steps = run_data.steps
     # A GradScaler searches its scale by overflowing now and then: that is its health, not trouble.
     benign = steps.scaler_skipped | np.isfinite(steps.loss_scale)
     bad = steps.nonfinite_loss | (steps.nonfinite_grad & ~benign)
@@ -120,11 +120,11 @@ def _signs_of_steps(material: Material) -> list[_Sign]:
     return signs
 
 
-def _signs_of_events(material: Material) -> list[_Sign]:
+def _signs_of_events(run_data: RunData) -> list[_Sign]:
     signs = []
-    steps = material.steps
+    steps = run_data.steps
     saw_nonfinite = bool((steps.nonfinite_loss | steps.nonfinite_grad).any())
-    for event in material.of_kind("alert", "risk", "action", "rollback", "update_skipped"):
+    for event in run_data.of_kind("alert", "risk", "action", "rollback", "update_skipped"):
         step = integer(event.get("step"))
         if step is None:
             continue
@@ -135,7 +135,7 @@ def _signs_of_events(material: Material) -> list[_Sign]:
             continue
         if event.get("outcome") == "refused":  # and so is what it was to be for
             continue
-        if kind == "risk" and not _is_alarm(event, material):
+        if kind == "risk" and not _is_alarm(event, run_data):
             continue
         done = event.get("applied") is not False
         confirmed = is_confirmed(event)
@@ -152,16 +152,16 @@ def _signs_of_events(material: Material) -> list[_Sign]:
         attempt = integer(event.get("attempt"))
         if text.startswith(ORDERED):
             continue
-        lasts = confirmed and is_still_collapsed(material, event)
+        lasts = confirmed and is_still_collapsed(run_data, event)
         share = number(event.get("calibrated"))
         signs.append(_Sign(time_s, step, attempt, key, text.rstrip("."), weighty, lasts, share))
     return signs
 
 
-def _is_alarm(event: dict[str, Any], material: Material) -> bool:
+def _is_alarm(event: dict[str, Any], run_data: RunData) -> bool:
     if event.get("alarm") is not None:
         return bool(event["alarm"])
-    threshold = number(material.policy.get("alarm_threshold"))
+    threshold = number(run_data.policy.get("alarm_threshold"))
     risk = number(event.get("risk", event.get("probability")))
     return risk >= (threshold if math.isfinite(threshold) else 0.5)
 
@@ -177,20 +177,20 @@ def _clusters(signs: list[_Sign]) -> list[list[_Sign]]:
     return [cluster for cluster in clusters if any(sign.weighty for sign in cluster)]
 
 
-def _numerical_incident(material: Material, cluster: list[_Sign]) -> Incident:
+def _numerical_incident(run_data: RunData, cluster: list[_Sign]) -> Incident:
     first = cluster[0]
     if first.key == "numerical":
         named = [sign for sign in cluster if sign.key != "numerical" and sign.step == first.step]
         first = named[0] if named else first
     said = first.text or next((sign.text for sign in cluster if sign.text), "")
     sentence = numerical_sentence(
-        material, key=first.key, step=first.step, attempt=first.attempt, said=said
+        run_data, key=first.key, step=first.step, attempt=first.attempt, said=said
     )
     evidence_for, evidence_against = numerical_evidence(
-        material, step=first.step, end=cluster[-1].step, attempt=first.attempt
+        run_data, step=first.step, end=cluster[-1].step, attempt=first.attempt
     )
     if first.key == "collapse":  # the losses of a collapsed model are finite and calm
-        evidence_for = latents_at_end(material)
+        evidence_for = latents_at_end(run_data)
     shares = [sign.share for sign in cluster if math.isfinite(sign.share)]
     if shares:
         told = f"of recorded steps with such a risk, {shares[0]:.0%} led to a crash within 20 steps"
@@ -201,14 +201,14 @@ def _numerical_incident(material: Material, cluster: list[_Sign]) -> Incident:
         step=first.step,
         attempt=first.attempt,
         time=clock(first.time_s),
-        survived=_went_on(material, first.attempt, cluster[-1].step)
+        survived=_went_on(run_data, first.attempt, cluster[-1].step)
         and not any(sign.lasting for sign in cluster)
-        and not stays_high(material, first.step, first.attempt),
+        and not stays_high(run_data, first.step, first.attempt),
         numerical=True,
         evidence_for=evidence_for,
         evidence_against=evidence_against,
     )
-    samples = samples_behind(material, incident)
+    samples = samples_behind(run_data, incident)
     if not samples:
         return incident
     with_samples = f"{incident.sentence.rstrip('.')}: {samples} held NaN or infinity."
@@ -225,12 +225,12 @@ def _is_consequence(cluster: list[_Sign], ended: Incident) -> bool:
 
 
 def _went_on(
-    material: Material, attempt: int | None, step: int | None, *, later_attempt: bool = False
+    run_data: RunData, attempt: int | None, step: int | None, *, later_attempt: bool = False
 ) -> bool:
     """Says whether enough finite steps followed, or the training reached its end in health."""
-    if material.run.get("state") == "completed" and (later_attempt or not ends_nonfinite(material)):
+    if run_data.run.get("state") == "completed" and (later_attempt or not ends_nonfinite(run_data)):
         return True
-    steps, number_ = material.steps, attempt or 0
+    steps, number_ = run_data.steps, attempt or 0
     later = steps.attempt > number_ if later_attempt else steps.attempt >= number_
     beyond = later & (steps.step > (-1 if step is None else step)) & np.isfinite(steps.loss)
     needed = SURVIVED_STEPS if later_attempt else RECOVERED_STEPS

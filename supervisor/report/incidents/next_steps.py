@@ -9,7 +9,7 @@ from pathlib import Path
 from supervisor.report.facts.crash_report import Cost, DecisionPath, Incident
 from supervisor.report.facts.figures import duration, integer, number, show
 from supervisor.report.facts.interventions import would_have
-from supervisor.report.facts.material import Material
+from supervisor.report.facts.run_data import RunData
 from supervisor.report.incidents.evidence import last_checkpoint
 from supervisor.report.incidents.remedies import IN_SCRIPT, SMALLER_REQUEST
 from supervisor.storage.run.rundir import RunDirectory
@@ -34,14 +34,14 @@ _UNSEEN = (
 )
 
 
-def resume_command(material: Material, end: str, root: Incident | None) -> str:
+def resume_command(run_data: RunData, end: str, root: Incident | None) -> str:
     """Returns the command that continues the run, quoted for a shell.
 
     A run that came to its end sick goes back to its newest sound checkpoint: the command takes no
     completed run without being told from where.
     """
-    command = f"supervisor resume {shlex.quote(str(material.root))}"
-    step = _sound(material, root) if goes_back(end, root) else None
+    command = f"supervisor resume {shlex.quote(str(run_data.root))}"
+    step = _sound(run_data, root) if goes_back(end, root) else None
     return command if step is None else f"{command} --from {step}"
 
 
@@ -50,45 +50,45 @@ def goes_back(end: str, root: Incident | None) -> bool:
     return end == "completed" and root is not None and not root.survived
 
 
-def _sound(material: Material, root: Incident | None) -> int | None:
+def _sound(run_data: RunData, root: Incident | None) -> int | None:
     """The newest checkpoint from before the trouble, a stable one if there is any."""
     before = root.step if root else None
-    step = last_checkpoint(material, stable=True, before=before)
-    return last_checkpoint(material, stable=False, before=before) if step is None else step
+    step = last_checkpoint(run_data, stable=True, before=before)
+    return last_checkpoint(run_data, stable=False, before=before) if step is None else step
 
 
 def build_next_steps(
     end: str,
     root: Incident | None,
-    material: Material,
+    run_data: RunData,
     decision: DecisionPath | None,
     cost: Cost,
 ) -> tuple[str, ...]:
     """Returns what to do next, the most important first."""
-    step = last_checkpoint(material, stable=bool(root and root.numerical))
-    remedy = _explained(material) or (decision.remedy if decision else "")
+    step = last_checkpoint(run_data, stable=bool(root and root.numerical))
+    remedy = _explained(run_data) or (decision.remedy if decision else "")
     if end == "completed" and (root is None or root.survived):
         if root is None:
-            return _of_calm_run(material)
+            return _of_calm_run(run_data)
         return (
             "Nothing has to be done for this run.",
             *([f"Before the next one: {before_next(remedy)}"] if remedy else []),
         )
     if end == "running":
-        return (f"Watch it: supervisor watch {shlex.quote(str(material.root))}",)
+        return (f"Watch it: supervisor watch {shlex.quote(str(run_data.root))}",)
     if end == "unknown":
         return ("Start the training with: supervisor run SCRIPT",)
     steps = [remedy] if remedy else []
-    steps += _captured(material, root)
+    steps += _captured(run_data, root)
     if root is not None and root.key == "hang":
-        more = f"--set watchdog.hang_timeout_s={_longer(material)}"
+        more = f"--set watchdog.hang_timeout_s={_longer(run_data)}"
         steps.append(f"If that line was only slow and would have ended, give it time: {more}")
-    if root is not None and root.key in EXPLAINED and material.explain is None:
-        run = shlex.quote(str(material.root))
+    if root is not None and root.key in EXPLAINED and run_data.explain is None:
+        run = shlex.quote(str(run_data.root))
         steps.append(f"Let the cause be found by controlled replays: supervisor explain {run}")
     if end == "completed":
-        return (*steps, *_back(material, root))
-    saved = last_checkpoint(material, stable=False, before=root.step if root else None)
+        return (*steps, *_back(run_data, root))
+    saved = last_checkpoint(run_data, stable=False, before=root.step if root else None)
     if step is None and saved is not None:
         steps.append(
             "No checkpoint had stayed healthy for long enough to count as stable: the command "
@@ -107,11 +107,11 @@ def build_next_steps(
     return tuple(steps)
 
 
-def _of_calm_run(material: Material) -> tuple[str, ...]:
-    if not len(material.steps):
+def _of_calm_run(run_data: RunData) -> tuple[str, ...]:
+    if not len(run_data.steps):
         return (_UNSEEN,)
-    if would_have(material):
-        run = shlex.quote(str(material.root))
+    if would_have(run_data):
+        run = shlex.quote(str(run_data.root))
         return (
             "Look at the loss below, and at what a policy that treats would have done.",
             f"To see what such a policy would say of it: supervisor backtest {run}",
@@ -120,21 +120,21 @@ def _of_calm_run(material: Material) -> tuple[str, ...]:
     return ("Nothing: the run needs no help.",)
 
 
-def _back(material: Material, root: Incident | None) -> list[str]:
+def _back(run_data: RunData, root: Incident | None) -> list[str]:
     """What is left of a run that ended sick, and how it goes on from there."""
-    step = _sound(material, root)
+    step = _sound(run_data, root)
     if step is None:
         told = [
             "The last weights are of no use, and no checkpoint from before the trouble is left: "
             "start a new run when the cause is mended."
         ]
     else:
-        folder = RunDirectory(material.root).checkpoints / f"step_{step:08d}"
+        folder = RunDirectory(run_data.root).checkpoints / f"step_{step:08d}"
         told = [
             f"The last weights are of no use; those of step {step} are from before the trouble: "
             f"{folder}. The command trains on from there and removes what came after."
         ]
-    if material.policy.get("observe_only"):
+    if run_data.policy.get("observe_only"):
         treat = "leave out --policy observe_only"
         if step is not None:
             treat = "add --set policy.observe_only=false"
@@ -145,25 +145,25 @@ def _back(material: Material, root: Incident | None) -> list[str]:
     return told
 
 
-def _longer(material: Material) -> int:
+def _longer(run_data: RunData) -> int:
     """Seconds of silence that a slow step may need: ten times what was not enough."""
-    limits = [number(event.get("limit_s")) for event in material.of_kind("hang_detected")]
+    limits = [number(event.get("limit_s")) for event in run_data.of_kind("hang_detected")]
     known = [limit for limit in limits if math.isfinite(limit)]
     return max(600, round(10 * max(known, default=0.0)))
 
 
-def _captured(material: Material, root: Incident | None) -> list[str]:
+def _captured(run_data: RunData, root: Incident | None) -> list[str]:
     """Where the batch of the first bad step is kept; nothing if it was not captured."""
     if root is None or not root.numerical:
         return []
     kept = [
         str(line["data_dir"])
-        for line in material.anomalies
+        for line in run_data.anomalies
         if line.get("data_dir") and integer(line.get("step")) == root.step
     ]
     if not kept:
         return []
-    run = shlex.quote(str(material.root))
+    run = shlex.quote(str(run_data.root))
     return [
         f"The batch of step {root.step} is kept in anomalies/data/{Path(kept[0]).name}; "
         f"computed again with its figures by: supervisor analyze {run} --step {root.step}"
@@ -175,9 +175,9 @@ def before_next(remedy: str) -> str:
     return _lower(remedy).replace(", then resume.", ".")
 
 
-def _explained(material: Material) -> str:
+def _explained(run_data: RunData) -> str:
     """What controlled replay found; empty if it was not made or found nothing."""
-    found = material.explain or {}
+    found = run_data.explain or {}
     if not found.get("summary") or found.get("root_cause") in (None, "unknown"):
         return ""
     cause = str(found["root_cause"]).replace("_", " ")

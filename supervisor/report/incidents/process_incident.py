@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from supervisor.report.facts.attempts import first_exit, sentences
-from supervisor.report.facts.crash_report import Attempt, Incident
+from supervisor.report.facts.crash_report import AttemptFacts, Incident
 from supervisor.report.facts.figures import clock, integer, moment, show
-from supervisor.report.facts.material import Material
+from supervisor.report.facts.run_data import RunData
 from supervisor.report.facts.timeline import EXITS
 from supervisor.report.incidents.evidence import process_evidence
 
@@ -21,11 +21,13 @@ PROCESS_CAUSES = frozenset(EXITS) - {"completed"}
 _FRAME = re.compile(r'^  File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
 
 
-def process_incident(material: Material, attempt: Attempt, *, survived: bool) -> Incident | None:
+def process_incident(
+    run_data: RunData, attempt: AttemptFacts, *, survived: bool
+) -> Incident | None:
     """Returns the end of an attempt as an incident; None if it ended as it should."""
-    event = first_exit(material, attempt.number)
+    event = first_exit(run_data, attempt.number)
     hang = next(
-        (e for e in material.of_kind("hang_detected") if e.get("attempt") == attempt.number), None
+        (e for e in run_data.of_kind("hang_detected") if e.get("attempt") == attempt.number), None
     )
     cause = "hang" if hang else attempt.cause
     if cause not in PROCESS_CAUSES:
@@ -35,10 +37,10 @@ def process_incident(material: Material, attempt: Attempt, *, survived: bool) ->
     words = EXITS[cause].rstrip(".")
     if cause == "killed" and attempt.signum:
         words = f"The worker was killed by {_signal(attempt.signum)}"
-    evidence_for, evidence_against = process_evidence(material, attempt, cause)
+    evidence_for, evidence_against = process_evidence(run_data, attempt, cause)
     return Incident(
         key=cause,
-        sentence=f"{words}{where}{_named(material, attempt, cause)}{_stood(material, hang)}.",
+        sentence=f"{words}{where}{_named(run_data, attempt, cause)}{_stood(run_data, hang)}.",
         step=step,
         attempt=attempt.number,
         time=clock(moment((hang or event or {}).get("time"))) or attempt.ended,
@@ -55,7 +57,7 @@ def _signal(signum: int) -> str:
         return f"signal {signum}"
 
 
-def _stood(material: Material, hang: dict[str, Any] | None) -> str:
+def _stood(run_data: RunData, hang: dict[str, Any] | None) -> str:
     """Where the main thread of a hung worker stood: the script's own line, and what it waited in.
 
     Empty if that is not known.
@@ -63,16 +65,16 @@ def _stood(material: Material, hang: dict[str, Any] | None) -> str:
     frames = sentences((hang or {}).get("frames"))
     if not frames:
         return ""
-    own = next((frame for frame in frames if _is_own(material, frame.rpartition(" (")[2])), None)
+    own = next((frame for frame in frames if _is_own(run_data, frame.rpartition(" (")[2])), None)
     if own is None or own == frames[0]:
         return f", in {frames[0]}"
     line = own.rpartition(" (")[2].rstrip(")")
     return f", at {line}, which had called {frames[0]}"
 
 
-def _is_own(material: Material, file: str) -> bool:
+def _is_own(run_data: RunData, file: str) -> bool:
     """Whether a file is the script's, not an installed package's."""
-    folder = str(material.run.get("cwd") or "\0")
+    folder = str(run_data.run.get("cwd") or "\0")
     return file.startswith(folder) and "site-packages" not in file
 
 
@@ -87,28 +89,28 @@ def _hang_evidence(hang: dict[str, Any] | None) -> tuple[str, ...]:
     return tuple(calls)
 
 
-def _named(material: Material, attempt: Attempt, cause: str) -> str:
+def _named(run_data: RunData, attempt: AttemptFacts, cause: str) -> str:
     """The exception itself, and its line, belong into the first sentence that is read."""
     if cause == "host_out_of_memory":
-        return f"{_asked_for(attempt)}{_raised(material, attempt.number)}"
+        return f"{_asked_for(attempt)}{_raised(run_data, attempt.number)}"
     if cause not in ("exception", "user_error", "out_of_memory") or not attempt.evidence:
         return ""
     if cause == "user_error" and attempt.evidence[0].startswith(_OWN_EXIT):
-        return f": {attempt.evidence[0].strip()}{_last_words(material)}"
-    refused = disk_refusal(material, attempt.number, attempt.evidence)
+        return f": {attempt.evidence[0].strip()}{_last_words(run_data)}"
+    refused = disk_refusal(run_data, attempt.number, attempt.evidence)
     if refused:
-        return f": a file could not be written ({refused}){_raised(material, attempt.number)}"
-    return f": {attempt.evidence[0].strip().rstrip('.')[:300]}{_raised(material, attempt.number)}"
+        return f": a file could not be written ({refused}){_raised(run_data, attempt.number)}"
+    return f": {attempt.evidence[0].strip().rstrip('.')[:300]}{_raised(run_data, attempt.number)}"
 
 
-def _last_words(material: Material) -> str:
+def _last_words(run_data: RunData) -> str:
     """The last line of the output: a script that ends itself mostly says why."""
-    lines = material.log_tail.text.splitlines() if material.log_tail else []
+    lines = run_data.log_tail.text.splitlines() if run_data.log_tail else []
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
     return f", and said last: {last.rstrip('.')[:300]}" if last else ""
 
 
-def disk_refusal(material: Material, attempt: int, evidence: Sequence[str]) -> str:
+def disk_refusal(run_data: RunData, attempt: int, evidence: Sequence[str]) -> str:
     """Returns what the system said when it refused to write a file; empty if it was not that.
 
     torch itself only says that a stream failed: then the end of the output tells.
@@ -116,27 +118,27 @@ def disk_refusal(material: Material, attempt: int, evidence: Sequence[str]) -> s
     said = [*evidence]
     said += [
         str(note.get("traceback") or "")
-        for note in material.exit_notes
+        for note in run_data.exit_notes
         if integer(note.get("attempt")) == attempt
     ]
     found = (_NO_ROOM.search(text) for text in said)
     return next((match.group(0) for match in found if match), "")
 
 
-def _asked_for(attempt: Attempt) -> str:
+def _asked_for(attempt: AttemptFacts) -> str:
     """How much memory was asked for at once, where the allocator says it."""
     found = (_ASKED_FOR.search(text) for text in attempt.evidence)
     size = next((int(match.group(1)) for match in found if match), None)
     return "" if size is None else f": {show(size / (1 << 30), 3)} GiB were asked for at once"
 
 
-def _raised(material: Material, attempt: int) -> str:
+def _raised(run_data: RunData, attempt: int) -> str:
     """The innermost line of the script in the traceback; empty if none was noted."""
-    for note in material.exit_notes:
+    for note in run_data.exit_notes:
         if integer(note.get("attempt")) != attempt:
             continue
         frames = _FRAME.findall(str(note.get("traceback") or ""))
-        own = [frame for frame in frames if _is_own(material, frame[0])] or frames
+        own = [frame for frame in frames if _is_own(run_data, frame[0])] or frames
         if own:
             file, line, function = own[-1]
             return f" ({file}:{line}, in {function})"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from supervisor.report.facts.crash_report import Incident
 from supervisor.report.facts.figures import integer, show
-from supervisor.report.facts.material import Material
+from supervisor.report.facts.run_data import RunData
 from supervisor.report.incidents.process_incident import disk_refusal
 
 RISE_EXPLAINS = frozenset({"loss_spike", "divergence"})
@@ -79,7 +79,7 @@ class NumericalFacts:
 
 
 def numerical_remedy(
-    material: Material, incident: Incident, facts: NumericalFacts
+    run_data: RunData, incident: Incident, facts: NumericalFacts
 ) -> tuple[str, str]:
     """Returns the remedy and the setting; what a run got past has no setting worth a resume."""
     rise = facts.rise
@@ -95,8 +95,8 @@ def numerical_remedy(
             f"{IN_SCRIPT} a third of the learning rate",
         )
     if incident.survived and incident.key != "divergence":
-        return _after_it_passed(material, incident), ""
-    if _came_back(material, incident):
+        return _after_it_passed(run_data, incident), ""
+    if _came_back(run_data, incident):
         return (
             f"Look at what the script computes at step {incident.step}, in its data and in its "
             "loss: it came back there when a new attempt began from older weights.",
@@ -127,11 +127,11 @@ def _by_facts(facts: NumericalFacts, step: int) -> tuple[str, str]:
     return ONE_BATCH, ""
 
 
-def process_remedy(material: Material, incident: Incident) -> str:
+def process_remedy(run_data: RunData, incident: Incident) -> str:
     """Returns what helps after the end of a process."""
     attempts = {
         integer(event.get("attempt"))
-        for event in material.of_kind("worker_exited")
+        for event in run_data.of_kind("worker_exited")
         if event.get("cause") == incident.key and integer(event.get("last_step")) == incident.step
     }
     if incident.key == "killed" and len(attempts) > 1:
@@ -139,33 +139,33 @@ def process_remedy(material: Material, incident: Incident) -> str:
             f"Look at what the script does after step {incident.step}: it was killed there "
             f"{len(attempts)} times, which is no chance (the kernel's log, `dmesg`, says more)."
         )
-    if incident.key == "host_out_of_memory" and _raised_it(material, incident):
+    if incident.key == "host_out_of_memory" and _raised_it(run_data, incident):
         return SMALLER_REQUEST
     if any(_LOADER_DIED.search(sentence) for sentence in incident.evidence_for):
         return (
             "A process that loads data died: look at what loads the next samples (memory, a native "
             "library); with num_workers=0 it tells its own error."
         )
-    if disk_refusal(material, incident.attempt or 0, incident.evidence_for):
+    if disk_refusal(run_data, incident.attempt or 0, incident.evidence_for):
         return "Make room on the disk (or the quota), then resume."
     return _PROCESS_REMEDY.get(incident.key, "Read the end of the log, then resume.")
 
 
-def _raised_it(material: Material, incident: Incident) -> bool:
+def _raised_it(run_data: RunData, incident: Incident) -> bool:
     """Whether the script's own request failed, and not a process of its that was killed."""
     return any(
         integer(note.get("attempt")) == incident.attempt and note.get("traceback")
-        for note in material.exit_notes
+        for note in run_data.exit_notes
     )
 
 
-def _after_it_passed(material: Material, incident: Incident) -> str:
+def _after_it_passed(run_data: RunData, incident: Incident) -> str:
     """What a healthy run has to learn from trouble that it got past."""
     step, attempt = incident.step or 0, incident.attempt
     went_back = any(
         0 < (integer(event.get("step")) or 0) - step <= NEXT_STEPS
         and integer(event.get("attempt")) == attempt
-        for event in material.of_kind("rollback")
+        for event in run_data.of_kind("rollback")
     )
     if went_back:
         return (
@@ -176,8 +176,8 @@ def _after_it_passed(material: Material, incident: Incident) -> str:
     return PASSED_BATCH
 
 
-def _came_back(material: Material, incident: Incident) -> bool:
+def _came_back(run_data: RunData, incident: Incident) -> bool:
     """Whether the same step was not finite in another attempt, too."""
-    steps = material.steps
+    steps = run_data.steps
     same = steps.take((steps.step == incident.step) & (steps.attempt != incident.attempt))
     return incident.key == "nonfinite_loss" and bool(same.nonfinite_loss.any())

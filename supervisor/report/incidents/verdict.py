@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from supervisor.report.facts.crash_report import Attempt, Incident
+from supervisor.report.facts.crash_report import AttemptFacts, Incident
 from supervisor.report.facts.figures import count, integer, show
 from supervisor.report.facts.interventions import would_have
-from supervisor.report.facts.material import Material
+from supervisor.report.facts.run_data import RunData
 from supervisor.report.incidents.ending import ends_nonfinite
 from supervisor.report.incidents.evidence import last_checkpoint, rate_jump, rate_rise
 from supervisor.report.incidents.remedies import RISE_EXPLAINS
@@ -37,29 +37,29 @@ def build_title(end: str, root: Incident | None, treatments: int = 0) -> str:
 def build_verdict(
     end: str,
     root: Incident | None,
-    material: Material,
-    attempts: tuple[Attempt, ...],
+    run_data: RunData,
+    attempts: tuple[AttemptFacts, ...],
     treatments: int,
     incidents: tuple[Incident, ...] = (),
 ) -> str:
     """Returns two sentences: how the run ended, and why or what was overcome."""
-    how = _how(end, material, attempts, treatments)
+    how = _how(end, run_data, attempts, treatments)
     if (
         end == "completed"
-        and not ends_nonfinite(material)
+        and not ends_nonfinite(run_data)
         and any(not incident.survived for incident in incidents)
     ):
         how = f"{how[:-1]}, but not in health."
-    return f"{how} {_why(end, root, material, attempts, incidents)}".strip()
+    return f"{how} {_why(end, root, run_data, attempts, incidents)}".strip()
 
 
 def _how(
     end: str,
-    material: Material,
-    attempts: tuple[Attempt, ...],
+    run_data: RunData,
+    attempts: tuple[AttemptFacts, ...],
     treatments: int,
 ) -> str:
-    steps = material.steps
+    steps = run_data.steps
     last = f"step {int(steps.step.max())}" if len(steps) else ""
     restarts = max(0, len(attempts) - 1)
     help_ = f"after {count(restarts, 'restart')} and {count(treatments, 'treatment')}"
@@ -68,7 +68,7 @@ def _how(
     if end == "completed" and not last:
         return f"The script ran to its end, {help_}, but no step of a training was seen."
     if end == "completed":
-        sick = ", but its last loss is not finite" if ends_nonfinite(material) else ""
+        sick = ", but its last loss is not finite" if ends_nonfinite(run_data) else ""
         return f"The training ran to its end{f' at {last}' if last else ''}, {help_}{sick}."
     where = f" at {last}" if last else " before its first step"
     if end == "gave_up":
@@ -87,13 +87,13 @@ def _how(
 def _why(
     end: str,
     root: Incident | None,
-    material: Material,
-    attempts: tuple[Attempt, ...],
+    run_data: RunData,
+    attempts: tuple[AttemptFacts, ...],
     incidents: tuple[Incident, ...],
 ) -> str:
     if root is None:
-        alerts = sum(times(event) for event in material.of_kind("alert"))
-        wished = would_have(material)
+        alerts = sum(times(event) for event in run_data.of_kind("alert"))
+        wished = would_have(run_data)
         if wished and end in ("completed", "running"):
             return (
                 f"It was only watched: another policy would have treated it "
@@ -111,36 +111,36 @@ def _why(
         }.get(end, "No cause was recorded.")
     if root.survived:
         first = [root, *(one for one in incidents if one is not root)]
-        told = [_told(one, material) for one in first[:TOLD]]
+        told = [_told(one, run_data) for one in first[:TOLD]]
         more = f"; and {len(incidents) - TOLD} more" if len(incidents) > TOLD else ""
         return f"What happened on the way was overcome: {'; '.join(told).rstrip('.')}{more}."
     if root.key in ("interrupted", "preempted", "supervisor_died"):
-        step = last_checkpoint(material, stable=False)
+        step = last_checkpoint(run_data, stable=False)
         if step is None:
             return "No checkpoint is known: it would begin anew."
         return f"Its newest checkpoint is that of step {step}."
     same = sum(attempt.cause == root.key and attempt.last_step == root.step for attempt in attempts)
     times = f", {same} times at the same step" if same > 1 else ""
-    return f"The cause{times}: {_told(root, material)}."
+    return f"The cause{times}: {_told(root, run_data)}."
 
 
-def blame(root: Incident, material: Material) -> Incident:
+def blame(root: Incident, run_data: RunData) -> Incident:
     """Returns the root cause as the first sentence tells it: a jump of the learning rate before
     numerical trouble is its cause, and what came of it is not."""
-    told = _told(root, material)
+    told = _told(root, run_data)
     if told == _lower(root.sentence).rstrip("."):
         return root
     return replace(root, key="learning_rate", sentence=f"{told[:1].upper()}{told[1:]}.")
 
 
-def _told(incident: Incident, material: Material) -> str:
+def _told(incident: Incident, run_data: RunData) -> str:
     """The sentence of an incident, with a jump of the learning rate before it; no full stop."""
     told = _lower(incident.sentence).rstrip(".")
     if not incident.numerical:
         return told
-    jump = rate_jump(material, before=incident.step or 0, attempt=incident.attempt)
+    jump = rate_jump(run_data, before=incident.step or 0, attempt=incident.attempt)
     if jump is None:
-        rise = rate_rise(material, before=incident.step or 0, attempt=incident.attempt)
+        rise = rate_rise(run_data, before=incident.step or 0, attempt=incident.attempt)
         if rise is None or incident.survived or incident.key not in RISE_EXPLAINS:
             return told
         rates = f"rose from {show(rise[0])} to {show(rise[1])} within 20 steps"

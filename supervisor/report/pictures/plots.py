@@ -12,8 +12,8 @@ import numpy as np
 
 from supervisor.report.facts import palette
 from supervisor.report.facts.crash_report import CrashReport
-from supervisor.report.facts.material import Material
 from supervisor.report.facts.observed_values import draw_courses
+from supervisor.report.facts.run_data import RunData
 from supervisor.report.facts.step_table import Bools, Floats, StepTable
 from supervisor.report.pictures.step_marks import draw_marks, marks_of
 from supervisor.report.pictures.thinning import thin, thin_marks
@@ -64,7 +64,7 @@ class Picture:
 
 
 def draw_pictures(
-    material: Material, report: CrashReport, only: Collection[str] | None = None
+    run_data: RunData, report: CrashReport, only: Collection[str] | None = None
 ) -> tuple[Picture, ...]:
     """Draws what there is data for; imports matplotlib, which takes a while, here.
 
@@ -87,7 +87,7 @@ def draw_pictures(
         with matplotlib.rc_context(STYLE):
             figure = Figure(layout="constrained")
             FigureCanvasAgg(figure)
-            if draw(figure, material, report):
+            if draw(figure, run_data, report):
                 pictures.append(_save(name, figure))
     return tuple(pictures)
 
@@ -127,8 +127,8 @@ def _svg(figure: Any, salt: str) -> str:
     return palette.themed(svg.getvalue())
 
 
-def _overview(figure: Any, material: Material, report: CrashReport) -> bool:
-    rows = material.steps
+def _overview(figure: Any, run_data: RunData, report: CrashReport) -> bool:
+    rows = run_data.steps
     panels = [
         ("Loss", rows.loss, palette.LOSS, rows.nonfinite_loss),
         ("Gradient norm", rows.grad_norm, palette.GRADIENT, rows.nonfinite_grad),
@@ -260,15 +260,15 @@ def _legend(figure: Any, report: CrashReport, *, has_lost: bool, bad: bool) -> N
         figure.legend(handles=handles, loc="outside upper right", ncols=len(handles))
 
 
-def _timeline(figure: Any, material: Material, report: CrashReport) -> bool:
-    return draw_timeline(figure, material, report, minutes=LAST_MINUTES)
+def _timeline(figure: Any, run_data: RunData, report: CrashReport) -> bool:
+    return draw_timeline(figure, run_data, report, minutes=LAST_MINUTES)
 
 
-def _observed(figure: Any, material: Material, report: CrashReport) -> bool:
-    return draw_courses(figure, material.courses)
+def _observed(figure: Any, run_data: RunData, report: CrashReport) -> bool:
+    return draw_courses(figure, run_data.courses)
 
 
-def _gradients(figure: Any, material: Material, report: CrashReport) -> bool:
+def _gradients(figure: Any, run_data: RunData, report: CrashReport) -> bool:
     from supervisor.report.pictures.gradient_plot import draw_gradient_flow
 
     return draw_gradient_flow(figure, report)

@@ -11,7 +11,7 @@ from supervisor.report.facts import palette
 from supervisor.report.facts.attempts import first_exit
 from supervisor.report.facts.crash_report import CrashReport
 from supervisor.report.facts.figures import moment
-from supervisor.report.facts.material import Material
+from supervisor.report.facts.run_data import RunData
 from supervisor.report.pictures.thinning import thin
 from supervisor.storage.journal.treatments import is_verdict
 
@@ -27,15 +27,15 @@ CALM_RISK = 0.1
 """In a healthy run a risk that was never higher is not worth a panel."""
 
 
-def draw_timeline(figure: Any, material: Material, report: CrashReport, *, minutes: float) -> bool:
+def draw_timeline(figure: Any, run_data: RunData, report: CrashReport, *, minutes: float) -> bool:
     """Draws into `figure`; returns False when there is nothing to draw."""
-    begin, end = _span(material)
+    begin, end = _span(run_data)
     if not math.isfinite(begin) or end <= begin:
         return False
     begin = max(begin, end - 60.0 * minutes)
     unit = 60.0 if end - begin > 180.0 else 1.0
-    rows = material.steps.take(material.steps.time >= begin)
-    lanes = [lane for lane in LANES if _times(material, lane[3], begin)]
+    rows = run_data.steps.take(run_data.steps.time >= begin)
+    lanes = [lane for lane in LANES if _times(run_data, lane[3], begin)]
     risks = rows.risk[np.isfinite(rows.risk)]
     is_healthy = report.root_cause == "none"
     has_risk = bool(len(risks)) and not (is_healthy and risks.max() < CALM_RISK)
@@ -51,10 +51,10 @@ def draw_timeline(figure: Any, material: Material, report: CrashReport, *, minut
     else:
         lower = figure.subplots()
     names = ["attempts", "steps", *[lane[0] for lane in lanes]]
-    _draw_attempts(lower, material, report, begin, end, unit)
+    _draw_attempts(lower, run_data, report, begin, end, unit)
     _draw_steps(lower, rows.time, end, unit)
     for index, (_, colour, marker, kinds) in enumerate(lanes, start=2):
-        times = (np.array(_times(material, kinds, begin)) - end) / unit
+        times = (np.array(_times(run_data, kinds, begin)) - end) / unit
         lower.plot(
             times,
             np.full(len(times), -index),
@@ -75,8 +75,8 @@ def draw_timeline(figure: Any, material: Material, report: CrashReport, *, minut
     return True
 
 
-def _times(material: Material, kinds: tuple[str, ...], begin: float) -> list[float]:
-    events = [event for event in material.of_kind(*kinds) if not _is_only_words(event)]
+def _times(run_data: RunData, kinds: tuple[str, ...], begin: float) -> list[float]:
+    events = [event for event in run_data.of_kind(*kinds) if not _is_only_words(event)]
     times = [moment(event.get("time")) for event in events]
     return [value for value in times if value >= begin]
 
@@ -87,10 +87,10 @@ def _is_only_words(event: dict[str, Any]) -> bool:
 
 
 def _draw_attempts(
-    axis: Any, material: Material, report: CrashReport, begin: float, end: float, unit: float
+    axis: Any, run_data: RunData, report: CrashReport, begin: float, end: float, unit: float
 ) -> None:
     for attempt in report.attempts:
-        started, ended = _span_of(material, attempt.number, end)
+        started, ended = _span_of(run_data, attempt.number, end)
         if not ended >= begin:
             continue
         started = max(started, begin)
@@ -119,14 +119,14 @@ def _draw_attempts(
             )
 
 
-def _span_of(material: Material, number: int, end: float) -> tuple[float, float]:
-    mine = [event for event in material.events if event.get("attempt") == number]
+def _span_of(run_data: RunData, number: int, end: float) -> tuple[float, float]:
+    mine = [event for event in run_data.events if event.get("attempt") == number]
     times = [moment(event.get("time")) for event in mine]
-    rows = material.steps.of_attempt(number)
+    rows = run_data.steps.of_attempt(number)
     if len(rows):
         times += [float(rows.time[0]), float(rows.time[-1])]
     known = [value for value in times if math.isfinite(value)]
-    exit_time = moment((first_exit(material, number) or {}).get("time"))
+    exit_time = moment((first_exit(run_data, number) or {}).get("time"))
     last = exit_time if math.isfinite(exit_time) else max(known, default=end)
     return min(known, default=end), last
 
@@ -137,10 +137,10 @@ def _draw_steps(axis: Any, times: Any, end: float, unit: float) -> None:
     axis.vlines((times - end) / unit, -1.25, -0.75, color=palette.LOSS, linewidth=0.7)
 
 
-def _span(material: Material) -> tuple[float, float]:
+def _span(run_data: RunData) -> tuple[float, float]:
     """Returns the first and the last moment of the run; NaN for an empty one."""
-    times = [moment(event.get("time")) for event in material.events]
-    if len(material.steps):
-        times += [float(material.steps.time[0]), float(material.steps.time[-1])]
+    times = [moment(event.get("time")) for event in run_data.events]
+    if len(run_data.steps):
+        times += [float(run_data.steps.time[0]), float(run_data.steps.time[-1])]
     known = [value for value in times if math.isfinite(value) and value > 0]
     return (min(known), max(known)) if known else (math.nan, math.nan)

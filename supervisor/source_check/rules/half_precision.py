@@ -102,8 +102,8 @@ def _assigned_name(source: Source, call: ast.Call) -> str | None:
 
 def _is_stepped(source: Source, scope: Scope, name: str) -> bool:
     """Is this called a model, in a function that makes training steps?"""
-    moments = {event.moment for event in course_of(source, scope)}
-    return bool(_MODEL.search(name)) and {Moment.BACKWARD, Moment.STEP} <= moments
+    hooks = {event.moment for event in course_of(source, scope)}
+    return bool(_MODEL.search(name)) and {Moment.BACKWARD, Moment.STEP} <= hooks
 
 
 def _half_model(source: Source) -> Iterator[ast.AST]:

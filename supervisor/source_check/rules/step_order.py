@@ -34,31 +34,31 @@ def _with(events: list[Event], pivot: Event) -> tuple[list[Event], list[Event]]:
     return before, [event for event in others if event.place > pivot.place]
 
 
-def _moments(events: list[Event], *moments: Moment) -> list[Event]:
-    return [event for event in events if event.moment in moments]
+def _hooks(events: list[Event], *hooks: Moment) -> list[Event]:
+    return [event for event in events if event.moment in hooks]
 
 
 def _clips_after_step(source: Source) -> Iterator[ast.AST]:
     for events in _passes(source):
-        for clip in _moments(events, Moment.CLIP):
+        for clip in _hooks(events, Moment.CLIP):
             before, after = _with(events, clip)
-            relevant = _moments(before, Moment.BACKWARD, *_STEPS, Moment.CLIP)
+            relevant = _hooks(before, Moment.BACKWARD, *_STEPS, Moment.CLIP)
             if len(relevant) < 2 or relevant[-1].moment not in _STEPS:
                 continue
-            has_backward = bool(_moments(relevant, Moment.BACKWARD))
-            following = _moments(after, Moment.BACKWARD, *_STEPS, Moment.ZERO_GRAD)
+            has_backward = bool(_hooks(relevant, Moment.BACKWARD))
+            following = _hooks(after, Moment.BACKWARD, *_STEPS, Moment.ZERO_GRAD)
             is_last = not following or following[0].moment is Moment.ZERO_GRAD
-            if has_backward and is_last and not _moments(relevant, Moment.CLIP):
+            if has_backward and is_last and not _hooks(relevant, Moment.CLIP):
                 yield clip.apart_from(relevant[-1])
 
 
 def _clips_before_backward(source: Source) -> Iterator[ast.AST]:
     for events in _passes(source):
-        for clip in _moments(events, Moment.CLIP):
+        for clip in _hooks(events, Moment.CLIP):
             before, after = _with(events, clip)
-            if _moments(before, Moment.BACKWARD, *_STEPS):
+            if _hooks(before, Moment.BACKWARD, *_STEPS):
                 continue
-            rest = _moments(after, Moment.BACKWARD, *_STEPS, Moment.CLIP)
+            rest = _hooks(after, Moment.BACKWARD, *_STEPS, Moment.CLIP)
             kinds = [event.moment for event in rest]
             if Moment.CLIP in kinds or not kinds or kinds[0] is not Moment.BACKWARD:
                 continue
@@ -68,10 +68,10 @@ def _clips_before_backward(source: Source) -> Iterator[ast.AST]:
 
 def _zeroes_before_step(source: Source) -> Iterator[ast.AST]:
     for events in _passes(source):
-        for zero in _moments(events, Moment.ZERO_GRAD):
+        for zero in _hooks(events, Moment.ZERO_GRAD):
             before, after = _with(events, zero)
-            earlier = _moments(before, Moment.BACKWARD, *_STEPS)
-            later = _moments(after, Moment.BACKWARD, *_STEPS)
+            earlier = _hooks(before, Moment.BACKWARD, *_STEPS)
+            later = _hooks(after, Moment.BACKWARD, *_STEPS)
             if not earlier or not later or earlier[-1].moment is not Moment.BACKWARD:
                 continue
             steps_next = later[0].moment in _STEPS and _optimizer_of(later[0]) == zero.receiver
@@ -88,10 +88,10 @@ def _optimizer_of(step: Event) -> str:
 def _never_zeroes(source: Source) -> Iterator[ast.AST]:
     for scope in source.scopes:
         events = course_of(source, scope)
-        for step in _moments(events, *_STEPS):
+        for step in _hooks(events, *_STEPS):
             backward = [
                 event
-                for event in _moments(events, Moment.BACKWARD)
+                for event in _hooks(events, Moment.BACKWARD)
                 if set(step.loops) & set(event.loops) and event.can_meet(step)
             ]
             if backward and not _clears_gradients(source, scope):
@@ -122,17 +122,17 @@ def _schedules_first(source: Source) -> Iterator[ast.AST]:
         return  # the schedule is set by hand to where it is to begin
     for scope in source.scopes:
         events = course_of(source, scope)
-        for schedule in _moments(events, Moment.SCHEDULER_STEP):
+        for schedule in _hooks(events, Moment.SCHEDULER_STEP):
             if not schedule.loops or schedule.call.args or schedule.call.keywords:
                 continue
             before, after = _with(events, schedule)
             inside = [event for event in before if schedule.loops[0] in event.loops]
-            following = _moments(after, *_STEPS)
+            following = _hooks(after, *_STEPS)
             following = [event for event in following if schedule.loops[0] in event.loops]
             if not following:
                 continue
             waits = any(_PROGRESS.search(text) for text, _ in schedule.facts - following[0].facts)
-            if not waits and not _moments(inside, *_STEPS):
+            if not waits and not _hooks(inside, *_STEPS):
                 yield schedule.apart_from(following[0])
 
 

@@ -16,7 +16,7 @@ from supervisor.detectors.statistics.robust_window import RobustWindow
 from supervisor.records import Alert, StepRecord
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_reader import FlightReader
-from supervisor.worker.ground.calm_line import MAX_WAITING
+from supervisor.worker.ground.deferral import MAX_WAITING
 
 WINDOW = 50
 """Steps that figures are of where no detector judges the signal: the detectors' own default."""

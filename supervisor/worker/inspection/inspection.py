@@ -21,7 +21,7 @@ from supervisor.numerics.step_watch import StepWatch
 from supervisor.storage.files.private_files import write_json
 from supervisor.training_state.registry import Registry
 from supervisor.worker.evidence.anomaly_scene import named_tensors
-from supervisor.worker.inspection.culprit import culprit_sample, rows_of
+from supervisor.worker.inspection.faulty_sample import culprit_sample, rows_of
 from supervisor.worker.interception.patches_backward import hand_over_backward
 
 MAX_MODULES = 300
@@ -127,14 +127,14 @@ class Inspection:
             self._seen["nonfinite"] = sick.to_dict()
         self._probing = True
         try:
-            culprit = culprit_sample(model, args, kwargs, batch)
+            faulty_sample = culprit_sample(model, args, kwargs, batch)
             self._seen["precision"] = _precision(self._copies.get(id(model)), args, kwargs)
         finally:
             self._probing = False
         self._seen |= {
-            "sample": culprit.row,
-            "sample_reason": culprit.reason,
-            "sample_is_odd": culprit.is_odd,
+            "sample": faulty_sample.row,
+            "sample_reason": faulty_sample.reason,
+            "sample_is_odd": faulty_sample.is_odd,
             "rows": rows_of(
                 [*named_tensors(batch).values(), *named_tensors([args, kwargs]).values()]
             ),

@@ -1,8 +1,8 @@
 """The patches of torch by which an unmodified training is seen: its regions and its objects.
 
-Nothing here decides anything: each patched function asks `Switch.is_ours` (written out where every
-layer or every step comes by) and hands over to the session's current `Moments`. With the switch off
-a patched function is the original one.
+Nothing here decides anything: each patched function asks `InterceptionState.is_ours` (written out
+where every layer or every step comes by) and hands over to the session's current `TrainingHooks`.
+With interception off a patched function is the original one.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from torch.optim.optimizer import (
 )
 from torch.utils.data import dataloader
 
-from supervisor.worker.ground.switch import Switch
-from supervisor.worker.interception.moments import Moments
+from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.interception.outside_dynamo import (
     is_transforming,
     outside_dynamo,
     run_plainly,
 )
+from supervisor.worker.interception.training_hooks import TrainingHooks
 
 
 class Seen(Protocol):
     """What the session offers to the patched functions."""
 
-    moments: Moments
-    switch: Switch
+    hooks: TrainingHooks
+    interception: InterceptionState
     last_model: Callable[[], Module | None]
 
     def object_found(self, kind: str, found: Any) -> None: ...
@@ -62,21 +62,21 @@ def instrument(session: Seen) -> None:
 
 def _patch_forward(session: Seen) -> None:
     original = Module.__call__
-    switch = session.switch
+    interception = session.interception
 
     @outside_dynamo
     def outermost(self: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        is_seen = get_ident() == switch.thread and not is_transforming()
+        is_seen = get_ident() == interception.thread and not is_transforming()
         if not is_seen or not (self is session.last_model() or session.has_parameters(self)):
             return original(self, *args, **kwargs)
         call = functools.partial(original, self, *args, **kwargs)
-        return session.moments.forward(self, args, kwargs, call)
+        return session.hooks.forward(self, args, kwargs, call)
 
     if _is_plain_call(original):
 
         def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
             # Every layer comes by here: torch's own two lines instead of one more call of them.
-            if not switch.depth and switch.active and not is_dynamo_compiling():
+            if not interception.depth and interception.active and not is_dynamo_compiling():
                 return outermost(self, args, kwargs)
             if self._compiled_call_impl is not None:
                 return self._compiled_call_impl(*args, **kwargs)
@@ -85,7 +85,7 @@ def _patch_forward(session: Seen) -> None:
     else:
 
         def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if not switch.depth and switch.active and not is_dynamo_compiling():
+            if not interception.depth and interception.active and not is_dynamo_compiling():
                 return outermost(self, args, kwargs)
             return original(self, *args, **kwargs)
 
@@ -96,7 +96,7 @@ def _patch_functional_call(session: Seen) -> None:
     """A functional call puts other tensors into the module: it is one region from its outside, so
     that no state is taken while they are in there."""
     original = stateless._functional_call
-    switch = session.switch
+    interception = session.interception
 
     @run_plainly
     @functools.wraps(original)
@@ -104,10 +104,10 @@ def _patch_functional_call(session: Seen) -> None:
         module: Any, parameters: Any, args: Any = None, kwargs: Any = None, **options: Any
     ) -> Any:
         call = functools.partial(original, module, parameters, args, kwargs, **options)
-        if is_dynamo_compiling() or not switch.is_ours() or is_transforming():
+        if is_dynamo_compiling() or not interception.is_ours() or is_transforming():
             return call()
         given = args if isinstance(args, tuple) else () if args is None else (args,)
-        return session.moments.forward(module, given, kwargs or {}, call)
+        return session.hooks.forward(module, given, kwargs or {}, call)
 
     stateless._functional_call = functional_call  # type: ignore[assignment]
 
@@ -122,35 +122,35 @@ def _patch_backward(session: Seen) -> None:
     tensor_backward = torch.Tensor.backward
     autograd_backward = torch.autograd.backward
     autograd_grad = torch.autograd.grad
-    switch = session.switch
+    interception = session.interception
 
     @outside_dynamo
     @functools.wraps(tensor_backward)
     def backward(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if switch.depth or not switch.active or get_ident() != switch.thread:
+        if interception.depth or not interception.active or get_ident() != interception.thread:
             return tensor_backward(self, *args, **kwargs)  # type: ignore[no-untyped-call]
         if not args and not kwargs:
-            return session.moments.backward(self, tensor_backward)
+            return session.hooks.backward(self, tensor_backward)
         call = functools.partial(_with_arguments, tensor_backward, args, kwargs)
-        return session.moments.backward(self, call)
+        return session.hooks.backward(self, call)
 
     @run_plainly
     @functools.wraps(autograd_backward)
     def free_backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_dynamo_compiling() or not switch.is_ours():
+        if is_dynamo_compiling() or not interception.is_ours():
             return autograd_backward(tensors, *args, **kwargs)
         tensors = _listed(tensors)
-        return session.moments.backward(
+        return session.hooks.backward(
             tensors, lambda roots: autograd_backward(roots, *args, **kwargs)
         )
 
     @run_plainly
     @functools.wraps(autograd_grad)
     def grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_dynamo_compiling() or not switch.is_ours() or is_transforming():
+        if is_dynamo_compiling() or not interception.is_ours() or is_transforming():
             return autograd_grad(outputs, inputs, *args, **kwargs)
         call = functools.partial(autograd_grad, outputs, _listed(inputs), *args, **kwargs)
-        return session.moments.grad(call)
+        return session.hooks.grad(call)
 
     torch.Tensor.backward = backward  # type: ignore[method-assign]
     torch.autograd.backward = free_backward
@@ -169,20 +169,20 @@ def _with_arguments(
 
 
 def _patch_updates(session: Seen) -> None:
-    switch = session.switch
+    interception = session.interception
 
     @outside_dynamo
     def before(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         # args[0] is the optimizer itself; inside `scaler.step` the depth is not 0.
-        if not switch.active:
+        if not interception.active:
             return None
-        changed = session.moments.before_update(optimizer, args[1:], kwargs)
+        changed = session.hooks.before_update(optimizer, args[1:], kwargs)
         return None if changed is None else ((args[0], *changed[0]), changed[1])
 
     @outside_dynamo
     def after(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if switch.active:
-            session.moments.after_update(optimizer)
+        if interception.active:
+            session.hooks.after_update(optimizer)
 
     # Torch calls no hook when a step raises. It wraps each optimizer's class at its first instance.
     hooked_step = Optimizer.profile_hook_step
@@ -192,12 +192,12 @@ def _patch_updates(session: Seen) -> None:
 
         @outside_dynamo
         def failed(optimizer: Optimizer, depth: int) -> None:
-            if switch.active:
+            if interception.active:
                 session.update_failed(optimizer, depth)
 
         @functools.wraps(original)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            depth = switch.depth
+            depth = interception.depth
             try:
                 return original(*args, **kwargs)
             except BaseException:
@@ -213,7 +213,7 @@ def _patch_updates(session: Seen) -> None:
 
 def _patch_scaler(session: Seen) -> None:
     scaler_class = torch.amp.GradScaler
-    switch = session.switch
+    interception = session.interception
 
     def wrap(name: str, hand_over: Callable[..., Any]) -> None:
         original = getattr(scaler_class, name)
@@ -221,36 +221,36 @@ def _patch_scaler(session: Seen) -> None:
         @outside_dynamo
         @functools.wraps(original)
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if not switch.is_ours():
+            if not interception.is_ours():
                 return original(self, *args, **kwargs)
             first = next(iter((*args, *kwargs.values())), None)  # torch complains of none itself
             return hand_over(self, first, functools.partial(original, self, *args, **kwargs))
 
         setattr(scaler_class, name, method)
 
-    wrap("scale", lambda scaler, given, call: session.moments.scale(scaler, given, call))
-    wrap("step", lambda scaler, given, call: session.moments.scaler_step(scaler, given, call))
-    wrap("update", lambda scaler, given, call: session.moments.scaler_call(call))
-    wrap("unscale_", lambda scaler, given, call: session.moments.scaler_call(call))
+    wrap("scale", lambda scaler, given, call: session.hooks.scale(scaler, given, call))
+    wrap("step", lambda scaler, given, call: session.hooks.scaler_step(scaler, given, call))
+    wrap("update", lambda scaler, given, call: session.hooks.scaler_call(call))
+    wrap("unscale_", lambda scaler, given, call: session.hooks.scaler_call(call))
 
 
 def _patch_clipping(session: Seen) -> None:
     original = torch.nn.utils.clip_grad_norm_
-    switch = session.switch
+    interception = session.interception
 
     @run_plainly
     @functools.wraps(original)
     def clip_grad_norm_(parameters: Any, max_norm: float, *args: Any, **kwargs: Any) -> Any:
-        if is_dynamo_compiling() or not switch.is_ours():
+        if is_dynamo_compiling() or not interception.is_ours():
             return original(parameters, max_norm, *args, **kwargs)
         if isinstance(parameters, torch.Tensor):
             chosen = [parameters]
         else:  # to list all of a model costs a fifth of a replayed step, which needs their device
-            chosen = list(itertools.islice(parameters, 1 if switch.replaying else None))
+            chosen = list(itertools.islice(parameters, 1 if interception.replaying else None))
         given = chosen or parameters  # torch warns of an empty generator
         if not args and not kwargs:
-            return session.moments.clip(chosen, max_norm, functools.partial(original, given))
-        return session.moments.clip(
+            return session.hooks.clip(chosen, max_norm, functools.partial(original, given))
+        return session.hooks.clip(
             chosen, max_norm, lambda norm: original(given, norm, *args, **kwargs)
         )
 
@@ -262,7 +262,7 @@ def _patch_autocast(session: Seen) -> None:
     original = torch.autocast.__enter__
 
     def __enter__(self: Any) -> Any:
-        if not (session.switch.active and session.fp32_forced()):
+        if not (session.interception.active and session.fp32_forced()):
             return original(self)  # type: ignore[no-untyped-call]
         # For this region only: scripts keep one context and enter it again after an undo.
         enabled, self._enabled = self._enabled, False
@@ -282,7 +282,7 @@ def _patch_construction(session: Seen) -> None:
         @functools.wraps(original)
         def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
             original(self, *args, **kwargs)
-            if session.switch.active and not is_dynamo_compiling():
+            if session.interception.active and not is_dynamo_compiling():
                 session.object_found(kind, self)
 
         cls.__init__ = __init__  # type: ignore[misc]
@@ -294,11 +294,11 @@ def _patch_construction(session: Seen) -> None:
 
 def _patch_loader(session: Seen) -> None:
     original = dataloader._BaseDataLoaderIter.__next__
-    switch = session.switch
+    interception = session.interception
 
     @outside_dynamo
     def __next__(self: Any) -> Any:
         batch = original(self)
-        return session.moments.batch(batch) if switch.is_ours() else batch
+        return session.hooks.batch(batch) if interception.is_ours() else batch
 
     dataloader._BaseDataLoaderIter.__next__ = __next__  # type: ignore[method-assign]

@@ -35,7 +35,7 @@ class _Files:
     def __init__(
         self, session: Seen, sizes: FileSizes, replayed: ReplayedFiles, record: ScriptFiles
     ) -> None:
-        self.switch = session.switch
+        self.interception = session.interception
         self.sizes = sizes
         self.replayed = replayed
         self.record = record
@@ -43,12 +43,14 @@ class _Files:
     @property
     def is_recorded(self) -> bool:
         """Other threads of the script count, too; what a region writes (compiled code) does not."""
-        switch = self.switch
-        return switch.active and not (switch.depth and get_ident() == switch.thread)
+        interception = self.interception
+        return interception.active and not (
+            interception.depth and get_ident() == interception.thread
+        )
 
     @property
     def is_replayed(self) -> bool:
-        return self.switch.replaying and self.switch.is_ours()
+        return self.interception.replaying and self.interception.is_ours()
 
 
 def watch_files(
@@ -76,15 +78,17 @@ def _never(*_: str) -> bool:
 
 def _patch_open(files: _Files) -> None:
     original = builtins.open
-    switch = files.switch
+    interception = files.interception
 
     @functools.wraps(original)
     def open_(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-        if not (switch.active and isinstance(mode, str) and isinstance(file, (str, os.PathLike))):
+        if not (
+            interception.active and isinstance(mode, str) and isinstance(file, (str, os.PathLike))
+        ):
             return original(file, mode, *args, **kwargs)
-        if "a" in mode and switch.is_ours():
+        if "a" in mode and interception.is_ours():
             with contextlib.suppress(OSError):  # the script's own call will tell, if need be
-                files.sizes.opened(os.fspath(file), replaying=switch.replaying)
+                files.sizes.opened(os.fspath(file), replaying=interception.replaying)
         with contextlib.suppress(Exception):  # ours; the script's own call follows
             if files.is_replayed and "b" in mode and ("w" in mode or "x" in mode):
                 kept = files.replayed.opened(file, mode, original)
@@ -110,7 +114,7 @@ def _record_open(record: ScriptFiles, path: str, mode: str) -> None:
 
 def _patch_save(files: _Files) -> None:
     original = torch.save
-    switch = files.switch
+    interception = files.interception
 
     @functools.wraps(original)
     def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
@@ -120,13 +124,13 @@ def _patch_save(files: _Files) -> None:
         if is_path and files.is_recorded:
             with contextlib.suppress(Exception):  # as above
                 files.record.writes(os.fsdecode(f), anew=True)
-        if not switch.is_ours():
+        if not interception.is_ours():
             return original(obj, f, *args, **kwargs)
-        switch.depth += 1  # what `torch.save` reads from tensors decides nothing
+        interception.depth += 1  # what `torch.save` reads from tensors decides nothing
         try:
             return original(obj, f, *args, **kwargs)
         finally:
-            switch.depth -= 1
+            interception.depth -= 1
 
     torch.save = save
 
@@ -142,7 +146,7 @@ def _patch_pair(
 
     @functools.wraps(original)
     def call(src: Any, dst: Any, *args: Any, **kwargs: Any) -> Any:
-        if files.switch.active and kwargs.get("src_dir_fd") is None:
+        if files.interception.active and kwargs.get("src_dir_fd") is None:
             with contextlib.suppress(Exception):  # the script's own call will tell
                 if files.is_replayed and leaves_out(os.fsdecode(src), os.fsdecode(dst)):
                     return None
@@ -164,7 +168,7 @@ def _patch_single(
 
     @functools.wraps(original)
     def call(path: Any, *args: Any, **kwargs: Any) -> Any:
-        if files.switch.active and kwargs.get("dir_fd") is None:
+        if files.interception.active and kwargs.get("dir_fd") is None:
             with contextlib.suppress(Exception):  # as above
                 if files.is_replayed and leaves_out(os.fsdecode(path)):
                     return None
@@ -190,7 +194,7 @@ def _patch_safetensors(files: _Files) -> None:
     library may be imported late.
     """
     name = "safetensors.torch"
-    if files.switch.replaying and importlib.util.find_spec("safetensors") is not None:
+    if files.interception.replaying and importlib.util.find_spec("safetensors") is not None:
         importlib.import_module(name)
     library: Any = sys.modules.get(name)
     original: Callable[..., Any] | None = getattr(library, "serialize_file", None)

@@ -32,11 +32,11 @@ def watch_fetches(session: Seen, proofs: LoadingProofs) -> None:
 def _patch_fetcher(session: Seen, proofs: LoadingProofs) -> None:
     fetcher: Any = fetching._MapDatasetFetcher
     original = fetcher.fetch
-    switch = session.switch
+    interception = session.interception
 
     @functools.wraps(original)
     def fetch(self: Any, indices: Any) -> Any:
-        if not switch.is_ours():
+        if not interception.is_ours():
             return original(self, indices)
         proof = self.__dict__.get("_proof")
         if proof is None:  # a fetcher lives for an epoch
@@ -44,7 +44,7 @@ def _patch_fetcher(session: Seen, proofs: LoadingProofs) -> None:
         if proof.is_given_up:
             return original(self, indices)
         load = functools.partial(original, self, indices)
-        return session.moments.fetch(proof, indices, load, must_load=False)
+        return session.hooks.fetch(proof, indices, load, must_load=False)
 
     fetcher.fetch = fetch
 
@@ -53,7 +53,7 @@ def _patch_workers(session: Seen, promise: LoadingProof) -> None:
     """The indices of a batch are noted when they are drawn, and used when it is handed out."""
     iterator: Any = dataloader._MultiProcessingDataLoaderIter
     next_index, next_data = iterator._next_index, iterator._next_data
-    switch = session.switch
+    interception = session.interception
 
     @functools.wraps(next_index)
     def _next_index(self: Any) -> Any:
@@ -64,16 +64,16 @@ def _patch_workers(session: Seen, promise: LoadingProof) -> None:
     @functools.wraps(next_data)
     def _next_data(self: Any) -> Any:
         number = self.__dict__.get("_number")
-        if number is None or not switch.is_ours():
+        if number is None or not interception.is_ours():
             return next_data(self)
         if not self._drawn:
-            session.moments.epoch_ended(number)
+            session.hooks.epoch_ended(number)
             return next_data(self)
         load = functools.partial(in_region, next_data, self)
-        return session.moments.fetch(promise, self._drawn.pop(0), load, must_load=True)
+        return session.hooks.fetch(promise, self._drawn.pop(0), load, must_load=True)
 
     def in_region(original: Any, self: Any) -> Any:
-        with switch.region():  # it draws the next indices, which a replay draws elsewhere
+        with interception.region():  # it draws the next indices, which a replay draws elsewhere
             return original(self)
 
     iterator._next_index = _next_index
@@ -83,15 +83,15 @@ def _patch_workers(session: Seen, promise: LoadingProof) -> None:
 def _patch_iterators(session: Seen, promise: LoadingProof) -> None:
     loader_class: Any = DataLoader
     original = loader_class._get_iterator
-    switch = session.switch
+    interception = session.interception
     numbers = iter(range(1 << 62))
 
     @functools.wraps(original)
     def _get_iterator(self: Any) -> Any:
-        if not switch.is_ours() or not _is_seeded_each_epoch(self):
+        if not interception.is_ours() or not _is_seeded_each_epoch(self):
             return original(self)
         number = next(numbers)
-        if session.moments.skips_epoch(number):
+        if session.hooks.skips_epoch(number):
             return SkippedEpoch(self, session, number, promise)
         iterator = original(self)
         iterator._number = number

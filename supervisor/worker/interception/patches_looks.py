@@ -24,7 +24,7 @@ from torch.nn.modules.module import (
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 from torch.utils.data import dataloader
 
-from supervisor.worker.ground.switch import Switch
+from supervisor.worker.ground.interception_state import InterceptionState
 
 
 class Looker(Protocol):
@@ -36,13 +36,13 @@ class Looker(Protocol):
     def saw_product(self, module: Module, query: Any, key: Any, given: dict[str, Any]) -> None: ...
 
 
-def look_at_modules(looker: Looker, switch: Switch) -> Callable[[], None]:
+def look_at_modules(looker: Looker, interception: InterceptionState) -> Callable[[], None]:
     """Puts the patches on.
 
     Returns:
         What takes them off again.
     """
-    sight = _Sight(looker, switch)
+    sight = _Sight(looker, interception)
     product, softmax = functional.scaled_dot_product_attention, torch.softmax
     by_functional = functional.softmax
     next_batch = dataloader._BaseDataLoaderIter.__next__
@@ -69,9 +69,9 @@ def look_at_modules(looker: Looker, switch: Switch) -> Callable[[], None]:
 class _Sight:
     """Follows which modules the training's thread is in, and tells the looker what they do."""
 
-    def __init__(self, looker: Looker, switch: Switch) -> None:
+    def __init__(self, looker: Looker, interception: InterceptionState) -> None:
         self._looker = looker
-        self._switch = switch
+        self._interception = interception
         self._inside: list[Module] = []
         self._thread = threading.get_ident()
 
@@ -117,7 +117,7 @@ class _Sight:
 
     def _may_look(self) -> bool:
         return (
-            self._switch.depth > 0
+            self._interception.depth > 0
             and torch.is_grad_enabled()
             and not torch._C._len_torch_function_stack()
             and _get_current_dispatch_mode() is None

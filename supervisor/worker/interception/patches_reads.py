@@ -37,26 +37,26 @@ def watch_reads(session: Seen) -> None:
 
 def _patch_method(session: Seen, name: str, kind: EntryKind) -> None:
     original = getattr(torch.Tensor, name)
-    switch = session.switch
+    interception = session.interception
 
     @outside_dynamo
     @functools.wraps(original)
     def read(self: torch.Tensor) -> Any:
-        if switch.depth or not switch.is_ours():
+        if interception.depth or not interception.is_ours():
             return original(self)
-        return session.moments.read(kind, functools.partial(original, self))
+        return session.hooks.read(kind, functools.partial(original, self))
 
     setattr(torch.Tensor, name, read)
 
 
 def _patch_item(session: Seen) -> None:
     original = torch.Tensor.item
-    switch = session.switch
+    interception = session.interception
 
     @outside_dynamo
     @functools.wraps(original)
     def item(self: torch.Tensor) -> Any:
-        if switch.depth or not switch.is_ours():
+        if interception.depth or not interception.is_ours():
             return original(self)
         if self.dtype.is_floating_point:
             kind = EntryKind.FLOAT
@@ -66,13 +66,13 @@ def _patch_item(session: Seen) -> None:
             return original(self)
         else:
             kind = EntryKind.INT
-        return session.moments.read(kind, functools.partial(original, self))
+        return session.hooks.read(kind, functools.partial(original, self))
 
     torch.Tensor.item = item  # type: ignore[method-assign, assignment]
 
 
 def _patch_listing(session: Seen) -> None:
-    switch = session.switch
+    interception = session.interception
 
     for name in ("tolist", "numpy"):
         original = getattr(torch.Tensor, name)
@@ -80,23 +80,23 @@ def _patch_listing(session: Seen) -> None:
         @outside_dynamo
         @functools.wraps(original)
         def read(self: torch.Tensor, *args: Any, _original: Any = original, **kwargs: Any) -> Any:
-            if switch.depth or not switch.is_ours() or self.numel() > MAX_LISTED:
+            if interception.depth or not interception.is_ours() or self.numel() > MAX_LISTED:
                 return _original(self, *args, **kwargs)
             call = functools.partial(_original, self, *args, **kwargs)
-            return session.moments.read(EntryKind.ARRAY, call)
+            return session.hooks.read(EntryKind.ARRAY, call)
 
         setattr(torch.Tensor, name, read)
 
 
 def _patch_function(session: Seen, name: str) -> None:
     original = getattr(torch, name)
-    switch = session.switch
+    interception = session.interception
 
     @run_plainly
     @functools.wraps(original)
     def read(*args: Any, **kwargs: Any) -> Any:
-        if is_dynamo_compiling() or not switch.is_ours():
+        if is_dynamo_compiling() or not interception.is_ours():
             return original(*args, **kwargs)
-        return session.moments.read(EntryKind.BOOL, functools.partial(original, *args, **kwargs))
+        return session.hooks.read(EntryKind.BOOL, functools.partial(original, *args, **kwargs))
 
     setattr(torch, name, read)

@@ -17,7 +17,7 @@ class SkippedEpoch(dataloader._BaseDataLoaderIter):
     Args:
         loader: a map-style loader with workers that do not persist.
         session: its moments stand in for the batches.
-        number: which epoch this is, see `Moments.skips_epoch`.
+        number: which epoch this is, see `TrainingHooks.skips_epoch`.
         proof: that its loading may be left out.
     """
 
@@ -39,13 +39,13 @@ class SkippedEpoch(dataloader._BaseDataLoaderIter):
 
     def _next_data(self) -> Any:
         if not self._drawn:
-            self._session.moments.epoch_ended(self._number)
+            self._session.hooks.epoch_ended(self._number)
             raise StopIteration
         indices = self._drawn.pop(0)
-        with self._session.switch.region():  # the real iterator draws within its fetch, too
+        with self._session.interception.region():  # the real iterator draws within its fetch, too
             self._draw()
         load = functools.partial(self._load, indices)
-        return self._session.moments.fetch(self._proof, indices, load, must_load=False)
+        return self._session.hooks.fetch(self._proof, indices, load, must_load=False)
 
     def _load(self, indices: Any) -> Any:
         """Called only if the replay has turned out not to be the recorded run."""

@@ -11,12 +11,12 @@ from supervisor.settings import RunSettings
 from supervisor.training_state.snapshot import SnapshotRing
 from supervisor.training_state.state import TrainingState
 from supervisor.worker.capture.checkpointer import Checkpointer
-from supervisor.worker.capture.held import HeldValues
-from supervisor.worker.capture.trail import Trail
-from supervisor.worker.ground.agenda import Agenda
+from supervisor.worker.capture.state_digests import StateDigests
+from supervisor.worker.capture.user_tensors import UserTensors
+from supervisor.worker.ground.boundary_schedule import BoundarySchedule
 from supervisor.worker.ground.user_frames import user_frames
-from supervisor.worker.process.leaving import WorkerLeaves
-from supervisor.worker.treatment.clinic import Clinic
+from supervisor.worker.process.exit_request import ExitRequest
+from supervisor.worker.treatment.dispatcher import Dispatcher
 
 if TYPE_CHECKING:
     from supervisor.worker.inspection.experiment import Experiment
@@ -38,10 +38,10 @@ evaluation between two looks makes them seem six tenths longer at most."""
 
 
 class Boundary:
-    """Called at each boundary for which the agenda asks; see `Monitor`.
+    """Called at each boundary for which the schedule asks; see `Monitor`.
 
     Attributes:
-        leave: set from outside (a signal, an action), with `Agenda.ask` behind it:
+        leave: set from outside (a signal, an action), with `BoundarySchedule.ask` behind it:
             ("interrupted"|"restart"|"stop", reason).
         only_watches: this is one rank of several, of which nothing is saved.
         first_step: set by a resume; looked at once, when its step is done.
@@ -52,12 +52,12 @@ class Boundary:
         self,
         *,
         settings: RunSettings,
-        agenda: Agenda,
+        boundaries: BoundarySchedule,
         state: TrainingState,
-        held: HeldValues,
+        held: UserTensors,
         snapshots: SnapshotRing,
         checkpointer: Checkpointer,
-        clinic: Clinic,
+        dispatcher: Dispatcher,
         tape_offset: Callable[[], int],
         pure_loading: Callable[[], list[int]],
         begin_files: Callable[[], int],
@@ -69,16 +69,16 @@ class Boundary:
     ) -> None:
         self.leave: tuple[str, str] | None = None
         self.only_watches = False
-        self.trail: Trail | None = None
+        self.trail: StateDigests | None = None
         self.experiment: Experiment | None = None
         self.first_step: FirstStep | None = None
         self._settings = settings
-        self._agenda = agenda
+        self._boundaries = boundaries
         self._state = state
         self._held = held
         self._snapshots = snapshots
         self._checkpointer = checkpointer
-        self._clinic = clinic
+        self._dispatcher = dispatcher
         self._tape_offset = tape_offset
         self._pure_loading = pure_loading
         self._begin_files = begin_files
@@ -110,9 +110,9 @@ class Boundary:
         if self._first:
             self._first = False
             self._held.begin(user_frames())
-        clinic = self._clinic
-        if clinic.pending:
-            clinic.at_boundary(step)
+        dispatcher = self._dispatcher
+        if dispatcher.pending:
+            dispatcher.at_boundary(step)
         if self.trail is not None:
             self.trail.write(step)
         if self.experiment is not None:
@@ -136,30 +136,30 @@ class Boundary:
             self._step_s = usual + FRESH * (min(took, PAUSE * usual) - usual) if usual else took
 
     def _look_after_state(self, step: int) -> None:
-        clinic = self._clinic
-        lines = clinic.pipeline.lines
+        dispatcher = self._dispatcher
+        lines = dispatcher.pipeline.lines
         if self.only_watches:
-            clinic.wants_checkpoint = ""
+            dispatcher.wants_checkpoint = ""
             return
-        wanted = clinic.wants_checkpoint
-        if step >= self._next_snapshot and not lines.is_warning(clinic.risk):
+        wanted = dispatcher.wants_checkpoint
+        if step >= self._next_snapshot and not lines.is_warning(dispatcher.risk):
             self._take_snapshot(step)
-        in_alarm = lines.is_alarm(clinic.risk)
+        in_alarm = lines.is_alarm(dispatcher.risk)
         due = wanted or (not in_alarm and self._checkpointer.is_due(step))
         if due and self._checkpointer.is_free(step):
-            clinic.wants_checkpoint = ""
+            dispatcher.wants_checkpoint = ""
             self.save(step, wanted or "interval", wait=False)
-        self._checkpointer.healthy_at(step, clinic.last_trouble_step)
+        self._checkpointer.healthy_at(step, dispatcher.last_trouble_step)
 
     def _plan(self, step: int) -> None:
         """Says which boundary is the next with something to do."""
-        agenda, clinic = self._agenda, self._clinic
-        save_step, agenda.time = self._checkpointer.next_look(step)
-        agenda.step = min(self._next_snapshot, self._last_step, save_step)
+        boundaries, dispatcher = self._boundaries, self._dispatcher
+        save_step, boundaries.time = self._checkpointer.next_look(step)
+        boundaries.step = min(self._next_snapshot, self._last_step, save_step)
         watched = self.trail is not None or self.experiment is not None
         # A signal may have come, or a step that waited been judged, after its place above.
-        if watched or clinic.pending or clinic.wants_checkpoint or self.leave is not None:
-            agenda.ask()
+        if watched or dispatcher.pending or dispatcher.wants_checkpoint or self.leave is not None:
+            boundaries.ask()
 
     def before_first_update(self) -> None:
         """Keeps the untrained state: the optimizer is known, nothing was updated yet."""
@@ -188,14 +188,14 @@ class Boundary:
         """Saves the state of this boundary; returns the seconds the training stood still."""
         state, meta = self.whole_state()
         meta["script_files"] = self._begin_files()
-        pipeline = self._clinic.pipeline.state_dict()
+        pipeline = self._dispatcher.pipeline.state_dict()
         return self._checkpointer.save(
             step, state, meta, reason, pipeline=pipeline, wait=wait, usual_step_s=self._step_s
         )
 
     def whole_state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Returns what a checkpoint of this boundary holds, live, and what its manifest needs."""
-        self._clinic.judge_waiting()
+        self._dispatcher.judge_waiting()
         frames = user_frames()
         held = self._held.find(frames)
         state = self._state.capture(held=held, include_grads=self._grads_matter())
@@ -207,7 +207,7 @@ class Boundary:
             "loss_under_way": self._loss_under_way(),
             "held_left_out": self._held.left_out,
             "hook_state": self._hook_state(),
-            "risk": self._clinic.risk,
+            "risk": self._dispatcher.risk,
         }
         return state, meta
 
@@ -233,8 +233,8 @@ class Boundary:
             return
         note, reason = self.leave
         self.leave = None
-        self._clinic.judge_waiting()
-        in_order = not self.only_watches and not self._clinic.in_trouble(step)
+        self._dispatcher.judge_waiting()
+        in_order = not self.only_watches and not self._dispatcher.in_trouble(step)
         if step > 0 and note == "interrupted" and in_order:
             self.save(step, reason, wait=True)
-        raise WorkerLeaves(note, reason)
+        raise ExitRequest(note, reason)

@@ -28,27 +28,27 @@ from supervisor.fault_injection.injector import FaultInjector
 from supervisor.storage.steps.flight_recorder import SCALER_SKIPPED, UPDATE_SKIPPED, FlightRecorder
 from supervisor.storage.steps.tape import EntryKind
 from supervisor.training_state.registry import Registry
-from supervisor.worker.ground.agenda import Agenda
 from supervisor.worker.ground.boundary_clock import BoundaryClock
-from supervisor.worker.ground.shield import Shield
+from supervisor.worker.ground.boundary_schedule import BoundarySchedule
+from supervisor.worker.ground.error_barrier import ErrorBarrier
+from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.ground.step_probe import StepProbe, gradient_norm, has_values, read_number
-from supervisor.worker.ground.switch import Switch
-from supervisor.worker.interception.moments import Call, Moments
+from supervisor.worker.interception.training_hooks import Call, TrainingHooks
 from supervisor.worker.live.seen_closure import SeenClosures
 from supervisor.worker.live.unseen_updates import MANY_BACKWARDS
 from supervisor.worker.probes.probes import Probes
 from supervisor.worker.recording.loading_proof import LoadingProof
 from supervisor.worker.recording.recording import Recording, encode
 from supervisor.worker.replay.loading.loader_skipping import pack_epoch, pack_mark
-from supervisor.worker.treatment.clinic import Clinic
+from supervisor.worker.treatment.dispatcher import Dispatcher
 from supervisor.worker.treatment.update_controls import POISONED, UpdateControls
 
 
-class Monitor(Moments):
+class Monitor(TrainingHooks):
     """See the module's docstring.
 
     Args:
-        agenda: which boundaries are looked at.
+        boundaries: which boundaries are looked at.
         at_boundary: called at these with the number of steps done; saves, applies pending actions,
             may leave the process.
         at_new_training: called with the number of steps done when another optimizer takes over,
@@ -63,46 +63,46 @@ class Monitor(Moments):
     def __init__(
         self,
         *,
-        switch: Switch,
+        interception: InterceptionState,
         registry: Registry,
         recorder: FlightRecorder,
         recording: Recording,
-        clinic: Clinic,
+        dispatcher: Dispatcher,
         updates: UpdateControls,
         injector: FaultInjector,
-        shield: Shield,
+        barrier: ErrorBarrier,
         probes: Probes,
-        agenda: Agenda,
+        boundaries: BoundarySchedule,
         at_boundary: Callable[[int], None],
         at_new_training: Callable[[int, bool], None],
         at_many_backwards: Callable[[], None],
-        sign_of_life: Callable[[int], None],
+        heartbeat: Callable[[int], None],
     ) -> None:
         self.steps_done = 0
         self.probe = StepProbe()
-        self._switch = switch
+        self._interception = interception
         self._registry = registry
         self._recorder = recorder
         self._recording = recording
         self._random = recording.random
         self._tape = recording.tape
-        self._clinic = clinic
+        self._dispatcher = dispatcher
         self._updates = updates
-        self._closures = SeenClosures(switch)
+        self._closures = SeenClosures(interception)
         self._injector = injector
         self._probes = probes
         self._armed = injector.is_armed
-        self._forward_shield = shield("forward")
-        self._loss_shield = shield("loss")
-        self._scaler_shield = shield("scaler")
-        self._clipping_shield = shield("clipping")
-        self._batch_shield = shield("batch")
-        self._update_shield = shield("update")
-        self._agenda = agenda
+        self._forward_shield = barrier("forward")
+        self._loss_shield = barrier("loss")
+        self._scaler_shield = barrier("scaler")
+        self._clipping_shield = barrier("clipping")
+        self._batch_shield = barrier("batch")
+        self._update_shield = barrier("update")
+        self._boundaries = boundaries
         self._at_boundary = at_boundary
         self._at_new_training = at_new_training
         self._at_many_backwards = at_many_backwards
-        self._sign_of_life = sign_of_life
+        self._heartbeat = heartbeat
         self._last_module: Callable[[], Module | None] = lambda: None
         self._first_parameter: Callable[[], torch.Tensor | None] = lambda: None
         self._lead_size = self._lead_groups = 0
@@ -122,8 +122,8 @@ class Monitor(Moments):
     def forward(
         self, module: Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], call: Call
     ) -> Any:
-        switch = self._switch
-        switch.depth += 1
+        interception = self._interception
+        interception.depth += 1
         try:
             try:
                 if module is not self._last_module():
@@ -134,7 +134,7 @@ class Monitor(Moments):
                     clock.passed()
                     self._pass_boundary()
                 self.probe.saw_forward(args, kwargs)
-                self._sign_of_life(self.steps_done)
+                self._heartbeat(self.steps_done)
             except Exception as error:
                 self._forward_shield.caught(error)
             if self._armed:
@@ -149,11 +149,11 @@ class Monitor(Moments):
                 trail.after(earlier)
             return self._injector.on_output(self.steps_done, output) if self._armed else output
         finally:
-            switch.depth -= 1
+            interception.depth -= 1
 
     def backward(self, roots: Any, call: Callable[[Any], Any]) -> Any:
-        switch = self._switch
-        switch.depth += 1
+        interception = self._interception
+        interception.depth += 1
         try:
             try:
                 if self._armed:
@@ -181,7 +181,7 @@ class Monitor(Moments):
             trail.after_backward(earlier)
             return result
         finally:
-            switch.depth -= 1
+            interception.depth -= 1
 
     def grad(self, call: functools.partial[Any]) -> Any:
         found = self._region(call)
@@ -215,8 +215,8 @@ class Monitor(Moments):
     def clip(
         self, parameters: list[torch.Tensor], max_norm: float, call: Callable[[float], Any]
     ) -> Any:
-        switch = self._switch
-        switch.depth += 1
+        interception = self._interception
+        interception.depth += 1
         try:
             try:
                 if self._armed:
@@ -235,7 +235,7 @@ class Monitor(Moments):
                 self._clipping_shield.caught(error)
             return norm
         finally:
-            switch.depth -= 1
+            interception.depth -= 1
 
     def read(self, kind: int, call: Call) -> Any:
         return self._recording.read(kind, call)
@@ -261,15 +261,15 @@ class Monitor(Moments):
         self._tape.append(EntryKind.EPOCH_END, pack_epoch(number))
 
     def batch(self, batch: Any) -> Any:
-        self._switch.depth += 1
+        self._interception.depth += 1
         try:
             self.probe.saw_batch(batch)
-            self._clinic.last_batch = batch
-            self._sign_of_life(self.steps_done)
+            self._dispatcher.last_batch = batch
+            self._heartbeat(self.steps_done)
         except Exception as error:
             self._batch_shield.caught(error)
         finally:
-            self._switch.depth -= 1
+            self._interception.depth -= 1
         return batch
 
     # --- the update --------------------------------------------------------------------------
@@ -277,7 +277,7 @@ class Monitor(Moments):
     def before_update(
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        self._switch.depth += 1
+        self._interception.depth += 1
         try:
             self._judged = True
             if self._is_updating:
@@ -334,7 +334,7 @@ class Monitor(Moments):
         except Exception as error:
             self._update_shield.caught(error)
         finally:
-            self._switch.depth = max(0, self._switch.depth - 1)
+            self._interception.depth = max(0, self._interception.depth - 1)
 
     def _end_update(self, optimizer: Optimizer, *, is_lead: bool) -> None:
         if is_lead and self._row < 0:
@@ -351,10 +351,10 @@ class Monitor(Moments):
             self._count_other(optimizer)
 
     def _pass_boundary(self) -> None:
-        step, agenda = self.steps_done, self._agenda
+        step, boundaries = self.steps_done, self._boundaries
         if self._boundary_at != step:
             self._boundary_at = step
-            if step >= agenda.step or time.monotonic() >= agenda.time:
+            if step >= boundaries.step or time.monotonic() >= boundaries.time:
                 self._at_boundary(step)
 
     def update_failed(self, optimizer: Optimizer) -> None:
@@ -396,7 +396,7 @@ class Monitor(Moments):
             batch_signature=probe.signature,
             flags=SCALER_SKIPPED if scaler_skipped else 0,
         )
-        return self._clinic.judge(record, self._row, is_in_time=is_in_time)
+        return self._dispatcher.judge(record, self._row, is_in_time=is_in_time)
 
     def _see_gradients(self, lead: Optimizer) -> list[torch.Tensor]:
         """Gets to know the gradient norm, if the script's clipping has not told it; returns all
@@ -458,13 +458,13 @@ class Monitor(Moments):
             self._at_new_training(self.steps_done, True)
 
     def _scaler_left_it_out(self, optimizer: Optimizer) -> None:
-        self._switch.depth += 1
+        self._interception.depth += 1
         try:
             self._judge(optimizer, is_in_time=False, scaler_skipped=True)
             self._finish_step(optimizer)
             self._clock.updated(optimizer)
         finally:
-            self._switch.depth -= 1
+            self._interception.depth -= 1
 
     @property
     def updates_by_others(self) -> int:
@@ -487,17 +487,17 @@ class Monitor(Moments):
             self._met[id(found)] = weakref.ref(found)
 
     def _is_within_forward(self) -> bool:
-        frame = sys._getframe(1) if self._switch.depth > 1 else None
+        frame = sys._getframe(1) if self._interception.depth > 1 else None
         while frame is not None and frame.f_code is not Monitor.forward.__code__:
             frame = frame.f_back
         return frame is not None
 
     def _region(self, call: Call) -> Any:
-        self._switch.depth += 1
+        self._interception.depth += 1
         try:
             return call()
         finally:
-            self._switch.depth -= 1
+            self._interception.depth -= 1
 
     def _see_loss(self, roots: Any) -> None:
         probe = self.probe

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from supervisor.worker.ground.switch import Switch
+from supervisor.worker.ground.interception_state import InterceptionState
 
 ClosureArguments = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -23,8 +23,8 @@ class SeenClosures:
     before.
     """
 
-    def __init__(self, switch: Switch) -> None:
-        self._switch = switch
+    def __init__(self, interception: InterceptionState) -> None:
+        self._interception = interception
         self._calls: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
 
     def wrap(
@@ -45,15 +45,15 @@ class SeenClosures:
         """
         closure = args[0] if args else kwargs["closure"]
         due = 1 if isinstance(optimizer, torch.optim.LBFGS) else self._calls.get(optimizer, 1)
-        switch, calls = self._switch, 0
+        interception, calls = self._interception, 0
 
         def evaluate() -> Any:
             nonlocal calls
-            depth, switch.depth = switch.depth, 0
+            depth, interception.depth = interception.depth, 0
             try:
                 result = closure()
             finally:
-                switch.depth = depth
+                interception.depth = depth
             calls += 1
             self._calls[optimizer] = calls
             if calls >= due:

@@ -16,7 +16,7 @@ from supervisor.records import Alert
 from supervisor.settings import ProbeSettings
 from supervisor.storage.journal.journal import Journal
 from supervisor.training_state.registry import Registry
-from supervisor.worker.ground.switch import Switch
+from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.interception.patches_looks import look_at_modules
 from supervisor.worker.probes.forward_look import ForwardLook
 from supervisor.worker.probes.pace import Pace
@@ -62,7 +62,7 @@ class Probes:
         settings: ProbeSettings,
         *,
         registry: Registry,
-        switch: Switch,
+        interception: InterceptionState,
         journal: Journal,
         warn: Callable[[str], None],
     ) -> None:
@@ -70,7 +70,7 @@ class Probes:
         every = settings.every_steps if settings.enabled else None
         self.is_on = False
         self._registry = registry
-        self._switch = switch
+        self._interception = interception
         self._journal = journal
         self._warn = warn
         self._update_pace, self._forward_pace = Pace(share, every), Pace(share, every)
@@ -95,7 +95,7 @@ class Probes:
                 return
             try:
                 self._forward.begin(self._registry.models)
-                self._take_off = look_at_modules(self, self._switch)
+                self._take_off = look_at_modules(self, self._interception)
             except Exception as error:
                 self._failed(error)
             self._waited_s, self._begun = 0.0, time.perf_counter()

@@ -157,8 +157,8 @@ def _mean_ratios(
     made = (read_number(steps) if isinstance(steps, torch.Tensor) else float(steps)) + 1.0
     gradients = [strided(p.grad, MAX_ELEMENTS).float() for p in parameters if p.grad is not None]
     squares = torch._foreach_mul(gradients, gradients)
-    moments = [strided(state["exp_avg_sq"], MAX_ELEMENTS).float() for state in states]
-    used = torch._foreach_lerp(moments, squares, 1.0 - beta)
+    hooks = [strided(state["exp_avg_sq"], MAX_ELEMENTS).float() for state in states]
+    used = torch._foreach_lerp(hooks, squares, 1.0 - beta)
     torch._foreach_div_(used, 1.0 - beta**made)
     torch._foreach_clamp_min_(used, max(float(group["eps"]) ** 2, 1e-38))
     torch._foreach_div_(squares, used)

@@ -16,7 +16,7 @@ from typing import Any
 
 from supervisor.training_state.comparison import first_difference
 from supervisor.training_state.rng import RngState
-from supervisor.worker.ground.switch import Switch
+from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.recording.executed_code import ExecutedCode
 from supervisor.worker.recording.fingerprint import CannotTell, fingerprint
 
@@ -41,9 +41,11 @@ class LoadingProof:
 
     notes_random = False
 
-    def __init__(self, number: int, data: Any, collate: Any, switch: Switch) -> None:
+    def __init__(
+        self, number: int, data: Any, collate: Any, interception: InterceptionState
+    ) -> None:
         self.number = number
-        self._switch = switch
+        self._interception = interception
         self.is_given_up = False
         self.reason = ""
         self._data = weakref.ref(data)  # neither must live on because it was watched
@@ -119,7 +121,7 @@ class LoadingProof:
             self.reason = "loading changes something that stays"
 
     def _drew_since(self, earlier: dict[str, Any]) -> bool:
-        with self._switch.region():
+        with self._interception.region():
             return first_difference(earlier, RngState.capture()) is not None
 
     def _take_fingerprints(self) -> list[int | None]:
@@ -130,7 +132,7 @@ class LoadingProof:
         found: list[int | None] = []
         for own in (self._data(), self._collate(), self._reached):
             try:
-                with self._switch.region():
+                with self._interception.region():
                     found.append(None if own is None else fingerprint([own], self._indices))
             except CannotTell as why:
                 self.reason = str(why)
@@ -144,11 +146,11 @@ class LoadingPromise(LoadingProof):
 
     notes_random = True
 
-    def __init__(self, switch: Switch) -> None:
-        super().__init__(0, self, LoadingPromise, switch)
+    def __init__(self, interception: InterceptionState) -> None:
+        super().__init__(0, self, LoadingPromise, interception)
 
     def watch(self, indices: Any, load: Callable[[], Any]) -> Any:
-        with self._switch.region():  # what it reads and opens is the user's word, too
+        with self._interception.region():  # what it reads and opens is the user's word, too
             return load()
 
     def decide(self) -> None:
@@ -165,10 +167,10 @@ class LoadingProofs:
         promised: see `LoadingPromise`; otherwise each data set is watched.
     """
 
-    def __init__(self, switch: Switch, *, promised: bool) -> None:
-        self.promise = LoadingPromise(switch) if promised else None
-        self._switch = switch
-        self._given_up = LoadingProof(-1, self, LoadingProofs, switch)
+    def __init__(self, interception: InterceptionState, *, promised: bool) -> None:
+        self.promise = LoadingPromise(interception) if promised else None
+        self._interception = interception
+        self._given_up = LoadingProof(-1, self, LoadingProofs, interception)
         self._given_up.is_given_up = True
         self._known: dict[tuple[int, int], LoadingProof] = {}
         self._proofs: list[LoadingProof] = []
@@ -183,7 +185,7 @@ class LoadingProofs:
         if known is not None and known.is_of(data, collate):
             return known
         try:
-            proof = LoadingProof(len(self._proofs), data, collate, self._switch)
+            proof = LoadingProof(len(self._proofs), data, collate, self._interception)
         except TypeError:  # of a plain list there is no weak reference
             return self._given_up
         self._proofs.append(proof)

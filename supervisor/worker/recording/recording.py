@@ -49,7 +49,7 @@ def decode(kind: int, data: bytes) -> Any:
     return json.loads(data[1:])
 
 
-class RandomTrail:
+class RngRecorder:
     """Notes the state of the global generators behind a region that drew from them.
 
     Torch's CPU generator is looked at around every forward. Python's and NumPy's, and all of them
@@ -198,7 +198,7 @@ class Recording:
 
     def __init__(self, tape: TapeWriter) -> None:
         self.tape = tape
-        self.random = RandomTrail(tape)
+        self.random = RngRecorder(tape)
 
     def read(self, kind: int, call: Callable[[], Any]) -> Any:
         value = call()

@@ -12,7 +12,7 @@ from torch.nn import Module
 from torch.utils import _pytree as pytree
 
 from supervisor.worker.ground.step_probe import tensors_in
-from supervisor.worker.interception.moments import Call
+from supervisor.worker.interception.training_hooks import Call
 
 
 class CachedOutputs:

@@ -20,20 +20,20 @@ from supervisor.errors import ReplayError
 from supervisor.storage.steps.tape import EntryKind, StepMark, TapeReader
 from supervisor.training_state.registry import Registry
 from supervisor.worker.ground.boundary_clock import BoundaryClock
+from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.ground.step_probe import StepProbe
-from supervisor.worker.ground.switch import Switch
 from supervisor.worker.ground.zero_gradients import ZeroGradients
-from supervisor.worker.interception.moments import Call, Moments
 from supervisor.worker.interception.outside_dynamo import is_within_compiled
+from supervisor.worker.interception.training_hooks import Call, TrainingHooks
 from supervisor.worker.recording.loading_proof import LoadingProof
 from supervisor.worker.recording.recording import decode, replay_random
 from supervisor.worker.replay.cached_outputs import CachedOutputs
 from supervisor.worker.replay.loading.loader_skipping import NEAR_STEPS, LoaderSkipping
-from supervisor.worker.replay.loading.stand_in_guard import StandInGuard
+from supervisor.worker.replay.loading.placeholder_tracker import PlaceholderTracker
 from supervisor.worker.replay.replayed_gradients import zero_gradients
 
 
-class FastForward(Moments):
+class FastForward(TrainingHooks):
     """See the module's docstring.
 
     Args:
@@ -45,35 +45,35 @@ class FastForward(Moments):
             run; then it is called at the next boundary, wherever that is.
         executes_first_step: forwards, backwards and the update of the first step really happen, so
             that hooks fill what the script reads; what they changed is put back at the target.
-        sign_of_life: called at each forward, batch and step of the replay.
+        heartbeat: called at each forward, batch and step of the replay.
     """
 
     def __init__(
         self,
         *,
-        switch: Switch,
+        interception: InterceptionState,
         registry: Registry,
         tape: TapeReader,
         target: int,
         skips: Collection[int] = (),
-        guard: StandInGuard | None = None,
-        arrive: Callable[[int, str | None], Moments],
+        guard: PlaceholderTracker | None = None,
+        arrive: Callable[[int, str | None], TrainingHooks],
         executes_first_step: bool = False,
-        sign_of_life: Callable[[], None] = lambda: None,
+        heartbeat: Callable[[], None] = lambda: None,
     ) -> None:
         self.steps_done = 0
         self.clock = BoundaryClock()
         self.disproof: str | None = None
-        self._switch = switch
+        self._interception = interception
         self._registry = registry
         self._tape = tape
         self._target = target
         self._arrive = arrive
-        self._sign_of_life = sign_of_life
+        self._heartbeat = heartbeat
         self._guard = guard
         self._skipping = LoaderSkipping(
             tape,
-            switch,
+            interception,
             allowed=skips if guard is not None else (),
             handed_out=guard.hand_out if guard is not None else lambda batch: None,
         )
@@ -103,21 +103,21 @@ class FastForward(Moments):
     def forward(
         self, module: Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], call: Call
     ) -> Any:
-        switch = self._switch
-        switch.depth += 1
+        interception = self._interception
+        interception.depth += 1
         try:
             self._registry.add_model(module)
             self.clock.has_forwards = True
             if self._is_arrival():
                 live = self._arrive(self.steps_done, self.disproof)
-                switch.depth -= 1
+                interception.depth -= 1
                 try:
                     return live.forward(module, args, kwargs, call)
                 finally:
-                    switch.depth += 1
+                    interception.depth += 1
             self.clock.passed()
             self._probe.saw_forward(args, kwargs)
-            self._sign_of_life()
+            self._heartbeat()
             if self._executes:
                 output = call()
             else:
@@ -125,7 +125,7 @@ class FastForward(Moments):
             self._replay_random()
             return output
         finally:
-            switch.depth -= 1
+            interception.depth -= 1
 
     def backward(self, roots: Any, call: Callable[[Any], Any]) -> Any:
         self._probe.backward_calls += 1
@@ -136,7 +136,7 @@ class FastForward(Moments):
         return None
 
     def grad(self, call: functools.partial[Any]) -> Any:
-        self._switch.depth += 1
+        self._interception.depth += 1
         try:
             unused = ()
             if self.disproof is None and self._tape.peek() == EntryKind.UNUSED:
@@ -145,7 +145,7 @@ class FastForward(Moments):
                 return call()
             return zero_gradients(call, unused)
         finally:
-            self._switch.depth -= 1
+            self._interception.depth -= 1
 
     def scale(self, scaler: Any, outputs: Any, call: Call) -> Any:
         return self._region(call)
@@ -203,12 +203,12 @@ class FastForward(Moments):
                 self._disprove(f"step {self.steps_done}: {error}")
 
     def batch(self, batch: Any) -> Any:
-        self._switch.depth += 1
+        self._interception.depth += 1
         try:
             self._probe.saw_batch(batch)
-            self._sign_of_life()
+            self._heartbeat()
         finally:
-            self._switch.depth -= 1
+            self._interception.depth -= 1
         return batch
 
     # --- the update --------------------------------------------------------------------------
@@ -219,25 +219,27 @@ class FastForward(Moments):
         self._registry.add_optimizer(optimizer)
         self.compiled_updates = self.compiled_updates or is_within_compiled()
         if self._is_updating:  # as in the recorded run, see `Monitor`
-            self._switch.depth += 1
+            self._interception.depth += 1
             return None
         self._is_updating = self.clock.is_lead(optimizer)
         closure = args[0] if args else kwargs.get("closure")
         if closure is not None and self._is_arrival():
             # The forward of this boundary lies within the closure, within the optimizer's step.
-            self._switch.depth += 1  # what we read while we put the state back is not the script's
+            self._interception.depth += (
+                1  # what we read while we put the state back is not the script's
+            )
             try:
                 live = self._arrive(self.steps_done, self.disproof)
             finally:
-                self._switch.depth -= 1
+                self._interception.depth -= 1
             return live.before_update(optimizer, args, kwargs)
-        self._switch.depth += 1
+        self._interception.depth += 1
         if closure is not None or not self._executes:
             self._unhide = hide_gradients(optimizer)
         if closure is None:
             return None
         expected = self._recorded_backward_calls()
-        depth, self._switch.depth = self._switch.depth, 0
+        depth, self._interception.depth = self._interception.depth, 0
         try:
             result = None
             while self._probe.backward_calls < expected:
@@ -246,30 +248,30 @@ class FastForward(Moments):
                 if self._probe.backward_calls == before:
                     break
         finally:
-            self._switch.depth = depth
+            self._interception.depth = depth
         return (lambda: torch.as_tensor(0.0) if result is None else result.detach(),), {}
 
     def after_update(self, optimizer: Optimizer) -> None:
         is_lead = optimizer is self.clock.lead()
         if self._is_updating and not is_lead:
-            self._switch.depth = max(0, self._switch.depth - 1)
+            self._interception.depth = max(0, self._interception.depth - 1)
             return
         self._is_updating = False
         if self._unhide is not None:
             self._unhide()
             self._unhide = None
-        self._switch.depth = max(0, self._switch.depth - 1)
+        self._interception.depth = max(0, self._interception.depth - 1)
         self._replay_random()
         if is_lead:
             self._region(functools.partial(self._finish_step, optimizer))  # a rate may be a tensor
         if self.clock.updated(optimizer):
             self._probe.forget()
         if self._is_arrival() and not self.clock.has_forwards:
-            self._switch.depth += 1
+            self._interception.depth += 1
             try:
                 self._arrive(self.steps_done, self.disproof)
             finally:
-                self._switch.depth -= 1
+                self._interception.depth -= 1
 
     def update_failed(self, optimizer: Optimizer) -> None:
         self._is_updating = False
@@ -294,7 +296,7 @@ class FastForward(Moments):
             except ReplayError as error:
                 self._disprove(f"step {self.steps_done}: {error}")
         probe.forget()
-        self._sign_of_life()
+        self._heartbeat()
         self._executes = False
         self.steps_done += 1
 
@@ -332,8 +334,8 @@ class FastForward(Moments):
             replay_random(self._tape)
 
     def _region(self, call: Call) -> Any:
-        self._switch.depth += 1
+        self._interception.depth += 1
         try:
             return call()
         finally:
-            self._switch.depth -= 1
+            self._interception.depth -= 1

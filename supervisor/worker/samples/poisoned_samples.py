@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import default_collate
 
 from supervisor.training_state.rng import RngState
-from supervisor.worker.ground.switch import Switch
+from supervisor.worker.ground.interception_state import InterceptionState
 
 
 class PoisonedSamples:
@@ -30,7 +30,7 @@ class PoisonedSamples:
     are done leaves out what was found at an earlier step.
 
     Args:
-        switch: what is looked at here is not the script's.
+        interception: what is looked at here is not the script's.
         steps_done: steps that this run has made, or that its fast-forward has come to.
         on_found: told (data set, sample, step) of each sample when it is found.
 
@@ -40,12 +40,12 @@ class PoisonedSamples:
 
     def __init__(
         self,
-        switch: Switch,
+        interception: InterceptionState,
         steps_done: Callable[[], int],
         on_found: Callable[[Any, Any, int], None],
     ) -> None:
         self.known: dict[tuple[str, str], int] = {}
-        self._switch = switch
+        self._interception = interception
         self._steps_done = steps_done
         self._on_found = on_found
         self._to_watch = 0
@@ -83,7 +83,7 @@ class PoisonedSamples:
         data = reference()
         if data is None or not isinstance(indices, (list, tuple)):
             return False
-        with self._switch.region():
+        with self._interception.region():
             rows = _poisoned_rows(batch, len(indices))
             if not rows:
                 return False
@@ -120,7 +120,10 @@ class PoisonedSamples:
         found = []
         for index in indices:
             if str(index) in known:
-                with self._switch.region(), contextlib.suppress(Exception):  # loading tells of it
+                with (
+                    self._interception.region(),
+                    contextlib.suppress(Exception),
+                ):  # loading tells of it
                     if is_poisoned(data[index]):
                         found.append(index)
         return found

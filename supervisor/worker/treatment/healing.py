@@ -9,7 +9,7 @@ from supervisor.pipeline import Pipeline
 from supervisor.training_state.model_state import heal_buffers
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.snapshot import SnapshotRing
-from supervisor.worker.capture.held import HeldValues
+from supervisor.worker.capture.user_tensors import UserTensors
 from supervisor.worker.ground.user_frames import user_frames
 
 
@@ -28,7 +28,7 @@ class Healing:
         pipeline: Pipeline,
         registry: Registry,
         snapshots: SnapshotRing,
-        held: HeldValues,
+        held: UserTensors,
         warn: Callable[[str], None],
     ) -> None:
         self._pipeline = pipeline

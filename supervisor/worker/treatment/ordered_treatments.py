@@ -9,8 +9,8 @@ from supervisor.actions.base import ActionContext, carry_out
 from supervisor.actions.controls import Controls, Ramp
 from supervisor.records import Cause, Decision, WorkerOrder
 from supervisor.training_state.registry import Registry
-from supervisor.worker.ground.shield import Shield
-from supervisor.worker.treatment.clinic import Clinic, Pending
+from supervisor.worker.ground.error_barrier import ErrorBarrier
+from supervisor.worker.treatment.dispatcher import Dispatcher, Pending
 
 
 class OrderedTreatments:
@@ -22,15 +22,15 @@ class OrderedTreatments:
         *,
         controls: Controls,
         registry: Registry,
-        clinic: Clinic,
-        shield: Shield,
+        dispatcher: Dispatcher,
+        barrier: ErrorBarrier,
         make_context: Callable[[Decision], ActionContext],
     ) -> None:
         self._order = order
         self._controls = controls
         self._registry = registry
-        self._clinic = clinic
-        self._shield = shield
+        self._dispatcher = dispatcher
+        self._barrier = barrier
         self._make_context = make_context
 
     def from_nothing(self) -> None:
@@ -66,23 +66,25 @@ class OrderedTreatments:
             was_on: in the attempt that the checkpoint is of: no treatment, then, but a part of its
                 state. The model's flags may have come with it, what they stand for has not.
         """
-        action = self._clinic.actions["checkpoint_activations"]
+        action = self._dispatcher.actions["checkpoint_activations"]
         decision = self._decision(
             action.name, step, Cause.RESOURCES, "ordered after memory ran out"
         )
         if was_on:
-            with self._shield("activation checkpointing"):
+            with self._barrier("activation checkpointing"):
                 for model in self._registry.models.values():
                     ActivationCheckpointing(model).switch_on()
         elif self._order.checkpoint_activations:
-            self._clinic.apply_now(action, decision)
+            self._dispatcher.apply_now(action, decision)
 
     def _wait(self, name: str, cause: Cause, reason: str) -> None:
-        clinic = self._clinic
-        clinic.pending.append(Pending(clinic.actions[name], self._decision(name, 0, cause, reason)))
+        dispatcher = self._dispatcher
+        dispatcher.pending.append(
+            Pending(dispatcher.actions[name], self._decision(name, 0, cause, reason))
+        )
 
     def _apply(self, name: str, decision: Decision) -> None:
-        carry_out(self._clinic.actions[name], self._make_context(decision))
+        carry_out(self._dispatcher.actions[name], self._make_context(decision))
 
     def _decision(self, name: str, step: int, cause: Cause, reason: str) -> Decision:
         return Decision(step=step, actions=(name,), cause=cause, reason=reason, source="order")

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from supervisor.report.facts.gradient_flow import read_gradient_flow
-from supervisor.report.facts.material import load_material
+from supervisor.report.facts.run_data import load_material
 from supervisor.report.gathering import gather
 from supervisor.report.pictures.plots import draw_pictures
 from supervisor.report.words.render import render_html, render_markdown

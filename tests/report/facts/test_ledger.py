@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.report.facts.ledger import build_cost
-from supervisor.report.facts.material import load_material
+from supervisor.report.facts.run_data import load_material
 from tests.report import synthetic_run
 from tests.report.synthetic_run import ALL_ENDS, SyntheticRun
 

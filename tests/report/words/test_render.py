@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.records import NAN
-from supervisor.report.facts.material import load_material
+from supervisor.report.facts.run_data import load_material
 from supervisor.report.gathering import gather
 from supervisor.report.pictures.plots import draw_pictures
 from supervisor.report.words.render import (
@@ -58,10 +58,10 @@ def test_every_end_gives_a_page_and_a_text_with_the_verdict(tmp_path: Path, name
 
 
 def test_a_page_with_pictures_asks_for_nothing_from_outside(tmp_path: Path) -> None:
-    material = load_material(synthetic_run.treated(tmp_path / "run"))
-    report = gather(material.root)
+    run_data = load_material(synthetic_run.treated(tmp_path / "run"))
+    report = gather(run_data.root)
 
-    page = render_html(report, draw_pictures(material, report))
+    page = render_html(report, draw_pictures(run_data, report))
 
     parsed = Page(page)
     assert parsed.tags.count("svg") == 4  # each for wide and for narrow screens
@@ -87,10 +87,10 @@ def test_hostile_words_of_a_run_stay_words(tmp_path: Path) -> None:
     (root / "report" / "explain.json").write_text(
         json.dumps({"summary": HOSTILE, "root_cause": HOSTILE, "replays": [{"change": HOSTILE}]})
     )
-    material = load_material(root)
+    run_data = load_material(root)
     report = gather(root)
 
-    page = Page(render_html(report, draw_pictures(material, report)))
+    page = Page(render_html(report, draw_pictures(run_data, report)))
     text = render_markdown(report)
 
     assert "script" not in page.tags

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import dataloader
 
-from supervisor.worker.ground.switch import Switch
+from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.interception.patches_looks import look_at_modules
 from supervisor.worker.probes.forward_look import ForwardLook
 from supervisor.worker.probes.update_look import UpdateLook
@@ -40,26 +40,28 @@ class Looker:
 
 
 @pytest.fixture
-def switch() -> Iterator[Switch]:
+def interception() -> Iterator[InterceptionState]:
     """As `instrument` leaves it: the outermost forward is a region."""
-    switch, before = Switch(), nn.Module.__call__
+    interception, before = InterceptionState(), nn.Module.__call__
 
     def outermost(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        switch.depth += 1
+        interception.depth += 1
         try:
             return before(self, *args, **kwargs)
         finally:
-            switch.depth -= 1
+            interception.depth -= 1
 
     nn.Module.__call__ = outermost  # type: ignore[method-assign]
-    yield switch
+    yield interception
     nn.Module.__call__ = before  # type: ignore[method-assign]
 
 
-def looked_at(model: nn.Module, inputs: torch.Tensor, switch: Switch) -> dict[str, float]:
+def looked_at(
+    model: nn.Module, inputs: torch.Tensor, interception: InterceptionState
+) -> dict[str, float]:
     look = ForwardLook()
     look.begin({"model": model})
-    take_off = look_at_modules(Looker(look), switch)
+    take_off = look_at_modules(Looker(look), interception)
     model(inputs)
     take_off()
     return look.take()
@@ -80,13 +82,13 @@ class Attention(nn.Module):
         return torch.softmax(scores.masked_fill(hidden, -math.inf), -1) @ x[:, None]
 
 
-def test_attention_by_hand_and_by_torch_look_the_same(switch: Switch) -> None:
+def test_attention_by_hand_and_by_torch_look_the_same(interception: InterceptionState) -> None:
     torch.manual_seed(0)
     one, other = Attention(by_hand=True), Attention(by_hand=False)
     other.load_state_dict(one.state_dict())
     inputs = torch.randn(1, 12, 8)
 
-    seen, by_torch = looked_at(one, inputs, switch), looked_at(other, inputs, switch)
+    seen, by_torch = looked_at(one, inputs, interception), looked_at(other, inputs, interception)
 
     scores = one.query(inputs) @ one.key(inputs).transpose(-2, -1) / math.sqrt(8)
     largest = float(scores.detach().tril().abs().max())
@@ -96,14 +98,14 @@ def test_attention_by_hand_and_by_torch_look_the_same(switch: Switch) -> None:
     assert 0.5 < seen["attention_entropy"] < 1.0
 
 
-def test_dead_units_and_a_constant_layer_are_seen(switch: Switch) -> None:
+def test_dead_units_and_a_constant_layer_are_seen(interception: InterceptionState) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 10), nn.ReLU(), nn.Linear(10, 3))
-    healthy = looked_at(model, torch.randn(32, 4), switch)
+    healthy = looked_at(model, torch.randn(32, 4), interception)
     with torch.no_grad():
         model[0].bias[:8] = -1e3
         model[2].weight.zero_()
-    sick = looked_at(model, torch.randn(32, 4), switch)
+    sick = looked_at(model, torch.randn(32, 4), interception)
 
     assert healthy["dead_units_share"] < 0.3
     assert sick["dead_units_share"] == pytest.approx(0.8, abs=0.11)
@@ -111,13 +113,15 @@ def test_dead_units_and_a_constant_layer_are_seen(switch: Switch) -> None:
     assert sick["representation_spread"] < 1e-6
 
 
-def test_half_precision_is_measured_against_its_largest_number(switch: Switch) -> None:
+def test_half_precision_is_measured_against_its_largest_number(
+    interception: InterceptionState,
+) -> None:
     model = nn.Sequential(nn.Identity(), nn.Linear(2, 2, dtype=torch.float16))
     with torch.no_grad():
         model[1].weight.fill_(1.0)
         model[1].bias.zero_()
 
-    seen = looked_at(model, torch.full((8, 2), 3e4, dtype=torch.float16), switch)
+    seen = looked_at(model, torch.full((8, 2), 3e4, dtype=torch.float16), interception)
 
     assert seen["activation_max"] == pytest.approx(6e4, rel=1e-3)
     assert seen["activation_range"] == pytest.approx(6e4 / 65504, rel=1e-3)
@@ -160,16 +164,16 @@ class Named(nn.Module):
         return self.output
 
 
-def test_latents_and_rewards_are_found_under_common_names(switch: Switch) -> None:
+def test_latents_and_rewards_are_found_under_common_names(interception: InterceptionState) -> None:
     x = torch.randn(8, 4)
     flat = torch.zeros(8, 3)
     pair = {"chosen_rewards": torch.ones(6), "rejected_rewards": torch.zeros(6)}
 
-    by_parts = looked_at(Encoder(), x, switch)
-    by_output = looked_at(Named(Answer(x, flat, flat)), x, switch)
-    rewards = looked_at(Named({**pair, "entropy": torch.tensor([1.0, 3.0])}), x, switch)
-    unnamed = looked_at(Named((x, flat, flat)), x, switch)
-    by_return = looked_at(Returning(), x, switch)
+    by_parts = looked_at(Encoder(), x, interception)
+    by_output = looked_at(Named(Answer(x, flat, flat)), x, interception)
+    rewards = looked_at(Named({**pair, "entropy": torch.tensor([1.0, 3.0])}), x, interception)
+    unnamed = looked_at(Named((x, flat, flat)), x, interception)
+    by_return = looked_at(Returning(), x, interception)
 
     assert by_parts["kl"] > 0.0
     assert by_return["kl"] > 0.0
@@ -239,13 +243,13 @@ def test_the_largest_gradient_of_a_layer_is_that_before_clipping() -> None:
     assert look.largest["layer_gradient_max"][0][0]() is parameters[2]
 
 
-def test_the_patches_leave_nothing_behind(switch: Switch) -> None:
+def test_the_patches_leave_nothing_behind(interception: InterceptionState) -> None:
     names = [(nn.Module, "__call__"), (torch, "softmax"), (functional, "softmax")]
     names += [(functional, "scaled_dot_product_attention"), (torch.Tensor, "softmax")]
     names += [(dataloader._BaseDataLoaderIter, "__next__")]
     before = [getattr(owner, name) for owner, name in names]
 
-    looked_at(Attention(by_hand=True), torch.randn(1, 9, 8), switch)
+    looked_at(Attention(by_hand=True), torch.randn(1, 9, 8), interception)
 
     assert [getattr(owner, name) for owner, name in names] == before
     assert "softmax" not in vars(torch.Tensor)

@@ -13,7 +13,7 @@ from supervisor.records import Alert, Cause, Severity
 from supervisor.settings import ProbeSettings
 from supervisor.storage.journal.journal import Journal
 from supervisor.training_state.registry import Registry
-from supervisor.worker.ground.switch import Switch
+from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.probes.probes import Probes
 from tests.scenarios.runs import differences, plain, supervised
 
@@ -65,7 +65,7 @@ def probes_in(folder: Path, warned: list[str], model: nn.Module | None = None) -
     return Probes(
         ProbeSettings(every_steps=1),
         registry=registry,
-        switch=Switch(),
+        interception=InterceptionState(),
         journal=Journal(folder / "rank_0.jsonl", attempt=1, rank=0),
         warn=warned.append,
     )

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from supervisor.worker.ground.switch import Switch
+from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.recording.loading_proof import PROFILED, TIMED, LoadingProof
 
 TABLE: dict[str, Any] = {"scale": 2.0}
@@ -135,7 +135,7 @@ class Cheap(Pure):
 
 
 def _fetched(data: Dataset[Any], fetches: int = PROFILED + TIMED) -> LoadingProof:
-    proof = LoadingProof(0, data, list, Switch())
+    proof = LoadingProof(0, data, list, InterceptionState())
     for number in range(fetches):
         indices = [number, number + 1]
         proof.watch(indices, lambda indices=indices: [data[i] for i in indices])  # type: ignore[misc]

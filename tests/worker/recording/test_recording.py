@@ -9,7 +9,7 @@ import torch
 
 import supervisor.worker.recording.recording as recording
 from supervisor.storage.steps.tape import TapeReader, TapeWriter
-from supervisor.worker.recording.recording import RandomTrail, replay_random
+from supervisor.worker.recording.recording import RngRecorder, replay_random
 
 
 @pytest.mark.parametrize("from_memory", [True, False])
@@ -19,7 +19,7 @@ def test_the_state_behind_each_drawing_region_comes_back_to_the_bit(
     if not from_memory:  # as where torch keeps its state in another way
         monkeypatch.setattr(recording, "generator_window", lambda: None)
     tape = TapeWriter(tmp_path / "tape")
-    trail = RandomTrail(tape)
+    trail = RngRecorder(tape)
     states = []
     for index in range(2 * trail.PROBATION):
         if trail.forwards_draw:
@@ -55,7 +55,7 @@ def _replay_one(reader: TapeReader) -> None:
 
 def test_a_forward_that_does_not_draw_leaves_nothing(tmp_path: Path) -> None:
     tape = TapeWriter(tmp_path / "tape")
-    trail = RandomTrail(tape)
+    trail = RngRecorder(tape)
 
     for _ in range(2 * trail.PROBATION):
         trail.after(trail.before())

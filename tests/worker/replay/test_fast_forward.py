@@ -7,12 +7,12 @@ from torch import nn
 
 from supervisor.storage.steps.tape import TapeReader
 from supervisor.training_state.registry import Registry
-from supervisor.worker.ground.switch import Switch
-from supervisor.worker.interception.moments import Moments
+from supervisor.worker.ground.interception_state import InterceptionState
+from supervisor.worker.interception.training_hooks import TrainingHooks
 from supervisor.worker.replay.fast_forward import FastForward
 
 
-def _arrive(steps: int, why: str | None) -> Moments:
+def _arrive(steps: int, why: str | None) -> TrainingHooks:
     raise AssertionError((steps, why))
 
 
@@ -40,7 +40,7 @@ class _Force(nn.Module):
 
 def test_a_forward_that_asks_for_a_gradient_is_replayed() -> None:
     replay = FastForward(
-        switch=Switch(),
+        interception=InterceptionState(),
         registry=Registry(),
         tape=TapeReader.empty(),
         target=5,
@@ -60,12 +60,12 @@ def test_a_replay_gives_signs_of_life() -> None:
     model = nn.Linear(3, 2)
     optimizer = torch.optim.SGD(model.parameters())
     replay = FastForward(
-        switch=Switch(),
+        interception=InterceptionState(),
         registry=registry,
         tape=TapeReader.empty(),
         target=5,
         arrive=_arrive,
-        sign_of_life=lambda: signs.append(replay.steps_done),
+        heartbeat=lambda: signs.append(replay.steps_done),
     )
 
     for _ in range(2):
@@ -80,7 +80,7 @@ def test_a_replay_gives_signs_of_life() -> None:
 def test_models_that_come_one_after_another_are_not_taken_for_each_other() -> None:
     registry = Registry()
     replay = FastForward(
-        switch=Switch(),
+        interception=InterceptionState(),
         registry=registry,
         tape=TapeReader.empty(),
         target=5,

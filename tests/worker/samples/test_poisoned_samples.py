@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset, default_collate
 
-from supervisor.worker.ground.switch import Switch
+from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.samples.poisoned_samples import PoisonedSamples, is_poisoned
 
 
@@ -29,7 +29,9 @@ def backwards(samples: list[Any]) -> Any:
 
 def found_in(indices: list[int], collate: Any = default_collate) -> list[int]:
     data, found = Pictures(), []
-    samples = PoisonedSamples(Switch(), lambda: 5, lambda _, index, step: found.append(index))
+    samples = PoisonedSamples(
+        InterceptionState(), lambda: 5, lambda _, index, step: found.append(index)
+    )
     batch = collate([data[index] for index in indices])
     samples.was_handed_out(data, collate, indices, batch)
     samples.explain(batch)
@@ -47,7 +49,7 @@ def test_a_batch_that_is_poisoned_throughout_is_not_blamed_on_its_samples() -> N
 
 def test_tracing_draws_no_random_numbers() -> None:
     data = Pictures()
-    samples = PoisonedSamples(Switch(), lambda: 5, lambda *_: None)
+    samples = PoisonedSamples(InterceptionState(), lambda: 5, lambda *_: None)
     batch = backwards([data[9], data[1]])
     samples.was_handed_out(data, backwards, [9, 1], batch)
     torch.manual_seed(1)
@@ -61,7 +63,9 @@ def test_tracing_draws_no_random_numbers() -> None:
 
 def test_where_the_newest_batch_is_finite_later_ones_are_looked_at() -> None:
     data, found = Pictures(), []
-    samples = PoisonedSamples(Switch(), lambda: 5, lambda _, index, step: found.append(index))
+    samples = PoisonedSamples(
+        InterceptionState(), lambda: 5, lambda _, index, step: found.append(index)
+    )
 
     def hand_out(*indices: int) -> Any:
         batch = default_collate([data[index] for index in indices])
@@ -78,7 +82,7 @@ def test_where_the_newest_batch_is_finite_later_ones_are_looked_at() -> None:
 
 def test_an_iterator_leaves_out_what_was_found_at_an_earlier_step() -> None:
     steps = [5]
-    samples = PoisonedSamples(Switch(), lambda: steps[0], lambda *_: None)
+    samples = PoisonedSamples(InterceptionState(), lambda: steps[0], lambda *_: None)
     samples.known = {("Pictures", "7"): 5, ("Pictures", "9"): 3, ("Other", "1"): 0}
 
     assert samples.known_to_a_new_iterator("Pictures", 10) == {"9"}

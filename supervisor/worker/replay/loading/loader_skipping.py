@@ -3,7 +3,7 @@
 The live run notes, for every batch that a map-style loader fetches: a checksum of the indices, the
 first values, the shapes, and, where loading may draw, the random states behind it. The replay draws
 the indices again, and hands out a copy of an earlier batch of the same shapes. What the script
-reads from it comes off the tape, as for any tensor; `StandInGuard` sees to the rest.
+reads from it comes off the tape, as for any tensor; `PlaceholderTracker` sees to the rest.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from torch.utils import _pytree as pytree
 
 from supervisor.errors import ReplayError
 from supervisor.storage.steps.tape import EntryKind, TapeReader
+from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.ground.step_probe import first_tensor
-from supervisor.worker.ground.switch import Switch
 from supervisor.worker.recording.loading_proof import LoadingProof
 from supervisor.worker.recording.recording import replay_random
 
@@ -67,7 +67,7 @@ class LoaderSkipping:
 
     Args:
         tape: where the recorded run's fetches are.
-        switch: what happens in here is not the script's.
+        interception: what happens in here is not the script's.
         allowed: numbers of the data sets whose batches may be others; those of the rest are loaded
             and only compared.
         handed_out: called with every batch that stands for another.
@@ -76,13 +76,13 @@ class LoaderSkipping:
     def __init__(
         self,
         tape: TapeReader,
-        switch: Switch,
+        interception: InterceptionState,
         *,
         allowed: Collection[int],
         handed_out: Callable[[Any], None],
     ) -> None:
         self._tape = tape
-        self._switch = switch
+        self._interception = interception
         self._allowed = allowed
         self._handed_out = handed_out
         self._earlier: dict[str, Any] = {}
@@ -105,7 +105,7 @@ class LoaderSkipping:
         while self._tape.peek() not in (EntryKind.BATCH, EntryKind.STEP, 0):
             self._tape.take(self._tape.peek())  # what was read while it was loaded
         self._compare(FetchMark.unpack(self._tape.take(EntryKind.BATCH)), indices)
-        with self._switch.region():
+        with self._interception.region():
             batch = _stand_in(earlier, mark)
             self._handed_out(batch)
         replay_random(self._tape)
@@ -122,7 +122,7 @@ class LoaderSkipping:
             mark = FetchMark.unpack(data)
             self._compare(mark, indices)
             if proof.number in self._allowed and mark.form and mark.form not in self._earlier:
-                with self._switch.region():
+                with self._interception.region():
                     if form_of(batch) == mark.form:
                         self._earlier[mark.form] = pytree.tree_map(torch.clone, batch)
         else:

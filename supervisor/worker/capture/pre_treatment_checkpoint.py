@@ -13,7 +13,7 @@ from supervisor.training_state.state import ROLLBACK_PARTS, is_finite
 from supervisor.worker.capture.checkpointer import Checkpointer
 
 
-class Keepsake:
+class PreTreatmentCheckpoint:
     """Keeps one state for each boundary at which a treatment goes back or empties an optimizer.
 
     It is the state as it is then. If that is not finite there is nothing in it to come back for, so

@@ -5,7 +5,7 @@ import math
 import random
 from collections.abc import Iterable
 
-from supervisor.prediction.departure import ADOPT, Departure
+from supervisor.prediction.level_drift import ADOPT, LevelDrift
 
 
 def noisy(levels: Iterable[float], seed: int = 0, noise: float = 0.3) -> list[float]:
@@ -14,7 +14,7 @@ def noisy(levels: Iterable[float], seed: int = 0, noise: float = 0.3) -> list[fl
 
 
 def distances(losses: list[float], *, linear: bool = False) -> list[float]:
-    departure = Departure(linear=linear)
+    departure = LevelDrift(linear=linear)
     result = []
     for loss in losses:
         departure.update(loss)
@@ -63,7 +63,7 @@ def test_a_loss_that_may_be_negative_is_not_judged_but_a_reward_is() -> None:
 
 def test_a_copy_of_the_state_goes_on_bit_for_bit() -> None:
     losses = noisy([*[0.0] * 80, *[0.02 * i for i in range(120)]])
-    first, copy = Departure(), Departure()
+    first, copy = LevelDrift(), LevelDrift()
     for loss in losses[:97]:
         first.update(loss)
 

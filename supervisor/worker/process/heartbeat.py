@@ -12,7 +12,7 @@ from supervisor.storage.files.private_files import make_private
 _COUNT = struct.Struct("<Q")
 
 
-class SignOfLife:
+class Heartbeat:
     """Eight bytes that the parent looks at: they change while the training does anything.
 
     Beside them, in a file of its own, eight that `supervisor watch` looks at: how far a

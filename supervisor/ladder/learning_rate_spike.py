@@ -25,7 +25,7 @@ ENOUGH = 2
 RISE = 0.15
 
 
-class RateLeap:
+class LearningRateSpike:
     """Follows the rate, and whether the loss suffers right behind a leap of it.
 
     A loss suffers that is above all of the accepted losses before the leap, and 15 % above their

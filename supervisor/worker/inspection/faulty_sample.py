@@ -22,7 +22,7 @@ OUTLIER = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Culprit:
+class FaultySample:
     """A sample of a batch; `row` is None without one.
 
     Attributes:
@@ -38,7 +38,7 @@ class Culprit:
 
 def culprit_sample(
     model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], batch: Any
-) -> Culprit:
+) -> FaultySample:
     """Returns the guilty sample of the batch.
 
     First what the loader and the script hand over is looked at, row by row; then the batch is
@@ -49,23 +49,23 @@ def culprit_sample(
     handed = [*named_tensors(batch).values(), *named_tensors([args, dict(kwargs)]).values()]
     rows = rows_of(handed)
     if rows is None or rows < 2:
-        return Culprit()
+        return FaultySample()
     handed = [t for t in handed if t.dim() and t.shape[0] == rows and t.is_floating_point()]
     for tensor in handed:
         row = _nonfinite_row(tensor)
         if row is not None:
-            return Culprit(row=row, reason="its own values are not finite", is_odd=True)
+            return FaultySample(row=row, reason="its own values are not finite", is_odd=True)
     outliers = [row for row in map(_outlying_row, handed) if row is not None]
     for sick, what in ((_bad_output, "output"), (_bad_gradient, "gradient")):
         with contextlib.suppress(Exception):  # a model that takes no other batch size
             row = _bisect(model, args, kwargs, rows, sick)
             if row is not None:
                 reason = f"alone it makes the {what} non-finite"
-                return Culprit(row=row, reason=reason, is_odd=row in outliers)
+                return FaultySample(row=row, reason=reason, is_odd=row in outliers)
     if outliers:
         reason = "its values are far from those of all others"
-        return Culprit(row=outliers[0], reason=reason, is_odd=True)
-    return Culprit()
+        return FaultySample(row=outliers[0], reason=reason, is_odd=True)
+    return FaultySample()
 
 
 def rows_of(tensors: list[torch.Tensor]) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 
-class Agenda:
+class BoundarySchedule:
     """From when on boundaries are looked at; the monitor passes all others by.
 
     To ask each part at each boundary whether it has something to do was one of the dearest things

@@ -22,7 +22,7 @@ from supervisor.storage.journal.journal import Journal
 from supervisor.training_state.codec import read_state
 from supervisor.training_state.state import TrainingState, digest
 from supervisor.worker.capture.checkpointer import Checkpointer
-from supervisor.worker.capture.keepsake import Keepsake
+from supervisor.worker.capture.pre_treatment_checkpoint import PreTreatmentCheckpoint
 from tests.actions.small_context import Scene, build_scene
 from tests.storage.failing_file_system import FastDisk, SmallDisk
 
@@ -48,14 +48,14 @@ class Ward:
         journal = Journal(self.journal, attempt=1, rank=0)
         self.checkpointer = Checkpointer(self.ring, SETTINGS, journal, lambda: None)
         self.warnings: list[str] = []
-        self.keepsake = Keepsake(
+        self.pre_treatment = PreTreatmentCheckpoint(
             whole_state=lambda: (scene.context.state.capture(), {}),
             checkpointer=self.checkpointer,
             step=lambda: scene.context.step,
             run=Path("/the run"),
             warn=self.warnings.append,
         )
-        scene.context = dataclasses.replace(scene.context, keep_state=self.keepsake.keep)
+        scene.context = dataclasses.replace(scene.context, keep_state=self.pre_treatment.keep)
 
     def kept(self) -> dict[str, Any]:
         (checkpoint,) = self.ring.abandoned()
@@ -109,7 +109,7 @@ def test_where_it_is_not_finite_a_whole_state_with_the_weights_of_the_snapshot_i
 def test_a_rollback_is_taken_back_from_the_disk_to_the_bit(ward: Ward) -> None:
     parts = ("models", "optimizers", "scalers", "tracked")
     context = ward.scene.context
-    context.thrown_away = ward.keepsake.thrown_away
+    context.thrown_away = ward.pre_treatment.thrown_away
     before = digest({part: context.state.capture()[part] for part in parts})
     carry_out(Rollback(), context)
     ward.scene.train(2)
@@ -126,18 +126,18 @@ def test_a_rollback_behind_another_treatment_of_its_boundary_is_the_one_taken_ba
     ward: Ward,
 ) -> None:
     carry_out(ResetOptimizer(), ward.scene.context)
-    before = ward.keepsake.thrown_away()
+    before = ward.pre_treatment.thrown_away()
 
     carry_out(Rollback(), ward.scene.context)
 
-    kept = ward.keepsake.thrown_away()
+    kept = ward.pre_treatment.thrown_away()
     assert before is None
     assert kept is not None
     assert kept.step == STEPS
 
 
 def test_a_state_that_was_not_finite_is_not_put_back(ward: Ward) -> None:
-    ward.scene.context.thrown_away = ward.keepsake.thrown_away
+    ward.scene.context.thrown_away = ward.pre_treatment.thrown_away
     with torch.no_grad():
         ward.scene.model[0].weight.fill_(torch.nan)
     carry_out(Rollback(), ward.scene.context)
@@ -150,7 +150,7 @@ def test_a_state_that_was_not_finite_is_not_put_back(ward: Ward) -> None:
 
 def test_what_the_disk_did_not_take_is_not_put_back(tmp_path: Path) -> None:
     ward = Ward(tmp_path, room=100)
-    ward.scene.context.thrown_away = ward.keepsake.thrown_away
+    ward.scene.context.thrown_away = ward.pre_treatment.thrown_away
     carry_out(Rollback(), ward.scene.context)
 
     result = carry_out(Reinstate(), ward.scene.context)
@@ -185,14 +185,14 @@ def test_a_state_that_cannot_be_captured_costs_a_warning_and_no_treatment(ward: 
     def broken() -> Any:
         raise RuntimeError("no capture")
 
-    keepsake = Keepsake(
+    pre_treatment = PreTreatmentCheckpoint(
         whole_state=broken,
         checkpointer=ward.checkpointer,
         step=lambda: STEPS,
         run=Path("run"),
         warn=ward.warnings.append,
     )
-    context = dataclasses.replace(ward.scene.context, keep_state=keepsake.keep)
+    context = dataclasses.replace(ward.scene.context, keep_state=pre_treatment.keep)
 
     result = carry_out(Rollback(), context)
 

@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 
 from supervisor.records import StepRecord
-from supervisor.worker.ground.calm_line import RECENT, CalmLine
+from supervisor.worker.ground.deferral import RECENT, Deferral
 
 STEP = StepRecord(step=0, loss=1.5, loss_seen=True, grad_norm=1.5, grad_norm_seen=True)
 
 
-def _after_recent() -> CalmLine:
+def _after_recent() -> Deferral:
     """Losses and norms between 1 and 2 were judged, as many as are remembered."""
-    line = CalmLine()
+    line = Deferral()
     for index in range(RECENT):
         value = 1.0 + index / (RECENT - 1)
         line.judged(replace(STEP, step=index, loss=value, grad_norm=value))
@@ -58,7 +58,7 @@ def test_nothing_is_calm_before_enough_was_seen_or_after_trouble(
     line.judged(replace(STEP, loss=loss), **changes)  # type: ignore[arg-type]
     line.settle()
 
-    assert not CalmLine().is_calm(STEP)
+    assert not Deferral().is_calm(STEP)
     assert not line.is_calm(STEP)
 
 

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from supervisor.training_state.held_values import storages
-from supervisor.worker.ground.switch import Switch
-from supervisor.worker.replay.loading.stand_in_guard import StandInGuard
+from supervisor.worker.ground.interception_state import InterceptionState
+from supervisor.worker.replay.loading.placeholder_tracker import PlaceholderTracker
 
 Use = Callable[[torch.Tensor], object]
 
@@ -22,23 +22,23 @@ class Leak(Exception):
 
 
 @pytest.fixture
-def switch() -> Switch:
-    return Switch()
+def interception() -> InterceptionState:
+    return InterceptionState()
 
 
 @pytest.fixture
-def guard(switch: Switch) -> Iterator[StandInGuard]:
+def guard(interception: InterceptionState) -> Iterator[PlaceholderTracker]:
     def on_leak(why: str) -> None:
         raise Leak(why)
 
-    guard = StandInGuard(switch, on_leak)
+    guard = PlaceholderTracker(interception, on_leak)
     guard.begin()
     yield guard
     guard.end()
 
 
-def _batch(guard: StandInGuard, switch: Switch) -> torch.Tensor:
-    with switch.region():
+def _batch(guard: PlaceholderTracker, interception: InterceptionState) -> torch.Tensor:
+    with interception.region():
         batch = torch.arange(600.0).reshape(3, 200) - 300.0
         guard.hand_out([batch])
     return batch
@@ -61,9 +61,9 @@ def _batch(guard: StandInGuard, switch: Switch) -> torch.Tensor:
     ],
 )
 def test_values_that_stay_in_tensors_are_free(
-    guard: StandInGuard, switch: Switch, use: Use
+    guard: PlaceholderTracker, interception: InterceptionState, use: Use
 ) -> None:
-    use(_batch(guard, switch))
+    use(_batch(guard, interception))
 
 
 @pytest.mark.parametrize(
@@ -84,45 +84,55 @@ def test_values_that_stay_in_tensors_are_free(
         lambda x: repr(x),
     ],
 )
-def test_a_value_that_would_come_out_is_told(guard: StandInGuard, switch: Switch, use: Use) -> None:
-    batch = _batch(guard, switch)
+def test_a_value_that_would_come_out_is_told(
+    guard: PlaceholderTracker, interception: InterceptionState, use: Use
+) -> None:
+    batch = _batch(guard, interception)
 
     with pytest.raises(Leak):
         use(batch)
 
 
-def test_a_replay_that_is_not_the_recorded_run_is_told(guard: StandInGuard) -> None:
+def test_a_replay_that_is_not_the_recorded_run_is_told(guard: PlaceholderTracker) -> None:
     with pytest.raises(Leak):
         guard.disproved("step 3: other samples")
 
 
-def test_what_happens_inside_a_region_is_free(guard: StandInGuard, switch: Switch) -> None:
-    batch = _batch(guard, switch)
+def test_what_happens_inside_a_region_is_free(
+    guard: PlaceholderTracker, interception: InterceptionState
+) -> None:
+    batch = _batch(guard, interception)
 
-    with switch.region():
+    with interception.region():
         assert len(batch[batch > 0]) == 299
 
 
-def test_what_is_left_over_at_the_target_is_found(guard: StandInGuard, switch: Switch) -> None:
+def test_what_is_left_over_at_the_target_is_found(
+    guard: PlaceholderTracker, interception: InterceptionState
+) -> None:
     total = torch.zeros(200)
     for _ in range(3):
-        total += _batch(guard, switch).sum(0)
+        total += _batch(guard, interception).sum(0)
 
-    with switch.region():
+    with interception.region():
         assert guard.left_over(())
         assert not guard.left_over(storages([total]))
 
 
-def test_nothing_is_left_over_when_all_is_gone(guard: StandInGuard, switch: Switch) -> None:
+def test_nothing_is_left_over_when_all_is_gone(
+    guard: PlaceholderTracker, interception: InterceptionState
+) -> None:
     for _ in range(3):
-        _batch(guard, switch).exp().sum()
+        _batch(guard, interception).exp().sum()
 
     assert not guard.left_over(())
 
 
-def test_everything_is_as_before_at_the_end(guard: StandInGuard, switch: Switch) -> None:
+def test_everything_is_as_before_at_the_end(
+    guard: PlaceholderTracker, interception: InterceptionState
+) -> None:
     before = torch.Tensor.numpy
-    batch = _batch(guard, switch)
+    batch = _batch(guard, interception)
 
     guard.end()
 

@@ -44,7 +44,7 @@ within the first tenth: 26 batches of 256 of a queue of 65,536 (He et al., CVPR 
 SMALL = 1e-9
 
 
-class Departure:
+class LevelDrift:
     """Compares the mean of the last 20 values with the lowest such mean so far.
 
     Everything here is a running sum, so that a step costs the same however long the run is, and

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from supervisor.worker.process.life import SignOfLife
+from supervisor.worker.process.heartbeat import Heartbeat
 
 
 def test_only_what_follows_the_first_of_a_step_is_counted(tmp_path: Path) -> None:
     path = tmp_path / "alive" / "rank_0"
-    life = SignOfLife(path)
+    life = Heartbeat(path)
 
     for step in (0, 1, 2):
         life.beat(step)

@@ -52,7 +52,7 @@ class TrailProbe(StepProbe):
         super().forget()
 
 
-class Trail:
+class StateDigests:
     """Writes ``RUN/trail/rank_<r>.jsonl``: one line a boundary, attempts one after another.
 
     Args:

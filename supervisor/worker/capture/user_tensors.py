@@ -19,7 +19,7 @@ from supervisor.training_state.registry import Registry
 from supervisor.training_state.tensors import walk_tensors, write_into
 
 
-class HeldValues:
+class UserTensors:
     """Tensors and arrays of the user's variables, beside models and optimizers.
 
     `begin` looks before the first step: what never changes from there on (a data set, a mask) is

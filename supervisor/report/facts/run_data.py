@@ -66,7 +66,7 @@ SCALARS = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Material:
+class RunData:
     """What was found in the run directory; what could not be read is named in `problems`."""
 
     root: Path
@@ -127,7 +127,7 @@ class _Reader:
         return self.read(path, what, load, {})
 
 
-def load_material(root: Path | str) -> Material:
+def load_material(root: Path | str) -> RunData:
     """Reads the run directory `root`; never fails because of what it finds there."""
     rundir = RunDirectory(root)
     reader = _Reader(rundir)
@@ -137,7 +137,7 @@ def load_material(root: Path | str) -> Material:
     events = _events(rundir, reader)
     if not events:
         reader.problems.append("events.jsonl is missing or empty: there is no journal to read.")
-    return Material(
+    return RunData(
         root=rundir.root,
         run=run,
         events=tuple(events),

@@ -6,14 +6,14 @@ import math
 
 import pytest
 
-from supervisor.ladder.acquittal import Acquittal
+from supervisor.ladder.rollback_evaluation import RollbackEvaluation
 from supervisor.records import StepRecord
 
 THEN = [1.0, 1.1, 0.9, 1.2, 1.0, 1.0, 0.8, 1.1]
 
 
 def answers(then: list[float], alarming: float, now: list[float]) -> list[str]:
-    acquittal = Acquittal()
+    acquittal = RollbackEvaluation()
     acquittal.begin(40, then, alarming)
     said = []
     for step, loss in enumerate(now, start=61):
@@ -41,7 +41,7 @@ def test_old_weights_with_a_high_loss_today_are_not_to_blame() -> None:
 def test_newer_weights_are_as_good_within_the_noise_of_the_comparison(
     alarming: float, now: list[float], as_good: bool
 ) -> None:
-    acquittal = Acquittal()
+    acquittal = RollbackEvaluation()
     acquittal.begin(40, THEN, alarming)
 
     said = [
@@ -73,7 +73,7 @@ def test_nothing_is_said_where_the_weights_may_be_to_blame(
 
 
 def test_it_goes_on_from_its_state() -> None:
-    acquittal, other = Acquittal(), Acquittal()
+    acquittal, other = RollbackEvaluation(), RollbackEvaluation()
     acquittal.begin(40, THEN, 5.0)
     acquittal.update(StepRecord(step=61, loss=5.0, loss_seen=True))
     other.load_state_dict(acquittal.state_dict())

@@ -8,7 +8,7 @@ SHORT = "short"
 _EXITS = {"interrupted": RESUMABLE_EXIT, "completed": 0}
 
 
-class WorkerLeaves(SystemExit):
+class ExitRequest(SystemExit):
     """Raised at a boundary; the user's ``finally`` blocks run, ``except Exception`` does not.
 
     Attributes:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from supervisor.worker.inspection.culprit import Culprit, culprit_sample
+from supervisor.worker.inspection.faulty_sample import FaultySample, culprit_sample
 
 
 class Distance(nn.Module):
@@ -29,7 +29,7 @@ class Share(nn.Module):
         return self.scale * x / x.sum(1, keepdim=True)
 
 
-def found(model: nn.Module, row: int, values: float) -> Culprit:
+def found(model: nn.Module, row: int, values: float) -> FaultySample:
     batch = torch.rand(6, 3) + 0.5
     batch[row] = values
     return culprit_sample(model, (batch,), {}, None)
@@ -47,11 +47,11 @@ def found(model: nn.Module, row: int, values: float) -> Culprit:
 def test_the_guilty_row_is_found_with_its_reason(
     model: nn.Module, values: float, reason: str, is_odd: bool
 ) -> None:
-    assert found(model, 4, values) == Culprit(row=4, reason=reason, is_odd=is_odd)
+    assert found(model, 4, values) == FaultySample(row=4, reason=reason, is_odd=is_odd)
 
 
 def test_a_sound_batch_has_no_guilty_sample_and_leaves_no_gradient() -> None:
     model = Distance()
 
-    assert found(model, 2, 1.0) == Culprit()
+    assert found(model, 2, 1.0) == FaultySample()
     assert model.scale.grad is None

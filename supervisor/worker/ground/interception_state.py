@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 
-class Switch:
+class InterceptionState:
     """Whether, and where within a step, the patched functions should do anything.
 
     Attributes:

@@ -19,7 +19,7 @@ deviations to each side, so the line is at 2.9 of them, while a leap begins at 4
 every 200th is beyond it instead of every 65th."""
 
 
-class CalmLine:
+class Deferral:
     """Calm is a step whose loss and gradient norm stay below what the last steps reached.
 
     A value hardly above the highest of the `RECENT` last ones cannot be a leap. A step that a

@@ -11,7 +11,7 @@ from supervisor.fault_injection.injector import InjectedFault
 LIMIT = 3
 
 
-class Shield:
+class ErrorBarrier:
     """``with shield("clipping"): ...`` swallows what goes wrong inside and says so once.
 
     A part that failed `LIMIT` times takes the whole supervision of this process down with it
@@ -49,12 +49,12 @@ class Shield:
 
 
 class _Part:
-    __slots__ = ("_shield", "failures", "name")
+    __slots__ = ("_barrier", "failures", "name")
 
-    def __init__(self, name: str, shield: Shield) -> None:
+    def __init__(self, name: str, barrier: ErrorBarrier) -> None:
         self.name = name
         self.failures = 0
-        self._shield = shield
+        self._barrier = barrier
 
     def caught(self, error: Exception) -> None:
         """The same for an ``except Exception`` clause, which costs nothing until it is needed.
@@ -64,7 +64,7 @@ class _Part:
         """
         if isinstance(error, InjectedFault):
             raise error
-        self._shield.failed(self, error)
+        self._barrier.failed(self, error)
 
     def __enter__(self) -> None:
         return None
@@ -77,5 +77,5 @@ class _Part:
     ) -> bool:
         if error is None or not isinstance(error, Exception) or isinstance(error, InjectedFault):
             return False
-        self._shield.failed(self, error)
+        self._barrier.failed(self, error)
         return True

@@ -32,7 +32,7 @@ from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.applied_rates import describe_rates
 
 
-class Chronicle:
+class RunLog:
     """The parent's own events, in the order in which the methods stand. None of them fails.
 
     Attributes:

@@ -18,7 +18,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
-from supervisor.worker.ground.switch import Switch
+from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.interception.patches_ways_out import watch_ways_out
 
 _TORCHS_OWN = frozenset({"aten", "prim", "prims"})
@@ -30,19 +30,19 @@ _SWEEP = 4096
 _storage_of = torch.Tensor.untyped_storage  # before it is patched
 
 
-class StandInGuard(TorchDispatchMode):
+class PlaceholderTracker(TorchDispatchMode):
     """Active from `begin` to `end`, in the training's thread; 10 us an operation.
 
     Args:
-        switch: what happens inside regions is not the script's.
+        interception: what happens inside regions is not the script's.
         on_leak: called with what the script does; it must not return while `is_active`.
     """
 
-    def __init__(self, switch: Switch, on_leak: Callable[[str], None]) -> None:
+    def __init__(self, interception: InterceptionState, on_leak: Callable[[str], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.handed_out = 0
         self.is_active = False
-        self._switch = switch
+        self._interception = interception
         self._on_leak = on_leak
         self._batches: dict[int, StorageWeakRef] = {}
         self._derived: dict[int, StorageWeakRef] = {}
@@ -97,7 +97,7 @@ class StandInGuard(TorchDispatchMode):
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if not self.is_active or self._switch.depth or not self.handed_out:
+        if not self.is_active or self._interception.depth or not self.handed_out:
             return func(*args, **kwargs)
         given = [t for t in _tensors((args, kwargs)) if self._is_tainted(t)]
         if given:
@@ -134,7 +134,7 @@ class StandInGuard(TorchDispatchMode):
 
     def _asked(self, tensor: torch.Tensor, name: str) -> None:
         """The script takes the values of a tensor without an operation of torch."""
-        if self.is_active and not self._switch.depth and self._is_tainted(tensor):
+        if self.is_active and not self._interception.depth and self._is_tainted(tensor):
             self._on_leak(f"the script takes values out by {name}")
 
     def _is_tainted(self, tensor: torch.Tensor) -> bool:

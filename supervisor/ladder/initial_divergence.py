@@ -28,7 +28,7 @@ learned since. One high loss says nothing in small batches. A run without any le
 after 20 steps."""
 
 
-class FalseStart:
+class InitialDivergence:
     """Watches the first 60 losses of a run, all of them positive.
 
     Attributes:

@@ -22,7 +22,7 @@ rise (by ratio). Weights that a rollback has cured give a loss near their old on
 argument; 229 of 234 faults of benchmarks/survival.py were survived with it."""
 
 
-class Acquittal:
+class RollbackEvaluation:
     """A controlled comparison after each rollback: the same weights then and now.
 
     Weights from before the onset are in place again. Is their loss on the batches of today as high

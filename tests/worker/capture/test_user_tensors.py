@@ -6,13 +6,13 @@ import torch
 
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.snapshot import copy_state
-from supervisor.worker.capture.held import HeldValues
+from supervisor.worker.capture.user_tensors import UserTensors
 
 
 def test_a_rollback_puts_an_average_back_that_still_exists() -> None:
     average, loss = torch.ones(2, 3), torch.tensor(0.5)
     variables = {"main": {"average": [average], "loss": loss}}
-    held = HeldValues(Registry())
+    held = UserTensors(Registry())
     held.begin({"main": {}})
 
     held.find(variables)
@@ -28,7 +28,7 @@ def test_a_rollback_puts_an_average_back_that_still_exists() -> None:
 def test_a_rollback_zeroes_a_poisoned_state_and_leaves_a_data_set_as_it_is() -> None:
     data, state = torch.full((2, 3), float("nan")), torch.ones(2, 3)
     variables = {"main": {"data": data, "state": state}}
-    held = HeldValues(Registry())
+    held = UserTensors(Registry())
     held.begin(variables)
 
     state.fill_(float("nan"))

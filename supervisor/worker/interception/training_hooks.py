@@ -20,7 +20,7 @@ from supervisor.worker.recording.loading_proof import LoadingProof
 Call: TypeAlias = Callable[[], Any]
 
 
-class Moments(ABC):
+class TrainingHooks(ABC):
     """What happens at each moment; every method returns what the user's code gets.
 
     Attributes:

@@ -12,7 +12,7 @@ from supervisor.actions.base import Action, ActionContext, carry_out
 from supervisor.pipeline import Judgement, Pipeline
 from supervisor.records import ActionResult, Alert, Cause, Decision, StepRecord, plain
 from supervisor.storage.journal.journal import AlertLog, Journal
-from supervisor.worker.ground.calm_line import MAX_WAITING, CalmLine
+from supervisor.worker.ground.deferral import MAX_WAITING, Deferral
 
 QUIET_STEPS = 20
 """The same alert of the same detector is told at most once in so many steps."""
@@ -32,7 +32,7 @@ class Pending:
     undo: bool = False
 
 
-class Clinic:
+class Dispatcher:
     """From `StepRecord` to treatment; owned by the worker.
 
     Args:
@@ -68,7 +68,7 @@ class Clinic:
         self._ask_for_boundary = ask_for_boundary
         self._note_risk = note_risk
         self._before_first_update = before_first_update
-        self.calm = CalmLine()
+        self.calm = Deferral()
         self._boundary_step = 0
         self.waiting: list[tuple[StepRecord, int]] = []
         self.handlers: list[Callable[[Alert], None]] = []
@@ -173,7 +173,7 @@ class Clinic:
     def begin_another_training(self) -> None:
         """What comes next has nothing to do with the steps so far."""
         self.judge_waiting()
-        self.calm = CalmLine()
+        self.calm = Deferral()
         self.recent_grad_norms.clear()
 
     def in_trouble(self, step: int) -> bool:
