@@ -8,6 +8,7 @@ import os
 import pty
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -48,13 +49,25 @@ def run(folder: Path, line: list[str], given: str = "") -> subprocess.CompletedP
         text=True,
         timeout=300,
         check=False,
+        preexec_fn=heed_ctrl_c,
     )
+
+
+def heed_ctrl_c() -> None:
+    """Shells start background jobs with SIGINT ignored, and so would plain python be here."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def run_in_terminal(folder: Path, line: list[str]) -> None:
     ours, theirs = pty.openpty()
     with subprocess.Popen(
-        line, cwd=folder, env=environment(folder), stdin=theirs, stdout=theirs, stderr=theirs
+        line,
+        cwd=folder,
+        env=environment(folder),
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        preexec_fn=heed_ctrl_c,
     ) as process:
         os.close(theirs)
         try:

@@ -31,7 +31,9 @@ def record_of(step: int, loss: float) -> StepRecord:
 def test_a_norm_that_was_never_seen_is_null_and_no_nan(tmp_path: Path) -> None:
     rundir = RunDirectory(tmp_path)
     ring = CheckpointRing(rundir.checkpoints, CheckpointSettings())
-    scene = AnomalyScene(rundir, 0, CaptureSettings(), ring, ModelScene(rundir, 0, dict, print))
+    scene = AnomalyScene(
+        rundir, 0, CaptureSettings(), ring, ModelScene(rundir, 0, dict, print), list
+    )
     record = StepRecord(step=3, loss=float("inf"), loss_seen=True)
 
     scene.save(record, (), [], Journal(rundir.rank_journal(0), attempt=1, rank=0))
