@@ -86,7 +86,14 @@ SCRIPTS = {
 }
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "compiled step",
+        "per-sample gradients",
+        pytest.param("meta-learning", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_a_killed_one_is_judged_step_by_step_and_resumes_exactly(tmp_path: Path, name: str) -> None:
     reference = plain(tmp_path / "plain", SCRIPTS[name])
 

@@ -10,6 +10,26 @@ from tests.scenarios.loop_styles import ENDING, LOOP_STYLES, PRELUDE, script
 from tests.scenarios.runs import Ended, differences, plain, supervised
 
 STYLES = list(LOOP_STYLES)
+NEAR_ANOTHER = frozenset(
+    {
+        "infinite iterator with next",
+        "distributed sampler with set_epoch",
+        "iterable dataset",
+        "schedule by hand",
+        "scaler that overflows",
+        "averaged model of torch",
+        "gradient penalty",
+        "recurrent state carried over",
+        "batch normalisation and running figures",
+        "weights without a module",
+        "progress bar",
+        "variational autoencoder",
+    }
+)
+CASES = [
+    pytest.param(style, marks=[pytest.mark.exhaustive] if style in NEAR_ANOTHER else [])
+    for style in STYLES
+]
 CHECKPOINTS = ("checkpoint.every_steps=4",)
 KILLED = (*CHECKPOINTS, "checkpoint.background=false")
 """What is due is on disk when the kill comes: the same resume every time."""
@@ -45,7 +65,7 @@ def _places(style: str, every: bool) -> list[str]:
     return [name for name in names if (style, name) not in NO_SUCH_MOMENT]
 
 
-@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("style", CASES)
 @pytest.mark.timeout(1800)
 def test_every_run_ends_with_the_weights_of_plain_python(
     style: str, tmp_path: Path, request: pytest.FixtureRequest

@@ -114,7 +114,11 @@ def test_files_replaced_rotated_numbered_and_renamed_since_are_as_undisturbed(
 
 
 @pytest.mark.parametrize(
-    ("library", "text"), [("lightning", LIGHTNING), ("transformers", TRANSFORMERS)]
+    ("library", "text"),
+    [
+        ("lightning", LIGHTNING),
+        pytest.param("transformers", TRANSFORMERS, marks=pytest.mark.exhaustive),
+    ],
 )
 def test_checkpoint_callbacks_choose_the_same_names(
     tmp_path: Path, library: str, text: str

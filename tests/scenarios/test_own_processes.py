@@ -57,7 +57,13 @@ def both(folder: Path, text: str) -> tuple[Ended, Ended]:
     return plain(folder / "plain", text), supervised(folder / "supervised", text)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way",
+    [
+        pytest.param(way, marks=[pytest.mark.exhaustive] if number > 1 else [])
+        for number, way in enumerate(WAYS)
+    ],
+)
 def test_what_plain_python_ends_well_is_completed_at_once(way: str, tmp_path: Path) -> None:
     expected, ended = both(tmp_path, BEFORE.get(way, "") + TRAIN + WAYS[way])
 
@@ -81,7 +87,13 @@ def test_the_note_of_a_forked_child_is_not_taken_for_the_trainings(tmp_path: Pat
     assert causes == ["killed", "completed"]
 
 
-@pytest.mark.parametrize("call", ["os.execv(sys.executable, ", "os.execvp('python', "])
+@pytest.mark.parametrize(
+    "call",
+    [
+        "os.execv(sys.executable, ",
+        pytest.param("os.execvp('python', ", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_a_script_that_executes_itself_with_a_variable_is_supervised(
     call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -69,7 +69,14 @@ def _same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> 
     return all(torch.equal(found[name], expected[name]) for name in expected)
 
 
-@pytest.mark.parametrize("script", [EACH_EPOCH, FEDERATED, INNER_LOOPS])
+@pytest.mark.parametrize(
+    "script",
+    [
+        EACH_EPOCH,
+        FEDERATED,
+        pytest.param(INNER_LOOPS, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_they_are_seen_from_their_first_step_and_resume_as_without_us(
     tmp_path: Path, script: str
 ) -> None:
@@ -93,7 +100,9 @@ def test_they_are_seen_from_their_first_step_and_resume_as_without_us(
     assert resumed["from_step"] >= 14  # beyond the first optimizer
 
 
-@pytest.mark.parametrize("script", [EACH_EPOCH, FEDERATED])
+@pytest.mark.parametrize(
+    "script", [EACH_EPOCH, pytest.param(FEDERATED, marks=pytest.mark.exhaustive)]
+)
 def test_a_poisoned_batch_of_a_later_one_is_left_out(tmp_path: Path, script: str) -> None:
     ended = supervised(tmp_path, script, faults="[{kind: nan_loss, step: 43}]")
 

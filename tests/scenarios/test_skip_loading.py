@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.scenarios.loop_styles import ENDING, PRELUDE
 from tests.scenarios.runs import differences, plain, supervised
 
@@ -119,6 +121,7 @@ result = {"model": model.state_dict(), "seen": data[2].seen, "total": total,
 BY_ITSELF = ("checkpoint.every_steps=4", "checkpoint.background=false")
 
 
+@pytest.mark.exhaustive
 def test_only_what_was_seen_to_change_nothing_is_left_out(tmp_path: Path) -> None:
     text = PRELUDE + FOUR_LOADERS + ENDING
     expected = plain(tmp_path / "plain", text)
@@ -151,6 +154,7 @@ result = {"model": model.state_dict(), "positive": positive}
 """
 
 
+@pytest.mark.exhaustive
 def test_a_loop_that_takes_a_length_from_its_batch_gets_all_batches(tmp_path: Path) -> None:
     text = PRELUDE + LOOKS + ENDING
     expected = plain(tmp_path / "plain", text)

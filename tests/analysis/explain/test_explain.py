@@ -250,8 +250,8 @@ def test_what_a_rate_of_zero_does_not_cure_lies_in_the_first_weights_or_the_batc
 @pytest.mark.parametrize(
     ("text", "cause", "told"),
     [
-        (EXTREME_RATE, "learning_rate", "lr/100"),
-        (OVERSIZED_WEIGHTS, "weights", "initialisation"),
+        pytest.param(EXTREME_RATE, "learning_rate", "lr/100", marks=pytest.mark.exhaustive),
+        pytest.param(OVERSIZED_WEIGHTS, "weights", "initialisation", marks=pytest.mark.exhaustive),
         (OTHER_UNITS, "data", "healthy batch"),
     ],
 )
