@@ -49,3 +49,5 @@ def _check_output(target: Path, *, csv: bool) -> None:
         option_values.check_output("--output", target, (".csv",))
     elif not target.is_dir():
         option_values.check_output("--output", target)
+        if target.exists():
+            raise UsageError(f"{target}: File exists: give a folder or another --output")
