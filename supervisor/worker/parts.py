@@ -388,7 +388,8 @@ class Parts:
     def _values_thinned(self, apart: int) -> None:
         self.warn(
             f"observed values are near their disk budget: those beyond the first {OBSERVED_SLOTS} "
-            f"names are kept of every {apart}th step only: raise observed_max_gib, or observe less"
+            f"names are kept of every {apart}th step only: raise observed_max_gib, or observe less",
+            aloud=True,
         )
 
     def _part_failed(self, part: str, short: str, trace: str) -> None:

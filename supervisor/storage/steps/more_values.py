@@ -55,6 +55,7 @@ class MoreValues:
         self._max_bytes = max_bytes
         self._on_thinned = on_thinned
         self._apart = 1
+        self._offered = -1
         if self._path.exists():
             self._open()
             os.ftruncate(self._fd, ENTRY.size * _first_of(self._fd, rows))
@@ -66,7 +67,8 @@ class MoreValues:
                 self._open()
             end = os.fstat(self._fd).st_size
             self._thin(end)
-            if row % self._apart:
+            self._offered += 1
+            if self._max_bytes <= 0 or self._offered % self._apart:
                 return
             data = b"".join(ENTRY.pack(row, slot, value) for slot, value in values)
             if os.write(self._fd, data) != len(data):

@@ -42,3 +42,24 @@ def test_without_a_budget_every_row_is_kept(tmp_path: Path) -> None:
 
     values.close()
     assert len(read_more(path, 0, 500)) == 500
+
+
+def test_values_of_odd_rows_alone_are_thinned_and_not_lost(tmp_path: Path) -> None:
+    path = tmp_path / "rank_0.steps"
+    values = MoreValues(path, 0, max_bytes=100 * ENTRY.size)
+
+    for row in range(3, 4000, 4):
+        values.append(row, [(16, 1.0)])
+
+    values.close()
+    assert read_more(path, 0, 4000)[-1][0] > 3000
+
+
+def test_a_budget_of_nothing_keeps_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "rank_0.steps"
+    values = MoreValues(path, 0, max_bytes=0)
+
+    values.append(0, [(16, 1.0)])
+
+    values.close()
+    assert read_more(path, 0, 1) == []
