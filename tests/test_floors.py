@@ -68,6 +68,9 @@ SUB_ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "storage": ("files", "run", "checkpoints", "steps", "journal", "evidence", "cases"),
     "report": ("facts", "incidents", "pictures", "words"),
+    "cli": ("options", "overview", "watch", "commands"),
+    "numerics": ("figures", "forward", "nonfinite", "layers", "quantize"),
+    "parent": ("terminal", "process", "watching", "restarts"),
     "analysis": ("trial_run", "verify", "drill", "doctor", "backtest", "explain", "analyze"),
 }
 """The rooms within a room, from the lowest up; what lies beside them is above them all."""
@@ -82,7 +85,7 @@ TORCH_ROOMS = {
     "testing",
 }
 
-ROOMS_TO_DIVIDE = {"cli", "detectors", "numerics", "parent"}
+ROOMS_TO_DIVIDE = {"detectors"}
 """Rooms of more than 25 files that have not been given rooms of their own yet."""
 
 FILES = sorted(PACKAGE.rglob("*.py"))

@@ -1,6 +1,6 @@
 """The console script ``supervisor``.
 
-Each command is a module of this package: its docstring is the help text, `add_arguments` fills a
+Each command is a module of `cli/commands/`: its docstring is the help text, `add_arguments` fills a
 parser, `execute` returns the exit code; `parse`, where there is one, replaces plain parsing. Only
 the module of the command that was asked for is imported, and heavy packages only inside `execute`.
 """
@@ -118,11 +118,7 @@ def _command(name: str) -> ModuleType:
 
         hint = did_you_mean(name, COMMANDS) or "; see `supervisor --help`"
         raise UsageError(f"{name}: no such command{hint}")
-    return import_module(f"supervisor.cli.{_module_name(name)}")
-
-
-def _module_name(command: str) -> str:
-    return f"{command}_command"
+    return import_module(f"supervisor.cli.commands.{name}")
 
 
 def _overview() -> str:

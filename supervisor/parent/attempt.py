@@ -8,21 +8,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from supervisor.parent import hang
-from supervisor.parent.attempt_log import AttemptLog
-from supervisor.parent.exits import Ending
-from supervisor.parent.known_starts import KnownStarts
-from supervisor.parent.launch import LaunchSpec
-from supervisor.parent.live_pictures import LivePictures
-from supervisor.parent.memory import count_oom_kills, sample_memory
-from supervisor.parent.output import OutputPump, read_tail
-from supervisor.parent.process import DEFAULT_COMMAND, WorkerProcess
-from supervisor.parent.replica import Replica
+from supervisor.parent.process.launch import LaunchSpec
+from supervisor.parent.process.memory import count_oom_kills, sample_memory
+from supervisor.parent.process.process import DEFAULT_COMMAND, WorkerProcess
+from supervisor.parent.process.signals import SignalInbox
+from supervisor.parent.restarts.exits import Ending
 from supervisor.parent.run_log import RunLog
-from supervisor.parent.signals import SignalInbox
-from supervisor.parent.signs_of_life import LifeCounter, StepFeed, alive_path
 from supervisor.parent.taken_over import check_lease
-from supervisor.parent.watchdog import Watchdog
+from supervisor.parent.terminal.attempt_log import AttemptLog
+from supervisor.parent.terminal.output import OutputPump, read_tail
+from supervisor.parent.watching import hang
+from supervisor.parent.watching.known_starts import KnownStarts
+from supervisor.parent.watching.live_pictures import LivePictures
+from supervisor.parent.watching.replica import Replica
+from supervisor.parent.watching.signs_of_life import LifeCounter, StepFeed, alive_path
+from supervisor.parent.watching.watchdog import Watchdog
 from supervisor.storage.run.exit_notes import load_exit_note
 from supervisor.storage.run.lease import Lease
 from supervisor.storage.run.rundir import RunDirectory

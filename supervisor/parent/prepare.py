@@ -8,7 +8,7 @@ from typing import Any
 
 from supervisor.config import save_resolved
 from supervisor.errors import RunDirectoryError, UsageError
-from supervisor.parent.launch import LaunchSpec
+from supervisor.parent.process.launch import LaunchSpec
 from supervisor.records import REPLAY, ExitCause
 from supervisor.storage.journal.journal import read_events
 from supervisor.storage.run.lease import Lease, take_lease

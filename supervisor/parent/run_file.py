@@ -6,8 +6,8 @@ import contextlib
 import dataclasses
 
 from supervisor.errors import RunDirectoryError
-from supervisor.parent.launch import LaunchSpec
-from supervisor.parent.outcome import Outcome
+from supervisor.parent.process.launch import LaunchSpec
+from supervisor.parent.terminal.outcome import Outcome
 from supervisor.storage.run.run_state import (
     RunState,
     load_run_state,

@@ -8,19 +8,19 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from supervisor.errors import SupervisorError
-from supervisor.parent.exits import signal_name
-from supervisor.parent.hang import HangEvidence
-from supervisor.parent.history import first_made
-from supervisor.parent.launch import LaunchSpec
-from supervisor.parent.open_line import OpenLine
-from supervisor.parent.outcome import EXIT_INTERRUPTED, Outcome, RunResult
-from supervisor.parent.report_process import write_report_apart
-from supervisor.parent.restart_receipt import RestartReceipt
-from supervisor.parent.restarts import Verdict
+from supervisor.parent.process.launch import LaunchSpec
+from supervisor.parent.process.report_process import write_report_apart
+from supervisor.parent.restarts.exits import signal_name
+from supervisor.parent.restarts.history import first_made
+from supervisor.parent.restarts.restart_policy import Verdict
+from supervisor.parent.restarts.restart_receipt import RestartReceipt
 from supervisor.parent.run_file import RunFile
-from supervisor.parent.summary import Teller, closing_lines, describe_exit, describe_next
 from supervisor.parent.taken_over import RunTakenOver
-from supervisor.parent.treatment_lines import TreatmentLines, sum_up
+from supervisor.parent.terminal.open_line import OpenLine
+from supervisor.parent.terminal.outcome import EXIT_INTERRUPTED, Outcome, RunResult
+from supervisor.parent.terminal.summary import Teller, closing_lines, describe_exit, describe_next
+from supervisor.parent.terminal.treatment_lines import TreatmentLines, sum_up
+from supervisor.parent.watching.hang import HangEvidence
 from supervisor.records import CrashRisk, WorkerExit, WorkerOrder
 from supervisor.storage.cases.case_filing import file_cases
 from supervisor.storage.cases.case_keeping import keep_memory

@@ -6,25 +6,25 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from supervisor.errors import SupervisorError
-from supervisor.parent import outcome as outcomes
-from supervisor.parent import starting_point
 from supervisor.parent.attempt import POLL_S, Attempt, AttemptContext
-from supervisor.parent.backoff import Backoff
-from supervisor.parent.exits import Ending, classify
-from supervisor.parent.history import records_until
-from supervisor.parent.launch import LaunchSpec
-from supervisor.parent.live_pictures import LivePictures
-from supervisor.parent.outcome import Outcome, RunResult
 from supervisor.parent.prepare import Preparation, prepare
-from supervisor.parent.process import DEFAULT_COMMAND
-from supervisor.parent.replica import Replica
-from supervisor.parent.restarts import RestartPolicy, Verdict
+from supervisor.parent.process.launch import LaunchSpec
+from supervisor.parent.process.process import DEFAULT_COMMAND
+from supervisor.parent.process.signals import SignalInbox
+from supervisor.parent.restarts import starting_point
+from supervisor.parent.restarts.backoff import Backoff
+from supervisor.parent.restarts.exits import Ending, classify
+from supervisor.parent.restarts.history import records_until
+from supervisor.parent.restarts.restart_policy import RestartPolicy, Verdict
+from supervisor.parent.restarts.starting_point import StartingPoint
+from supervisor.parent.restarts.ways_back import START, WaysBack
+from supervisor.parent.restarts.ways_back import describe as describe_way
 from supervisor.parent.run_log import RunLog
-from supervisor.parent.signals import SignalInbox
-from supervisor.parent.starting_point import StartingPoint
 from supervisor.parent.taken_over import RunTakenOver, check_lease
-from supervisor.parent.ways_back import START, WaysBack
-from supervisor.parent.ways_back import describe as describe_way
+from supervisor.parent.terminal import outcome as outcomes
+from supervisor.parent.terminal.outcome import Outcome, RunResult
+from supervisor.parent.watching.live_pictures import LivePictures
+from supervisor.parent.watching.replica import Replica
 from supervisor.records import ExitCause, WorkerExit, WorkerOrder
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
 from supervisor.storage.journal.journal import JournalMerger

@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.cli import main as main_module
-from supervisor.cli.entry_point import entry_point
 from supervisor.cli.main import COMMANDS
-from supervisor.errors import UsageError
 from supervisor.version import __version__
 from tests.cli.conftest import Cli
 
@@ -97,11 +95,6 @@ def test_a_wrong_command_line_ends_with_64_and_one_line(
     assert out == ""
     assert err.startswith(f"supervisor: error: {expected}")
     assert err.count("\n") == 1
-
-
-def test_what_this_version_does_not_have_is_said_in_one_line() -> None:
-    with pytest.raises(UsageError, match="dream: not in this version yet"):
-        entry_point("dream", "supervisor.nowhere.dream", "dream")
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:

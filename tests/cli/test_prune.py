@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.cli import run_pruning
+from supervisor.cli.overview import run_pruning
 from supervisor.settings import CheckpointSettings
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
 from supervisor.storage.journal.journal import Journal

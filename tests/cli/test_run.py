@@ -13,7 +13,7 @@ import pytest
 
 from supervisor.config import load_config, load_policy, save_resolved
 from supervisor.parent import supervisor as parent_module
-from supervisor.parent.launch import LaunchSpec
+from supervisor.parent.process.launch import LaunchSpec
 from supervisor.storage.run.run_state import RunState
 from tests.cli.conftest import Cli, make_run
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.cli.watch_panel import sparkline
+from supervisor.cli.watch.panel import sparkline
 from supervisor.storage.cases.case import Case
 from supervisor.storage.cases.cases import CaseLibrary
 from supervisor.storage.journal.journal import Journal

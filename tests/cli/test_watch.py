@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from supervisor.cli.output import time_span
-from supervisor.cli.run_phase import find_phase
-from supervisor.cli.script_progress import own_bar, steps_left
-from supervisor.cli.watch_demo import DemoView
-from supervisor.cli.watch_panel import build_panel, chart
-from supervisor.cli.watch_run import RunView
-from supervisor.cli.watch_view import WatchView
+from supervisor.cli.options.output import time_span
+from supervisor.cli.overview.run_phase import find_phase
+from supervisor.cli.overview.script_progress import own_bar, steps_left
+from supervisor.cli.watch.demo import DemoView
+from supervisor.cli.watch.panel import build_panel, chart
+from supervisor.cli.watch.read_run import RunView
+from supervisor.cli.watch.view import WatchView
 from supervisor.settings import CheckpointSettings
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
 from supervisor.storage.journal.journal import Journal

@@ -8,7 +8,7 @@ import pytest
 
 from supervisor.analysis.backtest.backtest import backtest_records
 from supervisor.config import load_policy
-from supervisor.parent.replica import Replica
+from supervisor.parent.watching.replica import Replica
 from supervisor.pipeline import Pipeline
 from supervisor.records import StepRecord
 from supervisor.risk_lines import RiskLines

@@ -10,10 +10,10 @@ from typing import Any
 import psutil
 import pytest
 
-from supervisor.parent.backoff import Backoff
-from supervisor.parent.launch import LaunchSpec
-from supervisor.parent.outcome import RunResult
+from supervisor.parent.process.launch import LaunchSpec
+from supervisor.parent.restarts.backoff import Backoff
 from supervisor.parent.supervisor import Supervisor
+from supervisor.parent.terminal.outcome import RunResult
 from supervisor.settings import PolicySettings, RunSettings
 from supervisor.storage.journal.journal import read_events
 

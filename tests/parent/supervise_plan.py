@@ -11,8 +11,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from supervisor.parent.backoff import Backoff
-from supervisor.parent.launch import LaunchSpec
+from supervisor.parent.process.launch import LaunchSpec
+from supervisor.parent.restarts.backoff import Backoff
 from supervisor.parent.supervisor import Supervisor
 from supervisor.settings import PolicySettings, RunSettings
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.config import load_resolved_config, load_resolved_policy
-from supervisor.parent.replica import Replica
+from supervisor.parent.watching.replica import Replica
 from supervisor.storage.steps.flight_recorder import FlightReader
 from tests.scenarios.runs import Ended, again, plain, supervised
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from supervisor.numerics.table import figure, percent, table
+from supervisor.numerics.figures.table import figure, percent, table
 
 MOST_LINES = 12
 

@@ -10,8 +10,8 @@ from typing import Any
 from torch import nn
 
 from supervisor.errors import UsageError
-from supervisor.numerics.gradient_flow import gradient_flow
-from supervisor.numerics.model_health import model_health
+from supervisor.numerics.layers.gradient_flow import gradient_flow
+from supervisor.numerics.layers.model_health import model_health
 from supervisor.storage.files.private_files import write_json
 from supervisor.storage.run.rundir import RunDirectory
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from supervisor.numerics.state_kept import state_kept
+from supervisor.numerics.forward.state_kept import state_kept
 from supervisor.worker.evidence.anomaly_scene import named_tensors
 
 _Test: TypeAlias = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], bool]

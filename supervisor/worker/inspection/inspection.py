@@ -13,11 +13,11 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from supervisor.errors import SupervisorError
-from supervisor.numerics.model_call import bare_model
-from supervisor.numerics.model_copy import copy_of
-from supervisor.numerics.nonfinite_report import sick_tensor, state_of
-from supervisor.numerics.precision_view import low_precision_of, view_precision
-from supervisor.numerics.step_watch import StepWatch
+from supervisor.numerics.forward.model_call import bare_model
+from supervisor.numerics.forward.model_copy import copy_of
+from supervisor.numerics.nonfinite.nonfinite_report import sick_tensor, state_of
+from supervisor.numerics.nonfinite.step_watch import StepWatch
+from supervisor.numerics.quantize.precision_view import low_precision_of, view_precision
 from supervisor.storage.files.private_files import write_json
 from supervisor.training_state.registry import Registry
 from supervisor.worker.evidence.anomaly_scene import named_tensors

@@ -1,0 +1,21 @@
+"""Show the shipped configs: what is watched, and how to run.
+
+A config of your own is a YAML file that builds on one of these: see docs/configuration.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from supervisor.cli.commands.shipped_files import print_shipped
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def execute(args: argparse.Namespace) -> int:
+    from supervisor.config import available_configs
+
+    print_shipped("CONFIG", available_configs(), as_json=args.json)
+    return 0

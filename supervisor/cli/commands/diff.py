@@ -1,0 +1,51 @@
+"""Compare a model's forward pass in FP32 with BF16 or FP16, layer by layer.
+
+FACTORY is a function or class of MODEL.py that returns the model when it is called without
+arguments; SAMPLE.pt holds one input, made with torch.save: a tensor, a tuple or list of arguments,
+or a dict of keyword arguments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+
+from supervisor.cli.options import option_values
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL.py:FACTORY")
+    parser.add_argument("--input", metavar="SAMPLE.pt", type=option_values.path, required=True)
+    parser.add_argument("--dtype", choices=("bf16", "fp16"), default="bf16")
+    parser.add_argument(
+        "--autocast",
+        action="store_true",
+        help="compare with torch.autocast instead of a model converted as a whole",
+    )
+    parser.add_argument(
+        "--plot", metavar="PATH", type=option_values.path, help="draw it (png, svg or pdf)"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def execute(args: argparse.Namespace) -> int:
+    from supervisor.cli.options.output import print_json
+    from supervisor.numerics.forward.model_factory import load_model
+    from supervisor.numerics.forward.sample_files import load_sample
+    from supervisor.numerics.layers.layer_diff import layer_diff
+
+    if args.plot is not None:
+        option_values.check_output("--plot", args.plot, (".png", ".svg", ".pdf"))
+    # What the user's code prints must not mix with the one document on standard output.
+    with contextlib.redirect_stdout(sys.stderr):
+        sample = load_sample(args.input)
+        model = load_model(args.model)
+        result = layer_diff(model, sample, dtype=args.dtype, autocast=args.autocast)
+    if args.plot:
+        result.plot(args.plot)
+    if args.json:
+        print_json(result.to_dict())
+    else:
+        print(result)
+    return 0

@@ -1,0 +1,44 @@
+"""Go through the checklist before a long training.
+
+Versions, memory, disk, and whether a state comes back; with SCRIPT also what a few steps of the
+training itself show. Exit code 0 if all is well, 1 if not.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from supervisor.cli.options import option_values
+from supervisor.cli.options.script_arguments import parse_with_script
+from supervisor.cli.options.trial_options import add_trial_options, say, trial_script
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "supervisor doctor [OPTIONS] [SCRIPT[:FUNCTION] [SCRIPT_ARGS...]]"
+    parser.add_argument(
+        "--steps",
+        metavar="N",
+        type=option_values.whole(8),
+        default=20,
+        help="of each trial run (default 20)",
+    )
+    add_trial_options(parser)
+
+
+def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
+    return parse_with_script(parser, words, needs_script=False)
+
+
+def execute(args: argparse.Namespace) -> int:
+    from supervisor.analysis.doctor.doctor import doctor
+    from supervisor.cli.options.output import print_json, print_table
+
+    script = None if args.script is None else trial_script(args)
+    checks = doctor(script, steps=args.steps, keep=args.keep, say=say)
+    if args.json:
+        print_json(checks)
+    else:
+        rows = [("ok" if check.ok else "NOT OK", check.name, check.detail) for check in checks]
+        print_table(("", "CHECK", "DETAIL"), rows)
+    return 0 if all(check.ok for check in checks) else 1

@@ -1,0 +1,88 @@
+"""Inject faults into a training of yours and show what survives, at what cost.
+
+Each fault gets a short run of its own, after one that goes undisturbed. Exit code 0 if every fault
+was survived, 1 if not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from supervisor.cli.options import option_values
+from supervisor.cli.options.script_arguments import parse_with_script
+from supervisor.cli.options.trial_options import add_trial_options, say, trial_script
+
+if TYPE_CHECKING:
+    from supervisor.analysis.drill.drill import DrillResult
+
+_HEADINGS = ("FAULT", "SURVIVED", "FINAL LOSS", "REFERENCE", "STEPS LOST", "SECONDS LOST", "HOW")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from supervisor.analysis.drill.menu import MENU
+
+    parser.usage = "supervisor drill [OPTIONS] SCRIPT[:FUNCTION] [SCRIPT_ARGS...]"
+    parser.add_argument(
+        "--faults",
+        metavar="A,B,...",
+        type=option_values.names,
+        default=(),
+        help=f"only these (default: all of {', '.join(MENU)})",
+    )
+    parser.add_argument(
+        "--steps",
+        metavar="N",
+        type=option_values.whole(1),
+        default=100,
+        help="of every run (default 100)",
+    )
+    add_trial_options(parser)
+
+
+def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
+    return parse_with_script(parser, words)
+
+
+def execute(args: argparse.Namespace) -> int:
+    from supervisor.analysis.drill.drill import drill
+    from supervisor.analysis.drill.outcome import RULE
+    from supervisor.cli.options.output import print_json
+
+    script = trial_script(args)
+    result = drill(script, faults=list(args.faults), steps=args.steps, keep=args.keep, say=say)
+    if args.json:
+        print_json(result.to_dict())
+    else:
+        _show(result)
+        print(RULE)
+    return 0 if result.all_survived else 1
+
+
+def _show(result: DrillResult) -> None:
+    rows = [
+        (
+            outcome.name,
+            "yes" if outcome.survived else "NO",
+            f"{outcome.final_loss:.6g}",
+            f"{outcome.reference_loss:.6g}",
+            str(outcome.steps_lost),
+            f"{outcome.seconds_lost:.1f}",
+            outcome.detail,
+        )
+        for outcome in result.faults
+    ]
+    if not sys.stdout.isatty():
+        from supervisor.cli.options.output import print_table
+
+        print_table(_HEADINGS, rows)
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*_HEADINGS)
+    for row in rows:
+        table.add_row(*row, style="green" if row[1] == "yes" else "red")
+    Console().print(table)

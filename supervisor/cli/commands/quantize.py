@@ -1,0 +1,40 @@
+"""Say what a tensor loses in a smaller number format, and what to do in FP32.
+
+TENSOR.pt is made with torch.save: a tensor, a list or dict of tensors, or a state_dict.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from supervisor.cli.options import option_values
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("tensor", metavar="TENSOR.pt", type=option_values.path)
+    parser.add_argument("--dtype", choices=("bf16", "fp16", "fp8_e4m3", "fp8_e5m2"), default="bf16")
+    parser.add_argument(
+        "--plot", metavar="PATH", type=option_values.path, help="draw it (png, svg or pdf)"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def execute(args: argparse.Namespace) -> int:
+    from supervisor.cli.options.output import print_json
+    from supervisor.numerics.forward.sample_files import load_tensors
+    from supervisor.numerics.quantize.quantization import analyze_tensors
+
+    if args.plot is not None:
+        option_values.check_output("--plot", args.plot, (".png", ".svg", ".pdf"))
+    tensors = load_tensors(args.tensor)
+    result = analyze_tensors(tensors, args.dtype)
+    if args.plot:
+        from supervisor.numerics.figures.number_format import format_of
+        from supervisor.numerics.quantize.quantization_plot import plot_magnitudes
+
+        plot_magnitudes(result, tensors, format_of(args.dtype), args.plot)
+    if args.json:
+        print_json(result.to_dict())
+    else:
+        print(result)
+    return 0

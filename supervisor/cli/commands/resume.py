@@ -1,0 +1,105 @@
+"""Continue a run that was interrupted, failed or was given up.
+
+The run's own policy and config are used again, with --set on top.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from supervisor.cli.options import option_values
+from supervisor.cli.options.run_directory import open_run
+from supervisor.cli.options.settings_options import add_set_option, check_detectors
+from supervisor.errors import UsageError
+
+if TYPE_CHECKING:
+    from supervisor.parent.process.launch import LaunchSpec
+    from supervisor.storage.run.run_state import RunState
+    from supervisor.storage.run.rundir import RunDirectory
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", type=option_values.path, help="a run directory")
+    parser.add_argument(
+        "--from",
+        dest="resume_from",
+        metavar="last-stable|latest|STEP",
+        help="the checkpoint to start from (default: by how the run ended)",
+    )
+    add_set_option(parser)
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="although a supervisor on another host seems to be alive: you know that it is gone",
+    )
+    parser.add_argument("--quiet", action="store_true", help="nothing but the script's own output")
+
+
+def execute(args: argparse.Namespace) -> int:
+    wish = args.resume_from
+    if wish is not None and wish not in ("last-stable", "latest") and not wish.isdecimal():
+        raise UsageError(f"resume: --from {wish}: give last-stable, latest or a step")
+    rundir = open_run(args.run)
+
+    from supervisor.parent.supervisor import Supervisor
+    from supervisor.storage.run.run_state import load_run_state
+
+    state = load_run_state(rundir)
+    _check_state(args.run, state, wish)
+    spec = _spec(args, rundir, state)
+    _enter(state)
+    return Supervisor(spec).run().exit_code
+
+
+def _check_state(path: Path, state: RunState, wish: str | None) -> None:
+    """A run that came to its end goes back only to a checkpoint that a person names: the end may
+    have been a sick one, and no rule says from where."""
+    from supervisor.storage.run.run_state import has_live_parent
+
+    if has_live_parent(state):
+        raise UsageError(
+            f"{path}: still running (process {state.pid}): watch it with `supervisor watch {path}`"
+        )
+    if state.state == "completed" and wish is None:
+        raise UsageError(
+            f"{path}: ran to its end, there is nothing to continue: go back to a checkpoint with "
+            "--from last-stable or --from STEP, or start a new run with `supervisor run`"
+        )
+
+
+def _spec(args: argparse.Namespace, rundir: RunDirectory, state: RunState) -> LaunchSpec:
+    from supervisor.config import load_resolved_config, load_resolved_policy, split_overrides
+    from supervisor.parent.process.launch import LaunchSpec
+
+    for_config, for_policy = split_overrides(args.set)
+    settings = load_resolved_config(rundir.config_yaml, for_config)
+    check_detectors(settings, str(rundir.config_yaml))
+    return LaunchSpec(
+        kind=state.kind,  # type: ignore[arg-type]  # the parent checks what it reads back
+        target=state.script,
+        function=state.function or None,
+        arguments=state.arguments,
+        run_dir=rundir.root,
+        settings=settings,
+        policy=load_resolved_policy(rundir.policy_yaml, for_policy),
+        resume_arguments=state.resume_arguments,
+        quiet=args.quiet,
+        resume=True,
+        resume_from=args.resume_from,
+        force=args.force,
+        command=state.command,
+    )
+
+
+def _enter(state: RunState) -> None:
+    """Goes where the run was started: paths among the script's arguments are relative to it."""
+    if state.cwd and Path(state.cwd).is_dir():
+        os.chdir(state.cwd)
+    elif state.kind != "module" and not Path(state.script).is_file():
+        raise UsageError(
+            f"{state.cwd}: the folder in which the run was started is gone: put it back, or "
+            f"resume in the folder that holds {state.script}"
+        )

@@ -1,0 +1,153 @@
+"""Run a training under supervision.
+
+Options of `supervisor` come before SCRIPT; everything after it belongs to the script.
+
+    supervisor run train.py --epochs 3
+    supervisor run --policy fp16 --set checkpoint.every_steps=200 train.py
+    supervisor run train.py:main          calls main(run)
+    supervisor run -m package.module ARGS
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from supervisor.cli.options import option_values
+from supervisor.cli.options.script_arguments import ScriptTarget, parse_with_script
+from supervisor.cli.options.settings_options import add_settings_options, load_settings
+from supervisor.errors import UsageError
+from supervisor.settings import PolicySettings
+
+LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
+"""Modules that start the ranks of a training, each in a process of its own."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = (
+        "supervisor run [OPTIONS] SCRIPT[:FUNCTION] [SCRIPT_ARGS...]\n"
+        "       supervisor run [OPTIONS] -m MODULE [ARGS...]"
+    )
+    parser.add_argument(
+        "--run-dir",
+        metavar="PATH",
+        type=option_values.path,
+        help="where everything about the run is kept (default: runs/<script>-<time>)",
+    )
+    add_settings_options(parser)
+    parser.add_argument(
+        "--resume-args",
+        metavar='"ARGS"',
+        default="",
+        help="appended to the script's arguments from the second attempt on",
+    )
+    parser.add_argument("--nproc-per-node", metavar="N", type=int, default=1)
+    parser.add_argument("--nnodes", metavar="N", default="1")
+    parser.add_argument("--rdzv-endpoint", metavar="HOST:PORT", default="")
+    parser.add_argument("--quiet", action="store_true", help="nothing but the script's own output")
+
+
+def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
+    arguments = parse_with_script(parser, words)
+    arguments.command = ("supervisor", "run", *words)
+    return arguments
+
+
+def execute(args: argparse.Namespace) -> int:
+    _check_ranks(args)
+    resume_arguments = _words(args.resume_args)
+    settings, policy = load_settings(args)
+    _check_world(policy)
+
+    from supervisor.parent.process.launch import LaunchSpec
+    from supervisor.parent.supervisor import Supervisor
+
+    # Behind the imports, which take a second: a Ctrl-C among them leaves no empty folder.
+    run_dir = _run_dir(args.run_dir, args.script)
+
+    spec = LaunchSpec(
+        kind=args.script.kind,
+        target=args.script.target,
+        function=args.script.function,
+        arguments=args.arguments,
+        run_dir=run_dir,
+        settings=settings,
+        policy=policy,
+        resume_arguments=resume_arguments,
+        quiet=args.quiet,
+        command=args.command,
+    )
+    return Supervisor(spec).run().exit_code
+
+
+def _check_ranks(args: argparse.Namespace) -> None:
+    if args.nproc_per_node != 1 or args.nnodes not in ("1", "1:1") or args.rdzv_endpoint:
+        raise UsageError(
+            "run: several ranks are not supported yet: leave out --nproc-per-node, --nnodes and "
+            "--rdzv-endpoint to train in one process"
+        )
+    if args.script.kind == "module" and args.script.target in LAUNCHERS:
+        raise UsageError(
+            f"run: -m {args.script.target}: starts ranks that would not be supervised: several "
+            "ranks are not supported yet: give the training script itself"
+        )
+
+
+def _check_world(policy: PolicySettings) -> None:
+    size = os.environ.get("WORLD_SIZE", "1")
+    if size.isdecimal() and int(size) > 1 and not policy.observe_only:
+        raise UsageError(
+            f"run: WORLD_SIZE is {size}: several ranks are not supported yet, and one that is "
+            "treated alone parts from the others: unset it to train in one process, or give "
+            "--policy observe_only to watch this rank"
+        )
+
+
+def _words(text: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise UsageError(f"--resume-args {text!r}: {error}: quote it as in a shell") from error
+
+
+def _run_dir(wanted: Path | None, script: ScriptTarget) -> Path:
+    """Returns a folder that holds nothing yet; one without a given name is made, for this run."""
+    if wanted is None:
+        name = f"{script.stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+        return _make_first_free(Path("runs") / name)
+    if (wanted / "run.json").exists():
+        raise UsageError(
+            f"{wanted}: holds another run: give a new --run-dir, or continue that run with "
+            f"`supervisor resume {shlex.quote(str(wanted))}`"
+        )
+    if wanted.exists() and not wanted.is_dir():
+        raise UsageError(f"{wanted}: is a file: give a new folder as --run-dir")
+    if wanted.exists() and any(wanted.iterdir()):
+        raise UsageError(f"{wanted}: is not empty: give a new folder as --run-dir")
+    return wanted
+
+
+def _make_first_free(path: Path) -> Path:
+    """Makes the folder, or one of the same name and a counter: two launches never share one."""
+    try:
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        number, free = 1, path
+        while not _made(free):
+            number += 1
+            free = path.with_name(f"{path.name}-{number}")
+        return free
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}: give a --run-dir that can be made") from error
+
+
+def _made(path: Path) -> bool:
+    """Makes the folder; False if the name is taken, were it by a launch of this very moment."""
+    try:
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        return False
+    return True

@@ -1,0 +1,49 @@
+"""Prove that a script resumes exactly, or name the first thing that differs.
+
+Runs it three times for a few steps: twice undisturbed, once killed and resumed, and compares every
+tensor, generator and schedule at every step. Exit code 0 if it is exact, 1 if not.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from supervisor.cli.options import option_values
+from supervisor.cli.options.script_arguments import parse_with_script
+from supervisor.cli.options.trial_options import add_trial_options, say, trial_script
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "supervisor verify [OPTIONS] SCRIPT[:FUNCTION] [SCRIPT_ARGS...]"
+    parser.add_argument(
+        "--steps",
+        metavar="N",
+        type=option_values.whole(1),
+        default=30,
+        help="stop after so many steps (default 30)",
+    )
+    parser.add_argument(
+        "--break-at",
+        metavar="K",
+        type=option_values.whole(1),
+        help="kill after so many steps (default: half way)",
+    )
+    add_trial_options(parser)
+
+
+def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
+    return parse_with_script(parser, words)
+
+
+def execute(args: argparse.Namespace) -> int:
+    from supervisor.analysis.verify.verify import verify
+    from supervisor.cli.options.output import print_json
+
+    script = trial_script(args)
+    result = verify(script, steps=args.steps, break_at=args.break_at, keep=args.keep, say=say)
+    if args.json:
+        print_json(result.to_dict())
+    else:
+        print(result)
+    return 0 if result.exact else 1

@@ -1,0 +1,108 @@
+"""A run in one line."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from supervisor.cli.overview.run_phase import unix_time
+from supervisor.errors import RunDirectoryError
+from supervisor.storage.journal.events import read_events
+from supervisor.storage.journal.treatments import count_treatments
+from supervisor.storage.run.lease import living_holder
+from supervisor.storage.run.run_state import RunState, has_live_parent, load_run_state
+from supervisor.storage.run.rundir import RunDirectory
+from supervisor.storage.steps.flight_reader import FlightReader
+
+LOOK_BACK = 100
+"""Steps in which the last loss is looked for: some scripts show one every few steps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOverview:
+    """What `supervisor list` shows.
+
+    Attributes:
+        name: of its folder.
+        state: as in run.json; ``died`` when that says running but its supervisor is gone,
+            ``unreadable`` when it is damaged.
+        script: path, or name of a module.
+        started: ISO 8601, UTC.
+        attempts: how many were begun.
+        last_step: of rank 0; None before the first one.
+        last_loss: the last that was seen, of rank 0; None if there was none.
+        treatments: what was done to the training, in all attempts.
+        age_s: since it was started; None if that is not known.
+    """
+
+    name: str
+    path: str
+    state: str
+    script: str = ""
+    started: str = ""
+    attempts: int = 0
+    last_step: int | None = None
+    last_loss: float | None = None
+    treatments: int = 0
+    age_s: float | None = None
+
+    @property
+    def verdict(self) -> str:
+        """The state, and whether the last loss was a number."""
+        sick = self.last_loss is not None and not math.isfinite(self.last_loss)
+        return f"{self.state}, sick" if sick else self.state
+
+
+def find_runs(folder: Path) -> list[RunOverview]:
+    """Returns the runs directly below `folder`, newest first; a missing folder has none."""
+    found = [overview(path.parent) for path in folder.glob("*/run.json")]
+    return sorted(found, key=lambda run: (run.started, run.name), reverse=True)
+
+
+def overview(path: Path) -> RunOverview:
+    """Returns the overview of the run at `path`; never fails because of what it finds there."""
+    rundir = RunDirectory(path)
+    try:
+        run = load_run_state(rundir)
+    except RunDirectoryError:
+        return RunOverview(name=path.name, path=str(path), state="unreadable")
+    last_step, last_loss, treatments = None, None, 0
+    with contextlib.suppress(OSError, RunDirectoryError), FlightReader(rundir.steps(0)) as reader:
+        last_step = reader.last_step()
+        last_loss = _last_loss(reader)
+    with contextlib.suppress(OSError):
+        treatments = count_treatments(read_events(rundir.journal)).total()
+    begun_s = unix_time(run.started_at)
+    return RunOverview(
+        name=path.name,
+        path=str(path),
+        state="died" if has_died(rundir, run) else run.state,
+        script=run.script,
+        started=run.started_at,
+        attempts=run.attempts,
+        last_step=last_step,
+        last_loss=last_loss,
+        treatments=treatments,
+        age_s=max(0.0, time.time() - begun_s) if begun_s else None,
+    )
+
+
+def _last_loss(reader: FlightReader) -> float | None:
+    records = reader.records(max(0, reader.rows() - LOOK_BACK))
+    return next((r.loss for r in reversed(records) if r.loss_seen), None)
+
+
+def has_died(rundir: RunDirectory, run: RunState) -> bool:
+    """Whether the run's supervisor is gone without having said so.
+
+    On another host only a lease that is no longer renewed shows it.
+    """
+    if run.state != "running" or has_live_parent(run):
+        return False
+    if run.host == socket.gethostname():
+        return living_holder(rundir) is None
+    return rundir.lease.exists() and living_holder(rundir) is None

@@ -1,0 +1,172 @@
+"""Which checkpoints of ended runs may go, and their removal."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from supervisor.cli.overview.run_overview import RunOverview, overview
+from supervisor.errors import CheckpointError, SupervisorError
+from supervisor.settings import CheckpointSettings
+from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRing
+from supervisor.storage.journal.journal_merger import JournalMerger
+from supervisor.storage.run.lease import living_holder, take_lease
+from supervisor.storage.run.rundir import RunDirectory
+
+RESUMABLE = ("interrupted", "gave_up", "failed", "died")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What a person wants to be rid of.
+
+    Attributes:
+        older_than_s: only of runs of which nothing was written for so long.
+        also_newest: of a run that can be resumed, also what it would be resumed from.
+    """
+
+    older_than_s: float = 0.0
+    also_newest: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pruning:
+    """What `supervisor prune` does with one run.
+
+    Attributes:
+        path: of its folder.
+        state: as `RunOverview.state`.
+        steps: of the checkpoints that go, or went.
+        kept: of those that stay.
+        bytes: what the files of those that go hold.
+        reason: why some or all stay.
+        deleted: they are gone.
+    """
+
+    path: str
+    state: str
+    steps: tuple[int, ...] = ()
+    kept: tuple[int, ...] = ()
+    bytes: int = 0
+    reason: str = ""
+    deleted: bool = False
+
+
+def plan(path: Path, wish: Wish, *, held: bool = False) -> Pruning:
+    """Returns what may go of the run at `path`; looks only.
+
+    Args:
+        path: a run directory.
+        wish: what is to go.
+        held: this process holds the run's lease, which is then no sign that it is alive.
+    """
+    rundir, run = RunDirectory(path), overview(path)
+    try:
+        every = _all(_ring(rundir))
+        reason = _why_whole(rundir, run, wish, held=held)
+        kept = every
+        if not reason:
+            kept, reason = _needed(_ring(rundir), run) if not wish.also_newest else ([], "")
+    except (SupervisorError, OSError) as error:
+        return Pruning(path=str(path), state=run.state, reason=str(error))
+    stays = {checkpoint.step for checkpoint in kept}
+    going = [checkpoint for checkpoint in every if checkpoint.step not in stays]
+    return Pruning(
+        path=str(path),
+        state=run.state,
+        steps=tuple(checkpoint.step for checkpoint in going),
+        kept=tuple(checkpoint.step for checkpoint in every if checkpoint.step in stays),
+        bytes=sum(_size(checkpoint.path) for checkpoint in going),
+        reason=reason if every else "no checkpoint",
+    )
+
+
+def carry_out(path: Path, wish: Wish) -> Pruning:
+    """Removes what `plan` names while holding the run's lease, so that nobody resumes it meanwhile;
+    a run that cannot be taken is left as it is, and says why."""
+    first = plan(path, wish)
+    if not first.steps:
+        return first
+    rundir = RunDirectory(path)
+    try:
+        with take_lease(rundir):
+            planned = plan(path, wish, held=True)
+            ring = _ring(rundir)
+            ring.remove([c for c in _all(ring) if c.step in planned.steps])
+            _note(rundir, planned)
+    except (SupervisorError, OSError) as error:
+        return _cut_short(first, str(error))
+    return replace(planned, deleted=True)
+
+
+def _cut_short(first: Pruning, error: str) -> Pruning:
+    """What is true after a refusal: of the steps that were to go, those that are gone."""
+    folders = {step: RunDirectory(first.path).checkpoint(step) for step in first.steps}
+    gone = tuple(step for step, folder in folders.items() if not folder.exists())
+    left = [step for step in first.steps if step not in gone]
+    size = max(0, first.bytes - sum(_size(folders[step]) for step in left))
+    kept = tuple(sorted({*first.kept, *left}))
+    return replace(first, steps=gone, kept=kept, bytes=size, reason=error, deleted=bool(gone))
+
+
+def _ring(rundir: RunDirectory) -> CheckpointRing:
+    """Raises CheckpointError for checkpoints that lie outside the run: they are somebody else's."""
+    if not rundir.holds(rundir.checkpoints):
+        raise CheckpointError(f"{rundir.checkpoints}: is a symbolic link that leads out of the run")
+    return CheckpointRing(rundir.checkpoints, CheckpointSettings())
+
+
+def _all(ring: CheckpointRing) -> list[Checkpoint]:
+    return sorted([*ring.checkpoints(), *ring.abandoned()], key=lambda c: c.step)
+
+
+def _why_whole(rundir: RunDirectory, run: RunOverview, wish: Wish, *, held: bool) -> str:
+    """Why nothing of the run may go; empty if some may."""
+    if run.state == "unreadable":
+        return "run.json cannot be read"
+    if run.state == "running" or (not held and living_holder(rundir) is not None):
+        return "is running"
+    if time.time() - _last_written_s(rundir) < wish.older_than_s:
+        return "is not old enough"
+    return ""
+
+
+def _needed(ring: CheckpointRing, run: RunOverview) -> tuple[list[Checkpoint], str]:
+    """What a resume would start from: the newest that verifies, and the newest stable one."""
+    is_sick = run.last_loss is not None and run.last_loss != run.last_loss
+    if run.state not in RESUMABLE and not is_sick:
+        return [], ""
+    found = [ring.newest_verified(), ring.last_stable()]
+    if found == [None, None]:  # none that verifies: a person may save something of them
+        return _all(ring), "no checkpoint of it verifies"
+    return [checkpoint for checkpoint in found if checkpoint is not None], "can be resumed"
+
+
+def _last_written_s(rundir: RunDirectory) -> float:
+    times = []
+    for path in (rundir.run_json, rundir.steps(0)):  # not what `_note` writes
+        if path.exists():
+            times.append(path.stat().st_mtime)
+    return max(times, default=0.0)
+
+
+def _size(folder: Path) -> int:
+    return sum(
+        os.lstat(os.path.join(place, name)).st_size
+        for place, _, names in os.walk(folder)
+        for name in names
+    )
+
+
+def _note(rundir: RunDirectory, planned: Pruning) -> None:
+    """The journal says what went, so that no report names it as what to resume from."""
+    steps = ", ".join(map(str, planned.steps))
+    with JournalMerger(rundir) as journal:
+        journal.merge()
+        journal.write(
+            "warning",
+            message=f"`supervisor prune` deleted the checkpoints of steps {steps}",
+            pruned=list(planned.steps),
+        )

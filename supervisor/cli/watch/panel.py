@@ -1,0 +1,203 @@
+"""Draws a frame of `supervisor watch` with rich, on as much of the screen as there is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import islice, pairwise
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from supervisor.cli.watch.view import WatchEvent, WatchView
+from supervisor.risk_lines import RiskLines
+
+BARS = "▁▂▃▄▅▆▇█"
+NONFINITE = "×"
+WIDTH, HEIGHT = 80, 24
+LABEL = 11
+"""Columns of a chart's labels."""
+CELL = 24
+"""Columns that a name and its figure need."""
+KIND = 15
+"""Columns of the longest kind of event."""
+TALLEST_RISK = 8
+"""Lines of the chart of the risk: more show no more."""
+
+
+def build_panel(view: WatchView, width: int = WIDTH, height: int | None = None) -> Panel:
+    """Returns the frame; nothing in it is read as markup, whatever a script calls its values.
+
+    Args:
+        view: what to show.
+        width: columns of the screen.
+        height: lines to fill; None for as many as are needed.
+    """
+    inner = max(20, width - 4)
+    lines = (height or HEIGHT) - 2
+    figures = _figures(view, inner, most=max(2, lines // 3))
+    room = max(3, lines - len(figures))
+    shown = list(view.events)[-max(2, room // 2 if view.losses else room) :]
+    # The curves have what the events leave; without a curve all is theirs.
+    charts = _charts(view, inner, room - len(shown)) if view.losses else []
+    parts: list[RenderableType] = [*figures, *charts]
+    if shown:
+        parts.append(_events(shown))
+    return Panel(
+        Group(*parts),
+        title=Text(view.title, no_wrap=True),
+        title_align="left",
+        subtitle=Text(f"{view.state}, attempt {view.attempt}" if view.attempt else view.state),
+        width=width,
+        height=height,
+    )
+
+
+def columns(values: Sequence[float], width: int) -> list[float]:
+    """Returns at most `width` values: the largest of each share, NaN where one is not finite."""
+    count = min(width, len(values))
+    edges = [index * len(values) // count for index in range(count)] + [len(values)]
+    shares = [values[a:b] for a, b in pairwise(edges)]
+    return [max(s) if all(map(math.isfinite, s)) else math.nan for s in shares]
+
+
+def sparkline(
+    values: Sequence[float], width: int = 60, *, span: tuple[float, float] | None = None
+) -> str:
+    """Returns values as one line of bars; several values a bar show their largest.
+
+    `span` is what the lowest and the highest bar stand for; by default what the values span. A bar
+    with a NaN or an infinity in it is a cross.
+    """
+    return chart(values, width, 1, span=span)[0] if values else ""
+
+
+def chart(
+    values: Sequence[float], width: int, height: int, *, span: tuple[float, float] | None = None
+) -> list[str]:
+    """Returns values as bars of `height` lines, the highest line first."""
+    low, high = span or _span(values)
+    steps = height * len(BARS)
+    lines = [""] * height
+    for value in columns(values, width):
+        if math.isnan(value):
+            level = -1
+        else:
+            level = min(int((value - low) / ((high - low) or 1.0) * steps), steps - 1)
+        for line in range(height):
+            part = level - (height - 1 - line) * len(BARS)
+            mark = " " if part < 0 else BARS[min(part, len(BARS) - 1)]
+            lines[line] += NONFINITE if level < 0 else mark
+    return lines
+
+
+def risk_style(risk: float, lines: RiskLines) -> str:
+    """Returns the colour: yellow from the run's warning line on, red from its alarm line on."""
+    if not math.isfinite(risk):
+        return "dim"
+    if lines.is_alarm(risk):
+        return "bold red"
+    return "yellow" if lines.is_warning(risk) else "green"
+
+
+def _span(values: Sequence[float]) -> tuple[float, float]:
+    finite = [value for value in values if math.isfinite(value)]
+    return (min(finite), max(finite)) if finite else (0.0, 0.0)
+
+
+def _figures(view: WatchView, width: int, *, most: int) -> list[RenderableType]:
+    """Returns at most `most` lines of names and figures; what has no room is counted."""
+    abreast = max(1, width // CELL)
+    cells = {**_record_cells(view), **view.facts}
+    room = most * abreast - len(cells) - 1
+    cells |= {name: _number(value) for name, value in islice(view.observed.items(), max(0, room))}
+    left_out = len(view.observed) - max(0, room)
+    if left_out > 0 and view.observed:
+        cells["further values"] = str(left_out)
+    items = [Text.assemble((f"{n} ", "dim"), v, no_wrap=True) for n, v in cells.items() if v]
+    if view.record is not None:
+        risk = (_number(view.risk), risk_style(view.risk, view.lines))
+        items.append(Text.assemble(("risk ", "dim"), risk, no_wrap=True))
+    rows: list[RenderableType] = [] if view.record else [Text("no step yet", style="dim")]
+    for row in _rows(items, width):
+        rows.append(row)
+    return rows
+
+
+def _rows(items: Sequence[Text], width: int) -> list[Text]:
+    """Puts the items into columns; one that is longer takes the room of two."""
+    rows, line = [], Text()
+    for item in items:
+        if line.cell_len and line.cell_len + item.cell_len > width:
+            rows.append(line)
+            line = Text()
+        line.append_text(item)
+        line.append(" " * (-line.cell_len % CELL or 2))
+    return [row for row in [*rows, line] if row.cell_len]
+
+
+def _record_cells(view: WatchView) -> dict[str, str]:
+    record = view.record
+    if record is None:
+        return {}
+    return {
+        "step": str(record.step),
+        "loss": _number(record.loss) if record.loss_seen else "",
+        "gradient norm": _number(record.grad_norm) if record.grad_norm_seen else "",
+        "learning rate": _known(record.lr),
+        "loss scale": _known(record.loss_scale),
+        "step time": _known(record.step_time_s * 1000, " ms"),
+    }
+
+
+def _charts(view: WatchView, width: int, lines: int) -> list[RenderableType]:
+    """Returns the curves on about so many lines: three quarters for the loss."""
+    risk_lines = max(1, min(TALLEST_RISK, lines // 4)) if view.risks else 0
+    loss_lines = max(1, lines - risk_lines)
+    low, high = _span(view.losses)
+    drawn = _chart("loss", view.losses, width, loss_lines, (low, high), style="")
+    if view.risks:
+        drawn += _chart(
+            "risk", view.risks, width, risk_lines, (0.0, 1.0), risk_style(view.risk, view.lines)
+        )
+    return drawn
+
+
+def _chart(
+    name: str,
+    values: Sequence[float],
+    width: int,
+    lines: int,
+    span: tuple[float, float],
+    style: str,
+) -> list[RenderableType]:
+    drawn = chart(values, width - LABEL, lines, span=span)
+    labels = [""] * lines
+    labels[-1] = _number(span[0])
+    labels[0] = name if lines < 3 else f"{name} {_number(span[1])}"
+    return [
+        Text.assemble((f"{label[: LABEL - 1]:<{LABEL}}", "dim"), (row, style), no_wrap=True)
+        for label, row in zip(labels, drawn, strict=True)
+    ]
+
+
+def _events(events: Sequence[WatchEvent]) -> RenderableType:
+    table = Table.grid(padding=(0, 1))
+    for wide in (8, max(len(str(event.step or "")) for event in events), KIND):
+        table.add_column(no_wrap=True, min_width=wide)
+    table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
+    for event in events:
+        step = "" if event.step is None else str(event.step)
+        kind = event.kind.replace("_", " ")
+        table.add_row(Text(event.time, style="dim"), Text(step), Text(kind), Text(event.sentence))
+    return table
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}"
+
+
+def _known(value: float, unit: str = "") -> str:
+    return "" if math.isnan(value) else f"{value:.4g}{unit}"

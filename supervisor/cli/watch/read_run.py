@@ -1,0 +1,174 @@
+"""The frames of a run, from its flight recorder, its journal and its checkpoints."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+
+from supervisor.cli.options.output import time_span
+from supervisor.cli.overview.run_overview import overview
+from supervisor.cli.overview.run_phase import TRAINING, find_phase, unix_time
+from supervisor.cli.overview.script_progress import own_bar, steps_left
+from supervisor.cli.watch.view import HISTORY, LINES, WatchEvent, WatchView
+from supervisor.config import load_resolved_policy
+from supervisor.errors import ConfigError, RunDirectoryError, SupervisorError
+from supervisor.records import StepRecord
+from supervisor.risk_lines import RiskLines
+from supervisor.settings import CheckpointSettings, PolicySettings
+from supervisor.storage.checkpoints.checkpoints import CheckpointRing
+from supervisor.storage.journal.events import read_events
+from supervisor.storage.run.run_state import load_run_state
+from supervisor.storage.run.rundir import RunDirectory
+from supervisor.storage.steps.flight_reader import FlightReader
+
+SHOWN = frozenset(
+    {
+        "alert",
+        "action",
+        "action_undone",
+        "rollback",
+        "update_skipped",
+        "hang_detected",
+        "worker_exited",
+        "restart",
+        "resumed",
+        "signal_received",
+        "warning",
+        "gave_up",
+        "run_finished",
+    }
+)
+RATE_STEPS = 100
+"""Steps that the rate is taken over: it follows a change within a minute, and is steady."""
+
+
+class RunView:
+    """Looks at a run directory; the run may go on meanwhile, or be long over."""
+
+    def __init__(self, rundir: RunDirectory, clock: Callable[[], float] = time.time) -> None:
+        self._rundir = rundir
+        self._clock = clock
+        self._reader = FlightReader(rundir.steps(0))
+        self._ring = CheckpointRing(rundir.checkpoints, CheckpointSettings())
+        self._lines: RiskLines | None = None
+
+    def look(self) -> WatchView:
+        """Returns the frame of now."""
+        now_s = self._clock()
+        run = overview(self._rundir.root)
+        rows = self._reader.read(max(0, self._rows() - HISTORY))
+        records = self._reader.records(max(0, self._rows() - 1))
+        record = records[-1] if records else None
+        judged = rows["risk"][np.isfinite(rows["risk"])]
+        events = self._events()
+        attempt = int(rows["attempt"][-1]) if len(rows) else 0
+        ended = run.state != "running"
+        state = run.state
+        if not ended:
+            state = find_phase(self._rundir, events, attempt=attempt, now_s=now_s)
+        return WatchView(
+            title=self._rundir.root.name,
+            state=state,
+            attempt=max(attempt, run.attempts),
+            record=record,
+            risk=float(judged[-1]) if len(judged) else float("nan"),
+            losses=rows["loss"].tolist(),
+            risks=judged.tolist(),
+            events=[_line(e) for e in [e for e in events if e["kind"] in SHOWN][-LINES:]],
+            observed=record.observed if record else {},
+            facts=self._facts(rows, record, now_s, ended=ended, training=state == TRAINING),
+            ended=ended,
+            lines=self._policy_lines(),
+        )
+
+    def _policy_lines(self) -> RiskLines:
+        if self._lines is None:
+            try:
+                self._lines = RiskLines.of(load_resolved_policy(self._rundir.policy_yaml))
+            except (OSError, ConfigError):  # not written yet, or damaged: the run says so itself
+                return RiskLines.of(PolicySettings())
+        return self._lines
+
+    def _rows(self) -> int:
+        with contextlib.suppress(OSError, RunDirectoryError):
+            return self._reader.rows()
+        return 0
+
+    def _events(self) -> list[dict[str, Any]]:
+        try:
+            return read_events(self._rundir.journal)
+        except OSError:
+            return []
+
+    def _facts(
+        self,
+        rows: np.ndarray,
+        record: StepRecord | None,
+        now_s: float,
+        *,
+        ended: bool,
+        training: bool,
+    ) -> dict[str, str]:
+        facts = {"elapsed": self._elapsed(now_s)}
+        rate = steps_a_second(rows)
+        if rate and (ended or training):
+            facts["speed"] = f"{rate:.3g} steps/s"
+        if record is not None and not ended:
+            left = steps_left(record.observed, record.step)
+            if left is not None and rate and training:
+                facts["left"] = f"{time_span(left / rate)} ({left} steps)"
+            attempt = int(rows["attempt"][-1])
+            facts["script's bar"] = own_bar(self._rundir.log(attempt, 0))
+        if record is not None and record.memory_gib > 0:
+            facts["memory"] = f"{record.memory_gib:.3g} GiB"
+        facts["checkpoint"] = self._checkpoint(now_s)
+        return {name: text for name, text in facts.items() if text}
+
+    def _elapsed(self, now_s: float) -> str:
+        try:
+            run = load_run_state(self._rundir)
+        except RunDirectoryError:
+            return ""
+        begun_s, ended_s = unix_time(run.started_at), unix_time(run.ended_at) or now_s
+        return time_span(ended_s - begun_s) if begun_s else ""
+
+    def _checkpoint(self, now_s: float) -> str:
+        try:
+            newest = self._ring.checkpoints()[-1:]
+        except SupervisorError:
+            return ""
+        return (
+            f"step {newest[0].step}, {time_span(now_s - newest[0].time)} ago" if newest else "none"
+        )
+
+
+def steps_a_second(rows: np.ndarray) -> float:
+    """Returns the rate of the newest steps of the last attempt, 0 for fewer than two."""
+    if not len(rows):
+        return 0.0
+    times = rows["time"][rows["attempt"] == rows["attempt"][-1]][-RATE_STEPS:]
+    took_s = float(times[-1] - times[0])
+    return (len(times) - 1) / took_s if took_s > 0 else 0.0
+
+
+def _line(event: Mapping[str, Any]) -> WatchEvent:
+    time_s = unix_time(event.get("time"))
+    clock = datetime.fromtimestamp(time_s).strftime("%H:%M:%S") if time_s else ""
+    return WatchEvent(
+        time=clock, step=event.get("step"), kind=event["kind"], sentence=_sentence(event)
+    )
+
+
+def _sentence(event: Mapping[str, Any]) -> str:
+    parts: Sequence[str] = ("message", "detail", "reason", "cause", "outcome", "name")
+    for name in parts:
+        if event.get(name):
+            said = str(event[name])
+            named = event.get("name") if name != "name" else None
+            return f"{named}: {said}" if named else said
+    return ""

@@ -1,0 +1,98 @@
+"""Gets a model from ``MODEL.py:FACTORY``, a callable without arguments in a user's file."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+from torch import nn
+
+from supervisor.errors import UsageError
+from supervisor.numerics.forward.model_call import bare_model, one_line
+
+
+def load_model(reference: str) -> nn.Module:
+    """Runs the file and calls the factory (a function, a class or a model itself).
+
+    The file's folder is importable meanwhile, as it is for a script.
+
+    Args:
+        reference: ``path/model.py:build``; what follows the last colon is the name.
+
+    Raises:
+        UsageError: no such file or name, it raises, or what it returns is no module.
+    """
+    place, colon, name = reference.rpartition(":")
+    if not colon or not name.isidentifier():
+        raise UsageError(
+            f"{reference}: no MODEL.py:FACTORY: name the function that builds the model after a "
+            "colon, as in model.py:build"
+        )
+    path = Path(place)
+    if path.is_dir():
+        raise UsageError(f"{place}: is a folder: give the Python file that defines {name}")
+    if not path.is_file():
+        raise UsageError(f"{place}: no such file: give the Python file that defines {name}")
+    with _importable(path.resolve().parent):
+        module = _run(path)
+        return _build(module, path, name)
+
+
+def _run(path: Path) -> ModuleType:
+    # A name of its own: the user's `model.py` must hide no module that is called so.
+    title = f"supervisor_model_{path.stem}"
+    spec = importlib.util.spec_from_file_location(title, path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{path}: no Python file: its name must end in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[title] = module  # dataclasses look their module up
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:  # the user's file may raise anything
+        sys.modules.pop(title, None)
+        raise UsageError(
+            f"{path}: cannot be imported ({one_line(error)}): training code belongs under "
+            "`if __name__ == '__main__':`"
+        ) from error
+    return module
+
+
+def _build(module: ModuleType, path: Path, name: str) -> nn.Module:
+    factory = getattr(module, name, None)
+    if factory is None:
+        near = difflib.get_close_matches(name, vars(module), n=1)
+        hint = f"did you mean {near[0]}?" if near else "define it there"
+        raise UsageError(f"{path}: no '{name}' in it: {hint}")
+    if isinstance(factory, nn.Module):
+        return bare_model(factory)
+    if not callable(factory):
+        raise UsageError(
+            f"{path}:{name}: {type(factory).__name__} cannot be called: name a function that "
+            "returns the model"
+        )
+    try:
+        model = factory()
+    except (Exception, SystemExit) as error:  # the user's factory may raise anything
+        raise UsageError(
+            f"{path}:{name}: raised {one_line(error)}: it must build the model without arguments"
+        ) from error
+    if not isinstance(model, nn.Module):
+        raise UsageError(
+            f"{path}:{name}: returned {type(model).__name__}, no torch.nn.Module: return the model"
+        )
+    return bare_model(model)
+
+
+@contextmanager
+def _importable(folder: Path) -> Iterator[None]:
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        if str(folder) in sys.path:
+            sys.path.remove(str(folder))

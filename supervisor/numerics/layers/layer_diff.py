@@ -1,0 +1,214 @@
+"""A model's forward pass in FP32 against BF16 or FP16, layer by layer (REQUIREMENTS P1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from supervisor.errors import UsageError
+from supervisor.numerics.figures.dimension_spread import spreads, widest
+from supervisor.numerics.figures.level import Level, level_of, worse
+from supervisor.numerics.figures.number_format import format_of
+from supervisor.numerics.figures.relative_error import as_real, relative_error
+from supervisor.numerics.figures.table import percent, table
+from supervisor.numerics.forward.forward_record import LayerCall
+from supervisor.numerics.forward.model_call import bare_model
+from supervisor.numerics.forward.model_copy import copy_of
+from supervisor.numerics.forward.twin_passes import TwinPasses
+from supervisor.numerics.layers.diff_plot import plot_diff
+from supervisor.numerics.layers.layer_error import LayerError, OutputError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class LayerDiff:
+    """All layers in forward order: a container comes after what it contains.
+
+    Attributes:
+        dtype: ``bf16`` or ``fp16``.
+        layers: one entry a call; calls without a floating output are left out.
+        worst: name of the layer with the largest error, the first of equals.
+        first_warning: name of the first layer above 1 %; None if there is none.
+        unmatched: calls that only one of the two passes made (the model branches on values).
+        nan_from: name of the first layer with NaN in FP32 already; None if there is none. Where
+            both passes have NaN nothing is compared.
+    """
+
+    dtype: str
+    layers: tuple[LayerError, ...]
+    worst: str
+    first_warning: str | None
+    unmatched: tuple[str, ...]
+    nan_from: str | None = None
+
+    @property
+    def level(self) -> Level:
+        """The worst level of any layer."""
+        level = Level.OK
+        for layer in self.layers:
+            level = worse(level, layer.level)
+        return level
+
+    def __getitem__(self, name: str) -> LayerError:
+        """Returns the entry of that name.
+
+        Raises:
+            KeyError: no such call was compared.
+        """
+        for layer in self.layers:
+            if layer.name == name:
+                return layer
+        raise KeyError(name)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the document of ``supervisor diff --json``."""
+        return {
+            "dtype": self.dtype,
+            "layers": [layer.to_dict() for layer in self.layers],
+            "worst": self.worst,
+            "first_warning": self.first_warning,
+            "unmatched": list(self.unmatched),
+            "nan_from": self.nan_from,
+        }
+
+    def plot(self, path: Path | str) -> Path:
+        """Draws the error of each layer; the ending of `path` chooses png, svg or pdf.
+
+        Raises:
+            UsageError: the ending is unknown or the place cannot be written.
+        """
+        return plot_diff(self.layers, self.dtype, Path(path))
+
+    def __repr__(self) -> str:
+        rows = [
+            (
+                layer.name,
+                layer.type + layer.tensor,
+                percent(layer.relative_error),
+                percent(layer.own_error),
+                "-" if layer.dimension is None else layer.dimension,
+                f"{layer.max_min_ratio:.2g}" + (" !" if layer.loses_addends else ""),
+                layer.level.value,
+            )
+            for layer in self.layers
+        ]
+        headings = ("layer", "type", "error", "own", "dim", "max/min", "level")
+        lines = [f"FP32 against {self.dtype.upper()}, in forward order", table(headings, rows)]
+        return "\n".join([*lines, *self._sentences()])
+
+    def _sentences(self) -> list[str]:
+        sentences = []
+        if self.first_warning:
+            sentences.append(f"First layer above 1 %: {self.first_warning}; worst: {self.worst}.")
+        else:
+            sentences.append(f"No layer above 1 %; worst: {self.worst}.")
+        if any(layer.loses_addends for layer in self.layers):
+            sentences.append(
+                "! a sum over this dimension loses its small addends: do that reduction in FP32."
+            )
+        if self.nan_from is not None:
+            sentences.append(
+                f"FP32 itself has NaN from {self.nan_from} on, where nothing can be compared: "
+                "supervisor.find_nonfinite says where it comes from."
+            )
+        if self.unmatched:
+            sentences.append(f"Not in both passes: {', '.join(self.unmatched)}.")
+        return sentences
+
+
+def layer_diff(
+    model: nn.Module,
+    sample: Any,
+    *,
+    dtype: str | torch.dtype = "bf16",
+    autocast: bool = False,
+) -> LayerDiff:
+    """Compares the forward pass in FP32 with the low precision, layer by layer.
+
+    Works on copies: the model, its buffers, its hooks and the random state are as before. Both
+    passes run in the mode the model is in (train or eval) with the same random numbers.
+
+    Args:
+        model: on any device; the sample is brought there.
+        sample: a tensor; a tuple or list of positional arguments; a dict of keyword arguments.
+        dtype: ``"bf16"``, ``"fp16"`` or the torch type.
+        autocast: compare with `torch.autocast` instead of a model converted as a whole.
+
+    Raises:
+        UsageError: not a module, the forward pass raises, or the device lacks an operation.
+    """
+    low = format_of(dtype, ("bf16", "fp16"))
+    original = bare_model(model)
+    reference, lowered = copy_of(original), copy_of(original)
+    passes = TwinPasses(reference, lowered, low, autocast=autocast)
+    passes.run(sample)
+    return _compare(low.name, passes)
+
+
+def _compare(name: str, passes: TwinPasses) -> LayerDiff:
+    low_calls = {call.name: call for call in passes.low_calls}
+    layers, unmatched = [], []
+    for call in passes.reference_calls:
+        other = low_calls.pop(call.name, None)
+        if other is None:
+            unmatched.append(call.name)
+        elif layer := _layer(call, other, passes.own_outputs.get(call.name)):
+            layers.append(layer)
+    if not layers:
+        raise UsageError("model: no layer returned a floating tensor: nothing to compare")
+    return LayerDiff(
+        dtype=name,
+        layers=tuple(layers),
+        worst=max(layers, key=lambda layer: layer.relative_error).name,
+        first_warning=next((x.name for x in layers if x.level is not Level.OK), None),
+        unmatched=(*unmatched, *low_calls),
+        nan_from=next((call.name for call in passes.reference_calls if _has_nan(call)), None),
+    )
+
+
+def _has_nan(call: LayerCall) -> bool:
+    return any(bool(tensor.isnan().any()) for tensor in call.outputs.values())
+
+
+def _layer(
+    reference: LayerCall, low: LayerCall, own: dict[str, torch.Tensor] | None
+) -> LayerError | None:
+    outputs = tuple(
+        _output(path, tensor, low.outputs[path])
+        for path, tensor in reference.outputs.items()
+        if path in low.outputs and low.outputs[path].shape == tensor.shape
+    )
+    if not outputs:
+        return None
+    own_errors = [
+        relative_error(reference.outputs[path], tensor)
+        for path, tensor in (own or {}).items()
+        if path in reference.outputs and reference.outputs[path].shape == tensor.shape
+    ]
+    worst = max(outputs, key=lambda output: output.relative_error)
+    wide = widest(worst.dimensions)
+    return LayerError(
+        name=reference.name,
+        type=reference.type,
+        relative_error=worst.relative_error,
+        own_error=max(own_errors, default=float("nan")),
+        level=level_of(worst.relative_error),
+        tensor=worst.tensor,
+        dimension=wide.dim if wide else None,
+        max_min_ratio=wide.max_ratio if wide else 1.0,
+        loses_addends=any(d.loses_addends for output in outputs for d in output.dimensions),
+        outputs=outputs,
+    )
+
+
+def _output(path: str, reference: torch.Tensor, low: torch.Tensor) -> OutputError:
+    expected = as_real(reference)
+    return OutputError(
+        tensor=path,
+        shape=tuple(reference.shape),
+        relative_error=relative_error(reference, low),
+        dimensions=spreads(expected, as_real(low) - expected),
+    )

@@ -1,0 +1,102 @@
+"""One worker process: started in a session of its own, signalled alone, ended with its family."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+
+from supervisor.own_process import command, worker_environment
+from supervisor.parent.process.family import Family
+from supervisor.parent.process.guarded_process import GuardedProcess
+from supervisor.parent.process.launch import LaunchSpec
+from supervisor.parent.terminal.output import OutputPump
+
+DEFAULT_COMMAND = command("supervisor.worker.__main__")
+
+
+class WorkerProcess:
+    """A worker of one attempt, rank 0.
+
+    Its own session keeps the terminal's Ctrl-C from it and its loader workers: signals reach it
+    only through us. Between us and it stands its guardian (`guardian.py`), with which the kernel
+    has it die (PR_SET_PDEATHSIG), and which ends it and all that came of it when we are gone.
+    """
+
+    def __init__(
+        self,
+        spec: LaunchSpec,
+        attempt: int,
+        output: OutputPump,
+        *,
+        worker: Sequence[str] = DEFAULT_COMMAND,
+    ) -> None:
+        """Starts it.
+
+        Raises:
+            OSError: the interpreter cannot be started.
+        """
+        self._output = output
+        self._process = GuardedProcess(
+            worker_command(spec, attempt, worker),
+            stdout=output.stdout,
+            stderr=output.stderr,
+            env=worker_environment(huge_pages=spec.settings.huge_pages),
+        )
+        self.signals_sent: list[int] = []
+        self.family = Family(self.pid, self._process.guardian_pid)
+        output.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """None while it lives; negative after a signal."""
+        self._process.wait(0.0)
+        return self._process.returncode
+
+    def wait(self, timeout_s: float) -> bool:
+        """Returns whether it has ended, after at most `timeout_s`."""
+        return self._process.wait(timeout_s)
+
+    def send(self, signum: int) -> None:
+        """Sends to the worker alone, not to its loader workers; nothing if it has ended."""
+        if self._process.send(signum):
+            self.signals_sent.append(signum)
+
+    def resize(self) -> None:
+        """Tells the worker that the user's terminal has another size."""
+        self._output.copy_window_size()
+        self._process.send(signal.SIGWINCH)
+
+    def end(self, *, keep_others: bool = False) -> tuple[str, ...]:
+        """Kills it if it lives, ends its descendants, and returns which were left over.
+
+        With `keep_others` they live on.
+        """
+        if not self._process.wait(0.0):
+            self.family.look()
+            self.send(signal.SIGKILL)
+            self._process.wait()
+        left = () if keep_others else self.family.end()
+        self._process.dismiss(keep=keep_others)
+        self._output.finish()
+        return left
+
+
+def worker_command(spec: LaunchSpec, attempt: int, worker: Sequence[str]) -> list[str]:
+    """Returns the whole command line of a worker."""
+    line = [
+        *worker,
+        "--run-dir",
+        str(spec.run_dir.absolute()),
+        "--attempt",
+        str(attempt),
+        "--rank",
+        "0",
+    ]
+    line += ["--kind", spec.kind, "--target", spec.target]
+    if spec.function is not None:
+        line += ["--function", spec.function]
+    return [*line, "--", *spec.worker_arguments(attempt)]

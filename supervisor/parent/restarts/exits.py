@@ -1,0 +1,250 @@
+"""Why a worker process ended: ordered rules over what is known, the first that matches wins.
+
+The order is the order of proof. What the worker itself left (marker, note) comes before what was
+done to it, and that before what can only be guessed; exit code 0 alone proves nothing, and neither
+does SIGKILL (137 in a shell) prove that memory ran out.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from supervisor.parent.restarts import failure_signs
+from supervisor.records import ExitCause, WorkerExit
+from supervisor.storage.run.exit_notes import ExitNote
+
+_SHOWN = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """What is known about a process that has ended.
+
+    Attributes:
+        returncode: as `subprocess` gives it: negative for a signal.
+        note: what the worker wrote at its end; None if it could not.
+        last_step: the last step of the flight recorder that this attempt wrote.
+        has_stepped: any attempt of this run made a step.
+        hang: why the watchdog called it hung; None if it did not.
+        signals_sent: signals that the parent sent to it.
+        asked_by: the signal by which the parent itself was asked to end.
+        oom_kills: kills by the kernel's memory controller in our group during the attempt.
+        memory: the last memory sample, as a sentence.
+        log_tail: the end of its output.
+    """
+
+    returncode: int
+    note: ExitNote | None = None
+    last_step: int | None = None
+    has_stepped: bool = False
+    hang: str | None = None
+    signals_sent: tuple[int, ...] = ()
+    asked_by: int | None = None
+    oom_kills: int = 0
+    memory: str = ""
+    log_tail: str = ""
+
+    @property
+    def signum(self) -> int | None:
+        return -self.returncode if self.returncode < 0 else None
+
+
+def classify(ending: Ending) -> WorkerExit:
+    """Returns why the worker ended; never fails, and always has at least one line of evidence."""
+    for rule in _RULES:
+        verdict = rule(ending)
+        if verdict is not None:
+            return verdict
+    return _exit(ending, ExitCause.EXCEPTION, f"exit code {ending.returncode}, and no word why")
+
+
+def _completed(ending: Ending) -> WorkerExit | None:
+    if ending.note is None or ending.note.kind != "completed":
+        return None
+    return _exit(ending, ExitCause.COMPLETED, "completion marker", retry=False)
+
+
+def _hang(ending: Ending) -> WorkerExit | None:
+    return _exit(ending, ExitCause.HANG, ending.hang) if ending.hang else None
+
+
+def _interrupted(ending: Ending) -> WorkerExit | None:
+    note = ending.note
+    if ending.asked_by is None and (note is None or note.kind != "interrupted"):
+        return None
+    # Schedulers announce the end of an allocation with SIGUSR1; people and shells do not send it.
+    preempted = ending.asked_by == signal.SIGUSR1
+    cause = ExitCause.PREEMPTED if preempted else ExitCause.INTERRUPTED
+    if ending.asked_by is not None:
+        line = f"the supervisor was sent {signal_name(ending.asked_by)}"
+    else:
+        line = f"the worker was interrupted: {_first_line(note.message if note else '')}"
+    return _exit(ending, cause, line, retry=False)
+
+
+def _own_exit(ending: Ending) -> WorkerExit | None:
+    note = ending.note
+    if note is None or note.kind != "system_exit":
+        return None
+    code = note.code if note.code is not None else ending.returncode
+    if code == 0:
+        return _exit(ending, ExitCause.COMPLETED, "the script ended with sys.exit(0)", retry=False)
+    text = f"the script ended with sys.exit({code})"
+    return _exit(ending, ExitCause.USER_ERROR, text, retry=False)
+
+
+def _short(ending: Ending) -> WorkerExit | None:
+    note = ending.note
+    if note is None or note.kind != "short":
+        return None
+    return _exit(ending, ExitCause.EXCEPTION, _first_line(note.message))
+
+
+def _ladder(ending: Ending) -> WorkerExit | None:
+    note = ending.note
+    if note is None or note.kind not in ("restart", "stop"):
+        return None
+    wish = "a restart" if note.kind == "restart" else "an emergency stop"
+    line = f"the policy asked for {wish}: {_first_line(note.message)}"
+    return _exit(ending, ExitCause.NONFINITE, line, *note.evidence, retry=note.kind == "restart")
+
+
+def _users_mistake(ending: Ending) -> WorkerExit | None:
+    note = ending.note
+    if note is None or note.kind not in ("exception", "user_error"):
+        return None
+    name = note.exception or ""
+    if note.kind != "user_error" and not failure_signs.is_users_mistake(
+        name, note.phase, has_stepped=ending.has_stepped
+    ):
+        return None
+    return _exit(ending, ExitCause.USER_ERROR, _raised(note), retry=False)
+
+
+def _memory(ending: Ending) -> WorkerExit | None:
+    note = ending.note
+    if note is not None and note.kind == "exception":
+        found = failure_signs.memory_shortage(note.exception or "", note.message or "")
+        if found is not None:
+            return _exit(ending, found[0], _raised(note), found[1], ending.memory)
+        # A loader worker that the kernel killed surfaces as an exception in its parent.
+        if ending.oom_kills and "killed by signal" in (note.message or ""):
+            return _exit(ending, ExitCause.HOST_OUT_OF_MEMORY, _raised(note), _oom_line(ending))
+        return None
+    if note is None and ending.signum == signal.SIGKILL and ending.oom_kills:
+        return _exit(ending, ExitCause.HOST_OUT_OF_MEMORY, _oom_line(ending), ending.memory)
+    if note is None and ending.signum == signal.SIGABRT:
+        found = failure_signs.memory_shortage("", ending.log_tail)
+        if found is not None:
+            return _exit(ending, found[0], "aborted", found[1], _tail_line(ending.log_tail))
+    return None
+
+
+def _exception(ending: Ending) -> WorkerExit | None:
+    note = ending.note
+    if note is None or note.kind != "exception":
+        return None
+    text = note.message or ""
+    if failure_signs.is_nonfinite(note.exception or "", text):
+        return _exit(ending, ExitCause.NONFINITE, _raised(note))
+    fault = failure_signs.outside_fault(text)
+    hint = f"such a message comes of {fault}" if fault else ""
+    loader = "raised in a worker of a data loader" if failure_signs.is_loader_failure(text) else ""
+    return _exit(ending, ExitCause.EXCEPTION, _raised(note), *note.evidence, loader, hint)
+
+
+def _killed(ending: Ending) -> WorkerExit | None:
+    signum = ending.signum
+    if signum is None:
+        return None
+    hint = ""
+    if signum == signal.SIGKILL:
+        hint = "no proof of out of memory: the kernel's memory controller counted no kill"
+    elif signum == signal.SIGBUS:
+        hint = "often a full /dev/shm: fewer loader workers, or more shared memory"
+    by_us = "by the supervisor" if signum in ending.signals_sent else "from outside"
+    if signum in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL):
+        by_us = "in the process itself"
+    line = f"{signal_name(signum)}, {by_us}"
+    return _exit(ending, ExitCause.KILLED, line, hint, ending.memory)
+
+
+def _silent_zero(ending: Ending) -> WorkerExit | None:
+    if ending.returncode != 0:
+        return None
+    line = "exit code 0 without completion: the process ended itself before the script's end"
+    return _exit(ending, ExitCause.EXCEPTION, line)
+
+
+def _unexplained(ending: Ending) -> WorkerExit | None:
+    lines = [f"exit code {ending.returncode}, and no word why", _tail_line(ending.log_tail)]
+    return _exit(ending, ExitCause.EXCEPTION, *lines)
+
+
+_RULES: tuple[Callable[[Ending], WorkerExit | None], ...] = (
+    _completed,
+    _hang,
+    _interrupted,
+    _own_exit,
+    _short,
+    _ladder,
+    _users_mistake,
+    _memory,
+    _exception,
+    _killed,
+    _silent_zero,
+    _unexplained,
+)
+
+
+def signal_name(signum: int) -> str:
+    """Returns ``SIGTERM`` for 15; a number that has no name as ``signal 99``."""
+    try:
+        return signal.Signals(signum).name
+    except ValueError:
+        return f"signal {signum}"
+
+
+def failure_key(worker_exit: WorkerExit) -> str:
+    """Returns what must be equal for two failures to be the same one, their step aside.
+
+    Numbers are left out of messages: addresses, sizes and process ids differ between attempts.
+    """
+    first = worker_exit.evidence[0] if worker_exit.evidence else ""
+    return f"{worker_exit.cause.value}: {re.sub(r'0x[0-9a-f]+|[0-9.]+', '#', first)}"
+
+
+def _exit(ending: Ending, cause: ExitCause, *evidence: str, retry: bool = True) -> WorkerExit:
+    last_step = ending.last_step
+    if last_step is None and ending.note is not None:
+        last_step = ending.note.last_step
+    return WorkerExit(
+        cause=cause,
+        returncode=ending.returncode,
+        signum=ending.signum,
+        last_step=last_step,
+        evidence=tuple(line for line in evidence if line),
+        retry=retry,
+        asks_batch_size=ending.note is not None and ending.note.asks_batch_size,
+        offers_checkpointing=ending.note is not None and ending.note.offers_checkpointing,
+    )
+
+
+def _raised(note: ExitNote) -> str:
+    return f"{note.exception or 'error'}: {_first_line(note.message)}"
+
+
+def _oom_line(ending: Ending) -> str:
+    return f"the kernel's memory controller killed {ending.oom_kills} process(es) of this group"
+
+
+def _first_line(text: str | None) -> str:
+    return ((text or "").strip().splitlines() or [""])[0][:_SHOWN]
+
+
+def _tail_line(log_tail: str) -> str:
+    lines = [line for line in log_tail.splitlines() if line.strip()]
+    return f"last output: {lines[-1].strip()[:_SHOWN]}" if lines else ""

@@ -1,0 +1,183 @@
+"""What follows the end of an attempt: another one, from where and how, or the end of the run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from supervisor.parent.restarts.backoff import Backoff
+from supervisor.parent.restarts.exits import failure_key
+from supervisor.records import ExitCause, WorkerExit
+from supervisor.settings import RestartSettings
+
+NUMERICAL = (ExitCause.NONFINITE,)
+MEMORY = (ExitCause.OUT_OF_MEMORY, ExitCause.HOST_OUT_OF_MEMORY)
+SMALLEST_BATCH = 1 / 16
+"""As the action `smaller_batch`: below it the fixed cost of a microbatch outweighs its memory."""
+_FAILURES_UNTIL_SKIP = 2
+_FAILURES_UNTIL_STOP = 3
+_NUMERICAL_UNTIL_FP32 = 2
+
+Start = Literal["stable", "latest"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What the restart policy wants.
+
+    Attributes:
+        again: start another attempt; else the run is given up.
+        reason: why, in one sentence.
+        delay_s: wait before the attempt.
+        start: from the newest ``stable`` checkpoint, or the ``latest`` one that is whole.
+        before_step: only checkpoints of earlier steps, so that the new settings are in force there.
+        skip_steps, lr_factor, careful_steps, fp32, batch_factor, checkpoint_activations: see
+            `WorkerOrder`.
+    """
+
+    again: bool
+    reason: str
+    delay_s: float = 0.0
+    start: Start = "latest"
+    before_step: int | None = None
+    skip_steps: tuple[int, ...] = ()
+    lr_factor: float = 1.0
+    careful_steps: int = 0
+    fp32: bool = False
+    batch_factor: float = 1.0
+    checkpoint_activations: bool = False
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What earlier attempts leave behind."""
+
+    without_progress: int = 0
+    numerical: int = 0
+    base_step: int = -1
+    batch_factor: float = 1.0
+    checkpoint_activations: bool = False
+    failures: Counter[tuple[str, int | None]] = field(default_factory=Counter)
+    skip_steps: set[int] = field(default_factory=set)
+
+
+class RestartPolicy:
+    """Counts crashes and chooses what comes after each (REQUIREMENTS M5, K9, K10).
+
+    Pure: no clock, no file. One object lives as long as the run in this parent.
+    """
+
+    def __init__(
+        self, settings: RestartSettings, *, first_step: int = 0, backoff: Backoff | None = None
+    ) -> None:
+        """`first_step`: the step the first attempt starts from; progress counts beyond it."""
+        self._settings = settings
+        self._backoff = backoff or Backoff(settings.backoff_s, settings.backoff_max_s)
+        self._memory = _Memory(base_step=first_step - 1)
+
+    @property
+    def crashes(self) -> int:
+        """Crashes without progress so far."""
+        return self._memory.without_progress
+
+    def decide(self, worker_exit: WorkerExit, *, risky: bool = False) -> Verdict:
+        """Returns what to do after an attempt that ended so and may be retried.
+
+        Args:
+            worker_exit: an exit whose `retry` is true.
+            risky: the crash risk was at the alarm line when the attempt ended, so its newest
+                state may be sick although the process died of something else.
+        """
+        untried = worker_exit.offers_checkpointing and not self._memory.checkpoint_activations
+        if worker_exit.cause in MEMORY and untried:
+            self._memory.checkpoint_activations = True
+            return self._again(
+                "memory ran out: activations are computed again in the backward pass",
+                numerical=False,
+            )
+        if worker_exit.cause in MEMORY and self._memory.batch_factor > SMALLEST_BATCH:
+            self._memory.batch_factor /= 2
+            if worker_exit.asks_batch_size:
+                return self._with_smaller_batches(worker_exit)
+        numerical = worker_exit.cause in NUMERICAL or risky
+        self._count(worker_exit, numerical=numerical)
+        key = (failure_key(worker_exit), worker_exit.last_step)
+        same = self._memory.failures[key]
+        if same >= _FAILURES_UNTIL_STOP:
+            return Verdict(again=False, reason=_same_failure(worker_exit, same))
+        if self._memory.without_progress >= self._settings.crash_limit:
+            return Verdict(again=False, reason=self._limit_reached(worker_exit))
+        reason = (
+            "numerical trouble: the newest stable checkpoint"
+            if numerical
+            else ("the process failed, its state was healthy: the newest checkpoint")
+        )
+        if same >= _FAILURES_UNTIL_SKIP and worker_exit.last_step is not None:
+            # The record of a step is written before its update, so a crash in the forward of the
+            # next step leaves the same last step as one in this update: either may be at fault.
+            self._memory.skip_steps.update((worker_exit.last_step, worker_exit.last_step + 1))
+            reason += (
+                f"; the same failure twice at step {worker_exit.last_step}: its data is left out"
+            )
+        return self._again(reason, numerical=numerical)
+
+    def _with_smaller_batches(self, worker_exit: WorkerExit) -> Verdict:
+        """Not counted as a crash: each is another remedy, and there are only four.
+
+        The script asked for the size of a step's microbatches before the forward at whose entry a
+        checkpoint is made, so one of the very step that failed would come with the old size.
+        """
+        part = round(1 / self._memory.batch_factor)
+        last_step = worker_exit.last_step
+        return replace(
+            self._again(
+                f"memory ran out: microbatches of 1/{part}, as many more of them", numerical=False
+            ),
+            before_step=0 if last_step is None else last_step + 1,
+        )
+
+    def _count(self, worker_exit: WorkerExit, *, numerical: bool) -> None:
+        memory = self._memory
+        last_step = worker_exit.last_step
+        if last_step is not None and last_step - memory.base_step >= self._settings.progress_steps:
+            memory.without_progress = 0
+            memory.numerical = 0
+            memory.base_step = last_step
+        memory.without_progress += 1
+        memory.numerical += numerical
+        memory.failures[failure_key(worker_exit), last_step] += 1
+
+    def _again(self, reason: str, *, numerical: bool) -> Verdict:
+        settings, memory = self._settings, self._memory
+        return Verdict(
+            again=True,
+            reason=reason,
+            delay_s=self._backoff.delay_s(memory.without_progress),
+            start="stable" if numerical else "latest",
+            skip_steps=tuple(sorted(memory.skip_steps)),
+            lr_factor=settings.careful_lr_factor**memory.numerical if numerical else 1.0,
+            careful_steps=settings.careful_steps if numerical else 0,
+            batch_factor=memory.batch_factor,
+            checkpoint_activations=memory.checkpoint_activations,
+            fp32=numerical and memory.numerical >= _NUMERICAL_UNTIL_FP32,
+        )
+
+    def _limit_reached(self, worker_exit: WorkerExit) -> str:
+        count = self._memory.without_progress
+        evidence = worker_exit.evidence[0] if worker_exit.evidence else worker_exit.cause.value
+        return (
+            f"crash limit: {count} crash{'es' if count > 1 else ''} without "
+            f"{self._settings.progress_steps} new steps between them; the last: {evidence}"
+        )
+
+
+def _same_failure(worker_exit: WorkerExit, times: int) -> str:
+    last_step = worker_exit.last_step
+    where = (
+        "before the first step"
+        if last_step is None
+        else f"after step {last_step}, the last without its data"
+    )
+    evidence = worker_exit.evidence[0] if worker_exit.evidence else worker_exit.cause.value
+    return f"the same failure {times} times {where}: {evidence}"

@@ -1,0 +1,79 @@
+"""How an attempt comes back to its checkpoint, and what is tried when it did not arrive there.
+
+An attempt that ends before its arrival has trained nothing, so it is no crash of the training: the
+next one starts another way. The ways are few and none comes twice, so this cannot go on for ever.
+"""
+
+from __future__ import annotations
+
+from supervisor.parent.restarts.restart_policy import MEMORY
+from supervisor.records import REPLAY, ExitCause, WorkerExit
+from supervisor.settings import FastForwardSettings
+
+START = "start"
+_FROM_OUTSIDE = (ExitCause.KILLED, ExitCause.HANG, *MEMORY)
+_DESCRIBED = {
+    "first_step": "with the first step really executed",
+    "approximate": "approximately: state put back, the script's loop from its top",
+    START: "from the start",
+}
+
+
+class WaysBack:
+    """Which way the next attempt takes; one object lives as long as the run in this parent.
+
+    Args:
+        settings: the order of the ways.
+        kills: ends from outside (killed, hung, out of memory) that a way gets before the next one.
+        few_steps: a checkpoint of no more steps is not worth an approximate resume.
+        way: that the last attempt of an earlier parent took.
+    """
+
+    def __init__(
+        self, settings: FastForwardSettings, *, kills: int, few_steps: int, way: str = REPLAY
+    ) -> None:
+        self.way = way
+        self._left = list(settings.fallbacks)
+        if way in self._left:
+            del self._left[: self._left.index(way) + 1]
+        self._kills = kills
+        self._few_steps = few_steps
+        self._killed = 0
+
+    def arrived(self) -> None:
+        """The way has proved itself: ends from outside are counted anew."""
+        self._killed = 0
+
+    def next(self, worker_exit: WorkerExit, checkpoint_step: int) -> str | None:
+        """Returns the way after an attempt that did not arrive; `START` for none to a checkpoint.
+
+        None when there is no other way: the end is then judged like any other.
+        """
+        if worker_exit.cause in _FROM_OUTSIDE:
+            self._killed += 1
+            if self._killed < self._kills:
+                return self.way
+        self._killed = 0
+        if not self._left:
+            return None
+        if self._left[0] == "approximate" and self._starts_cheaper(checkpoint_step):
+            return START
+        if self._left[0] == START:
+            return START
+        self.way = self._left.pop(0)
+        return self.way
+
+    def _starts_cheaper(self, checkpoint_step: int) -> bool:
+        return START in self._left and checkpoint_step <= self._few_steps
+
+
+def describe(attempt: int, worker_exit: WorkerExit, checkpoint_step: int, way: str) -> str:
+    """Returns why the next attempt takes this way, in one sentence."""
+    evidence = worker_exit.evidence[0] if worker_exit.evidence else worker_exit.cause.value
+    then = "the next one tries the same again"
+    if way in _DESCRIBED:
+        then = f"the next one goes on {_DESCRIBED[way]}"
+    return (
+        f"attempt {attempt} ended before it came back to step {checkpoint_step}, which is no crash "
+        f"of the training ({evidence}): {then}"
+    )

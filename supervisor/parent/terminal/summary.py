@@ -1,0 +1,86 @@
+"""What the parent tells a person on the terminal: a few lines, each of one thought."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from supervisor.parent.terminal.open_line import OpenLine
+from supervisor.parent.terminal.outcome import EXIT_INTERRUPTED, Outcome
+from supervisor.records import WorkerExit
+
+
+class Teller:
+    """Prints lines to standard error, beginning with ``supervisor:``; silent with `quiet`.
+
+    Each stands on a line of its own, whatever the script has written before.
+    """
+
+    def __init__(self, *, quiet: bool, line: OpenLine | None = None) -> None:
+        self._quiet = quiet
+        self._line = line or OpenLine()
+
+    def say(self, *lines: str) -> None:
+        if self._quiet:
+            return
+        try:
+            with self._line.lock:
+                for text in lines:
+                    begin = self._line.beginning()
+                    print(f"{begin}supervisor: {text}", file=sys.stderr, flush=True)
+        except OSError:
+            self._quiet = True  # whoever read it is gone; the run is not
+
+
+def describe_exit(attempt: int, worker_exit: WorkerExit) -> str:
+    """Returns ``attempt 1 ended after step 89: killed: SIGKILL, from outside``."""
+    after = "" if worker_exit.last_step is None else f" after step {worker_exit.last_step}"
+    cause = worker_exit.cause.value.replace("_", " ")
+    evidence = f": {worker_exit.evidence[0]}" if worker_exit.evidence else ""
+    return f"attempt {attempt} ended{after}: {cause}{evidence}"
+
+
+def describe_next(attempt: int, checkpoint_step: int | None, delay_s: float) -> str:
+    """Returns ``attempt 2 starts in 1.0 s from step 80``."""
+    start = "the beginning" if checkpoint_step is None else f"step {checkpoint_step}"
+    return f"attempt {attempt} starts in {delay_s:.1f} s from {start}"
+
+
+def closing_lines(
+    outcome: Outcome,
+    run_dir: Path,
+    *,
+    attempts: int,
+    report: Path | None,
+    treated: Sequence[str] = (),
+) -> list[str]:
+    """Returns the last words: what happened, where the report lies, how to go on.
+
+    Args:
+        outcome: of the run.
+        run_dir: as the user wrote it.
+        attempts: how many this command made.
+        report: where it lies, None without one.
+        treated: what was done to the training, in words.
+    """
+    tries = f" after {attempts} attempts" if attempts > 1 else ""
+    done = list(treated)
+    if outcome.state == "completed":
+        lines = [", ".join([f"completed{tries}", *done[:1]])]
+        done = done[1:]
+    elif outcome.state == "gave_up":
+        lines = [f"gave up{tries}: {outcome.reason}"]
+    elif outcome.state == "failed":
+        lines = [f"not tried again, another attempt would not help: {outcome.reason}"]
+    else:
+        lines = [f"interrupted: {outcome.reason}"]
+        if outcome.exit_code != EXIT_INTERRUPTED:
+            lines.append("no checkpoint was made yet: a resume begins the training anew")
+    lines += done
+    if report is not None:
+        lines.append(f"report: {report}")
+    if outcome.state in ("gave_up", "interrupted"):
+        lines.append(f"continue with: supervisor resume {shlex.quote(str(run_dir))}")
+    return lines

@@ -1,0 +1,67 @@
+"""What is done with a worker that hangs: its stacks are read, then it is ended."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from supervisor.parent.process.process import WorkerProcess
+from supervisor.parent.process.stacks import main_thread_frames
+from supervisor.settings import WatchdogSettings
+
+# A hung worker seldom answers SIGTERM; one that wakes up can still close its files.
+GRACE_S = 10.0
+_LAST_DUMP_S = 1.0
+_LATE_LOOKS = 50
+_LATE_LOOK_S = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HangEvidence:
+    """Where a hung worker stood: innermost frames of its main thread, and all its stacks."""
+
+    frames: tuple[str, ...]
+    stacks: Path
+
+
+def dump_stacks(
+    process: WorkerProcess,
+    settings: WatchdogSettings,
+    stacks: Path,
+    *,
+    is_back: Callable[[], bool],
+) -> HangEvidence | None:
+    """Has the worker dump its stacks, several times; returns None when it lives after all.
+
+    The worker registers `faulthandler` on SIGUSR2, which answers even while the interpreter's lock
+    is held. Two equal dumps tell a wait from a slow loop.
+    """
+    for dump in range(settings.stack_dumps):
+        process.send(signal.SIGUSR2)
+        is_last = dump == settings.stack_dumps - 1
+        pause_s = settings.stack_interval_s
+        if process.wait(min(pause_s, _LAST_DUMP_S) if is_last else pause_s) or is_back():
+            break
+    if is_back():
+        return None
+    return HangEvidence(frames=_frames(process, stacks), stacks=stacks)
+
+
+def end_hung(process: WorkerProcess, grace_s: float = GRACE_S) -> None:
+    """Asks the worker to end; the caller kills it, and its descendants, if it still lives."""
+    process.send(signal.SIGTERM)
+    process.wait(grace_s)
+
+
+def _frames(process: WorkerProcess, stacks: Path) -> tuple[str, ...]:
+    """Waits a little for the dump: on a machine that swaps, even a signal is answered late."""
+    for _ in range(_LATE_LOOKS):
+        try:
+            frames = main_thread_frames(stacks.read_text(errors="replace"))
+        except OSError:
+            frames = ()
+        if frames or process.wait(_LATE_LOOK_S):
+            return frames
+    return ()

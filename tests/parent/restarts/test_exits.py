@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+import signal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from supervisor.parent.restarts.exits import Ending, classify, failure_key, signal_name
+from supervisor.records import ExitCause
+from supervisor.storage.run.exit_notes import EXIT_KINDS, EXIT_PHASES, ExitNote
+
+
+def raised(
+    exception: str, message: str = "", phase: str = "training", has_stepped: bool = True
+) -> Ending:
+    note = ExitNote(kind="exception", exception=exception, message=message, phase=phase)
+    return Ending(returncode=1, note=note, has_stepped=has_stepped, last_step=7)
+
+
+def noted(kind: str, returncode: int = 0, **fields: object) -> Ending:
+    return Ending(returncode=returncode, note=ExitNote(kind=kind, **fields))  # type: ignore[arg-type]
+
+
+CASES = {
+    "completion marker": (noted("completed"), "completed", False),
+    "marker although we sent SIGTERM": (
+        Ending(returncode=0, note=ExitNote(kind="completed"), asked_by=15, signals_sent=(15,)),
+        "completed",
+        False,
+    ),
+    "exit 0 without marker": (Ending(returncode=0), "exception", True),
+    "sys.exit(0)": (noted("system_exit", code=0), "completed", False),
+    "sys.exit(3)": (noted("system_exit", 3, code=3), "user_error", False),
+    "argparse": (noted("system_exit", 2, code=2, phase="import"), "user_error", False),
+    "note interrupted": (noted("interrupted", 75), "interrupted", False),
+    "asked by SIGTERM": (Ending(returncode=-15, asked_by=15), "interrupted", False),
+    "asked by SIGUSR1": (
+        Ending(returncode=75, note=ExitNote(kind="interrupted"), asked_by=signal.SIGUSR1),
+        "preempted",
+        False,
+    ),
+    "asked, then killed by us": (
+        Ending(returncode=-9, asked_by=15, signals_sent=(15, 9)),
+        "interrupted",
+        False,
+    ),
+    "hang": (Ending(returncode=-9, hang="no step for 60 s", signals_sent=(15, 9)), "hang", True),
+    "hang that then saved": (noted("interrupted", 75).__class__(
+        returncode=75, note=ExitNote(kind="interrupted"), hang="no step"), "hang", True),
+    "ladder wants a restart": (noted("restart", 71), "nonfinite", True),
+    "ladder wants to stop": (noted("stop", 71), "nonfinite", False),
+    "syntax error": (raised("SyntaxError", phase="import", has_stepped=False), "user_error", False),
+    "missing module": (raised("ModuleNotFoundError", phase="import"), "user_error", False),
+    "name error at start": (
+        raised("NameError", phase="before_first_step", has_stepped=False), "user_error", False),
+    "missing file at start": (
+        raised("FileNotFoundError", phase="import", has_stepped=False), "user_error", False),
+    "name error at the start of a later attempt": (
+        raised("NameError", phase="before_first_step"), "exception", True),
+    "network at start": (
+        raised("ConnectionError", phase="import", has_stepped=False), "exception", True),
+    "type error in mid-run": (raised("TypeError", "unsupported operand"), "exception", True),
+    "torch's memory error": (raised("torch.OutOfMemoryError", "x"), "out_of_memory", True),
+    "CUDA out of memory": (
+        raised("RuntimeError", "CUDA out of memory. Tried to allocate 2 GiB"),
+        "out_of_memory", True),
+    "CUDA out of memory at start": (
+        raised("torch.OutOfMemoryError", "x", phase="before_first_step", has_stepped=False),
+        "out_of_memory", True),
+    "cuBLAS": (
+        raised("RuntimeError", "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling"),
+        "out_of_memory", True),
+    "NCCL": (
+        raised("torch.distributed.DistBackendError",
+               "NCCL error: Failed to CUDA calloc: Cuda failure 2 'out of memory'"),
+        "out_of_memory", True),
+    "MemoryError": (raised("MemoryError"), "host_out_of_memory", True),
+    "numpy's memory error": (
+        raised("numpy._core._exceptions._ArrayMemoryError",
+               "Unable to allocate 8.00 GiB for an array with shape (1,)"),
+        "host_out_of_memory", True),
+    "CPU allocator": (
+        raised("RuntimeError", "DefaultCPUAllocator: can't allocate memory: you tried to"),
+        "host_out_of_memory", True),
+    "shared memory": (
+        raised("RuntimeError",
+               "DataLoader worker (pid 3) is killed by signal: Bus error. It is possible that "
+               "dataloader's workers are out of shared memory."),
+        "host_out_of_memory", True),
+    "user's own check for NaN": (
+        raised("ValueError", "loss is NaN at step 12"), "nonfinite", True),
+    "distribution's check": (
+        raised("RuntimeError", "probability tensor contains either `inf`, `nan` or element < 0"),
+        "nonfinite", True),
+    "FloatingPointError": (raised("FloatingPointError", "overflow"), "nonfinite", True),
+    "a word with nan in it": (raised("KeyError", "'finance'"), "exception", True),
+    "SIGKILL alone": (Ending(returncode=-9), "killed", True),
+    "SIGKILL with a counted kill": (
+        Ending(returncode=-9, oom_kills=1), "host_out_of_memory", True),
+    "SIGSEGV": (Ending(returncode=-11), "killed", True),
+    "SIGTERM by others": (Ending(returncode=-15), "killed", True),
+    "aborted out of memory": (
+        Ending(returncode=-6, log_tail="terminate called\n  what(): std::bad_alloc\n"),
+        "host_out_of_memory", True),
+    "137 of a shell proves nothing": (
+        Ending(returncode=137, log_tail="Killed\n"), "exception", True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_causes(case: str) -> None:
+    ending, cause, retry = CASES[case]
+
+    worker_exit = classify(ending)
+
+    assert (worker_exit.cause.value, worker_exit.retry) == (cause, retry)
+    assert worker_exit.evidence
+    assert all(worker_exit.evidence)
+
+
+def test_sigkill_without_proof_says_so() -> None:
+    worker_exit = classify(Ending(returncode=-9, memory="last memory sample: 3.00 GiB"))
+
+    assert worker_exit.signum == signal.SIGKILL
+    assert "no proof of out of memory" in worker_exit.evidence[1]
+    assert worker_exit.evidence[2].startswith("last memory sample")
+
+
+NCCL = "NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:77, unhandled cuda error"
+REAL_MESSAGES = [
+    ("torch.OutOfMemoryError", "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total "
+     "capacity of 31.75 GiB", "out_of_memory", "torch found no room"),
+    ("RuntimeError", "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+     "out_of_memory", "cuBLAS found no room"),
+    ("RuntimeError", "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling "
+     "`cublasCreate(handle)`", "out_of_memory", "cuBLAS found no room"),
+    ("RuntimeError", "cuDNN error: CUDNN_STATUS_ALLOC_FAILED", "out_of_memory", "cuDNN"),
+    ("torch.distributed.DistBackendError", f"{NCCL} (run with NCCL_DEBUG=INFO for details), NCCL "
+     "version 2.26.2\nncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\n"
+     "Cuda failure 2 'out of memory'", "out_of_memory", "NCCL found no room"),
+    ("torch.distributed.DistBackendError", f"{NCCL}\nncclUnhandledCudaError: Call to CUDA function "
+     "failed.\nLast error:\nFailed to CUDA calloc async 608 bytes", "out_of_memory",
+     "NCCL found no room"),
+    ("torch.distributed.DistBackendError", f"{NCCL}\nncclUnhandledCudaError: Call to CUDA function "
+     "failed.\nLast error:\nCuda failure 999 'unknown error'", "exception", "failing device"),
+    ("torch.distributed.DistBackendError", "NCCL error in: ../NCCLUtils.hpp:219, remote process "
+     "exited or there was a network error, NCCL version 2.18.1", "exception", "the network"),
+    ("RuntimeError", "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't "
+     "allocate memory: you tried to allocate 9 bytes. Error code 12 (Cannot allocate memory)",
+     "host_out_of_memory", "the host has no memory"),
+    ("RuntimeError", "DataLoader worker (pid 3002) is killed by signal: Bus error. It is possible "
+     "that dataloader's workers are out of shared memory. Please try to raise your shared memory "
+     "limit.", "host_out_of_memory", "/dev/shm"),
+    ("RuntimeError", "CUDA error: uncorrectable ECC error encountered", "exception",
+     "failing device"),
+    ("RuntimeError", "CUDA error: unspecified launch failure\nCUDA kernel errors might be "
+     "asynchronously reported", "exception", "failing device"),
+    ("RuntimeError", "CUDA error: device-side assert triggered", "exception", "index or label"),
+    ("KeyError", "Caught KeyError in DataLoader worker process 1.\nOriginal Traceback (most "
+     "recent call last):", "exception", "worker of a data loader"),
+    ("OSError", "[Errno 5] Input/output error: '/data/train/0017.tar'", "exception", "a disk"),
+    ("OSError", "[Errno 116] Stale file handle", "exception", "a disk"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("exception", "message", "cause", "words"), REAL_MESSAGES)
+def test_what_torch_says_is_told_apart_with_evidence(
+    exception: str, message: str, cause: str, words: str
+) -> None:
+    worker_exit = classify(raised(exception, message))
+
+    assert (worker_exit.cause.value, worker_exit.retry) == (cause, True)
+    assert words in " | ".join(worker_exit.evidence[1:])
+
+
+def test_the_last_step_is_the_recorders_before_the_notes() -> None:
+    note = ExitNote(kind="exception", exception="RuntimeError", last_step=8)
+
+    assert classify(Ending(returncode=1, note=note, last_step=7)).last_step == 7
+    assert classify(Ending(returncode=1, note=note)).last_step == 8
+
+
+def test_failures_that_differ_in_addresses_alone_are_the_same() -> None:
+    one = classify(raised("RuntimeError", "bad pointer 0x7f01 of process 12"))
+    other = classify(raised("RuntimeError", "bad pointer 0x8f99 of process 345"))
+
+    assert failure_key(one) == failure_key(other)
+    assert failure_key(one) != failure_key(classify(raised("RuntimeError", "something else")))
+
+
+def test_a_signal_without_a_name_has_its_number() -> None:
+    assert signal_name(15) == "SIGTERM"
+    assert signal_name(99) == "signal 99"
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    returncode=st.integers(-64, 255),
+    kind=st.sampled_from((None, *EXIT_KINDS, "unheard of")),
+    phase=st.sampled_from(EXIT_PHASES),
+    exception=st.text(max_size=20),
+    message=st.text(max_size=50),
+    hang=st.sampled_from((None, "no step")),
+    asked_by=st.sampled_from((None, 2, 10, 15)),
+    log_tail=st.text(max_size=50),
+)
+def test_every_ending_has_a_cause_and_evidence(
+    returncode: int,
+    kind: str | None,
+    phase: str,
+    exception: str,
+    message: str,
+    hang: str | None,
+    asked_by: int | None,
+    log_tail: str,
+) -> None:
+    note = kind and ExitNote(kind=kind, exception=exception, message=message, phase=phase)
+    ending = Ending(
+        returncode=returncode, note=note or None, hang=hang, asked_by=asked_by, log_tail=log_tail
+    )
+
+    worker_exit = classify(ending)
+
+    assert isinstance(worker_exit.cause, ExitCause)
+    assert worker_exit.evidence
+    assert not (worker_exit.cause is ExitCause.COMPLETED and worker_exit.retry)

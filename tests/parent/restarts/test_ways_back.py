@@ -1,0 +1,99 @@
+"""How an attempt that did not come back to its checkpoint is followed by another."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from supervisor.parent.restarts.ways_back import START, WaysBack
+from supervisor.records import REPLAY, ExitCause, WorkerExit
+from supervisor.settings import FastForwardSettings
+from tests.parent.conftest import Ran
+
+COMPLETED = ["note", {"kind": "completed", "code": 0}]
+RAISED = WorkerExit(cause=ExitCause.EXCEPTION, evidence=("KeyError: '2'",))
+KILLED = WorkerExit(cause=ExitCause.KILLED, evidence=("SIGKILL, from outside",))
+TRAINED = [["checkpoint", 80], ["steps", 0, 90], ["kill", signal.SIGKILL]]
+SHORT = [["note", {"kind": "exception", "exception": "KeyError", "replaying": True}], ["exit", 1]]
+
+
+def ways(order: list[str] | None = None, way: str = REPLAY) -> WaysBack:
+    settings = FastForwardSettings()
+    if order is not None:
+        settings.fallbacks = order
+    return WaysBack(settings, kills=3, few_steps=50, way=way)
+
+
+def test_each_other_way_is_tried_once_and_then_none() -> None:
+    back = ways(["approximate", "first_step"])
+
+    assert [back.next(RAISED, 80) for _ in range(3)] == ["approximate", "first_step", None]
+
+
+def test_a_start_is_the_last_way_and_does_not_become_the_way_to_later_checkpoints() -> None:
+    back = ways()
+
+    assert [back.next(RAISED, 80) for _ in range(4)] == ["first_step", "approximate", START, START]
+    assert back.way == "approximate"
+
+
+def test_a_checkpoint_of_few_steps_is_not_resumed_approximately() -> None:
+    back = ways()
+
+    assert [back.next(RAISED, 50) for _ in range(2)] == ["first_step", START]
+
+
+def test_kills_on_the_way_get_the_same_way_again_but_not_for_ever() -> None:
+    back = ways()
+
+    tried = [back.next(KILLED, 80) for _ in range(7)]
+
+    assert tried == [REPLAY] * 2 + ["first_step"] * 3 + ["approximate"] * 2
+
+
+def test_another_parent_goes_on_with_the_way_that_was_found() -> None:
+    assert ways(way="first_step").next(RAISED, 80) == "approximate"
+
+
+def test_an_attempt_that_ends_on_its_way_is_no_crash(supervise: Callable[..., Ran]) -> None:
+    ran = supervise({"1": TRAINED, "2": SHORT, "3": SHORT, "4": SHORT, "5": [COMPLETED]})
+
+    assert (ran.result.exit_code, ran.result.state) == (0, "completed")
+    found = [(e["checkpoint_step"], e["way"]) for e in ran.of_kind("attempt_started")]
+    resumed = [(80, REPLAY), (80, "first_step"), (80, "approximate"), (None, "approximate")]
+    assert found == [(None, REPLAY), *resumed]
+    reasons = [e["reason"] for e in ran.of_kind("restart")][1:]
+    assert "which is no crash of the training (KeyError: ): the next one goes on" in reasons[0]
+    assert reasons[-1].endswith("from the start")
+
+
+@pytest.mark.parametrize("kind", ["user_error", "system_exit", "short"])
+def test_no_kind_of_end_on_its_way_ends_the_run(supervise: Callable[..., Ran], kind: str) -> None:
+    note = ["note", {"kind": kind, "code": 3, "replaying": True}]
+
+    ran = supervise({"1": TRAINED, "2": [note, ["exit", 3]], "3": [COMPLETED]})
+
+    assert ran.result.exit_code == 0
+    assert ran.order(3)["way"] == "first_step"
+
+
+def test_a_crash_after_the_arrival_is_counted_as_ever(supervise: Callable[..., Ran]) -> None:
+    crash = [["steps", 81, 85], ["note", {"kind": "exception", "exception": "E"}], ["exit", 1]]
+
+    ran = supervise({"1": TRAINED, "*": crash})
+
+    assert ran.result.exit_code == 70
+    assert {e["way"] for e in ran.of_kind("attempt_started")} == {REPLAY}
+
+
+def test_a_script_that_fails_before_it_sets_out_is_judged_as_ever(
+    supervise: Callable[..., Ran],
+) -> None:
+    broken = ["note", {"kind": "exception", "exception": "SyntaxError", "phase": "import"}]
+
+    ran = supervise({"1": TRAINED, "2": [broken, ["exit", 1]]})
+
+    assert ran.result.state == "failed"
+    assert len(ran.of_kind("attempt_started")) == 2
