@@ -77,7 +77,10 @@ def test_every_command_and_option_that_a_page_shows_exists(page: Path) -> None:
 
 def options_of(command: str) -> set[str]:
     folder = ROOT / "supervisor" / "cli"
-    text = (folder / f"{command}_command.py").read_text(encoding="utf-8")
-    shared = re.findall(r"from supervisor\.cli\.(\w+) import", text)
-    texts = [text, *((folder / f"{name}.py").read_text(encoding="utf-8") for name in shared)]
+    text = (folder / "commands" / f"{command}.py").read_text(encoding="utf-8")
+    shared = re.findall(r"from supervisor\.cli\.options\.(\w+) import", text)
+    texts = [
+        text,
+        *((folder / "options" / f"{name}.py").read_text(encoding="utf-8") for name in shared),
+    ]
     return set(re.findall(r"--[a-z][a-z-]+", "\n".join(texts)))

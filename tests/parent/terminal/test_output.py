@@ -18,7 +18,7 @@ from typing import Any
 from supervisor.parent.terminal.attempt_log import AttemptLog
 from supervisor.parent.terminal.output import OutputPump, read_tail
 
-DRIVER = Path(__file__).with_name("supervise_plan.py")
+DRIVER = Path(__file__).parents[1] / "supervise_plan.py"
 COMPLETED = ["note", {"kind": "completed"}]
 # Progress bars use carriage returns and colours; and not everything is UTF-8.
 BYTES = "10%|#   |\r20%|##  |\x1b[31mred\x1b[0m\nline\r\n\x00\xff\xfe no newline"
