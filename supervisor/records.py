@@ -13,46 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from supervisor.codes import Cause as Cause
+from supervisor.codes import DecisionSource, ExitSign, Subject
+from supervisor.codes import ExitCause as ExitCause
+from supervisor.codes import Severity as Severity
+
 NAN = math.nan
-
-
-class Severity(str, enum.Enum):
-    """How bad an alert is, worst first."""
-
-    CRITICAL = "critical"
-    HIGH = "high"
-    MEDIUM = "medium"
-    LOW = "low"
-
-
-class Cause(str, enum.Enum):
-    """What kind of numerical trouble it is; policies choose treatment by it."""
-
-    NONFINITE = "nonfinite"
-    SPIKE = "spike"
-    DIVERGENCE = "divergence"
-    LOSS_SCALE = "loss_scale"
-    COLLAPSE = "collapse"
-    DEAD_UNITS = "dead_units"
-    PLATEAU = "plateau"
-    LEARNING_RATE = "learning_rate"
-    RESOURCES = "resources"
-    OTHER = "other"
-
-
-class ExitCause(str, enum.Enum):
-    """Why a worker process ended (field ``cause`` of the event ``worker_exited``)."""
-
-    COMPLETED = "completed"
-    EXCEPTION = "exception"
-    OUT_OF_MEMORY = "out_of_memory"
-    HOST_OUT_OF_MEMORY = "host_out_of_memory"
-    KILLED = "killed"
-    HANG = "hang"
-    NONFINITE = "nonfinite"
-    INTERRUPTED = "interrupted"
-    PREEMPTED = "preempted"
-    USER_ERROR = "user_error"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -130,6 +96,8 @@ class Alert:
         message: one sentence with the figures, and what to look at.
         step: the step that was judged.
         value, threshold: what was measured and the line it crossed (may be NaN).
+        subject: the figure that the message begins with; None for others.
+        fact: the message without what to look at; empty where it is the whole message.
         metadata: further figures; JSON-serialisable.
     """
 
@@ -143,6 +111,8 @@ class Alert:
     value: float = NAN
     threshold: float = NAN
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    subject: Subject | None = None
+    fact: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         return {f.name: plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
@@ -161,6 +131,7 @@ class CrashRisk:
         warning: the snapshot tier fired (cheap reaction, may be wrong).
         alarm: the treat tier fired (costly reaction).
         onset_step: first step at which this trouble was visible; equals the step when sudden.
+        subject: the figure that `reason` begins with; None for others.
     """
 
     step: int
@@ -173,6 +144,7 @@ class CrashRisk:
     onset_step: int = -1
     horizon_steps: int = 20
     calibrated: float = 0.0
+    subject: Subject | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,8 +160,8 @@ class Decision:
         onset_step: rollback must go to before this step.
         dry_run: policy `observe_only`: say it, do not do it.
         lr_limit: for `limit_lr`: the highest learning rate that is allowed; NaN for none.
-        source: who chose it: ``policy``, ``case library`` when it helped in similar cases, or
-            ``order`` for what the parent ordered for this attempt.
+        source: who chose it.
+        subject: the figure that `reason` begins with; None for others.
     """
 
     step: int
@@ -202,7 +174,8 @@ class Decision:
     onset_step: int = -1
     dry_run: bool = False
     lr_limit: float = NAN
-    source: str = "policy"
+    source: DecisionSource = DecisionSource.POLICY
+    subject: Subject | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,6 +207,7 @@ class WorkerExit:
 
     `asks_batch_size` says that the script calls `supervisor.batch_size`: it can train in smaller
     microbatches. `offers_checkpointing` says that a model can compute its activations again.
+    `sign` is what else is known of the end; `asked_bytes` how much memory was asked for at once.
     """
 
     cause: ExitCause
@@ -244,6 +218,8 @@ class WorkerExit:
     retry: bool = True
     asks_batch_size: bool = False
     offers_checkpointing: bool = False
+    sign: ExitSign | None = None
+    asked_bytes: int | None = None
 
 
 REPLAY = "replay"

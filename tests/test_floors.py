@@ -9,7 +9,9 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "supervisor"
 
 FLOORS: dict[str, int] = {
+    "codes": 1,
     "records": 1,
+    "events": 1,
     "errors": 1,
     "masking": 1,
     "version": 1,
@@ -39,6 +41,8 @@ FLOORS: dict[str, int] = {
 }
 
 NEIGHBOURS = {
+    ("records", "codes"): "the words of its fields",
+    ("events", "codes"): "the words of its fields",
     ("begin", "own_process"): "what python had loaded is noted there",
     ("risk_lines", "settings"): "made from a policy",
     ("prediction", "detectors"): "the robust windows are the detectors'",

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from supervisor.codes import DecisionSource
 from supervisor.detectors.statistics.robust_window import RobustWindow
 from supervisor.ladder.advice import Advice
 from supervisor.ladder.budget import Budget
@@ -335,7 +336,7 @@ class EscalationLadder:
         if name not in decision.actions:
             return decision  # no budget is left for it
         reason = f"{decision.reason}; {name} helped in similar cases"
-        return replace(decision, reason=reason, source="case library")
+        return replace(decision, reason=reason, source=DecisionSource.CASE_LIBRARY)
 
     def _treat(self, record: StepRecord, risk: CrashRisk, fitting: list[int]) -> Decision | None:
         own = self._rungs.own_list(risk)

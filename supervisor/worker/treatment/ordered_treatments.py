@@ -7,6 +7,7 @@ from collections.abc import Callable
 from supervisor.actions.activation_checkpointing import ActivationCheckpointing
 from supervisor.actions.base import ActionContext, carry_out
 from supervisor.actions.controls import Controls, Ramp
+from supervisor.codes import DecisionSource
 from supervisor.records import Cause, Decision, WorkerOrder
 from supervisor.training_state.registry import Registry
 from supervisor.worker.ground.error_barrier import ErrorBarrier
@@ -87,4 +88,5 @@ class OrderedTreatments:
         carry_out(self._dispatcher.actions[name], self._make_context(decision))
 
     def _decision(self, name: str, step: int, cause: Cause, reason: str) -> Decision:
-        return Decision(step=step, actions=(name,), cause=cause, reason=reason, source="order")
+        by_parent = DecisionSource.ORDER
+        return Decision(step=step, actions=(name,), cause=cause, reason=reason, source=by_parent)

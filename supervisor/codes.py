@@ -1,0 +1,127 @@
+"""The codes that stand in records and events, where a sentence would have to be parsed otherwise.
+
+A reader that does not know a code (of another version, or of a damaged file) has None for it.
+"""
+
+from __future__ import annotations
+
+import enum
+
+
+class Severity(str, enum.Enum):
+    """How bad an alert is, worst first."""
+
+    CRITICAL = "critical"
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+
+
+class Cause(str, enum.Enum):
+    """What kind of numerical trouble it is; policies choose treatment by it."""
+
+    NONFINITE = "nonfinite"
+    SPIKE = "spike"
+    DIVERGENCE = "divergence"
+    LOSS_SCALE = "loss_scale"
+    COLLAPSE = "collapse"
+    DEAD_UNITS = "dead_units"
+    PLATEAU = "plateau"
+    LEARNING_RATE = "learning_rate"
+    RESOURCES = "resources"
+    OTHER = "other"
+
+
+class Subject(str, enum.Enum):
+    """The figure that a message or reason speaks of: it begins with ``the`` and this figure."""
+
+    LOSS = "loss"
+    GRADIENT = "gradient_norm"
+    LEARNING_RATE = "learning_rate"
+
+
+class DecisionSource(str, enum.Enum):
+    """Who chose a treatment."""
+
+    POLICY = "policy"
+    CASE_LIBRARY = "case library"
+    """It helped in similar cases."""
+    ORDER = "order"
+    """The parent, for this attempt: what it answers happened in an earlier one."""
+
+
+class ActionOutcome(str, enum.Enum):
+    """What became of an action: at once, or `Phase.VERIFIED`."""
+
+    APPLIED = "applied"
+    REFUSED = "refused"
+    WOULD_HAVE = "would_have"
+    """The policy only observes."""
+    HELPED = "helped"
+    FAILED = "failed"
+
+
+class Phase(str, enum.Enum):
+    """Of an action: without one it tells that the action was taken."""
+
+    VERIFIED = "verified"
+    """Its outcome was found out later."""
+
+
+class Found(str, enum.Enum):
+    """What was noticed about the training or its state (event ``state_found``)."""
+
+    ANNOUNCED = "announced change"
+    """The script called `supervisor.announce`."""
+    ANOTHER_TRAINING = "another training"
+    ANOTHER_LEVEL = "another level"
+    """Restored weights have shown that weights are not to blame (`ladder.rollback_evaluation`)."""
+    SEVERAL_RANKS = "several ranks"
+    FILES_SET_ASIDE = "files set aside"
+    LOADING_NEEDED = "loading needed"
+    """A replay begins again, with all batches loaded."""
+    RECORDED_LOSS = "recorded loss"
+    """The first step after a resume has the loss that it had before the kill."""
+    LOOKS = "looks"
+    """What the looks inside the model have cost."""
+
+
+class Warned(str, enum.Enum):
+    """Of what a warning tells, where readers count on it."""
+
+    ANOTHER_LOSS = "another loss"
+    """The first step after a resume has another loss than before the kill."""
+    NOT_SAVED = "checkpoint not saved"
+
+
+class Exactness(str, enum.Enum):
+    """Whether a resumed training is the one that was broken off, to the bit."""
+
+    EXACT = "exact"
+    APPROXIMATE = "approximate"
+
+
+class ExitCause(str, enum.Enum):
+    """Why a worker process ended (field ``cause`` of the event ``worker_exited``)."""
+
+    COMPLETED = "completed"
+    EXCEPTION = "exception"
+    OUT_OF_MEMORY = "out_of_memory"
+    HOST_OUT_OF_MEMORY = "host_out_of_memory"
+    KILLED = "killed"
+    HANG = "hang"
+    NONFINITE = "nonfinite"
+    INTERRUPTED = "interrupted"
+    PREEMPTED = "preempted"
+    USER_ERROR = "user_error"
+
+
+class ExitSign(str, enum.Enum):
+    """What else is known of the way a worker ended, beside its `ExitCause`."""
+
+    OWN_EXIT = "own_exit"
+    """The script ended itself with ``sys.exit``."""
+    LOADER_DIED = "loader_died"
+    NO_SPACE = "no_space"
+    FILE_TOO_LARGE = "file_too_large"
+    QUOTA_EXCEEDED = "quota_exceeded"
