@@ -170,7 +170,9 @@ class Parts:
             begins_again=self.attempt > 1 and self.start is None,
         )
         self.set_aside = SetAside(self.rundir, self.rank)
-        self.script_files = ScriptFiles(self.rundir, self.rank, lambda: self._steps_done() > 0)
+        self.script_files = ScriptFiles(
+            self.rundir, self.rank, lambda: self._steps_done() > 0, self._files_unknown
+        )
         self.replayed_files = ReplayedFiles(self.set_aside, self.script_files)
         self.life = Heartbeat(self.rundir.root / "alive" / f"rank_{self.rank}")
 
@@ -340,6 +342,9 @@ class Parts:
         """Writes a warning to the journal; the parent tells it at the terminal too if `aloud`."""
         more = {"aloud": True} if aloud else {}
         self.journal.write("warning", step=self.monitor.steps_done, message=message, **more)
+
+    def _files_unknown(self, why: str) -> None:
+        self.warn(f"what the script does with its files is not all recorded ({why})", aloud=True)
 
     def _update_skipped(self, step: int, why: str) -> None:
         self.journal.write("update_skipped", step=step, reason=why)

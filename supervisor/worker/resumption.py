@@ -23,6 +23,7 @@ from supervisor.worker.interception.training_hooks import TrainingHooks
 from supervisor.worker.parts import Parts
 from supervisor.worker.process.exit_request import SHORT, ExitRequest
 from supervisor.worker.process.start_over import start_over
+from supervisor.worker.recording.changed_in_place import mapped_files
 from supervisor.worker.replay.fast_forward import FastForward
 from supervisor.worker.replay.first_step import FirstStep
 from supervisor.worker.replay.loading.placeholder_tracker import PlaceholderTracker
@@ -186,10 +187,13 @@ class Resumption:
         if parts.order.way == FIRST_STEP:
             reasons.append("the first step was really executed: what hooks keep is as it was then")
         try:
+            parts.replayed_files.restore_in_place()
             reasons += self._put_back(start, replayed=disproof is None)
             if self._replay.compiled_updates:
                 forget_compiled()
-            files = parts.replayed_files.end(f"attempt_{parts.attempt}")
+            held = start.state.get("held", {})
+            mapped = mapped_files(p.value for p in places(user_frames()) if p.path in held)
+            files = parts.replayed_files.end(f"attempt_{parts.attempt}", mapped)
             if files.later:
                 parts.journal.write("state_found", **files.event(step))
             reasons += files.problems

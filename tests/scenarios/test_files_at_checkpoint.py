@@ -17,7 +17,13 @@ import numpy as np
 model = make_model(); optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
 out = f"exp{len(glob.glob('exp*'))}"; os.mkdir(out)
 if os.path.exists("state.pt"): raise SystemExit("another run's state is here")
+ring = np.lib.format.open_memmap("ring.npy", "w+", np.float32, (7, 4)); ring[:] = 0
+np.zeros(6).tofile("table.dat"); old = np.memmap("users.dat", np.float64, "r+") + 0
 for step in range(32):
+    ring[step % 7] = model[0].weight.detach()[0, :4].numpy()
+    for name in ("table.dat", "users.dat"):
+        table = np.memmap(name, np.float64, "r+"); table[step % 6] += float(ring[step % 7, 0])
+        del table
     i = torch.randint(0, 96, (8,))
     if step in (9, 18, 27): model.load_state_dict(torch.load("best.pt"))
     loss = F.mse_loss(model(X[i]), Y[i]); optimizer.zero_grad(); loss.backward(); optimizer.step()
@@ -86,6 +92,9 @@ torch.save(model.state_dict(), sys.argv[1])
 
 
 def both(tmp_path: Path, text: str) -> tuple[Ended, Ended]:
+    for name in ("plain", "killed"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "users.dat").write_bytes(bytes(48))
     expected = plain(tmp_path / "plain", text)
     ended = supervised(
         tmp_path / "killed",
@@ -130,6 +139,43 @@ def test_checkpoint_callbacks_choose_the_same_names(
     # What libraries write beside the tensors holds times, and the path of the folder.
     assert tensors(ended.folder) == tensors(expected.folder)
     assert ended.found("files set aside")
+
+
+@pytest.mark.parametrize(
+    "folder", ["files", pytest.param("files/rank_0", marks=pytest.mark.exhaustive)]
+)
+def test_a_resume_is_not_called_exact_where_the_files_could_not_be_recorded(
+    tmp_path: Path, folder: str
+) -> None:
+    prelude = script("weight average by hand").split("import copy")[0]
+    text = f"{prelude}{UNRECORDED}".replace("FOLDER", folder)
+
+    ended = supervised(
+        tmp_path,
+        text,
+        settings=("checkpoint.every_steps=6", "checkpoint.background=false"),
+        faults="[{kind: sigkill, step: 9}]",
+    )
+
+    assert ended.returncode == 0, ended.stderr
+    [resumed] = ended.events("resumed")
+    assert resumed["exactness"] == "approximate"
+    assert "file" in resumed["reason"]
+
+
+UNRECORDED = """
+import os
+model = make_model(); optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+for step in range(14):
+    i = torch.randint(0, 96, (8,))
+    loss = F.mse_loss(model(X[i]), Y[i]); optimizer.zero_grad(); loss.backward(); optimizer.step()
+    if step == 7 and not os.path.isfile("run/FOLDER"):
+        if os.path.exists("run/FOLDER"): os.rename("run/FOLDER", "run/elsewhere")
+        open("run/FOLDER", "w").close()
+    if step % 2 == 0: torch.save(model.state_dict(), "best.pt")
+result = model.state_dict()
+torch.save(result, sys.argv[-1])
+"""
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -18,18 +18,23 @@ class FilesAtTarget:
         later: those that were made or changed after it, in what they held last: they stand aside.
         folder: where they are.
         not_restored: those whose content of the checkpoint's moment is lost.
+        unknown: why it is not known what became of them all; empty if it is.
     """
 
     later: list[str]
     folder: str
     not_restored: list[str]
+    unknown: str = ""
 
     @property
     def problems(self) -> list[str]:
         """Why a resume is not exact; empty if every file is as it was."""
-        if not self.not_restored:
-            return []
-        return [f"files that the script has changed since: {_names(self.not_restored)}"]
+        found = []
+        if self.not_restored:
+            found.append(f"files that the script has changed since: {_names(self.not_restored)}")
+        if self.unknown:
+            found.append(f"what became of the script's files is not all known: {self.unknown}")
+        return found
 
     def event(self, step: int) -> dict[str, Any]:
         """Returns the fields of the event `state_found` that tells what was set aside.

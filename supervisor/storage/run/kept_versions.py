@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import os
+import shutil
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +13,22 @@ from typing import Any
 
 from supervisor.storage.files.private_files import make_private
 
-_rename, _link, _unlink = os.rename, os.link, os.unlink  # workers patch them
+_rename, _link, _unlink, _open = os.rename, os.link, os.unlink, open  # workers patch them
 
 ROOM = 4
 """A replaced file is kept only where so many more of its size fit: the script comes first."""
+
+
+COPIED_BYTES = 64 << 20
+"""A file that is changed in place is copied up to this size: about 50 ms, once an interval."""
+
+
+class Loss(enum.Enum):
+    """What of a file the script is about to take away."""
+
+    NAME = "name"  # deleted, or the name is given to another file
+    CONTENT = "content"  # written anew from its start
+    PART = "part"  # changed in place: the script reads and overwrites what is there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,40 +50,49 @@ class Change:
 
 
 class KeptVersions:
-    """The folder of such contents; nothing is copied, so it has to be on the same disk."""
+    """The folder of such contents. Only what is changed in place is copied; for all else the folder
+    has to be on the same disk."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._count = 0
 
-    def place_for(self, name: str, found: os.stat_result, *, stays: bool) -> str:
+    def place_for(self, name: str, found: os.stat_result, loss: Loss) -> str:
         """Returns a free place; empty if `name` cannot or should not be kept.
 
         Args:
             name: a file.
             found: what `os.lstat` says of it.
-            stays: the script will write into it: what other names it has must change with it.
+            loss: where its content goes, other names that it has must change with it.
         """
-        if stays and (found.st_nlink > 1 or found.st_uid != os.geteuid()):
+        if loss is Loss.CONTENT and (found.st_nlink > 1 or found.st_uid != os.geteuid()):
             return ""
-        if not _has_room(name, found.st_size):
+        if loss is Loss.PART and found.st_size > COPIED_BYTES:
             return ""
-        make_private(self._folder)
+        try:
+            if not _has_room(name, found.st_size):
+                return ""
+            make_private(self._folder)
+        except OSError:
+            return ""
         while True:
             self._count += 1
             place = str(self._folder / str(self._count))
             if not os.path.lexists(place):
                 return place
 
-    def keep(self, name: str, place: str, found: os.stat_result, *, stays: bool) -> bool:
-        """Keeps what `name` holds; with `stays` an empty file of its name and mode is left there.
+    def keep(self, name: str, place: str, found: os.stat_result, loss: Loss) -> bool:
+        """Keeps what `name` holds; where its content goes, an empty file of its mode is left there.
 
         Returns:
             Whether that was possible; a disk without links, and another disk, refuse.
         """
         try:
-            if not stays:
+            if loss is Loss.NAME:
                 _link(name, place, follow_symlinks=False)
+                return True
+            if loss is Loss.PART:
+                copy_private(name, place, found)
                 return True
             _rename(name, place)
         except OSError:
@@ -100,6 +123,18 @@ def change_line(name: str, change: Change) -> dict[str, Any]:
         "size": change.size,
         "mtime_ns": change.mtime_ns,
     }
+
+
+def copy_private(name: str, place: str, found: os.stat_result) -> None:
+    """Copies a file to `place`, which is free, with its times.
+
+    Raises:
+        OSError: it cannot be read, or the disk refuses.
+    """
+    descriptor = os.open(place, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    with _open(name, "rb") as source, os.fdopen(descriptor, "wb") as target:
+        shutil.copyfileobj(source, target, 1 << 20)
+    os.utime(place, ns=(found.st_atime_ns, found.st_mtime_ns))
 
 
 def remove(place: str) -> None:

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
-import tempfile
 from collections.abc import Callable
 from typing import Any
 
-from supervisor.storage.files.line_file import LineFile, read_lines, to_line
-from supervisor.storage.files.private_files import write_private
-from supervisor.storage.run.kept_versions import Change, KeptVersions, change_line, remove
+from supervisor.storage.files.complete_list import CompleteList
+from supervisor.storage.files.file_clock import file_time
+from supervisor.storage.run.kept_versions import Change, KeptVersions, Loss, change_line, remove
+from supervisor.storage.run.nobodys_files import is_nobodys
 from supervisor.storage.run.rundir import RunDirectory
 
 _lexists = os.path.lexists
 
 BEFORE = -1
 """The interval of what was there before the run, or before the step that a replay came to."""
-
-
-_TEMPORARY = os.environ.get("TMPDIR", "/tmp").rstrip("/")
 
 
 class ScriptFiles:
@@ -33,6 +29,7 @@ class ScriptFiles:
     Args:
         rundir, rank: whose files.
         is_training: whether an update was made: what is written before and read again is data.
+        tell: called with why the record is not complete, once.
 
     Attributes:
         interval: the current one; 0 before the first checkpoint.
@@ -41,44 +38,44 @@ class ScriptFiles:
     """
 
     def __init__(
-        self, rundir: RunDirectory, rank: int, is_training: Callable[[], bool] = lambda: True
+        self,
+        rundir: RunDirectory,
+        rank: int,
+        is_training: Callable[[], bool] = lambda: True,
+        tell: Callable[[str], None] = lambda problem: None,
     ) -> None:
         self.interval = 0
         self.is_replay = False
         self.at_interval: Callable[[], None] = lambda: None
         self._root = os.path.abspath(rundir.root)
-        self._list = rundir.root / "files" / f"rank_{rank}.jsonl"
-        self._versions = KeptVersions(rundir.root / "files" / f"rank_{rank}")
-        self._lines = LineFile(self._list)
+        folder = rundir.root / "files"
+        self._list = CompleteList(folder / f"rank_{rank}.jsonl", self._all_lines, tell)
+        self._versions = KeptVersions(folder / f"rank_{rank}")
         self._is_training = is_training
         self._made: dict[str, int] = {}
         self._folders: dict[str, int] = {}
         self._early: set[str] = set()
         self._read: set[str] = set()
         self._changes: dict[str, dict[int, Change]] = {}
-        with contextlib.suppress(OSError):
-            for line in read_lines(self._list):
-                self._load(line)
+        self._began: dict[int, float] = {}
+        for line in self._list.read():
+            self._load(line)
 
     # --- called just before the script does it -------------------------------------------------
 
     def writes(self, path: str, *, anew: bool) -> None:
         """`path` is opened for writing; with `anew` what it holds goes."""
-        name = os.path.abspath(path)
-        if os.path.islink(name):
-            name = os.path.realpath(name)
-        if self._is_nobodys(name):
-            return
-        if not _lexists(name):
-            self._makes(name)
-        elif anew:
-            self._keep(name, stays=True)
+        self._opens(path, Loss.CONTENT if anew else None)
+
+    def changes(self, path: str) -> None:
+        """`path` is opened for reading and writing: parts of what it holds may go."""
+        self._opens(path, Loss.PART)
 
     def goes(self, path: str) -> None:
         """The name `path` is deleted, or given to another file."""
         name = os.path.abspath(path)
-        if not self._is_nobodys(name) and _lexists(name):
-            self._keep(name, stays=False)
+        if not is_nobodys(name, self._root) and _lexists(name):
+            self._keep(name, Loss.NAME)
 
     def clears(self, path: str) -> None:
         """The folder `path` is deleted with all that is in it."""
@@ -105,18 +102,18 @@ class ScriptFiles:
     def becomes(self, path: str) -> None:
         """`path` is given to a file or link that is complete."""
         name = os.path.abspath(path)
-        if self._is_nobodys(name):
+        if is_nobodys(name, self._root):
             return
         if _lexists(name):
-            self._keep(name, stays=False)
+            self._keep(name, Loss.NAME)
         else:
             self._makes(name)
 
     def makes_folder(self, path: str) -> None:
         name = os.path.abspath(path)
-        if not self._is_nobodys(name) and not _lexists(name) and name not in self._folders:
+        if not is_nobodys(name, self._root) and not _lexists(name) and name not in self._folders:
             self._folders[name] = self._now()
-            self._write({"folder": name, "interval": self._now()})
+            self._list.append({"folder": name, "interval": self._now()})
 
     def reads(self, path: str) -> None:
         """Called for every file that is read: costs one look-up where nothing was made early."""
@@ -124,19 +121,24 @@ class ScriptFiles:
             name = os.path.abspath(path)
             if name in self._early and name not in self._read:
                 self._read.add(name)
-                self._write({"read": name})
+                self._list.append({"read": name})
 
     def begin_interval(self) -> int:
         """A checkpoint copies its state: returns the number of the interval that begins with it."""
         self.at_interval()
         self.interval += 1
-        self._write({"begins": self.interval})
+        self._began[self.interval] = now = file_time()
+        self._list.append({"begins": self.interval, "time": now})
         for path, changes in list(self._changes.items()):
             for number in [n for n in changes if n < self.interval - 1]:
                 remove(changes.pop(number).kept)
             if not changes:
                 del self._changes[path]
         return self.interval
+
+    def failed(self, error: Exception) -> None:
+        """An error of ours: the record does not say all that the script did."""
+        self._list.failed(error)
 
     # --- what a resume asks --------------------------------------------------------------------
 
@@ -164,6 +166,15 @@ class ScriptFiles:
                 found[path] = first
         return found
 
+    def problem_at(self, interval: int) -> str:
+        """Why it is not known what became of the files since `interval`; empty if it is."""
+        lost = "" if self.interval >= interval else "their record is gone, or ends earlier"
+        return self._list.problem or lost
+
+    def began_at(self, interval: int) -> float | None:
+        """When an interval began, in the time of files; None if that is not known."""
+        return self._began.get(interval)
+
     def was_made_since(self, path: str, interval: int) -> bool | None:
         """Whether a file or folder was made after `interval` began; None if nobody saw it."""
         made = self._made.get(path, self._folders.get(path))
@@ -186,7 +197,7 @@ class ScriptFiles:
                 remove(changes.pop(number).kept)
             if not changes:
                 del self._changes[path]
-        self._rewrite()
+        self._list.rewrite()
 
     def begin_anew(self) -> None:
         """The training goes another way than the recorded one: nothing of it is put back."""
@@ -214,14 +225,22 @@ class ScriptFiles:
         if not self._is_training() and not self.is_replay:
             self._early.add(name)
             line["early"] = True
-        self._write(line)
+        self._list.append(line)
 
-    def _keep(self, name: str, *, stays: bool) -> None:
-        """Keeps the content that `name` had when the interval began; once an interval.
+    def _opens(self, path: str, loss: Loss | None) -> None:
+        name = os.path.abspath(path)
+        if os.path.islink(name):
+            name = os.path.realpath(name)
+        if is_nobodys(name, self._root):
+            return
+        if _lexists(name):
+            if loss is not None:
+                self._keep(name, loss)
+        elif loss is not Loss.PART:
+            self._makes(name)
 
-        Args:
-            stays: the script will write into the file; otherwise the name alone goes.
-        """
+    def _keep(self, name: str, loss: Loss) -> None:
+        """Keeps the content that `name` had when the interval began; once an interval."""
         changes = self._changes.get(name, {})
         made = self._made.get(name, BEFORE)
         if self.is_replay or not self.interval or self.interval in changes or made == self.interval:
@@ -229,9 +248,9 @@ class ScriptFiles:
         found = os.lstat(name)
         if not (stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode)):
             return
-        place = self._versions.place_for(name, found, stays=stays)
+        place = self._versions.place_for(name, found, loss)
         self._note(name, made, found, place)
-        if place and not self._versions.keep(name, place, found, stays=stays):
+        if place and not self._versions.keep(name, place, found, loss):
             self._note(name, made, found, "")
 
     def _note(self, name: str, made: int, found: os.stat_result, kept: str) -> None:
@@ -243,24 +262,11 @@ class ScriptFiles:
             mtime_ns=found.st_mtime_ns,
         )
         self._changes.setdefault(name, {})[self.interval] = change
-        self._write(change_line(name, change))
+        self._list.append(change_line(name, change))
 
-    def _is_nobodys(self, name: str) -> bool:
-        if name == self._root or name.startswith((self._root + os.sep, "/dev/", "/proc/")):
-            return True
-        here = os.getcwd() + os.sep
-        own = name[len(here) :] if name.startswith(here) else name
-        if f"{os.sep}." in own or own.startswith("."):
-            return True
-        folder, last = os.path.split(name)
-        temporary = tempfile.tempdir or _TEMPORARY  # not `gettempdir`: it waits for a lock
-        return folder == temporary and last.startswith(tempfile.template)
-
-    def _write(self, line: dict[str, Any]) -> None:
-        self._lines.append(to_line(line))
-
-    def _rewrite(self) -> None:
-        lines: list[dict[str, Any]] = [{"begins": self.interval}]
+    def _all_lines(self) -> list[dict[str, Any]]:
+        lines: list[dict[str, Any]] = [{"begins": n, "time": t} for n, t in self._began.items()]
+        lines.append({"begins": self.interval})
         for name, made in self._made.items():
             early = {"early": True} if name in self._early else {}
             lines.append({"made": name, "interval": made, **early})
@@ -268,13 +274,14 @@ class ScriptFiles:
         lines += [{"read": name} for name in self._read]
         for name, changes in self._changes.items():
             lines += [change_line(name, change) for change in changes.values()]
-        self._lines.close()
-        write_private(self._list, b"".join(to_line(line) + b"\n" for line in lines))
+        return lines
 
     def _load(self, line: dict[str, Any]) -> None:
         number, early = line.get("interval"), line.get("early") is True
         if isinstance(line.get("begins"), int):
             self.interval = line["begins"]
+            if isinstance(line.get("time"), float):
+                self._began[self.interval] = line["time"]
         elif _is_path(line.get("read")):
             self._read.add(line["read"])
         elif isinstance(number, int) and _is_path(line.get("made")):

@@ -14,6 +14,7 @@ from typing import Any
 
 from supervisor.storage.files.line_file import LineFile, read_lines, to_line
 from supervisor.storage.files.private_files import make_private
+from supervisor.storage.run.kept_versions import copy_private
 from supervisor.storage.run.rundir import RunDirectory
 
 _rename, _unlink, _rmdir, _mkdir = os.rename, os.unlink, os.rmdir, os.mkdir  # workers patch them
@@ -63,6 +64,20 @@ class SetAside:
         self._write({"moved": path, "to": to})
         self._rename_away(path, to)
         return True
+
+    def copy(self, path: str) -> None:
+        """Keeps a copy of a file that is about to be changed in place, as if it stood aside.
+
+        Raises:
+            OSError: it cannot be read, or copy or list not be written.
+        """
+        found = os.lstat(path)
+        to = self._place()
+        if os.stat(os.path.dirname(to)).st_dev != found.st_dev:
+            to = _beside(path, self._count)
+        copy_private(path, to, found)
+        self._write({"moved": path, "to": to})
+        self.stored[path] = to
 
     def fold(self, folder: str) -> None:
         """Removes a folder that has become empty.

@@ -8,7 +8,6 @@ twice, and binary files (checkpoints, arrays, pictures) would hold what an untra
 from __future__ import annotations
 
 import builtins
-import contextlib
 import functools
 import importlib
 import importlib.util
@@ -28,6 +27,8 @@ from supervisor.worker.interception.instrument import Seen
 from supervisor.worker.recording.file_sizes import FileSizes
 from supervisor.worker.recording.replayed_files import ReplayedFiles
 
+_PATH = (str, bytes, os.PathLike)
+
 
 class _Files:
     """Who is asked when the script touches a file: the replay, or the record of what it does."""
@@ -39,6 +40,7 @@ class _Files:
         self.sizes = sizes
         self.replayed = replayed
         self.record = record
+        self.ours = _Ours(record)
 
     @property
     def is_recorded(self) -> bool:
@@ -51,6 +53,22 @@ class _Files:
     @property
     def is_replayed(self) -> bool:
         return self.interception.replaying and self.interception.is_ours()
+
+
+class _Ours:
+    """Keeps an error of ours from the script, whose own call follows; the record knows of it."""
+
+    def __init__(self, record: ScriptFiles) -> None:
+        self._record = record
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        self._record.failed(error)
+        return True
 
 
 def watch_files(
@@ -87,11 +105,13 @@ def _patch_open(files: _Files) -> None:
         ):
             return original(file, mode, *args, **kwargs)
         if "a" in mode and interception.is_ours():
-            with contextlib.suppress(OSError):  # the script's own call will tell, if need be
+            with files.ours:
                 files.sizes.opened(os.fspath(file), replaying=interception.replaying)
-        with contextlib.suppress(Exception):  # ours; the script's own call follows
-            if files.is_replayed and "b" in mode and ("w" in mode or "x" in mode):
-                kept = files.replayed.opened(file, mode, original)
+        with files.ours:
+            if files.is_replayed and "b" in mode and set(mode) & set("wx+") and "a" not in mode:
+                kept = files.replayed.opened(
+                    file, mode, lambda name, how: original(name, how, *args, **kwargs)
+                )
                 if kept is not None:
                     return kept
             if files.is_recorded:
@@ -104,10 +124,10 @@ def _patch_open(files: _Files) -> None:
 
 def _record_open(record: ScriptFiles, path: str, mode: str) -> None:
     """A text that is written anew needs no keeping: a replay writes it again as it was."""
-    if "b" in mode and ("w" in mode or "+" in mode):
-        record.writes(path, anew=True)
-    elif set(mode) & set("wax+"):
-        record.writes(path, anew=False)
+    if set(mode) & set("wax"):
+        record.writes(path, anew="b" in mode and "w" in mode)
+    elif "+" in mode:
+        record.changes(path)
     else:
         record.reads(path)
 
@@ -122,7 +142,7 @@ def _patch_save(files: _Files) -> None:
         if is_path and files.is_replayed and files.replayed.keeps(f):
             return None
         if is_path and files.is_recorded:
-            with contextlib.suppress(Exception):  # as above
+            with files.ours:
                 files.record.writes(os.fsdecode(f), anew=True)
         if not interception.is_ours():
             return original(obj, f, *args, **kwargs)
@@ -146,8 +166,9 @@ def _patch_pair(
 
     @functools.wraps(original)
     def call(src: Any, dst: Any, *args: Any, **kwargs: Any) -> Any:
-        if files.interception.active and kwargs.get("src_dir_fd") is None:
-            with contextlib.suppress(Exception):  # the script's own call will tell
+        seen = files.interception.active and kwargs.get("src_dir_fd") is None
+        if seen and isinstance(src, _PATH) and isinstance(dst, _PATH):
+            with files.ours:
                 if files.is_replayed and leaves_out(os.fsdecode(src), os.fsdecode(dst)):
                     return None
                 if files.is_recorded:
@@ -168,8 +189,9 @@ def _patch_single(
 
     @functools.wraps(original)
     def call(path: Any, *args: Any, **kwargs: Any) -> Any:
-        if files.interception.active and kwargs.get("dir_fd") is None:
-            with contextlib.suppress(Exception):  # as above
+        seen = files.interception.active and kwargs.get("dir_fd") is None
+        if seen and isinstance(path, _PATH):
+            with files.ours:
                 if files.is_replayed and leaves_out(os.fsdecode(path)):
                     return None
                 if files.is_recorded:
@@ -206,7 +228,7 @@ def _patch_safetensors(files: _Files) -> None:
         if files.is_replayed and files.replayed.keeps(filename):
             return None
         if files.is_recorded:
-            with contextlib.suppress(Exception):  # as above
+            with files.ours:
                 files.record.writes(os.fsdecode(filename), anew=True)
         return original(tensors, filename, *args, **kwargs)
 

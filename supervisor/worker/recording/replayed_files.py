@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
-import shutil
 import stat
-import tempfile
 import time
-from collections.abc import Callable
-from typing import IO, Any
+from collections.abc import Callable, Collection
+from typing import Any
 
 from supervisor.storage.run.files_at_target import FilesAtTarget
 from supervisor.storage.run.kept_versions import Change
 from supervisor.storage.run.script_files import ScriptFiles
 from supervisor.storage.run.set_aside import SetAside, remove
+from supervisor.worker.recording.changed_in_place import ChangedInPlace
+from supervisor.worker.recording.nameless_files import NamelessFiles
 
 _unlink, _link = os.unlink, os.link  # before they are patched
 
@@ -40,9 +41,10 @@ class ReplayedFiles:
         self._aside = aside
         self._record = record
         self._interval: int | None = None
-        self._saved_at = 0.0
+        self._saved_at = math.inf
+        self._in_place = ChangedInPlace(aside)
         self._deleted: set[str] = set()
-        self._open: list[tuple[IO[bytes], str]] = []
+        self._nameless = NamelessFiles()
         self._created: set[str] = set()
         self._kept: set[str] = set()
         self._began = time.time() - _CLOCK_S
@@ -57,7 +59,8 @@ class ReplayedFiles:
         Raises:
             OSError: something could not be moved; the parent or the next start undo it.
         """
-        self._interval, self._saved_at = interval, saved_at
+        began = self._record.began_at(interval)
+        self._interval, self._saved_at = interval, saved_at if began is None else began
         self._record.is_replay = True
         files, folders = self._record.results()
         self._aside.move_all(files)
@@ -76,9 +79,8 @@ class ReplayedFiles:
         return False
 
     def opened(self, path: str | os.PathLike[str], mode: str, open_: Callable[..., Any]) -> Any:
-        """Opens a binary file for writing from its start; None if the script's own call should."""
+        """Opens a binary file for writing; None if the script's own call should."""
         name = os.path.abspath(os.fspath(path))
-        self._forget_closed()
         if "x" in mode and os.path.lexists(name):
             return None
         self._bring_back(name)
@@ -89,10 +91,10 @@ class ReplayedFiles:
         if name in self._created or not _has_content(name):  # `mkstemp` made it
             self._creates(name)
             return None
+        if "+" in mode:
+            return self._in_place.opened(name, mode, open_)
         self._kept.add(name)
-        file = open_(_nameless(os.path.dirname(name)), mode.replace("x", "w"))
-        self._open.append((file, name))
-        return file
+        return self._nameless.open(name, mode, open_)
 
     def renamed(self, source: str, target: str) -> bool:
         """Asked before a rename: whether to leave it out, because the newer `target` would go."""
@@ -159,7 +161,18 @@ class ReplayedFiles:
                     self.removed(name)
         return False
 
-    def end(self, aside_name: str = "later") -> FilesAtTarget:
+    def restore_in_place(self) -> None:
+        """The target is reached, and the state not yet put back: arrays may be mapped files.
+
+        Raises:
+            OSError: a file could not be written.
+        """
+        changed = {}
+        if self._interval is not None:
+            changed = self._record.changed_since(self._interval)
+        self._in_place.restore(changed, self._saved_at)
+
+    def end(self, aside_name: str = "later", mapped: Collection[str] = ()) -> FilesAtTarget:
         """The target is reached: the script's files become what they were at the checkpoint.
 
         Files that are still open get their names; what the script replaced or deleted since comes
@@ -167,18 +180,21 @@ class ReplayedFiles:
 
         Args:
             aside_name: of the folder for the latter.
+            mapped: files that arrays map which the checkpoint holds: they are as they were.
 
         Raises:
             OSError: a file could not be moved.
         """
-        self._finish_open()
+        self._nameless.become_files()
         restored, not_restored = self._restore()
         later: list[str] = list(restored & self._aside.stored.keys())
         done: list[str] = []
         for path in list(self._aside.stored):
             if path in restored:
                 continue
-            if os.path.lexists(path):  # written again by the replay, with the same content
+            if path in self._in_place:
+                done.append(path)
+            elif os.path.lexists(path):  # written again by the replay, with the same content
                 seen = path in self._deleted or self._knows(path)
                 (done if seen else later).append(path)
             elif self._is_later(path):
@@ -196,18 +212,21 @@ class ReplayedFiles:
         folder_of_later = ""
         if later:
             folder_of_later = str(self._aside.keep_for_a_person(later, left, aside_name))
+        not_restored += self._in_place.lost.difference(mapped)
+        unknown = ""
         if self._interval is not None:
+            unknown = self._record.problem_at(self._interval)
             self._record.continue_at(self._interval, set(later) - restored)
-        return FilesAtTarget(sorted(later), folder_of_later, sorted(not_restored))
+        return FilesAtTarget(sorted(later), folder_of_later, sorted(not_restored), unknown)
 
     def _restore(self) -> tuple[set[str], list[str]]:
         """Puts back what was kept; returns those paths, and what was not kept."""
         if self._interval is None:
             return set(), []
         restored, lost = set(), []
-        is_open = {name for _, name in self._open}
+        is_open = self._nameless.still_open()
         for path, change in self._record.changed_since(self._interval).items():
-            if path in is_open or self._is_as_before(path, change):
+            if path in is_open or path in self._in_place or self._is_as_before(path, change):
                 continue
             if not (change.kept and os.path.lexists(change.kept)):
                 lost.append(path)
@@ -240,19 +259,6 @@ class ReplayedFiles:
             return os.lstat(self._aside.stored[path]).st_mtime > self._saved_at
         return bool(known)
 
-    def _finish_open(self) -> None:
-        self._forget_closed()
-        for file, name in self._open:
-            file.flush()
-            descriptor, position = file.fileno(), os.lseek(file.fileno(), 0, os.SEEK_CUR)
-            real = os.open(name, os.O_RDWR | os.O_TRUNC)
-            with os.fdopen(os.dup(descriptor), "rb") as content, os.fdopen(os.dup(real), "wb") as f:
-                content.seek(0)
-                shutil.copyfileobj(content, f)
-            os.lseek(real, position, os.SEEK_SET)
-            os.dup2(real, descriptor, inheritable=False)
-            os.close(real)
-
     def _creates(self, name: str) -> None:
         if name not in self._created:
             self._aside.wrote(name)
@@ -269,9 +275,6 @@ class ReplayedFiles:
         except OSError:
             return False
 
-    def _forget_closed(self) -> None:
-        self._open = [(file, name) for file, name in self._open if not file.closed]
-
 
 def _has_content(path: str) -> bool:
     return os.path.exists(path) and (not _is_regular(path) or os.path.getsize(path) > 0)
@@ -282,12 +285,3 @@ def _is_regular(path: str) -> bool:
         return stat.S_ISREG(os.stat(path).st_mode)
     except OSError:
         return False
-
-
-def _nameless(folder: str) -> int:
-    try:
-        return os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o600)
-    except OSError:  # not every file system can
-        descriptor, name = tempfile.mkstemp(dir=folder)
-        os.unlink(name)
-        return descriptor

@@ -168,3 +168,72 @@ def test_a_damaged_record_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
 
     assert found.results() == ([str(path)], [])
     assert [c.kept for c in found.changed_since(1).values()] == [""]
+
+
+def test_a_file_that_is_changed_in_place_is_copied_and_stays(tmp_path: Path) -> None:
+    record, ring = record_in(tmp_path), tmp_path / "ring.dat"
+    ring.write_bytes(b"1234")
+    began = record.begin_interval()
+
+    record.changes(str(ring))
+    with open(ring, "r+b") as file:
+        found = file.read()
+        file.seek(0)
+        file.write(b"99")
+
+    [change] = record_in(tmp_path).changed_since(began).values()
+    assert found == b"1234"
+    assert Path(change.kept).read_bytes() == b"1234"
+    assert record.problem_at(began) == ""
+
+
+def test_a_version_that_has_no_place_is_called_lost(tmp_path: Path) -> None:
+    record, best = record_in(tmp_path), tmp_path / "best.pt"
+    write(record, best, "1")
+    (tmp_path / "run" / "files" / "rank_0").write_text("in the way of the folder")
+    began = record.begin_interval()
+
+    write(record, best, "2")
+
+    [change] = record_in(tmp_path).changed_since(began).values()
+    assert change.kept == ""
+
+
+@pytest.mark.parametrize("harm", ["gone", "a file", "damaged", "full for a while", "an error"])
+def test_a_record_that_is_not_complete_says_so_to_every_later_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: str
+) -> None:
+    told: list[str] = []
+    record = ScriptFiles(RunDirectory(tmp_path / "run"), 0, lambda: True, told.append)
+    write(record, tmp_path / "a.pt", "1")
+    began = record.begin_interval()
+    assert record_in(tmp_path).problem_at(began) == ""
+    folder = tmp_path / "run" / "files"
+
+    if harm == "gone":
+        folder.rename(tmp_path / "elsewhere")
+    elif harm == "a file":
+        folder.rename(tmp_path / "elsewhere")
+        folder.write_text("")
+    elif harm == "damaged":
+        with open(folder / "rank_0.jsonl", "r+") as file:
+            file.write("}")
+    elif harm == "an error":
+        record.failed(ValueError("of ours"))
+    else:
+        with monkeypatch.context() as context:
+            context.setattr(os, "write", refuse)
+            write(record, tmp_path / "b.pt", "1")
+    write(record, tmp_path / "c.pt", "1")
+    record.begin_interval()
+
+    assert record_in(tmp_path).problem_at(began) != ""
+    assert record_in(tmp_path).problem_at(began + 1) != ""
+    if harm in ("full for a while", "an error"):
+        assert len(told) == 1
+        files, _ = record_in(tmp_path).results()
+        assert {str(tmp_path / "a.pt"), str(tmp_path / "c.pt")} <= set(files)
+
+
+def refuse(*_: object) -> int:
+    raise OSError(28, "No space left on device")

@@ -44,6 +44,7 @@ def test_what_is_written_and_closed_in_a_replay_is_lost(tmp_path: Path) -> None:
         file.write(b"untrained")
         file.seek(0)
         assert file.read() == b"untrained"
+    replayed.restore_in_place()
     replayed.end()
 
     assert path.read_bytes() == b"trained"
@@ -189,3 +190,32 @@ def test_a_list_that_somebody_else_wrote_moves_and_deletes_nothing(tmp_path: Pat
 
     assert SetAside(RunDirectory(tmp_path / "run"), 0).undo() == []
     assert (mine.read_text(), yours.read_text()) == ("mine", "yours")
+
+
+def test_what_is_changed_in_place_comes_back_in_place(tmp_path: Path) -> None:
+    replayed, path = replayed_in(tmp_path), tmp_path / "ring.dat"
+    path.write_bytes(b"trained!")
+    os.utime(path, (1.0, 1.0))
+
+    with replayed.opened(path, "r+b", open) as file:
+        before = file.read()
+        file.seek(0)
+        file.write(b"untr")
+    mapped = os.open(path, os.O_RDONLY)
+    replayed.restore_in_place()
+    found = replayed.end()
+
+    assert before == b"trained!"
+    assert os.pread(mapped, 100, 0) == path.read_bytes() == b"trained!"
+    assert found.problems == []
+
+
+def test_a_replay_that_is_killed_gives_back_what_it_changed_in_place(tmp_path: Path) -> None:
+    replayed, path = replayed_in(tmp_path), tmp_path / "ring.dat"
+    path.write_bytes(b"trained!")
+
+    with replayed.opened(path, "r+b", open) as file:
+        file.write(b"untr")
+    assert aside_of(tmp_path).undo() == []
+
+    assert path.read_bytes() == b"trained!"
