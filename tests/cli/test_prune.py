@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -127,6 +128,62 @@ def test_a_named_option_deletes_the_newest_too_and_the_report_does_not_name_it(
     told = cli("report", "runs/a", "--format", "md")[1]
     assert "No checkpoint is known" in told
     assert "deleted the checkpoints of steps 10, 20, 30" in told
+
+
+def beside(rundir: RunDirectory, *, arrived: bool = True) -> list[Path]:
+    """Files as resumes leave them behind."""
+    files = [rundir.aside / "attempt_2" / "out" / "9.pt", rundir.script_files / "rank_0" / "1"]
+    for path in files:
+        path.parent.mkdir(parents=True)
+        path.write_bytes(bytes(SIZE))
+    link = rundir.aside / "attempt_2" / "last.pt"
+    link.symlink_to(rundir.run_json)
+    (rundir.script_files / "rank_0.jsonl").write_text('{"begins": 1}\n')
+    moved = json.dumps({"moved": "/x/a.pt", "to": str(rundir.aside / "rank_0" / "1")})
+    last = '{"arrived": true}\n' if arrived else ""
+    (rundir.aside / "rank_0.jsonl").write_text(f"{moved}\n{last}")
+    return [*files, link]
+
+
+def test_what_resumes_set_aside_goes_with_a_completed_run(cli: Cli, tmp_path: Path) -> None:
+    rundir = run_of(tmp_path / "runs" / "a", "completed")
+    files = beside(rundir)
+
+    shown = cli("prune")[1]
+    found = pruned(cli)["a"]
+    there = [path for path in files if os.path.lexists(path)]
+    done = cli("prune", "--yes")[1]
+
+    assert there == files
+    assert found["files"] == 3
+    assert 2 * SIZE < found["file_bytes"] < 3 * SIZE
+    size = f"({found['file_bytes']:,} bytes)"
+    assert "3 files of scripts beside them" in shown
+    assert size in shown
+    assert size in done
+    assert not any(os.path.lexists(path) for path in files)
+    assert rundir.run_json.exists()
+    assert (rundir.script_files / "rank_0.jsonl").exists()
+    assert "nothing to delete" in cli("prune")[1]
+
+
+@pytest.mark.parametrize("case", ["can be resumed", "is running", "stand aside", "leads out"])
+def test_files_that_somebody_may_need_stay(cli: Cli, tmp_path: Path, case: str) -> None:
+    state = {"can be resumed": "interrupted", "is running": "running"}.get(case, "completed")
+    rundir = run_of(tmp_path / "runs" / "a", state)
+    files = beside(rundir, arrived=case != "stand aside")
+    if case == "leads out":
+        rundir.aside.rename(tmp_path / "theirs")
+        rundir.aside.symlink_to(tmp_path / "theirs")
+
+    with contextlib.ExitStack() as stack:
+        if case == "is running":
+            stack.enter_context(take_lease(rundir))
+        found = pruned(cli, "--yes")["a"]
+
+    assert case in found["reason"]
+    assert found["files"] == 0
+    assert all(os.path.lexists(path) for path in files)
 
 
 def test_a_run_that_somebody_supervises_is_left_alone(cli: Cli, tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
-"""Delete the checkpoints of ended runs, after showing which.
+"""Delete the checkpoints of ended runs, and files that were set aside, after showing which.
 
 Without --yes nothing is deleted. A run that is running is left alone, and one that can be resumed
-keeps what it would be resumed from; reports, journals and recorded steps stay.
+keeps what it would be resumed from, and all that lies aside of the script's files; reports,
+journals and recorded steps stay.
 """
 
 from __future__ import annotations
@@ -76,17 +77,29 @@ def _show(done: Sequence[Pruning], *, is_done: bool) -> None:
             run.state,
             len(run.steps),
             byte_size(run.bytes),
+            run.files,
+            byte_size(run.file_bytes),
             len(run.kept),
             run.reason or "-",
         )
         for run in done
     ]
-    print_table(("RUN", "STATE", "DELETED" if is_done else "GO", "SIZE", "STAY", "WHY"), rows)
-    count, size = sum(len(run.steps) for run in done), sum(run.bytes for run in done)
-    named = f"{count} checkpoint{'s' * (count != 1)}, {byte_size(size)} ({size:,} bytes)"
+    went = "DELETED" if is_done else "GO"
+    print_table(("RUN", "STATE", went, "SIZE", "FILES", "SIZE", "STAY", "WHY"), rows)
+    named = _named(sum(len(run.steps) for run in done), sum(run.bytes for run in done))
+    files, file_bytes = sum(run.files for run in done), sum(run.file_bytes for run in done)
+    if files:
+        size = f"{byte_size(file_bytes)} ({file_bytes:,} bytes)"
+        named += f", and {files} file{'s' * (files != 1)} of scripts beside them, {size}"
     if is_done:
         print(f"\ndeleted: {named}")
-    elif count:
+    elif any(run.steps or run.files for run in done):
         print(f"\nwould delete: {named}; nothing is deleted yet: add --yes")
     else:
         print("\nnothing to delete")
+
+
+def _named(count: int, size: int) -> str:
+    from supervisor.cli.options.output import byte_size
+
+    return f"{count} checkpoint{'s' * (count != 1)}, {byte_size(size)} ({size:,} bytes)"

@@ -1,4 +1,4 @@
-"""Which checkpoints of ended runs may go, and their removal."""
+"""Which checkpoints and files of ended runs may go, and their removal."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from supervisor.cli.overview.files_beside import FilesBeside, files_beside, remove_files
 from supervisor.cli.overview.run_overview import RunOverview, overview
 from supervisor.errors import CheckpointError, SupervisorError
 from supervisor.settings import CheckpointSettings
@@ -41,6 +42,8 @@ class Pruning:
         steps: of the checkpoints that go, or went.
         kept: of those that stay.
         bytes: what the files of those that go hold.
+        files: of the script's own, older ones and some that were set aside, that go or went.
+        file_bytes: what they hold.
         reason: why some or all stay.
         deleted: they are gone.
     """
@@ -50,6 +53,8 @@ class Pruning:
     steps: tuple[int, ...] = ()
     kept: tuple[int, ...] = ()
     bytes: int = 0
+    files: int = 0
+    file_bytes: int = 0
     reason: str = ""
     deleted: bool = False
 
@@ -69,6 +74,7 @@ def plan(path: Path, wish: Wish, *, held: bool = False) -> Pruning:
         kept = every
         if not reason:
             kept, reason = _needed(_ring(rundir), run) if not wish.also_newest else ([], "")
+        beside = FilesBeside() if reason else files_beside(rundir)
     except (SupervisorError, OSError) as error:
         return Pruning(path=str(path), state=run.state, reason=str(error))
     stays = {checkpoint.step for checkpoint in kept}
@@ -79,7 +85,9 @@ def plan(path: Path, wish: Wish, *, held: bool = False) -> Pruning:
         steps=tuple(checkpoint.step for checkpoint in going),
         kept=tuple(checkpoint.step for checkpoint in every if checkpoint.step in stays),
         bytes=sum(_size(checkpoint.path) for checkpoint in going),
-        reason=reason if every else "no checkpoint",
+        files=0 if beside.reason else len(beside.paths),
+        file_bytes=0 if beside.reason else beside.bytes,
+        reason=reason or beside.reason or ("" if every else "no checkpoint"),
     )
 
 
@@ -87,7 +95,7 @@ def carry_out(path: Path, wish: Wish) -> Pruning:
     """Removes what `plan` names while holding the run's lease, so that nobody resumes it meanwhile;
     a run that cannot be taken is left as it is, and says why."""
     first = plan(path, wish)
-    if not first.steps:
+    if not first.steps and not first.files:
         return first
     rundir = RunDirectory(path)
     try:
@@ -95,6 +103,8 @@ def carry_out(path: Path, wish: Wish) -> Pruning:
             planned = plan(path, wish, held=True)
             ring = _ring(rundir)
             ring.remove([c for c in _all(ring) if c.step in planned.steps])
+            if planned.files:
+                remove_files(rundir, files_beside(rundir))
             _note(rundir, planned)
     except (SupervisorError, OSError) as error:
         return _cut_short(first, str(error))
@@ -108,7 +118,14 @@ def _cut_short(first: Pruning, error: str) -> Pruning:
     left = [step for step in first.steps if step not in gone]
     size = max(0, first.bytes - sum(_size(folders[step]) for step in left))
     kept = tuple(sorted({*first.kept, *left}))
-    return replace(first, steps=gone, kept=kept, bytes=size, reason=error, deleted=bool(gone))
+    cut = replace(first, steps=gone, kept=kept, bytes=size, reason=error, deleted=bool(gone))
+    try:
+        beside = files_beside(RunDirectory(first.path))
+    except OSError:  # the first error says enough
+        beside = FilesBeside()
+    files = max(0, first.files - len(beside.paths))
+    file_bytes = max(0, first.file_bytes - beside.bytes)
+    return replace(cut, files=files, file_bytes=file_bytes, deleted=bool(gone or files))
 
 
 def _ring(rundir: RunDirectory) -> CheckpointRing:
@@ -162,11 +179,15 @@ def _size(folder: Path) -> int:
 
 def _note(rundir: RunDirectory, planned: Pruning) -> None:
     """The journal says what went, so that no report names it as what to resume from."""
-    steps = ", ".join(map(str, planned.steps))
+    gone = []
+    if planned.steps:
+        gone.append(f"the checkpoints of steps {', '.join(map(str, planned.steps))}")
+    if planned.files:
+        gone.append(f"{planned.files} files of the script that were set aside or replaced")
     with JournalMerger(rundir) as journal:
         journal.merge()
         journal.write(
             "warning",
-            message=f"`supervisor prune` deleted the checkpoints of steps {steps}",
+            message=f"`supervisor prune` deleted {' and '.join(gone)}",
             pruned=list(planned.steps),
         )

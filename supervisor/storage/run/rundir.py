@@ -95,6 +95,16 @@ class RunDirectory:
         return self.root / "cases.json"
 
     @property
+    def aside(self) -> Path:
+        """Files of the script that a fast-forward moved out of its way."""
+        return self.root / "aside"
+
+    @property
+    def script_files(self) -> Path:
+        """What the script's own files held at the newest checkpoints, and the record of them."""
+        return self.root / "files"
+
+    @property
     def report(self) -> Path:
         return self.root / "report"
 

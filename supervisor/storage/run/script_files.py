@@ -48,7 +48,7 @@ class ScriptFiles:
         self.is_replay = False
         self.at_interval: Callable[[], None] = lambda: None
         self._root = os.path.abspath(rundir.root)
-        folder = rundir.root / "files"
+        folder = rundir.script_files
         self._list = CompleteList(folder / f"rank_{rank}.jsonl", self._all_lines, tell)
         self._versions = KeptVersions(folder / f"rank_{rank}")
         self._is_training = is_training

@@ -32,8 +32,8 @@ class SetAside:
     """
 
     def __init__(self, rundir: RunDirectory, rank: int) -> None:
-        self._list = rundir.root / "aside" / f"rank_{rank}.jsonl"
-        self._folder = rundir.root / "aside" / f"rank_{rank}"
+        self._list = rundir.aside / f"rank_{rank}.jsonl"
+        self._folder = rundir.aside / f"rank_{rank}"
         self._lines = LineFile(self._list)
         self._count = 0
         self.stored: dict[str, str] = {}
@@ -144,7 +144,7 @@ class SetAside:
         self._lines.close()
         self.stored = {}
         lines = read_lines(self._list)
-        if not lines or any(line.get("arrived") is True for line in lines[-1:]):
+        if not is_under_way(self._list):
             with contextlib.suppress(OSError):
                 _unlink(self._list)
             return []
@@ -200,6 +200,19 @@ class SetAside:
     def _write(self, line: dict[str, Any]) -> None:
         self._lines.append(to_line(line))
         self._lines.sync()
+
+
+def is_under_way(listed: Path) -> bool:
+    """Whether files stand aside of a replay that has neither arrived nor been undone.
+
+    Args:
+        listed: its list.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    lines = read_lines(listed)
+    return bool(lines) and lines[-1].get("arrived") is not True
 
 
 def remove(path: str) -> None:
