@@ -6,13 +6,14 @@ Precedence, weakest first: the schema's defaults, the files that a file builds o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from supervisor import config_files
 from supervisor.config_check import KeyPath, Problem, find_problem, leaf_keys, schema_at, show
+from supervisor.config_completeness import check_complete, header
 from supervisor.errors import ConfigError
 from supervisor.settings import PolicySettings, RunSettings
 from supervisor.storage.files.private_files import write_private
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 Settings = TypeVar("Settings", RunSettings, PolicySettings)
 
 POLICY_PREFIX = "policy."
-_KIND_OF: Mapping[type, str] = {RunSettings: "configs", PolicySettings: "policies"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,17 +67,28 @@ def save_resolved(settings: RunSettings | PolicySettings, path: Path) -> None:
     """Writes every key of `settings` to `path` as YAML that only its owner can read."""
     from omegaconf import OmegaConf
 
-    write_private(path, OmegaConf.to_yaml(OmegaConf.structured(settings)))
+    text = OmegaConf.to_yaml(OmegaConf.structured(settings))
+    write_private(path, header(type(settings)) + text)
 
 
-def load_resolved_config(path: Path, overrides: Sequence[str] = ()) -> RunSettings:
-    """Returns the config that a run saved, with `overrides` on top; as `load_config`."""
-    return _load(RunSettings, "configs", _as_file(path), overrides, alone=True)
+def load_resolved_config(
+    path: Path, overrides: Sequence[str] = (), tell: Callable[[str], None] = lambda line: None
+) -> RunSettings:
+    """Returns the config that a run saved, with `overrides` on top; as `load_config`.
+
+    `tell` gets a line about keys that are newer than the file.
+    """
+    return _load(RunSettings, "configs", _as_file(path), overrides, alone=tell)
 
 
-def load_resolved_policy(path: Path, overrides: Sequence[str] = ()) -> PolicySettings:
-    """Returns the policy that a run saved, with `overrides` on top; as `load_policy`."""
-    return _load(PolicySettings, "policies", _as_file(path), overrides, alone=True)
+def load_resolved_policy(
+    path: Path, overrides: Sequence[str] = (), tell: Callable[[str], None] = lambda line: None
+) -> PolicySettings:
+    """Returns the policy that a run saved, with `overrides` on top; as `load_policy`.
+
+    `tell` gets a line about keys that are newer than the file.
+    """
+    return _load(PolicySettings, "policies", _as_file(path), overrides, alone=tell)
 
 
 def available_policies() -> list[ShippedFile]:
@@ -96,14 +107,15 @@ def _load(
     name_or_path: str,
     overrides: Sequence[str],
     *,
-    alone: bool = False,
+    alone: Callable[[str], None] | None = None,
 ) -> Settings:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    layers = config_files.read_layers(name_or_path, kind, alone=alone)
-    if alone:
-        _check_complete(layers[0], schema)
+    layers = config_files.read_layers(name_or_path, kind, alone=alone is not None)
+    if alone is not None:
+        defaults = config_files.shipped_folder(kind) / "default.yaml"
+        check_complete(layers[0].path, layers[0].content, schema, defaults, alone)
     merged: Any = OmegaConf.structured(schema)
     for layer in layers:
         problem = find_problem(layer.content, schema)
@@ -124,28 +136,6 @@ def _load(
     if overrides:
         settings = _resolve(merged, schema, lambda problem: _in_set(prefix, problem))
     return settings
-
-
-def _check_complete(layer: config_files.Layer, schema: type[Settings]) -> None:
-    """What a run saved holds every key; one that is gone must not become a default unnoticed."""
-    missing = [key for key in leaf_keys(schema) if not _has(layer.content, key)]
-    if missing:
-        more = f" and {len(missing) - 3} others" if len(missing) > 3 else ""
-        raise ConfigError(
-            f"{layer.path}: {', '.join(missing[:3])}{more}: missing: this file says what the run "
-            "uses, so no key may be left out: restore it, or write the missing keys into it "
-            f"(their defaults: {config_files.shipped_folder(_KIND_OF[schema]) / 'default.yaml'} "
-            "and docs/configuration.md)"
-        )
-
-
-def _has(content: Mapping[str, Any], key: str) -> bool:
-    value: Any = content
-    for part in key.split("."):
-        if not isinstance(value, Mapping) or part not in value:
-            return False
-        value = value[part]
-    return True
 
 
 def _resolve(merged: DictConfig, schema: type[Settings], say: Callable[[Problem], str]) -> Settings:

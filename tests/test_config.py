@@ -228,6 +228,65 @@ def test_one_key_that_is_missing_from_a_saved_file_is_named(tmp_path: Path) -> N
         load_resolved_config(path)
 
 
+def without(path: Path, *words: str) -> None:
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if not any(word in line for word in words)))
+
+
+LATER = ("limits:", "log_mib", "alerts_at_once", "treatments_at_once", "every_steps: 500",
+         "observed_max_gib", "keep_background")  # fmt: skip
+
+
+def test_keys_that_are_newer_than_the_file_get_their_defaults_and_that_is_said(
+    tmp_path: Path,
+) -> None:
+    path, told = tmp_path / "config.yaml", list[str]()
+    save_resolved(load_config("llm", ["seed=7"]), path)
+    without(path, *LATER)
+    first, *rest = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([first.replace("0.1.0", "0.0.9"), *rest]))
+    with pytest.raises(ConfigError, match="missing"):  # it says that it had more
+        load_resolved_config(path)
+    count = int(first.split()[-2])
+    path.write_text("".join([f"# written by supervisor 0.0.9: {count - 6} keys\n", *rest]))
+
+    found = load_resolved_config(path, (), told.append)
+
+    assert found == load_config("llm", ["seed=7"])
+    [line] = told
+    assert "of version 0.0.9, which did not know" in line
+    assert "limits.log_mib" in line
+    assert "their defaults are used" in line
+
+
+def test_a_file_of_the_time_before_headers_may_lack_what_came_since(tmp_path: Path) -> None:
+    path, told = tmp_path / "config.yaml", list[str]()
+    save_resolved(load_config("llm"), path)
+    without(path, "# written by", *LATER)
+
+    assert load_resolved_config(path, (), told.append) == load_config("llm")
+    assert len(told) == 1
+    without(path, "keep_last")
+    with pytest.raises(ConfigError, match="missing"):
+        load_resolved_config(path)
+
+
+@pytest.mark.parametrize("kept", ["first line", "half", "all but observe_only", "no header"])
+def test_a_policy_that_lost_its_observe_only_is_never_treated(tmp_path: Path, kept: str) -> None:
+    path = tmp_path / "policy.yaml"
+    save_resolved(load_policy("observe_only"), path)
+    text = path.read_text()
+    if kept == "first line":
+        path.write_text(text.splitlines(keepends=True)[0])
+    elif kept == "half":
+        path.write_text(text[: text.index("observe_only: true")])
+    else:
+        without(path, "observe_only: true", *(["# written"] if kept == "no header" else []))
+
+    with pytest.raises(ConfigError, match="observe_only"):
+        load_resolved_policy(path)
+
+
 def test_the_environment_is_not_read_into_a_file_that_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,8 +75,12 @@ def _spec(args: argparse.Namespace, rundir: RunDirectory, state: RunState) -> La
     from supervisor.config import load_resolved_config, load_resolved_policy, split_overrides
     from supervisor.parent.process.launch import LaunchSpec
 
+    def tell(line: str) -> None:
+        if not args.quiet:
+            print(f"supervisor: {line}", file=sys.stderr, flush=True)
+
     for_config, for_policy = split_overrides(args.set)
-    settings = load_resolved_config(rundir.config_yaml, for_config)
+    settings = load_resolved_config(rundir.config_yaml, for_config, tell)
     check_detectors(settings, str(rundir.config_yaml))
     return LaunchSpec(
         kind=state.kind,  # type: ignore[arg-type]  # the parent checks what it reads back
@@ -84,7 +89,7 @@ def _spec(args: argparse.Namespace, rundir: RunDirectory, state: RunState) -> La
         arguments=state.arguments,
         run_dir=rundir.root,
         settings=settings,
-        policy=load_resolved_policy(rundir.policy_yaml, for_policy),
+        policy=load_resolved_policy(rundir.policy_yaml, for_policy, tell),
         resume_arguments=state.resume_arguments,
         quiet=args.quiet,
         resume=True,
