@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from supervisor.actions.base import Action, ActionContext
-from supervisor.actions.rollback import zero_gradients
+from supervisor.actions.rollback import belongs_to_the_weights, zero_gradients
 from supervisor.records import ActionResult
 from supervisor.training_state.state import ROLLBACK_PARTS
 
@@ -53,12 +53,13 @@ class BackToStart(Action):
         if first is None:
             return ActionResult(name=self.name, applied=False, detail="no snapshot is there")
         context.state.restore(first.state, ROLLBACK_PARTS)
-        for name, optimizer in context.registry.optimizers.items():
-            if name not in first.state["optimizers"]:
-                optimizer.state.clear()
-        zero_gradients(context)
-        context.snapshots.drop_after(first.step)
-        context.pipeline_restore(first.extras)
+        with belongs_to_the_weights():
+            for name, optimizer in context.registry.optimizers.items():
+                if name not in first.state["optimizers"]:
+                    optimizer.state.clear()
+            zero_gradients(context)
+            context.snapshots.drop_after(first.step)
+            context.pipeline_restore(first.extras)
         context.controls.lr_share *= RATE
         share = context.controls.lr_share
         return ActionResult(

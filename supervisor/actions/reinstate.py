@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from supervisor.actions.base import Action, ActionContext
-from supervisor.actions.rollback import zero_gradients
+from supervisor.actions.rollback import belongs_to_the_weights, zero_gradients
 from supervisor.records import ActionResult
 from supervisor.training_state.state import ROLLBACK_PARTS
 
@@ -31,8 +31,9 @@ class Reinstate(Action):
             return ActionResult(name=self.name, applied=False, detail="nothing was thrown away")
         saved = kept.read()
         context.state.restore(saved, ROLLBACK_PARTS)
-        zero_gradients(context)
-        context.put_back_held(saved.get("held", {}))
+        with belongs_to_the_weights():
+            zero_gradients(context)
+            context.put_back_held(saved.get("held", {}))
         return self.done(
             f"weights and optimizer are again those that the rollback after {kept.step} steps "
             "threw away",

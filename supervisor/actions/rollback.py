@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 from supervisor.actions.base import Action, ActionContext
 from supervisor.errors import StateTorn
 from supervisor.records import ActionResult
 from supervisor.training_state.snapshot import Snapshot
 from supervisor.training_state.state import ROLLBACK_PARTS, is_finite
+from supervisor.training_state.tensors import outside_autograd
 
 
 class Rollback(Action):
@@ -35,12 +39,10 @@ class Rollback(Action):
         if snapshot is None:
             return ActionResult(name=self.name, applied=False, detail="no snapshot is usable")
         context.state.restore(snapshot.state, ROLLBACK_PARTS)
-        try:  # what belongs to the weights
+        with belongs_to_the_weights():
             zero_gradients(context)
             context.snapshots.drop_after(snapshot.step)
             context.pipeline_restore(snapshot.extras)
-        except Exception as error:
-            raise StateTorn(f"behind the weights: {type(error).__name__}: {error}") from error
         return ActionResult(
             name=self.name,
             applied=True,
@@ -60,10 +62,28 @@ def way_back(context: ActionContext) -> Snapshot | None:
     return chosen
 
 
+@contextlib.contextmanager
+def belongs_to_the_weights() -> Iterator[None]:
+    """What follows a restored state, without which the run is no more whole than within it.
+
+    Raises:
+        StateTorn: it failed.
+    """
+    try:
+        yield
+    except Exception as error:
+        raise StateTorn(f"behind the weights: {type(error).__name__}: {error}") from error
+
+
 def zero_gradients(context: ActionContext) -> None:
     """Gradients of the sick weights must not be added to; the tensors stay where they are."""
     for optimizer in context.registry.optimizers.values():
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                if parameter.grad is not None:
-                    parameter.grad.detach_().zero_()
+                gradient = parameter.grad
+                if gradient is None:
+                    continue
+                if gradient.grad_fn is not None and not gradient._is_view():
+                    gradient.detach_()
+                with outside_autograd():
+                    gradient.zero_()

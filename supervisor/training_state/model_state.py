@@ -9,7 +9,9 @@ import torch
 from torch import nn
 
 from supervisor.errors import CheckpointError
-from supervisor.training_state.plain_form import from_plain, to_plain
+from supervisor.training_state.misfits import check_tensor, misfit
+from supervisor.training_state.own_methods import OwnMethod
+from supervisor.training_state.plain_form import to_plain
 from supervisor.training_state.tensors import local, outside_autograd, write_into
 
 _ORDINARY = (torch.Tensor, nn.Parameter)
@@ -93,6 +95,7 @@ def check_model(where: str, model: nn.Module, saved: Mapping[str, torch.Tensor])
                     f"{tuple(live[name].shape)} in the model: restore the model's code or its "
                     "arguments, or start a new run directory"
                 )
+            check_tensor(f"{where}.{name}", live[name], tensor)
         elif name not in parameters and name not in buffers and not _is_buffer_place(model, name):
             raise CheckpointError(
                 f"{where}.{name}: in the checkpoint but not in the model: restore the model's "
@@ -103,7 +106,7 @@ def check_model(where: str, model: nn.Module, saved: Mapping[str, torch.Tensor])
 def restore_model(model: nn.Module, saved: Mapping[str, torch.Tensor]) -> None:
     """Copies `saved` into the live tensors; call `check_model` first.
 
-    A buffer that has another shape now is replaced. ``requires_grad`` is never touched.
+    A buffer that the saved one does not fit is replaced. ``requires_grad`` is never touched.
     """
     parameters, buffers = named_tensors(model)
     live = parameters | buffers
@@ -113,7 +116,7 @@ def restore_model(model: nn.Module, saved: Mapping[str, torch.Tensor]) -> None:
             target = live.get(name)
             if target is not None and id(target) in written:
                 continue
-            if target is not None and local(target).shape == tensor.shape:
+            if target is not None and _fits(target, tensor):
                 write_into(target, tensor)
                 written.add(id(target))
             elif isinstance(target, nn.Parameter):
@@ -162,11 +165,24 @@ def extra_states(parts: Parts, where: str, left_out: list[str]) -> dict[str, Any
     }
 
 
-def restore_extra_states(model: nn.Module, saved: Mapping[str, Any]) -> None:
+def extra_state_methods(model: nn.Module, where: str, saved: Mapping[str, Any]) -> list[OwnMethod]:
+    """Returns how submodules with their own ``set_extra_state`` load what `extra_states` gave."""
     parts = dict(model.named_modules())
-    for name, state in saved.items():
-        if name in parts and type(parts[name]).set_extra_state is not nn.Module.set_extra_state:
-            parts[name].set_extra_state(from_plain(state))
+    return [
+        OwnMethod(
+            name=f"{where}.{name} extra state",
+            saved=state,
+            load=parts[name].set_extra_state,
+            give=parts[name].get_extra_state,
+        )
+        for name, state in saved.items()
+        if name in parts and type(parts[name]).set_extra_state is not nn.Module.set_extra_state
+    ]
+
+
+def _fits(target: torch.Tensor, saved: torch.Tensor) -> bool:
+    live = local(target)
+    return live.shape == saved.shape and not misfit(live, saved)
 
 
 def _is_buffer_place(model: nn.Module, name: str) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from supervisor.errors import CheckpointError
+from supervisor.training_state.misfits import check_tensor, misfit
 from supervisor.training_state.plain_form import from_plain, to_plain
 from supervisor.training_state.tensors import local, outside_autograd, write_into
 
@@ -73,6 +74,25 @@ def check_optimizer(where: str, optimizer: torch.optim.Optimizer, saved: Mapping
                 f"{where}: parameter {index} has shape {tuple(parameters[index].shape)}, "
                 f"{tuple(tensor.shape)} in the checkpoint: restore the script's arguments"
             )
+        check_tensor(f"{where}: parameter {index}", local(parameters[index]), tensor)
+    try:
+        from_plain([saved["state"], saved["shared"], saved["param_groups"]])
+    except Exception as error:
+        raise CheckpointError(
+            f"{where}: its state cannot be built again: {type(error).__name__}: {error}"
+        ) from error
+    if len(saved["dtypes"]) != len(parameters):
+        raise CheckpointError(f"{where}: the checkpoint holds {len(saved['dtypes'])} dtypes")
+
+
+def check_gradients(where: str, optimizer: torch.optim.Optimizer, saved: Mapping[int, Any]) -> None:
+    """Raises CheckpointError if a gradient has another shape than its parameter."""
+    for index, parameter in enumerate(optimizer_parameters(optimizer)):
+        if index in saved and local(parameter).shape != saved[index].shape:
+            raise CheckpointError(
+                f"{where}: the gradient of parameter {index} has shape "
+                f"{tuple(saved[index].shape)} in the checkpoint"
+            )
 
 
 def restore_optimizer(
@@ -122,7 +142,7 @@ def restore_gradients(optimizer: torch.optim.Optimizer, saved: Mapping[int, torc
         for index, parameter in enumerate(optimizer_parameters(optimizer)):
             if index not in saved:
                 parameter.grad = None
-            elif parameter.grad is not None and not parameter.grad.is_sparse:
+            elif parameter.grad is not None and not misfit(local(parameter.grad), saved[index]):
                 write_into(parameter.grad, saved[index])
             else:
                 wanted = torch.empty_like(parameter, requires_grad=False)
@@ -135,8 +155,9 @@ def _restore_groups(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) 
         for key, value in then.items():
             if key == "params":
                 continue
-            if isinstance(value, torch.Tensor) and isinstance(group.get(key), torch.Tensor):
-                write_into(group[key], value)
+            live = group.get(key)
+            if isinstance(live, torch.Tensor) and _is_place_for(live, value):
+                write_into(live, value)
             else:
                 group[key] = _fresh(from_plain(value), None)
     for name, value in saved["attributes"].items():
@@ -146,11 +167,7 @@ def _restore_groups(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) 
 def _put(live: Any, saved: Any, parameter: torch.Tensor, on_host: bool) -> Any:
     """Returns what belongs in the place of `live`: itself with the saved values, or a new one."""
     if isinstance(saved, torch.Tensor):
-        if (
-            isinstance(live, torch.Tensor)
-            and local(live).shape == saved.shape
-            and live.dtype == saved.dtype
-        ):
+        if _is_place_for(live, saved) and live.dtype == saved.dtype:
             write_into(live, saved)
             return live
         return _fresh(saved, None if on_host else parameter.device)
@@ -158,6 +175,12 @@ def _put(live: Any, saved: Any, parameter: torch.Tensor, on_host: bool) -> Any:
         live[:] = [_put(*pair, parameter, on_host) for pair in zip(live, saved, strict=True)]
         return live
     return _fresh(saved, parameter.device)
+
+
+def _is_place_for(live: Any, saved: Any) -> bool:
+    if not (isinstance(live, torch.Tensor) and isinstance(saved, torch.Tensor)):
+        return False
+    return local(live).shape == saved.shape and not misfit(local(live), saved)
 
 
 def _fresh(value: Any, device: torch.device | None) -> Any:

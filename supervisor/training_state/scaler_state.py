@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from supervisor.training_state.plain_form import from_plain, to_plain
+from supervisor.training_state.own_methods import OwnMethod
+from supervisor.training_state.plain_form import to_plain
 from supervisor.training_state.tensors import outside_autograd, write_into
 
 _TENSORS = ("_scale", "_growth_tracker")
@@ -21,11 +22,18 @@ def capture_scaler(scaler: Any, where: str, left_out: list[str]) -> dict[str, An
     return {name: getattr(scaler, name, None) for name in (*_TENSORS, *_SETTINGS)}
 
 
+def own_methods(where: str, scaler: Any, saved: Mapping[str, Any]) -> list[OwnMethod]:
+    """Returns how a scaler that is none of torch's loads its state."""
+    if "state_dict" not in saved:
+        return []
+    load, give = scaler.load_state_dict, scaler.state_dict
+    return [OwnMethod(name=where, saved=saved["state_dict"], load=load, give=give)]
+
+
 def restore_scaler(scaler: Any, saved: Mapping[str, Any]) -> None:
     """Puts scale and growth tracker back in place; what was not created then is taken away."""
     if "state_dict" in saved:
-        scaler.load_state_dict(from_plain(saved["state_dict"]))
-        return
+        return  # by a method of its own
     with outside_autograd():
         for name in _TENSORS:
             value, live = saved[name], getattr(scaler, name, None)

@@ -22,9 +22,10 @@ import torch
 import xxhash
 
 from supervisor.errors import CheckpointError, StateTorn
-from supervisor.training_state import model_state, optimizer_state, scaler_state
+from supervisor.training_state import misfits, model_state, optimizer_state, scaler_state
 from supervisor.training_state.module_attributes import module_attributes, put_back_attributes
-from supervisor.training_state.plain_form import from_plain, to_plain
+from supervisor.training_state.own_methods import OwnMethod, load_all
+from supervisor.training_state.plain_form import to_plain
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.rng import RngState
 from supervisor.training_state.tensors import local, outside_autograd, walk, walk_tensors
@@ -32,6 +33,9 @@ from supervisor.training_state.tensors import local, outside_autograd, walk, wal
 FORMAT = 1
 ROLLBACK_PARTS = frozenset({"models", "optimizers", "scalers", "tracked"})
 """What a rollback in place restores; schedulers, counters and RNG stay with the user's loop."""
+Objects = list[tuple[str, Any, Any]]
+"""Name, live object, and what was saved of it."""
+
 ALL_PARTS = ROLLBACK_PARTS | {"groups", "schedulers", "modes", "attributes", "rng", "grads"}
 
 
@@ -114,9 +118,9 @@ class TrainingState:
                 learning rates (``groups``), module counters, flags and RNG alone.
 
         Raises:
-            CheckpointError: a model, an optimizer or a tensor is missing or has another shape;
-                nothing was changed then.
-            StateTorn: it failed half-way, also by a method of the user's.
+            CheckpointError: something is missing or does not fit, or a method of the user's that
+                loads a part raised; nothing was changed then.
+            StateTorn: it failed half-way.
         """
         wanted = ALL_PARTS if parts is None else frozenset(parts)
         registry = self.registry
@@ -127,10 +131,8 @@ class TrainingState:
         optimizers = (
             _shared(registry.optimizers, state["optimizers"]) if "optimizers" in wanted else []
         )
-        for name, model, saved in models:
-            model_state.check_model(name, model, saved)
-        for name, optimizer, saved in optimizers:
-            optimizer_state.check_optimizer(name, optimizer, saved)
+        self._check(state, wanted, models, optimizers)
+        load_all(self._own_methods(state, wanted, models))
         try:
             self._write(state, wanted, models, optimizers)
         except Exception as error:
@@ -138,17 +140,55 @@ class TrainingState:
                 f"{type(error).__name__}: {error}: a part of the state is old and a part new"
             ) from error
 
+    def _check(
+        self, state: Mapping[str, Any], wanted: frozenset[str], models: Objects, optimizers: Objects
+    ) -> None:
+        registry = self.registry
+        parts = {"extra"} | (wanted & {"modes", "attributes"})
+        misfits.check_parts(state, sorted(parts), [name for name, _, _ in models])
+        for name, model, saved in models:
+            model_state.check_model(name, model, saved)
+        for name, optimizer, saved in optimizers:
+            optimizer_state.check_optimizer(name, optimizer, saved)
+        if "grads" in wanted:
+            for name, optimizer, saved in _shared(registry.optimizers, state.get("grads", {})):
+                optimizer_state.check_gradients(name, optimizer, saved)
+        if "scalers" in wanted:
+            for name, scaler, saved in _shared(registry.scalers, state["scalers"]):
+                misfits.check_scaler(name, scaler, saved)
+        if "schedulers" in wanted:
+            for name, schedule, saved in _shared(registry.schedulers, state["schedulers"]):
+                misfits.check_schedule(name, schedule, saved)
+        if "rng" in wanted:
+            misfits.check_random(state["rng"])
+
+    def _own_methods(
+        self, state: Mapping[str, Any], wanted: frozenset[str], models: Objects
+    ) -> list[OwnMethod]:
+        registry = self.registry
+        found: list[OwnMethod] = []
+        for name, model, _ in models:
+            found += model_state.extra_state_methods(model, name, state["extra"][name])
+        for kind, live in (("schedulers", registry.schedulers), ("tracked", registry.tracked)):
+            if kind in wanted:
+                found += [
+                    OwnMethod(
+                        name=name, saved=saved, load=value.load_state_dict, give=value.state_dict
+                    )
+                    for name, value, saved in _shared(live, state[kind])
+                    if saved is not None
+                ]
+        if "scalers" in wanted:
+            for name, scaler, saved in _shared(registry.scalers, state["scalers"]):
+                found += scaler_state.own_methods(name, scaler, saved)
+        return found
+
     def _write(
-        self,
-        state: Mapping[str, Any],
-        wanted: frozenset[str],
-        models: list[tuple[str, Any, Any]],
-        optimizers: list[tuple[str, Any, Any]],
+        self, state: Mapping[str, Any], wanted: frozenset[str], models: Objects, optimizers: Objects
     ) -> None:
         registry = self.registry
         for name, model, saved in models:
             model_state.restore_model(model, saved)
-            model_state.restore_extra_states(model, state["extra"][name])
             if "modes" in wanted:
                 model_state.restore_modes(model, state["modes"][name])
             if "attributes" in wanted:
@@ -158,9 +198,6 @@ class TrainingState:
         if "grads" in wanted and "grads" in state:
             for _, optimizer, saved in _shared(registry.optimizers, state["grads"]):
                 optimizer_state.restore_gradients(optimizer, saved)
-        for kind, live in (("schedulers", registry.schedulers), ("tracked", registry.tracked)):
-            if kind in wanted:
-                _load_state_dicts(live, state[kind])
         if "scalers" in wanted:
             for _, scaler, saved in _shared(registry.scalers, state["scalers"]):
                 scaler_state.restore_scaler(scaler, saved)
@@ -244,22 +281,5 @@ def _check_names(kind: str, live: Mapping[str, Any], saved: Mapping[str, Any]) -
         )
 
 
-def _shared(live: Mapping[str, Any], saved: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+def _shared(live: Mapping[str, Any], saved: Mapping[str, Any]) -> Objects:
     return [(name, value, saved[name]) for name, value in live.items() if name in saved]
-
-
-def _load_state_dicts(live: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
-    for name, value in live.items():
-        if saved.get(name) is not None:
-            value.load_state_dict(_without_sharing(from_plain(saved[name])))
-
-
-def _without_sharing(value: Any) -> Any:
-    """Copies tensors, so that the loaded object does not live on in the saved state."""
-    if isinstance(value, torch.Tensor):
-        return value.detach().clone()
-    if type(value) in (list, tuple):
-        return type(value)(_without_sharing(item) for item in value)
-    if type(value) is dict:
-        return {key: _without_sharing(item) for key, item in value.items()}
-    return value

@@ -6,8 +6,10 @@ import math
 import pytest
 import torch
 
-from supervisor.actions.base import carry_out
+from supervisor.actions.back_to_start import BackToStart
+from supervisor.actions.base import Action, ThrownAway, carry_out
 from supervisor.actions.checkpoint import SaveCheckpoint
+from supervisor.actions.reinstate import Reinstate
 from supervisor.actions.repair_optimizer import RepairOptimizer, adam_bound
 from supervisor.actions.reset_optimizer import ResetOptimizer
 from supervisor.actions.restart import Restart
@@ -15,6 +17,7 @@ from supervisor.actions.rollback import Rollback
 from supervisor.actions.skip_data import SkipData
 from supervisor.actions.smaller_batch import SmallerBatch
 from supervisor.actions.stop import Stop
+from supervisor.training_state.snapshot import copy_state
 from supervisor.training_state.state import digest
 from tests.actions.small_context import Scene, build_scene
 
@@ -76,7 +79,7 @@ def test_a_rollback_passes_over_sick_snapshots() -> None:
 @pytest.mark.parametrize(
     "broken",
     [
-        "supervisor.training_state.model_state.restore_extra_states",
+        "supervisor.training_state.model_state.restore_model",
         "supervisor.training_state.optimizer_state.restore_optimizer",
         "supervisor.training_state.optimizer_state._put",
         "supervisor.actions.rollback.zero_gradients",
@@ -97,6 +100,40 @@ def test_a_rollback_that_fails_half_way_asks_for_a_restart(
     assert not result.applied
     assert "restarts from its checkpoint" in result.detail
     assert [name for name, _ in scene.calls] == ["restart"]
+
+
+@pytest.mark.parametrize("action", [BackToStart(), Reinstate()])
+def test_no_way_back_leaves_a_state_half_done(
+    action: Action, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("the device is gone")
+
+    scene = trained(10, 12)
+    state = copy_state(scene.context.state.capture())
+    scene.context.thrown_away = lambda: ThrownAway(step=3, read=lambda: state)
+    monkeypatch.setattr(action, "precondition", lambda context: None)
+    monkeypatch.setattr(f"{type(action).__module__}.zero_gradients", fail)
+
+    result = carry_out(action, scene.context)
+
+    assert not result.applied
+    assert [name for name, _ in scene.calls] == ["restart"]
+
+
+def test_gradients_that_are_views_of_one_buffer_do_not_stop_a_rollback() -> None:
+    scene = trained(10, 40)
+    with_onset(scene, 33)
+    flat = torch.ones(sum(p.numel() for p in scene.model.parameters()))
+    place = 0
+    for parameter in scene.model.parameters():
+        parameter.grad = flat[place : place + parameter.numel()].view_as(parameter)
+        place += parameter.numel()
+
+    result = carry_out(Rollback(), scene.context)
+
+    assert result.applied
+    assert not flat.any()
 
 
 def test_a_rollback_that_does_not_fit_is_refused_and_changes_nothing() -> None:
