@@ -18,7 +18,6 @@ from supervisor.storage.files.private_files import open_private
 from supervisor.storage.run.exit_notes import ExitNote, save_exit_note
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.run.set_aside import SetAside
-from supervisor.worker import current
 from supervisor.worker.interception.patches_process import watch_exec, watch_exit
 from supervisor.worker.process.exit_request import ExitRequest
 from supervisor.worker.process.program import Program
@@ -94,8 +93,6 @@ class Worker:
         from supervisor.worker.start import start_session
 
         self._session = start_session(self._rundir, self._attempt, self._rank, self._given.salt)
-        if self._session is not None:
-            current.session = self._session
 
     def _make_run(self) -> Any:
         from supervisor.worker.run import Run
@@ -179,7 +176,7 @@ class Worker:
         )
 
     def _samples_at_fault(self) -> tuple[str, ...]:
-        return self._session.parts.samples.evidence if self._session is not None else ()
+        return self._session.samples_at_fault if self._session is not None else ()
 
     def _phase(self) -> str:
         if self._session is None:
@@ -197,7 +194,7 @@ class Worker:
         replaying = self._session is not None and not self._session.has_arrived
         if replaying:
             last = -1
-        asks = self._session is not None and self._session.parts.use.batch_size
+        asks = self._session is not None and self._session.use.batch_size
         note = dataclasses.replace(
             note,
             last_step=last if last >= 0 else None,

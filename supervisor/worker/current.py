@@ -1,7 +1,10 @@
-"""The session of this process, if it runs under `supervisor run`; nothing else."""
+"""Who answers the user's API in this process, if it runs under `supervisor run`; nothing else."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
-session: Any = None
+if TYPE_CHECKING:
+    from supervisor.worker.user_api import UserApi
+
+api: UserApi | None = None

@@ -21,8 +21,8 @@ def observe(**values: Any) -> None:
     A tensor of more than one element counts as its mean; `mu` and `logvar` of a VAE become the
     figures that the collapse detector watches. Call it anywhere between two updates, on any rank.
     """
-    if current.session is not None:
-        current.session.observe(values)
+    if current.api is not None:
+        current.api.observe(values)
 
 
 def announce(change: str = "") -> None:
@@ -35,8 +35,8 @@ def announce(change: str = "") -> None:
     Args:
         change: what changes, for the journal and the report.
     """
-    if current.session is not None:
-        current.session.announce(change)
+    if current.api is not None:
+        current.api.announce(change)
 
 
 def track(**objects: Any) -> None:
@@ -45,9 +45,9 @@ def track(**objects: Any) -> None:
     Raises:
         UsageError: an object lacks one of the two.
     """
-    if current.session is not None:
+    if current.api is not None:
         for name, value in objects.items():
-            current.session.track(name, value)
+            current.api.track(name, value)
 
 
 def batches(loader: Iterable[T], epochs: int | None = None) -> Iterator[T]:
@@ -59,7 +59,7 @@ def batches(loader: Iterable[T], epochs: int | None = None) -> Iterator[T]:
     epoch = 0
     while epochs is None or epoch < epochs:
         for batch in loader:
-            if current.session is not None and current.session.leave_out_batch():
+            if current.api is not None and current.api.leave_out_batch():
                 continue
             yield batch
         epoch += 1
@@ -67,22 +67,22 @@ def batches(loader: Iterable[T], epochs: int | None = None) -> Iterator[T]:
 
 def batch_size(wanted: int) -> int:
     """Returns the microbatch size that the policy allows now, at most `wanted`."""
-    if current.session is None:
+    if current.api is None:
         return wanted
-    return int(current.session.allowed_batch_size(wanted))
+    return int(current.api.allowed_batch_size(wanted))
 
 
 def on_alert(handler: Callable[[Alert], None]) -> Callable[[Alert], None]:
     """Calls `handler` with every alert; usable as a decorator. One that raises is dropped."""
-    if current.session is not None:
-        current.session.add_alert_handler(handler)
+    if current.api is not None:
+        current.api.add_alert_handler(handler)
     return handler
 
 
 def register_detector(detector: type[Detector] | Detector) -> None:
     """Adds a detector of the user's own to those that judge every step."""
-    if current.session is not None:
-        current.session.add_detector(detector() if isinstance(detector, type) else detector)
+    if current.api is not None:
+        current.api.add_detector(detector() if isinstance(detector, type) else detector)
 
 
 class Run:

@@ -1,4 +1,4 @@
-"""What the script, the patched functions of torch and the process itself ask of the worker."""
+"""One worker process under supervision, from the import of torch to its end."""
 
 from __future__ import annotations
 
@@ -12,51 +12,78 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from supervisor.actions.activation_checkpointing import ActivationCheckpointing
-from supervisor.records import Alert
-from supervisor.storage.run.rundir import RunDirectory
-from supervisor.storage.steps.tape import EntryKind
-from supervisor.worker.ground.observed import observed_numbers
+from supervisor.actions.controls import Controls
+from supervisor.training_state.registry import Registry
+from supervisor.worker.ending import Ending
+from supervisor.worker.ground.boundary_schedule import BoundarySchedule
+from supervisor.worker.ground.error_barrier import ErrorBarrier
+from supervisor.worker.ground.interception_state import InterceptionState
+from supervisor.worker.ground.progress import Progress
+from supervisor.worker.ground.run_warnings import RunWarnings
+from supervisor.worker.ground.script_use import ScriptUse
 from supervisor.worker.interception.training_hooks import TrainingHooks
-from supervisor.worker.live.unseen_updates import ANOTHER_TRAINING, tell_unseen_updates
-from supervisor.worker.parts import Parts
+from supervisor.worker.live.monitor import Monitor
+from supervisor.worker.live.unseen_updates import ANOTHER_TRAINING
 from supervisor.worker.process.exit_request import ExitRequest
 from supervisor.worker.resumption import Resumption
 
 
 class Session:
-    """One worker process under supervision, from the import of torch to its end.
+    """What the patched functions of torch and the process itself ask of the worker.
 
     Attributes:
-        parts: what it is made of.
         hooks: whoever answers now: the replay, or the monitor.
-        interception: of `parts`; looked at on every call of a patched function.
+        interception: looked at on every call of a patched function.
         last_model: called, returns the module of which `has_parameters` was last found true.
+        use: what the script was seen to use.
+        warn: writes a warning to the journal.
     """
 
-    def __init__(self, rundir: RunDirectory, attempt: int, rank: int) -> None:
-        self.parts = Parts(rundir, attempt, rank, lambda: self.hooks.steps_done)
-        self.interception = self.parts.interception
+    def __init__(
+        self,
+        *,
+        interception: InterceptionState,
+        registry: Registry,
+        controls: Controls,
+        use: ScriptUse,
+        progress: Progress,
+        schedule: BoundarySchedule,
+        monitor: Monitor,
+        resumption: Resumption,
+        ending: Ending,
+        barrier: ErrorBarrier,
+        warn: RunWarnings,
+    ) -> None:
+        self.interception = interception
+        self.use = use
+        self.warn = warn
         self.last_model: Callable[[], Module | None] = lambda: None
+        self._registry = registry
+        self._controls = controls
+        self._progress = progress
+        self._schedule = schedule
+        self._monitor = monitor
+        self._resumption = resumption
+        self._ending = ending
+        self._registering = barrier("registry")
         self._parametrised: dict[int, tuple[weakref.ref[Module], bool]] = {}
-        self._resumption = Resumption(self.parts, self._training_goes_on)
-        self.hooks: TrainingHooks = self.parts.monitor
-        if self._resumption.is_pending:
-            self.hooks = self._resumption.begin()
-        else:
-            self.parts.ordered.from_nothing()
-            self.parts.script_files.begin_anew()
+        self.hooks: TrainingHooks = monitor
+        if resumption.is_pending:
+            self.hooks = resumption.begin(self._training_goes_on)
 
     def _training_goes_on(self) -> None:
         """A fast-forward has arrived."""
-        self.hooks = self.parts.monitor
+        self.hooks = self._monitor
 
     # --- what the patched functions ask ------------------------------------------------------
 
     def object_found(self, kind: str, found: Any) -> None:
-        with self.parts.barrier("registry"):
-            getattr(self.parts.registry, f"add_{kind}")(found)
+        """The script has made an object of torch that belongs to its state."""
+        with self._registering:
+            getattr(self._registry, f"add_{kind}")(found)
 
     def has_parameters(self, module: Module) -> bool:
+        """Whether a call of `module` is a region of the training."""
         known = self._parametrised.get(id(module))
         if known is None or known[0]() is not module:  # the id may be that of one long gone
             has = next(Module.named_parameters(module), None) is not None
@@ -66,8 +93,9 @@ class Session:
         return known[1]
 
     def fp32_forced(self) -> bool:
-        self.parts.use.autocast = True
-        return self.parts.controls.fp32
+        """Whether the autocast region that the script enters is to stay in FP32."""
+        self.use.autocast = True
+        return self._controls.fp32
 
     def update_failed(self, optimizer: Optimizer, depth: int) -> None:
         """Ends what is open of an update that raised; the script may go on behind it.
@@ -76,71 +104,15 @@ class Session:
 
         Args:
             optimizer: whose step raised.
-            depth: of the switch, before that step.
+            depth: of the interception state, before that step.
         """
         self.interception.depth = depth
-        self.parts.tape_is_whole = False
+        self._progress.tape_is_whole = False
         self.hooks.update_failed(optimizer)
 
-    # --- the user's API ----------------------------------------------------------------------
-
-    def observe(self, values: dict[str, Any]) -> None:
-        """See `supervisor.worker.run.observe`."""
-        if self.interception.replaying:
-            return
-        with self.parts.barrier("observe"), self.interception.region():
-            self.parts.monitor.probe.observed.update(observed_numbers(values))
-
-    def announce(self, change: str) -> None:
-        """See `supervisor.worker.run.announce`.
-
-        In a replay only the announcement of the step that is trained next counts: the others are in
-        the windows that come with the checkpoint.
-        """
-        with self.parts.barrier("announce"):
-            if self.interception.replaying:
-                self._resumption.announced()
-                return
-            self.parts.monitor.probe.announced = True
-            self.parts.journal.write(
-                "state_found",
-                step=self.parts.monitor.steps_done,
-                found="announced change",
-                detail=str(change),
-            )
-
-    def track(self, name: str, value: Any) -> None:
-        """See `supervisor.worker.run.track`."""
-        self.parts.registry.track(name, value)
-
-    def add_alert_handler(self, handler: Callable[[Alert], None]) -> None:
-        self.parts.dispatcher.handlers.append(handler)
-
-    def add_detector(self, detector: Any) -> None:
-        self.parts.dispatcher.judge_waiting()
-        self.parts.pipeline.detectors.append(detector)
-
-    def leave_out_batch(self) -> bool:
-        """Whether `supervisor.batches` is to leave out the next batch (action ``skip_data``)."""
-        self.parts.use.batches = True
-        if self.parts.batches_to_leave_out == 0:
-            return False
-        self.parts.batches_to_leave_out -= 1
-        return True
-
-    def allowed_batch_size(self, wanted: int) -> int:
-        """The answer is on the tape, so that a replay splits its batches as they were split."""
-        self.parts.use.batch_size = True
-        controls = self.parts.controls
-        return int(
-            self.hooks.read(EntryKind.INT, lambda: max(1, int(wanted * controls.batch_factor)))
-        )
-
-    @property
-    def offers_checkpointing(self) -> bool:
-        """Whether a model could compute its activations again instead of keeping them."""
-        models = self.parts.registry.models.values()
-        return any(ActivationCheckpointing(model).is_offered for model in models)
+    def read(self, kind: int, call: Callable[[], Any]) -> Any:
+        """Returns what `call` does; on the tape in a live run, from the tape in a replay."""
+        return self.hooks.read(kind, call)
 
     # --- the process -------------------------------------------------------------------------
 
@@ -157,16 +129,26 @@ class Session:
     @property
     def steps_done(self) -> int:
         """Steps that this training has made, those before a resume included."""
-        return self.parts.monitor.steps_done
+        return self._progress.steps_done
 
-    def warn(self, message: str) -> None:
-        self.parts.warn(message)
+    @property
+    def samples_at_fault(self) -> tuple[str, ...]:
+        """The samples on which loading failed."""
+        return self._ending.samples.evidence
+
+    @property
+    def offers_checkpointing(self) -> bool:
+        """Whether a model could compute its activations again instead of keeping them."""
+        models = self._registry.models.values()
+        return any(ActivationCheckpointing(model).is_offered for model in models)
 
     def begin(self) -> None:
-        """The script may go on: from here on its training is seen."""
-        self._resumption.hide_files()
-        if self._resumption.guard is not None:
-            self._resumption.guard.begin()
+        """The script may go on: from here on its training is seen.
+
+        Raises:
+            OSError: the script's files could not be hidden for the replay.
+        """
+        self._resumption.begin_script()
         self.interception.active = True
         os.register_at_fork(after_in_child=self.interception.turn_off)
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # else the script has its own
@@ -177,41 +159,14 @@ class Session:
 
         A second one leaves now in any case.
         """
-        monitor = self.parts.monitor
-        unseen = monitor.steps_done == 0 or monitor.updates_by_others >= ANOTHER_TRAINING
-        now = unseen or self._resumption.is_pending
-        if now or self.parts.boundary.leave is not None:
+        by_others = self._monitor.updates_by_others
+        unseen = self._progress.steps_done == 0 or by_others >= ANOTHER_TRAINING
+        if unseen or self._resumption.is_pending or self._schedule.leave is not None:
             raise ExitRequest("interrupted", "SIGTERM")
-        self.parts.leave("interrupted", "SIGTERM")
+        self._schedule.ask_to_leave("interrupted", "SIGTERM")
 
     def end(self, *, completed: bool) -> None:
         """Takes everything down; waits for what is being written. Called once."""
         self.interception.turn_off()
-        self._resumption.silence.end()
-        parts, monitor = self.parts, self.parts.monitor
-        try:
-            unseen = tell_unseen_updates(
-                steps=monitor.steps_done,
-                backward_calls=monitor.probe.backward_calls,
-                updates_by_others=monitor.updates_by_others,
-            )
-            if unseen is not None:
-                parts.journal.write("warning", message=unseen, aloud=True)
-            if parts.boundary.experiment is not None:
-                parts.boundary.experiment.end()
-            parts.dispatcher.judge_waiting()
-            parts.samples.tell()
-            parts.probes.end()
-            parts.model_scene.at_end(monitor.steps_done - 1)
-            if completed and not parts.dispatcher.in_trouble(monitor.steps_done):
-                parts.checkpointer.close(
-                    ripen=(monitor.steps_done, parts.dispatcher.last_trouble_step)
-                )
-            else:
-                parts.checkpointer.close()
-            parts.tape.close()
-            if completed:
-                parts.script_files.end()
-        except Exception as error:  # the script's own result stands
-            parts.journal.write("warning", message=f"at the end: {error}")
-        parts.journal.close()
+        self._resumption.end()
+        self._ending.end(completed=completed)

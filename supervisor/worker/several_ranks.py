@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import sys
 
+from supervisor.settings import PolicySettings
+from supervisor.storage.journal.journal import Journal
+from supervisor.training_state.snapshot import SnapshotRing
 from supervisor.worker.ground.error_barrier import ErrorBarrier
-from supervisor.worker.parts import Parts
+from supervisor.worker.ground.progress import Progress
+from supervisor.worker.ground.run_warnings import RunWarnings
+from supervisor.worker.live.checkpoint_listener import CheckpointListener
+from supervisor.worker.live.snapshot_listener import SnapshotListener
+from supervisor.worker.treatment.dispatcher import Dispatcher
 
 FOUND = "several ranks"
 
@@ -17,23 +24,40 @@ class SeveralRanks:
     no use without the others'. What this process does is recorded and judged as always.
     """
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-        self._barrier: ErrorBarrier = parts.barrier
+    def __init__(
+        self,
+        *,
+        policy: PolicySettings,
+        dispatcher: Dispatcher,
+        snapshots: SnapshotRing,
+        progress: Progress,
+        journal: Journal,
+        barrier: ErrorBarrier,
+        warn: RunWarnings,
+    ) -> None:
+        self._policy = policy
+        self._dispatcher = dispatcher
+        self._snapshots = snapshots
+        self._progress = progress
+        self._journal = journal
+        self._barrier = barrier
+        self._warn = warn
+        self._only_watches = False
 
     def joined(self, world_size: int) -> None:
         """Called in the training's process after it joined a group of more than one rank."""
         with self._barrier("several ranks"):
-            parts = self._parts
-            if parts.boundary.only_watches:
+            if self._only_watches:
                 return
-            parts.dispatcher.judge_waiting()
-            parts.policy.observe_only = True
-            parts.boundary.only_watches = True
-            parts.snapshots.clear()
-            step = parts.monitor.steps_done
-            parts.journal.write("state_found", step=step, found=FOUND, world_size=world_size)
-            parts.warn(
+            self._only_watches = True
+            self._dispatcher.judge_waiting()
+            self._policy.observe_only = True
+            for name in (SnapshotListener.name, CheckpointListener.name):
+                self._barrier(name).is_on = False
+            self._snapshots.clear()
+            step = self._progress.steps_done
+            self._journal.write("state_found", step=step, found=FOUND, world_size=world_size)
+            self._warn(
                 f"{world_size} ranks: several ranks are not supported yet: this one is only "
                 "watched: nothing is treated or saved, and after a failure all ranks have to be "
                 "started again, from the script's own checkpoints",
@@ -48,7 +72,7 @@ class SeveralRanks:
     def started(self, processes: int) -> None:
         """Called in the training's process before it starts others by torch.multiprocessing."""
         with self._barrier("several ranks"):
-            self._parts.warn(_not_supervised(processes), aloud=True)
+            self._warn(_not_supervised(processes), aloud=True)
 
 
 def _not_supervised(processes: int) -> str:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 from supervisor.errors import SupervisorError
 from supervisor.storage.run.rundir import RunDirectory
+from supervisor.worker import current
 
 if TYPE_CHECKING:
+    from supervisor.worker.build import BuiltWorker
     from supervisor.worker.session import Session
 
 
@@ -19,17 +21,17 @@ def start_session(
 ) -> Session | None:
     """Returns the running session; None if it could not be built: the script runs as without us."""
     try:
-        from supervisor.worker.session import Session
+        from supervisor.worker.build import build_worker
 
-        session = Session(rundir, attempt, rank)
-        _begin_random(session)
-        _patch(session)
+        worker = build_worker(rundir, attempt, rank)
+        _begin_random(worker)
+        _patch(worker)
         if salt is not None:
             from supervisor.worker.interception.patches_spawn import hand_on_salt
 
             hand_on_salt(salt)
-        _seed(session.parts.settings.seed)
-        session.begin()
+        _seed(worker.seed)
+        worker.session.begin()
     except (SupervisorError, OSError) as error:
         print(f"supervisor: error: {error}: supervision is off", file=sys.stderr)
         return None
@@ -37,41 +39,41 @@ def start_session(
         traceback.print_exc()
         print("supervisor: error: the lines above: supervision is off", file=sys.stderr)
         return None
-    return session
+    current.api = worker.api
+    return worker.session
 
 
-def _begin_random(session: Session) -> None:
+def _begin_random(worker: BuiltWorker) -> None:
     """Unseeded scripts, too, begin a resumed run with the random numbers of its first attempt."""
     from supervisor.worker.recording.first_random import begin_with_first_random, note_first_random
 
-    path = session.parts.rundir.tape(session.parts.rank).with_suffix(".random")
+    session = worker.session
     try:
-        if session.interception.replaying or session.parts.order.experiment:
-            begin_with_first_random(path)
+        if session.interception.replaying or worker.is_experiment:
+            begin_with_first_random(worker.first_random)
         else:
-            note_first_random(path)
+            note_first_random(worker.first_random)
     except (OSError, SupervisorError) as error:
         session.warn(f"an unseeded script will not resume exactly: {error}")
 
 
-def _patch(session: Session) -> None:
+def _patch(worker: BuiltWorker) -> None:
     from supervisor.worker.interception.instrument import instrument
     from supervisor.worker.interception.patches_files import watch_files
     from supervisor.worker.interception.patches_ranks import watch_ranks
     from supervisor.worker.interception.patches_reads import watch_reads
     from supervisor.worker.interception.patches_samples import watch_samples
-    from supervisor.worker.several_ranks import SeveralRanks
 
+    session, files = worker.session, worker.files
     instrument(session)
     watch_reads(session)
-    parts = session.parts
-    watch_files(session, parts.file_sizes, parts.replayed_files, parts.script_files)
-    watch_ranks(SeveralRanks(session.parts))
-    watch_samples(session.parts.samples)
-    if session.parts.notes_fetches:
+    watch_files(session, files.sizes, files.replayed, files.record)
+    watch_ranks(worker.ranks)
+    watch_samples(worker.samples)
+    if worker.loading.is_noted:
         from supervisor.worker.interception.patches_loading import watch_fetches
 
-        watch_fetches(session, session.parts.proofs)
+        watch_fetches(session, worker.loading)
 
 
 def _seed(seed: int | None) -> None:

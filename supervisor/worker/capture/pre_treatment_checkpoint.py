@@ -11,6 +11,7 @@ from supervisor.actions.base import ActionContext, ThrownAway
 from supervisor.actions.rollback import way_back
 from supervisor.training_state.state import ROLLBACK_PARTS, is_finite
 from supervisor.worker.capture.checkpointer import Checkpointer
+from supervisor.worker.ground.progress import Progress
 
 
 class PreTreatmentCheckpoint:
@@ -25,8 +26,8 @@ class PreTreatmentCheckpoint:
     they would order the same treatment again at once.
 
     Args:
-        whole_state: `Boundary.whole_state`.
-        step: gives the steps done.
+        whole_state: `WholeState.take`; every step before has been judged by then.
+        progress: of the training.
         run: the run directory, for the command that goes back.
         warn: is told what could not be kept.
     """
@@ -36,13 +37,13 @@ class PreTreatmentCheckpoint:
         *,
         whole_state: Callable[[], tuple[dict[str, Any], dict[str, Any]]],
         checkpointer: Checkpointer,
-        step: Callable[[], int],
+        progress: Progress,
         run: Path,
         warn: Callable[[str], None],
     ) -> None:
         self._whole_state = whole_state
         self._checkpointer = checkpointer
-        self._step = step
+        self._progress = progress
         self._run = run
         self._warn = warn
         self._kept_at = 0
@@ -54,7 +55,7 @@ class PreTreatmentCheckpoint:
 
         A second treatment of the same boundary finds the state kept already.
         """
-        step = self._step()
+        step = self._progress.steps_done
         if step == 0:
             return None
         if name == "rollback":

@@ -8,18 +8,20 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from supervisor.storage.files.private_files import open_private
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.training_state.optimizer_state import optimizer_parameters
 from supervisor.training_state.registry import Registry
-from supervisor.training_state.state import digest
+from supervisor.training_state.state import TrainingState, digest
 from supervisor.training_state.tensors import walk
+from supervisor.worker.capture.user_tensors import UserTensors
+from supervisor.worker.ground.boundary_listener import ALWAYS, BoundaryListener
+from supervisor.worker.ground.script_use import ScriptUse
 from supervisor.worker.ground.step_probe import StepProbe, tensors_in
-
-Find = Callable[[], Mapping[str, Any]]
+from supervisor.worker.ground.user_frames import user_frames
 
 
 class TrailProbe(StepProbe):
@@ -52,14 +54,17 @@ class TrailProbe(StepProbe):
         super().forget()
 
 
-class StateDigests:
+class StateDigests(BoundaryListener):
     """Writes ``RUN/trail/rank_<r>.jsonl``: one line a boundary, attempts one after another.
 
     Args:
-        capture: returns the state without the user's variables (`TrainingState.capture`).
-        held: returns the user's tensors and arrays by their path.
-        facts: returns what else is known of the script now, JSON-serialisable.
+        probe: of the training.
+        state: captured without the user's variables.
+        held: the user's tensors and arrays.
+        use: what is known of the script.
     """
+
+    name = "trail"
 
     def __init__(
         self,
@@ -68,24 +73,30 @@ class StateDigests:
         attempt: int,
         *,
         registry: Registry,
-        capture: Find,
-        held: Find,
-        facts: Find,
+        probe: TrailProbe,
+        state: TrainingState,
+        held: UserTensors,
+        use: ScriptUse,
     ) -> None:
         path = rundir.trail(rank)
         rundir.make(path.parent)
-        self.probe = TrailProbe()
+        self._probe = probe
         self._file = open_private(path, "a")
         self._attempt = attempt
         self._registry = registry
-        self._capture = capture
+        self._state = state
         self._held = held
-        self._facts = facts
+        self._use = use
 
-    def write(self, step: int) -> None:
-        """Called at every boundary with the number of steps done."""
+    def next_look(self, step: int) -> tuple[float, float]:
+        return ALWAYS
+
+    def continue_at(self, step: int) -> None:
+        self.at_boundary(step)
+
+    def at_boundary(self, step: int) -> None:
         started = time.perf_counter()
-        probe = self.probe
+        probe, use = self._probe, self._use
         line = {
             "attempt": self._attempt,
             "step": step,
@@ -96,7 +107,9 @@ class StateDigests:
             "facts": {
                 "sigterm": _handler_of(signal.SIGTERM),
                 "dtypes": self._dtypes(),
-                **self._facts(),
+                "uses_autocast": use.autocast,
+                "uses_batches": use.batches,
+                "clips_at": use.clips_at,
             },
         }
         line["cost_s"] = time.perf_counter() - started
@@ -104,7 +117,7 @@ class StateDigests:
         self._file.flush()  # a killed process leaves what it has written
 
     def _parts(self) -> dict[str, dict[str, str]]:
-        state = self._capture()
+        state = self._state.capture()
         schedule = {name: digest({"": value}) for name, value in walk(state["schedulers"])}
         return {
             "weights": _digests(state["models"]),
@@ -114,7 +127,9 @@ class StateDigests:
             "rng": {name: digest({"": value}) for name, value in state["rng"].items()},
             "module": _digests(state["attributes"]) | _digests(state["modes"]),
             "tracked": _digests(state["tracked"]),
-            "variable": {path: digest({"": value}) for path, value in self._held().items()},
+            "variable": {
+                path: digest({"": value}) for path, value in self._held.find(user_frames()).items()
+            },
         }
 
     def _optimizer_digests(self, optimizers: Mapping[str, Any]) -> dict[str, str]:

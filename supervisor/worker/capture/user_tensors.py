@@ -24,9 +24,14 @@ class UserTensors:
 
     `begin` looks before the first step: what never changes from there on (a data set, a mask) is
     not saved. All are called at a boundary.
+
+    Attributes:
+        has_begun: `begin` was called.
+        left_out: what the last `find` could not save, in words.
     """
 
     def __init__(self, registry: Registry) -> None:
+        self.has_begun = False
         self.left_out: list[str] = []
         self._registry = registry
         self._known: dict[str, Stamp] = {}
@@ -39,6 +44,7 @@ class UserTensors:
             frames: the user's variables.
             but: after a resume, the paths that had changed by then already.
         """
+        self.has_begun = True
         known = stamps(find_held(frames, self._excluded()))
         self._known = {path: stamp for path, stamp in known.items() if path not in but}
 

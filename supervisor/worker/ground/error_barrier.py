@@ -7,53 +7,86 @@ from collections.abc import Callable
 from types import TracebackType
 
 from supervisor.fault_injection.injector import InjectedFault
+from supervisor.storage.journal.journal import Journal
 
 LIMIT = 3
+"""A part that fails as often is off."""
 
 
 class ErrorBarrier:
-    """``with shield("clipping"): ...`` swallows what goes wrong inside and says so once.
+    """``with barrier("clipping"): ...`` swallows what goes wrong inside and says so once.
 
-    A part that failed `LIMIT` times takes the whole supervision of this process down with it
-    (`give_up`): the training goes on as without us. What passes: exceptions that are no
-    `Exception` (leaving the process), and faults injected on purpose.
+    A part that failed `LIMIT` times is off: it is told, and whoever calls the part asks `is_on`
+    first. Where an essential part is off the whole supervision of this process is: the training
+    goes on as without us. What passes: exceptions that are no `Exception` (leaving the process),
+    and faults injected on purpose.
 
     Args:
-        report: called with (part, short text, traceback text) for the first failure of a part.
-        give_up: called with the part that failed too often.
+        journal: is told of the first failure of a part, and of what is off.
+        turn_off: ends the supervision of this process.
+        tape_broken: called when a part failed that writes what a replay needs.
     """
 
     def __init__(
-        self, report: Callable[[str, str, str], None], give_up: Callable[[str], None]
+        self, journal: Journal, turn_off: Callable[[], None], tape_broken: Callable[[], None]
     ) -> None:
-        self._parts: dict[str, _Part] = {}
-        self._report = report
-        self._give_up = give_up
+        self._parts: dict[str, Part] = {}
+        self._journal = journal
+        self._turn_off = turn_off
+        self._tape_broken = tape_broken
 
-    def __call__(self, part: str) -> _Part:
-        found = self._parts.get(part)
+    def __call__(self, name: str, *, is_essential: bool = False, records: bool = False) -> Part:
+        """Returns the part of this name, made at the first call.
+
+        Args:
+            is_essential: nothing can be supervised without it.
+            records: it writes what a replay needs.
+        """
+        found = self._parts.get(name)
         if found is None:
-            found = self._parts[part] = _Part(part, self)
+            found = self._parts[name] = Part(name, self, is_essential, records)
         return found
 
-    def failed(self, part: _Part, error: BaseException) -> None:
+    def failed(self, part: Part, error: BaseException) -> None:
+        """Takes note of a failure; never raises."""
         part.failures += 1
+        part.is_on = part.is_on and part.failures < LIMIT
         try:
+            if part.records:
+                self._tape_broken()
+            if not part.is_on and part.is_essential:
+                self._turn_off()
             if part.failures == 1:
-                text = "".join(traceback.format_exception(error))
-                self._report(part.name, f"{type(error).__name__}: {error}", text)
-            if part.failures >= LIMIT:
-                self._give_up(part.name)
+                short = f"{type(error).__name__}: {error}"
+                self._journal.write(
+                    "warning",
+                    message=f"supervisor: {part.name} failed: {short}",
+                    trace="".join(traceback.format_exception(error)),
+                )
+            if part.failures == LIMIT:
+                what = "supervision is" if part.is_essential else f"{part.name} is switched"
+                self._journal.write(
+                    "warning", message=f"{what} off: {part.name} failed {LIMIT} times", aloud=True
+                )
         except Exception:  # the disk may be full or gone; the training goes on all the same
             return
 
 
-class _Part:
-    __slots__ = ("_barrier", "failures", "name")
+class Part:
+    """A part of ours that may fail.
 
-    def __init__(self, name: str, barrier: ErrorBarrier) -> None:
+    Attributes:
+        is_on: it has not failed too often, and nobody has switched it off.
+    """
+
+    __slots__ = ("_barrier", "failures", "is_essential", "is_on", "name", "records")
+
+    def __init__(self, name: str, barrier: ErrorBarrier, is_essential: bool, records: bool) -> None:
         self.name = name
         self.failures = 0
+        self.is_on = True
+        self.is_essential = is_essential
+        self.records = records
         self._barrier = barrier
 
     def caught(self, error: Exception) -> None:

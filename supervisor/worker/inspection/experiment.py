@@ -11,6 +11,7 @@ import torch
 
 from supervisor.actions.controls import Controls
 from supervisor.training_state.registry import Registry
+from supervisor.worker.ground.boundary_listener import ALWAYS, BoundaryListener
 from supervisor.worker.inspection.inspection import Inspection
 from supervisor.worker.interception.patches_order import (
     hand_out_in_other_order,
@@ -21,7 +22,7 @@ OVERSIZED = 3.0
 """A matrix whose entries are so large on average: embeddings begin at 1, all others below."""
 
 
-class Experiment:
+class Experiment(BoundaryListener):
     """Changes one thing about a replay; every wish is optional; ``replay`` is always there.
 
     ``lr_factor``, ``clip_norm``, ``fp32``, ``reshuffle`` (a seed for the order of batches) and
@@ -40,6 +41,8 @@ class Experiment:
         use_fp32: switches the FP32 fallback on.
         inspection: looks at steps.
     """
+
+    name = "experiment"
 
     def __init__(
         self,
@@ -60,7 +63,6 @@ class Experiment:
         self._weights: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def at_boundary(self, step: int) -> None:
-        """Called at every boundary of the live run, the state's restoration included."""
         wishes = self._wishes
         self._inspection.end()
         if not self._began:
@@ -81,6 +83,12 @@ class Experiment:
             _seed(int(wishes["seed"]))
         if step in wishes.get("inspect", ()):
             self._inspection.begin(step, wishes.get("captures", {}).get(str(step)))
+
+    def next_look(self, step: int) -> tuple[float, float]:
+        return ALWAYS
+
+    def continue_at(self, step: int) -> None:
+        self.at_boundary(step)
 
     def end(self) -> None:
         """Called when the process ends, so that a step that broke off is written down."""

@@ -21,13 +21,7 @@ Call: TypeAlias = Callable[[], Any]
 
 
 class TrainingHooks(ABC):
-    """What happens at each moment; every method returns what the user's code gets.
-
-    Attributes:
-        steps_done: steps that the run has made, or that its fast-forward has come to.
-    """
-
-    steps_done: int
+    """What happens at each moment; every method returns what the user's code gets."""
 
     @abstractmethod
     def forward(

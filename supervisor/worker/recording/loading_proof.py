@@ -165,9 +165,22 @@ class LoadingProofs:
 
     Args:
         promised: see `LoadingPromise`; otherwise each data set is watched.
+
+    Attributes:
+        is_noted: what data sets load is watched and on the tape; a resume goes by its tape.
+        may_leave_out: this process may leave loading out, and its checkpoints may promise it.
     """
 
-    def __init__(self, interception: InterceptionState, *, promised: bool) -> None:
+    def __init__(
+        self,
+        interception: InterceptionState,
+        *,
+        promised: bool,
+        is_noted: bool = True,
+        may_leave_out: bool = True,
+    ) -> None:
+        self.is_noted = is_noted
+        self.may_leave_out = may_leave_out
         self.promise = LoadingPromise(interception) if promised else None
         self._interception = interception
         self._given_up = LoadingProof(-1, self, LoadingProofs, interception)
@@ -192,8 +205,11 @@ class LoadingProofs:
         self._known[key] = proof
         return proof
 
-    def held(self) -> list[int]:
-        """Numbers of the data sets whose loading may be left out. Called at a checkpoint."""
+    def left_out(self) -> list[int]:
+        """Numbers of the data sets whose loading a resume from here on may leave out. Called at a
+        checkpoint."""
+        if not self.may_leave_out:
+            return []
         return sorted(proof.number for proof in self._all() if proof.holds())
 
     def _all(self) -> Iterator[LoadingProof]:

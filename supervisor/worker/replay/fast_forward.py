@@ -296,9 +296,9 @@ class FastForward(TrainingHooks):
             except ReplayError as error:
                 self._disprove(f"step {self.steps_done}: {error}")
         probe.forget()
-        self._heartbeat()
         self._executes = False
         self.steps_done += 1
+        self._heartbeat()
 
     def _compare(self, recorded: StepMark, now: StepMark) -> None:
         for name, what in (

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 from supervisor.errors import RunDirectoryError
 from supervisor.storage.journal.journal import Journal
-from supervisor.storage.steps.flight_recorder import LOSS_SEEN, FlightReader
+from supervisor.storage.steps.flight_recorder import LOSS_SEEN, FlightReader, FlightRecorder
+from supervisor.worker.ground.boundary_listener import ALWAYS, BoundaryListener
 
 
-class FirstStep:
+class FirstStep(BoundaryListener):
     """Compares the loss of the first step that is trained again with the recorded one.
 
     The killed attempt usually came past its newest checkpoint: its next step then saw the same
@@ -19,26 +19,39 @@ class FirstStep:
 
     Args:
         journal: gets what came of it.
-        path: the flight recorder of this rank.
-        step: the step that is trained first.
-        recorded_row: where the recorder stood when the checkpoint was made.
-        own_row: where it stands now; the first step of this attempt comes there.
+        recorder: of this rank.
     """
 
-    def __init__(
-        self, journal: Journal, path: Path, step: int, recorded_row: int, own_row: int
-    ) -> None:
-        self._journal = journal
-        self._path = path
-        self._step = step
-        self._recorded_row = recorded_row
-        self._own_row = own_row
+    name = "first step"
 
-    def compare(self) -> None:
-        """Called once, at the boundary after the step: `state_found` in the journal if the losses
+    def __init__(self, journal: Journal, recorder: FlightRecorder) -> None:
+        self._journal = journal
+        self._recorder = recorder
+        self._step = self._recorded_row = self._own_row = -1
+
+    def expect(self, step: int, recorded_row: int) -> None:
+        """Called by a resume that must lead to the same loss.
+
+        Args:
+            step: the step that is trained first.
+            recorded_row: where the recorder stood when the checkpoint was made.
+        """
+        self._step, self._recorded_row = step, recorded_row
+        self._own_row = self._recorder.rows
+
+    def next_look(self, step: int) -> tuple[float, float]:
+        return ALWAYS if self._step >= 0 else super().next_look(step)
+
+    def at_boundary(self, step: int) -> None:
+        """Compares once, at the boundary after the step: `state_found` in the journal if the losses
         are equal, `warning` if not; nothing if one of the two is not known."""
+        if self._step >= 0:
+            self._compare()
+            self._step = -1
+
+    def _compare(self) -> None:
         try:
-            with FlightReader(self._path) as reader:
+            with FlightReader(self._recorder.path) as reader:
                 recorded = self._loss(reader, self._recorded_row)
                 own = self._loss(reader, self._own_row)
         except (OSError, RunDirectoryError):

@@ -20,18 +20,19 @@ from torch.utils.data import default_collate
 
 from supervisor.training_state.rng import RngState
 from supervisor.worker.ground.interception_state import InterceptionState
+from supervisor.worker.ground.progress import Progress
 
 
 class PoisonedSamples:
     """Of the map-style data sets of one process; see the module's docstring.
 
     The rule by which a sample is left out knows steps only, not attempts, so that a fast-forward
-    makes the batches that the recorded run made: an iterator that begins when `steps_done` steps
+    makes the batches that the recorded run made: an iterator that begins when n steps
     are done leaves out what was found at an earlier step.
 
     Args:
         interception: what is looked at here is not the script's.
-        steps_done: steps that this run has made, or that its fast-forward has come to.
+        progress: its `position` is the step under way, live or replayed.
         on_found: told (data set, sample, step) of each sample when it is found.
 
     Attributes:
@@ -41,12 +42,12 @@ class PoisonedSamples:
     def __init__(
         self,
         interception: InterceptionState,
-        steps_done: Callable[[], int],
+        progress: Progress,
         on_found: Callable[[Any, Any, int], None],
     ) -> None:
         self.known: dict[tuple[str, str], int] = {}
         self._interception = interception
-        self._steps_done = steps_done
+        self._progress = progress
         self._on_found = on_found
         self._to_watch = 0
         self._handed_out: tuple[weakref.ref[Any], Any, Any] | None = None
@@ -91,7 +92,7 @@ class PoisonedSamples:
             if collate is not default_collate:  # it may have put them into another order
                 samples = [index for index in indices if self._is_poisoned(data, index)]
         for index in samples if len(samples) < len(indices) or len(indices) == 1 else ():
-            self._on_found(data, index, self._steps_done())
+            self._on_found(data, index, self._progress.position)
         return True
 
     def _is_poisoned(self, data: Any, index: Any) -> bool:
@@ -111,7 +112,7 @@ class PoisonedSamples:
         Args:
             most: so many at most; the rest stays in, and costs its updates.
         """
-        done = self._steps_done()
+        done = self._progress.position
         found = [key[1] for key, step in self.known.items() if key[0] == name and step < done]
         return frozenset(found[: int(most)])
 

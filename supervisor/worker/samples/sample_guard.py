@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from supervisor.storage.files.line_file import LineFile, read_lines, to_line
 from supervisor.worker.ground.interception_state import InterceptionState
+from supervisor.worker.ground.progress import Progress
 from supervisor.worker.samples.poisoned_samples import PoisonedSamples
 
 _Load: TypeAlias = Callable[[Any, Any], Any]
@@ -34,7 +35,7 @@ class SampleGuard:
         path: the file of JSON lines.
         attempt: number of this attempt.
         warn: told in the training's own process of each sample found or left out.
-        interception, steps_done: see `PoisonedSamples`.
+        interception, progress: see `PoisonedSamples`.
 
     Attributes:
         poisoned: the samples that hold NaN or infinity.
@@ -46,13 +47,13 @@ class SampleGuard:
         attempt: int,
         warn: Callable[[str], None],
         interception: InterceptionState,
-        steps_done: Callable[[], int],
+        progress: Progress,
     ) -> None:
         self._file = LineFile(path)
         self._attempt = attempt
         self._warn = warn
         self._told = 0
-        self.poisoned = PoisonedSamples(interception, steps_done, self._found_poisoned)
+        self.poisoned = PoisonedSamples(interception, progress, self._found_poisoned)
         lines = self._lines()
         failed = [line for line in lines if "found_at" not in line]
         self._known = {(str(line["data"]), str(line["sample"])) for line in failed}

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from supervisor.actions.activation_checkpointing import ActivationCheckpointing
-from supervisor.actions.base import ActionContext, carry_out
 from supervisor.actions.controls import Controls, Ramp
 from supervisor.codes import DecisionSource
 from supervisor.records import Cause, Decision, WorkerOrder
 from supervisor.training_state.registry import Registry
 from supervisor.worker.ground.error_barrier import ErrorBarrier
-from supervisor.worker.treatment.dispatcher import Dispatcher, Pending
+from supervisor.worker.treatment.action_runner import ActionRunner
+
+OUT_OF_MEMORY = "ordered after memory ran out"
 
 
 class OrderedTreatments:
@@ -23,16 +22,14 @@ class OrderedTreatments:
         *,
         controls: Controls,
         registry: Registry,
-        dispatcher: Dispatcher,
+        runner: ActionRunner,
         barrier: ErrorBarrier,
-        make_context: Callable[[Decision], ActionContext],
     ) -> None:
         self._order = order
         self._controls = controls
         self._registry = registry
-        self._dispatcher = dispatcher
+        self._runner = runner
         self._barrier = barrier
-        self._make_context = make_context
 
     def from_nothing(self) -> None:
         """No checkpoint: models are met at their first forward only, which is a boundary."""
@@ -42,7 +39,7 @@ class OrderedTreatments:
                 "fp32_fallback", Cause.NONFINITE, "ordered after repeated numerical failures"
             )
         if self._order.checkpoint_activations:
-            self._wait("checkpoint_activations", Cause.RESOURCES, "ordered after memory ran out")
+            self._wait("checkpoint_activations", Cause.RESOURCES, OUT_OF_MEMORY)
 
     def be_careful(self) -> None:
         """Takes on the order's conservative settings: K8, and after memory ran out K9.
@@ -58,7 +55,8 @@ class OrderedTreatments:
 
     def fp32(self, step: int) -> None:
         """Switches the FP32 fallback on, at a boundary."""
-        self._apply("fp32_fallback", Decision(step=step, actions=("fp32_fallback",)))
+        decision = Decision(step=step, actions=("fp32_fallback",))
+        self._runner.run_untold("fp32_fallback", decision)
 
     def activation_checkpointing(self, step: int, *, was_on: bool) -> None:
         """Switches it on at a resume's boundary, behind the state that was put back.
@@ -67,26 +65,18 @@ class OrderedTreatments:
             was_on: in the attempt that the checkpoint is of: no treatment, then, but a part of its
                 state. The model's flags may have come with it, what they stand for has not.
         """
-        action = self._dispatcher.actions["checkpoint_activations"]
-        decision = self._decision(
-            action.name, step, Cause.RESOURCES, "ordered after memory ran out"
-        )
         if was_on:
             with self._barrier("activation checkpointing"):
                 for model in self._registry.models.values():
                     ActivationCheckpointing(model).switch_on()
         elif self._order.checkpoint_activations:
-            self._dispatcher.apply_now(action, decision)
+            name = "checkpoint_activations"
+            self._runner.run(name, _decision(name, step, Cause.RESOURCES, OUT_OF_MEMORY))
 
     def _wait(self, name: str, cause: Cause, reason: str) -> None:
-        dispatcher = self._dispatcher
-        dispatcher.pending.append(
-            Pending(dispatcher.actions[name], self._decision(name, 0, cause, reason))
-        )
+        self._runner.wait(name, _decision(name, 0, cause, reason))
 
-    def _apply(self, name: str, decision: Decision) -> None:
-        carry_out(self._dispatcher.actions[name], self._make_context(decision))
 
-    def _decision(self, name: str, step: int, cause: Cause, reason: str) -> Decision:
-        by_parent = DecisionSource.ORDER
-        return Decision(step=step, actions=(name,), cause=cause, reason=reason, source=by_parent)
+def _decision(name: str, step: int, cause: Cause, reason: str) -> Decision:
+    by_parent = DecisionSource.ORDER
+    return Decision(step=step, actions=(name,), cause=cause, reason=reason, source=by_parent)

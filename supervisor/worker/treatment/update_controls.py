@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TypeAlias
 
 import torch
@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from supervisor.actions.controls import Controls
 from supervisor.actions.guard import hide_gradients
+from supervisor.worker.ground.script_use import ScriptUse
 from supervisor.worker.ground.step_probe import gradient_norm
 from supervisor.worker.treatment.update_plan import AS_IT_IS, UpdatePlan
 
@@ -29,6 +30,8 @@ class UpdateControls:
 
     Args:
         controls: what is in force.
+        use: is told of the script's own clipping.
+        skip_steps: whose updates are left out by order.
         on_skip: told step and reason of each update that is left out.
         leaves_out_follower: gradient norm, not finite, of an optimizer behind the lead → whether
             its update is left out.
@@ -41,27 +44,23 @@ class UpdateControls:
     def __init__(
         self,
         controls: Controls,
+        use: ScriptUse,
         on_skip: Callable[[int, str], None],
         leaves_out_follower: Callable[[float], bool] = lambda norm: True,
         on_rate: Callable[[float], None] = lambda factor: None,
+        skip_steps: Collection[int] = (),
     ) -> None:
         self.controls = controls
         self._leaves_out_follower = leaves_out_follower
         self._on_rate = on_rate
-        self.skip_steps: frozenset[int] = frozenset()
+        self._skip_steps = frozenset(skip_steps)
+        self._use = use
         self._on_skip = on_skip
         self._parameters: dict[int, _Known] = {}
         self._restore_lr: list[tuple[dict[str, Any], Any]] = []
         self._unhide: Callable[[], None] | None = None
         self._lead: weakref.ref[Optimizer] | None = None  # the first to be updated under controls
-        self.script_clips = False
-        self._script_max_norm: Any = None
         self.is_open = False
-
-    @property
-    def clips_at(self) -> float | None:
-        """The bound that the script's own clipping had the last time; None if it does not clip."""
-        return None if self._script_max_norm is None else float(self._script_max_norm)
 
     def parameters(self, optimizer: Optimizer) -> list[torch.Tensor]:
         """All parameters, in the order of the groups; a group added later is noticed."""
@@ -76,8 +75,7 @@ class UpdateControls:
 
     def clip_norm_for_script(self, max_norm: float) -> float:
         """The bound that the script's own `clip_grad_norm_` is to use."""
-        self.script_clips = True
-        self._script_max_norm = max_norm
+        self._use.clips_at = float(max_norm)
         controls = self.controls
         if controls.clip_factor == 1.0 and controls.clip_norm is None is controls.adaptive:
             return max_norm
@@ -92,7 +90,7 @@ class UpdateControls:
             step: the step under way.
             skip: why its judgement leaves the update out; empty if it does not.
         """
-        if step in self.skip_steps:
+        if step in self._skip_steps:
             return UpdatePlan(skip="ordered after repeated failures")
         if skip:
             return UpdatePlan(skip=skip)
@@ -104,7 +102,7 @@ class UpdateControls:
         lead = self._lead() or optimizer
         return UpdatePlan(
             lr_factor=controls.rate_factor(float(lead.param_groups[0]["lr"])),
-            max_norm=None if self.script_clips else controls.max_norm(None),
+            max_norm=None if self._use.clips_at is not None else controls.max_norm(None),
         )
 
     def plan_follower(self, optimizer: Optimizer, step: int) -> UpdatePlan:

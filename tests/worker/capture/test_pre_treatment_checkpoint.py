@@ -23,6 +23,8 @@ from supervisor.training_state.codec import read_state
 from supervisor.training_state.state import TrainingState, digest
 from supervisor.worker.capture.checkpointer import Checkpointer
 from supervisor.worker.capture.pre_treatment_checkpoint import PreTreatmentCheckpoint
+from supervisor.worker.ground.progress import Progress
+from supervisor.worker.ground.step_probe import StepProbe
 from tests.actions.small_context import Scene, build_scene
 from tests.storage.failing_file_system import FastDisk, SmallDisk
 
@@ -51,7 +53,7 @@ class Ward:
         self.pre_treatment = PreTreatmentCheckpoint(
             whole_state=lambda: (scene.context.state.capture(), {}),
             checkpointer=self.checkpointer,
-            step=lambda: scene.context.step,
+            progress=Progress(StepProbe(), steps_done=STEPS),
             run=Path("/the run"),
             warn=self.warnings.append,
         )
@@ -188,7 +190,7 @@ def test_a_state_that_cannot_be_captured_costs_a_warning_and_no_treatment(ward: 
     pre_treatment = PreTreatmentCheckpoint(
         whole_state=broken,
         checkpointer=ward.checkpointer,
-        step=lambda: STEPS,
+        progress=Progress(StepProbe(), steps_done=STEPS),
         run=Path("run"),
         warn=ward.warnings.append,
     )

@@ -74,7 +74,7 @@ def test_a_replay_gives_signs_of_life() -> None:
         replay.before_update(optimizer, (), {})
         replay.after_update(optimizer)
 
-    assert signs == [0, 0, 0, 1, 1, 1]
+    assert signs == [0, 0, 1, 1, 1, 2]
 
 
 def test_models_that_come_one_after_another_are_not_taken_for_each_other() -> None:

@@ -11,6 +11,8 @@ import torch
 from torch.utils.data import Dataset, default_collate
 
 from supervisor.worker.ground.interception_state import InterceptionState
+from supervisor.worker.ground.progress import Progress
+from supervisor.worker.ground.step_probe import StepProbe
 from supervisor.worker.samples.poisoned_samples import PoisonedSamples, is_poisoned
 
 
@@ -30,7 +32,9 @@ def backwards(samples: list[Any]) -> Any:
 def found_in(indices: list[int], collate: Any = default_collate) -> list[int]:
     data, found = Pictures(), []
     samples = PoisonedSamples(
-        InterceptionState(), lambda: 5, lambda _, index, step: found.append(index)
+        InterceptionState(),
+        Progress(StepProbe(), steps_done=5),
+        lambda _, index, step: found.append(index),
     )
     batch = collate([data[index] for index in indices])
     samples.was_handed_out(data, collate, indices, batch)
@@ -49,7 +53,9 @@ def test_a_batch_that_is_poisoned_throughout_is_not_blamed_on_its_samples() -> N
 
 def test_tracing_draws_no_random_numbers() -> None:
     data = Pictures()
-    samples = PoisonedSamples(InterceptionState(), lambda: 5, lambda *_: None)
+    samples = PoisonedSamples(
+        InterceptionState(), Progress(StepProbe(), steps_done=5), lambda *_: None
+    )
     batch = backwards([data[9], data[1]])
     samples.was_handed_out(data, backwards, [9, 1], batch)
     torch.manual_seed(1)
@@ -64,7 +70,9 @@ def test_tracing_draws_no_random_numbers() -> None:
 def test_where_the_newest_batch_is_finite_later_ones_are_looked_at() -> None:
     data, found = Pictures(), []
     samples = PoisonedSamples(
-        InterceptionState(), lambda: 5, lambda _, index, step: found.append(index)
+        InterceptionState(),
+        Progress(StepProbe(), steps_done=5),
+        lambda _, index, step: found.append(index),
     )
 
     def hand_out(*indices: int) -> Any:
@@ -81,12 +89,12 @@ def test_where_the_newest_batch_is_finite_later_ones_are_looked_at() -> None:
 
 
 def test_an_iterator_leaves_out_what_was_found_at_an_earlier_step() -> None:
-    steps = [5]
-    samples = PoisonedSamples(InterceptionState(), lambda: steps[0], lambda *_: None)
+    progress = Progress(StepProbe(), steps_done=5)
+    samples = PoisonedSamples(InterceptionState(), progress, lambda *_: None)
     samples.known = {("Pictures", "7"): 5, ("Pictures", "9"): 3, ("Other", "1"): 0}
 
     assert samples.known_to_a_new_iterator("Pictures", 10) == {"9"}
-    steps[0] = 6
+    progress.steps_done = 6
     assert samples.known_to_a_new_iterator("Pictures", 10) == {"7", "9"}
     assert samples.known_to_a_new_iterator("Pictures", 1) == {"7"}
     assert samples.poisoned(Pictures(), [6, 7, 8], frozenset({"7", "8"})) == [7]

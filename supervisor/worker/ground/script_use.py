@@ -12,9 +12,17 @@ class ScriptUse:
     Attributes:
         autocast: an autocast region was entered.
         batches: it goes through `supervisor.batches`.
+        batches_to_leave_out: that `supervisor.batches` has still to leave out (``skip_data``).
         batch_size: it asks `supervisor.batch_size`.
+        clips_at: the bound of its own gradient clipping the last time; None if it does not clip.
     """
 
     autocast: bool = False
     batches: bool = False
+    batches_to_leave_out: int = 0
     batch_size: bool = False
+    clips_at: float | None = None
+
+    def leave_out_batches(self, count: int) -> None:
+        """So many batches more are to be left out."""
+        self.batches_to_leave_out += count

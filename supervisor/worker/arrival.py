@@ -1,0 +1,115 @@
+"""What happens where a fast-forward arrives: the state is put back and the live run goes on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from supervisor.records import WorkerOrder
+from supervisor.storage.checkpoints.checkpoints import CheckpointRing
+from supervisor.storage.journal.journal import Journal
+from supervisor.training_state.variables import places
+from supervisor.worker.ground.progress import Progress
+from supervisor.worker.ground.user_frames import user_frames
+from supervisor.worker.interception.outside_dynamo import forget_compiled
+from supervisor.worker.live.boundary import Boundary
+from supervisor.worker.live.monitor import Monitor
+from supervisor.worker.recording.attempt_files import AttemptFiles
+from supervisor.worker.recording.changed_in_place import mapped_files
+from supervisor.worker.replay.fast_forward import FastForward
+from supervisor.worker.replay.first_step import FirstStep
+from supervisor.worker.starting_point import FIRST_STEP, ResumePoint
+from supervisor.worker.state_restorer import StateRestorer
+from supervisor.worker.treatment.ordered_treatments import OrderedTreatments
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arrival:
+    """Called once, in the order of the methods; the live hooks answer again before the last."""
+
+    attempt: int
+    order: WorkerOrder
+    restorer: StateRestorer
+    files: AttemptFiles
+    ring: CheckpointRing
+    ordered: OrderedTreatments
+    progress: Progress
+    monitor: Monitor
+    boundary: Boundary
+    first_step: FirstStep
+    journal: Journal
+
+    def put_back(self, start: ResumePoint, replay: FastForward) -> list[str]:
+        """Puts state and variables back; returns why the resume is not exact.
+
+        Raises:
+            CheckpointError: the state does not fit the model.
+            OSError: a file that is mapped could not be written.
+        """
+        reasons = [replay.disproof] if replay.disproof else []
+        if self.order.way == FIRST_STEP:
+            reasons.append("the first step was really executed: what hooks keep is as it was then")
+        self.files.replayed.restore_in_place()
+        return reasons + self.restorer.put_back(start, replayed=replay.disproof is None)
+
+    def put_rest_back(self, start: ResumePoint, replay: FastForward) -> list[str]:
+        """The same for our own memory and the script's files.
+
+        Raises:
+            OSError: files could not be put back.
+        """
+        reasons = self.restorer.remember(start)
+        if replay.compiled_updates:
+            forget_compiled()
+        held = start.state.get("held", {})
+        mapped = mapped_files(p.value for p in places(user_frames()) if p.path in held)
+        files = self.files.replayed.end(f"attempt_{self.attempt}", mapped)
+        if files.later:
+            self.journal.write("state_found", **files.event(start.checkpoint.step))
+        return reasons + files.problems
+
+    def go_on(
+        self,
+        start: ResumePoint,
+        replay: FastForward,
+        reasons: list[str],
+        *,
+        announced_at: int,
+        batches_left_out: int,
+    ) -> None:
+        """Hands over to the live run.
+
+        Args:
+            start: the checkpoint and its state.
+            replay: that has arrived.
+            reasons: why the resume is not exact; empty if it is.
+            announced_at: the last step of the replay at which the script announced a change.
+            batches_left_out: whose loading the replay left out.
+        """
+        step, meta, progress = start.checkpoint.step, start.checkpoint.meta, self.progress
+        progress.tape_is_whole = replay.disproof is None
+        self.ring.discard_after(step)
+        self.ordered.be_careful()
+        self.monitor.continue_at(step, replay.clock)
+        probe, loss = progress.probe, meta.get("loss_under_way")
+        replay.hand_over(probe, None if loss is None else float(loss))
+        probe.announced = announced_at == step
+        self.restorer.begin_variables(start.state)
+        self.boundary.continue_at(step)
+        is_whole = probe.loss_seen or not probe.backward_calls
+        row = meta.get("steps_recorded")
+        if (
+            row is not None
+            and is_whole
+            and not (reasons or self.order.fp32 or start.checkpoint.abandoned)
+        ):
+            self.first_step.expect(step, int(row))
+        self.journal.write(
+            "resumed",
+            step=step,
+            from_step=step,
+            exactness="approximate" if reasons else "exact",
+            reason="; ".join(reasons) or "every replayed step equals the recorded one",
+            order=self.order.reason,
+            replayed_steps=replay.steps_done,
+            batches_left_out=batches_left_out,
+        )

@@ -1,0 +1,677 @@
+"""Builds the worker's parts from the ground up: each gets what it needs, and nothing later."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from supervisor.actions.catalogue import build_actions
+from supervisor.actions.controls import Controls
+from supervisor.config import load_resolved_config, load_resolved_policy
+from supervisor.detectors.alert_handlers import load_alert_handlers
+from supervisor.errors import CheckpointError
+from supervisor.fault_injection.injector import FaultInjector
+from supervisor.pipeline import Pipeline
+from supervisor.records import WorkerOrder
+from supervisor.risk_lines import RiskLines
+from supervisor.settings import PolicySettings, RunSettings
+from supervisor.storage.cases.case_advisor import CaseAdvisor
+from supervisor.storage.cases.case_memory import load_memory
+from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRing
+from supervisor.storage.journal.journal import AlertLog, Journal
+from supervisor.storage.run.orders import load_order
+from supervisor.storage.run.rundir import RunDirectory
+from supervisor.storage.run.script_files import ScriptFiles
+from supervisor.storage.run.set_aside import SetAside
+from supervisor.storage.steps.applied_rates import AppliedRates
+from supervisor.storage.steps.flight_recorder import FlightRecorder
+from supervisor.storage.steps.more_values import MAX_NAMES
+from supervisor.storage.steps.step_rows import OBSERVED_SLOTS
+from supervisor.storage.steps.tape import TapeWriter
+from supervisor.training_state.registry import Registry
+from supervisor.training_state.snapshot import SnapshotRing
+from supervisor.training_state.state import TrainingState
+from supervisor.worker.arrival import Arrival
+from supervisor.worker.capture.checkpointer import Checkpointer
+from supervisor.worker.capture.pre_treatment_checkpoint import PreTreatmentCheckpoint
+from supervisor.worker.capture.state_digests import StateDigests, TrailProbe
+from supervisor.worker.capture.user_tensors import UserTensors
+from supervisor.worker.capture.whole_state import WholeState
+from supervisor.worker.ending import Ending
+from supervisor.worker.evidence.anomaly_scene import AnomalyScene
+from supervisor.worker.evidence.model_scene import ModelScene
+from supervisor.worker.ground.boundary_listener import BoundaryListener
+from supervisor.worker.ground.boundary_schedule import BoundarySchedule
+from supervisor.worker.ground.error_barrier import ErrorBarrier
+from supervisor.worker.ground.interception_state import InterceptionState
+from supervisor.worker.ground.progress import Progress
+from supervisor.worker.ground.run_health import RunHealth
+from supervisor.worker.ground.run_warnings import RunWarnings
+from supervisor.worker.ground.script_use import ScriptUse
+from supervisor.worker.ground.step_probe import StepProbe
+from supervisor.worker.inspection.experiment import Experiment
+from supervisor.worker.live.boundary import Boundary
+from supervisor.worker.live.checkpoint_listener import CheckpointListener
+from supervisor.worker.live.first_variables import FirstVariables
+from supervisor.worker.live.lead import Lead
+from supervisor.worker.live.leave_listener import LeaveListener
+from supervisor.worker.live.loader_hooks import LoaderHooks
+from supervisor.worker.live.monitor import Monitor
+from supervisor.worker.live.new_trainings import NewTrainings
+from supervisor.worker.live.snapshot_listener import SnapshotListener
+from supervisor.worker.live.step_recorder import StepRecorder
+from supervisor.worker.live.step_times import StepTimes
+from supervisor.worker.live.update_hooks import UpdateHooks
+from supervisor.worker.probes.probes import Probes
+from supervisor.worker.process.heartbeat import Heartbeat
+from supervisor.worker.process.start_over import loads_all
+from supervisor.worker.recording.attempt_files import AttemptFiles
+from supervisor.worker.recording.file_sizes import FileSizes
+from supervisor.worker.recording.loading_proof import LoadingProofs
+from supervisor.worker.recording.recording import Recording
+from supervisor.worker.recording.replayed_files import ReplayedFiles
+from supervisor.worker.replay.first_step import FirstStep
+from supervisor.worker.resumption import Resumption
+from supervisor.worker.samples.sample_guard import SampleGuard
+from supervisor.worker.session import Session
+from supervisor.worker.several_ranks import SeveralRanks
+from supervisor.worker.starting_point import ResumePoint, find_starting_point
+from supervisor.worker.state_restorer import StateRestorer
+from supervisor.worker.treatment.action_runner import ActionRunner, ActionTools
+from supervisor.worker.treatment.alert_teller import AlertTeller
+from supervisor.worker.treatment.dispatcher import Dispatcher
+from supervisor.worker.treatment.follower_guard import FollowerGuard
+from supervisor.worker.treatment.healing import Healing
+from supervisor.worker.treatment.ordered_treatments import OrderedTreatments
+from supervisor.worker.treatment.skipped_updates import SkippedUpdates
+from supervisor.worker.treatment.update_controls import UpdateControls
+from supervisor.worker.user_api import UserApi
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuiltWorker:
+    """What the rest of the worker sees of it: who is asked, and by which patches.
+
+    Attributes:
+        first_random: path of the random states with which the script began.
+        is_experiment: this is a replay for `supervisor explain`.
+    """
+
+    session: Session
+    api: UserApi
+    files: AttemptFiles
+    loading: LoadingProofs
+    samples: SampleGuard
+    ranks: SeveralRanks
+    seed: int | None
+    first_random: Path
+    is_experiment: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Task:
+    """Which worker this is, and what it was told."""
+
+    rundir: RunDirectory
+    attempt: int
+    rank: int
+    settings: RunSettings
+    policy: PolicySettings
+    order: WorkerOrder
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Ground:
+    """What nearly everybody writes to or reads."""
+
+    interception: InterceptionState
+    progress: Progress
+    journal: Journal
+    warn: RunWarnings
+    barrier: ErrorBarrier
+    schedule: BoundarySchedule
+    health: RunHealth
+    use: ScriptUse
+    registry: Registry
+    controls: Controls
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Records:
+    """What is written into the run directory."""
+
+    ring: CheckpointRing
+    start: ResumePoint | None
+    tape: TapeWriter
+    recorder: FlightRecorder
+    rates: AppliedRates
+    checkpointer: Checkpointer
+    files: AttemptFiles
+    heartbeat: Heartbeat
+    loading: LoadingProofs
+    samples: SampleGuard
+
+
+@dataclass(frozen=True, kw_only=True)
+class _State:
+    """The state of the training, live and in copies."""
+
+    training: TrainingState
+    snapshots: SnapshotRing
+    held: UserTensors
+    whole: WholeState
+    pre_treatment: PreTreatmentCheckpoint
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Judging:
+    """From a record to what is done about it."""
+
+    pipeline: Pipeline
+    probes: Probes
+    model_scene: ModelScene
+    alerts: AlertTeller
+    runner: ActionRunner
+    dispatcher: Dispatcher
+    updates: UpdateControls
+    ordered: OrderedTreatments
+    experiment: Experiment | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Live:
+    """Who answers the training hooks."""
+
+    boundary: Boundary
+    first_step: FirstStep
+    monitor: Monitor
+
+
+def build_worker(rundir: RunDirectory, attempt: int, rank: int) -> BuiltWorker:
+    """Called once, when torch has been imported by the script, before the script goes on.
+
+    Raises:
+        SupervisorError: an order, config or policy that cannot be read.
+        OSError: the run directory cannot be written.
+    """
+    task = _Task(
+        rundir=rundir,
+        attempt=attempt,
+        rank=rank,
+        settings=load_resolved_config(rundir.config_yaml),
+        policy=load_resolved_policy(rundir.policy_yaml),
+        order=load_order(rundir, attempt),
+    )
+    ground = _build_ground(task)
+    records = _build_records(task, ground)
+    state = _build_state(task, ground, records)
+    judging = _build_judging(task, ground, records, state)
+    live = _build_live(task, ground, records, state, judging)
+    resumption = _build_resumption(task, ground, records, state, judging, live)
+    session = _build_session(ground, records, judging, live, resumption)
+    if records.start is None:
+        judging.ordered.from_nothing()
+        records.files.record.begin_anew()
+    return BuiltWorker(
+        session=session,
+        api=UserApi(
+            interception=ground.interception,
+            progress=ground.progress,
+            journal=ground.journal,
+            barrier=ground.barrier,
+            registry=ground.registry,
+            controls=ground.controls,
+            use=ground.use,
+            dispatcher=judging.dispatcher,
+            pipeline=judging.pipeline,
+            handlers=judging.alerts.handlers,
+            resumption=resumption,
+            read=session.read,
+        ),
+        files=records.files,
+        loading=records.loading,
+        samples=records.samples,
+        ranks=SeveralRanks(
+            policy=task.policy,
+            dispatcher=judging.dispatcher,
+            snapshots=state.snapshots,
+            progress=ground.progress,
+            journal=ground.journal,
+            barrier=ground.barrier,
+            warn=ground.warn,
+        ),
+        seed=task.settings.seed,
+        first_random=rundir.tape(rank).with_suffix(".random"),
+        is_experiment=bool(task.order.experiment),
+    )
+
+
+def _build_ground(task: _Task) -> _Ground:
+    probe = TrailProbe() if task.settings.trail else StepProbe()
+    probe.in_environment = task.settings.in_environment
+    progress, interception = Progress(probe), InterceptionState()
+    journal = Journal(
+        task.rundir.rank_journal(task.rank),
+        attempt=task.attempt,
+        rank=task.rank,
+        limits=task.settings.limits,
+    )
+    return _Ground(
+        interception=interception,
+        progress=progress,
+        journal=journal,
+        warn=RunWarnings(journal, progress),
+        barrier=ErrorBarrier(journal, interception.turn_off, progress.tape_is_broken),
+        schedule=BoundarySchedule(),
+        health=RunHealth(RiskLines.of(task.policy)),
+        use=ScriptUse(),
+        registry=Registry(),
+        controls=Controls(),
+    )
+
+
+def _build_records(task: _Task, ground: _Ground) -> _Records:
+    rundir, rank, settings = task.rundir, task.rank, task.settings
+    journal, warn = ground.journal, ground.warn
+
+    def rejected(checkpoint: Checkpoint, reason: str) -> None:
+        journal.write("checkpoint_rejected", step=checkpoint.step, reason=reason)
+
+    def left_out(name: str) -> None:
+        warn(
+            f"observed value '{name}': there are {MAX_NAMES} other names already: it and further "
+            "new ones are judged by detectors, but not recorded: give values fewer names"
+        )
+
+    def thinned(apart: int) -> None:
+        warn(
+            f"observed values are near their disk budget: those beyond the first {OBSERVED_SLOTS} "
+            f"names are kept of every {apart}th step only: raise observed_max_gib, or observe less",
+            aloud=True,
+        )
+
+    def found_sample(message: str) -> None:
+        warn(message, aloud=True)
+
+    def files_unknown(why: str) -> None:
+        warn(f"what the script does with its files is not all recorded ({why})", aloud=True)
+
+    skip_loading = settings.fast_forward.skip_loading
+    loading = LoadingProofs(
+        ground.interception,
+        promised=bool(skip_loading),
+        is_noted=skip_loading is not False,
+        may_leave_out=skip_loading is not False and not loads_all(),
+    )
+    samples = SampleGuard(
+        rundir.root / "bad_samples.jsonl",
+        task.attempt,
+        found_sample,
+        ground.interception,
+        ground.progress,
+    )
+    ring = CheckpointRing(rundir.checkpoints, settings.checkpoint, on_rejected=rejected)
+    start = find_starting_point(task.order, ring, journal)
+    with contextlib.suppress(CheckpointError):  # they stay what they are: for a person alone
+        ring.leave_course(-1 if start is None else start.checkpoint.step)
+    tape = TapeWriter(
+        rundir.tape(rank),
+        keep=start.tape_offset if start is not None else 0,
+        budget=int(settings.fast_forward.tape_budget_mib * (1 << 20)),
+    )
+    recorder = FlightRecorder(
+        rundir.steps(rank),
+        task.attempt,
+        on_left_out=left_out,
+        max_more_bytes=settings.observed_max_gib * (1 << 30),
+        on_thinned=thinned,
+    )
+    set_aside = SetAside(rundir, rank)
+    record = ScriptFiles(rundir, rank, ground.progress.has_begun, files_unknown)
+    sizes = FileSizes(
+        tape, rundir.root / "appended.json", begins_again=task.attempt > 1 and start is None
+    )
+    return _Records(
+        ring=ring,
+        start=start,
+        tape=tape,
+        recorder=recorder,
+        rates=AppliedRates(rundir.steps(rank)),
+        checkpointer=Checkpointer(ring, settings.checkpoint, journal, tape.sync),
+        files=AttemptFiles(
+            sizes=sizes,
+            record=record,
+            replayed=ReplayedFiles(set_aside, record),
+            set_aside=set_aside,
+        ),
+        heartbeat=Heartbeat(rundir.root / "alive" / f"rank_{rank}"),
+        loading=loading,
+        samples=samples,
+    )
+
+
+def _build_state(task: _Task, ground: _Ground, records: _Records) -> _State:
+    training, held = TrainingState(ground.registry), UserTensors(ground.registry)
+    whole = WholeState(
+        state=training,
+        held=held,
+        registry=ground.registry,
+        controls=ground.controls,
+        tape=records.tape,
+        loading=records.loading,
+        recorder=records.recorder,
+        progress=ground.progress,
+        health=ground.health,
+    )
+    return _State(
+        training=training,
+        snapshots=SnapshotRing(task.settings.snapshot),
+        held=held,
+        whole=whole,
+        pre_treatment=PreTreatmentCheckpoint(
+            whole_state=whole.take,
+            checkpointer=records.checkpointer,
+            progress=ground.progress,
+            run=task.rundir.root,
+            warn=ground.warn,
+        ),
+    )
+
+
+def _build_judging(task: _Task, ground: _Ground, records: _Records, state: _State) -> _Judging:
+    rundir, policy, registry = task.rundir, task.policy, ground.registry
+    advisor = CaseAdvisor(load_memory(rundir)) if policy.case_library else None
+    pipeline = Pipeline(task.settings, policy, advisor=advisor)
+    healing = Healing(
+        pipeline=pipeline,
+        registry=registry,
+        snapshots=state.snapshots,
+        held=state.held,
+        warn=ground.warn,
+    )
+    tools = ActionTools(
+        policy=policy,
+        controls=ground.controls,
+        registry=registry,
+        state=state.training,
+        snapshots=state.snapshots,
+        health=ground.health,
+        use=ground.use,
+        schedule=ground.schedule,
+        pre_treatment=state.pre_treatment,
+        healing=healing,
+    )
+    runner = ActionRunner(
+        build_actions(), tools, pipeline=pipeline, journal=ground.journal, warn=ground.warn
+    )
+    probes = Probes(
+        task.settings.probes,
+        registry=registry,
+        interception=ground.interception,
+        journal=ground.journal,
+        warn=ground.warn,
+    )
+    model_scene = ModelScene(rundir, task.rank, lambda: registry.models, ground.warn)
+    alerts = AlertTeller(
+        ground.journal,
+        AlertLog(rundir.alerts),
+        handlers=load_alert_handlers(task.settings.alert_handlers),
+        probes=probes,
+        scene=AnomalyScene(
+            rundir,
+            task.rank,
+            task.settings.capture,
+            records.ring,
+            model_scene,
+            lambda: pipeline.detectors,
+        ),
+        progress=ground.progress,
+        barrier=ground.barrier,
+        warn=ground.warn,
+    )
+    dispatcher = Dispatcher(
+        pipeline=pipeline,
+        journal=ground.journal,
+        alerts=alerts,
+        runner=runner,
+        recorder=records.recorder,
+        health=ground.health,
+        warn=ground.warn,
+    )
+    followers = FollowerGuard(policy, ground.progress, ground.health, runner)
+    skipped = SkippedUpdates(ground.journal, ground.progress, records.samples, healing)
+    ordered = OrderedTreatments(
+        task.order,
+        controls=ground.controls,
+        registry=registry,
+        runner=runner,
+        barrier=ground.barrier,
+    )
+    return _Judging(
+        pipeline=pipeline,
+        probes=probes,
+        model_scene=model_scene,
+        alerts=alerts,
+        runner=runner,
+        dispatcher=dispatcher,
+        updates=UpdateControls(
+            ground.controls,
+            ground.use,
+            skipped.left_out,
+            followers.leaves_out,
+            lambda factor: records.rates.append(records.recorder.rows - 1, factor),
+            task.order.skip_steps,
+        ),
+        ordered=ordered,
+        experiment=_build_experiment(task, ground, ordered) if task.order.experiment else None,
+    )
+
+
+def _build_experiment(task: _Task, ground: _Ground, ordered: OrderedTreatments) -> Experiment:
+    from supervisor.worker.inspection.inspection import Inspection  # only replays need it
+    from supervisor.worker.interception.patches_writes import keep_writes_apart
+
+    root, progress = task.rundir.root, ground.progress
+    keep_writes_apart(root)
+    return Experiment(
+        task.order.experiment,
+        registry=ground.registry,
+        controls=ground.controls,
+        use_fp32=ordered.fp32,
+        inspection=Inspection(root / "inspections", ground.registry, lambda: progress.last_batch),
+    )
+
+
+def _build_live(
+    task: _Task, ground: _Ground, records: _Records, state: _State, judging: _Judging
+) -> _Live:
+    first_step = FirstStep(ground.journal, records.recorder)
+    boundary = Boundary(
+        _listeners(task, ground, records, state, judging, first_step),
+        ground.schedule,
+        ground.barrier,
+    )
+    progress, barrier = ground.progress, ground.barrier
+    recording = Recording(records.tape)
+    injector = FaultInjector(task.settings.faults, task.rundir.root / "faults.json")
+    lead = Lead(
+        progress,
+        NewTrainings(judging.dispatcher, state.snapshots, ground.controls, ground.journal),
+    )
+    steps = StepRecorder(
+        progress=progress,
+        recorder=records.recorder,
+        tape=records.tape,
+        probes=judging.probes,
+        updates=judging.updates,
+        warn=ground.warn,
+    )
+    monitor = Monitor(
+        interception=ground.interception,
+        progress=progress,
+        registry=ground.registry,
+        recording=recording,
+        lead=lead,
+        steps=steps,
+        updates=UpdateHooks(
+            progress=progress,
+            lead=lead,
+            steps=steps,
+            dispatcher=judging.dispatcher,
+            controls=judging.updates,
+            boundary=boundary,
+            injector=injector,
+            barrier=barrier,
+        ),
+        clipping=judging.updates,
+        boundary=boundary,
+        loaders=LoaderHooks(ground.interception, progress, recording, records.heartbeat, barrier),
+        injector=injector,
+        heartbeat=records.heartbeat,
+        barrier=barrier,
+    )
+    return _Live(boundary=boundary, first_step=first_step, monitor=monitor)
+
+
+def _listeners(
+    task: _Task,
+    ground: _Ground,
+    records: _Records,
+    state: _State,
+    judging: _Judging,
+    first_step: FirstStep,
+) -> list[BoundaryListener]:
+    """What happens at a boundary, in this order."""
+    settings, schedule, health, times = task.settings, ground.schedule, ground.health, StepTimes()
+    snapshots = SnapshotListener(
+        settings,
+        state=state.training,
+        held=state.held,
+        snapshots=state.snapshots,
+        schedule=schedule,
+        times=times,
+        health=health,
+    )
+    checkpoints = CheckpointListener(
+        checkpointer=records.checkpointer,
+        whole_state=state.whole,
+        script_files=records.files.record,
+        dispatcher=judging.dispatcher,
+        pipeline=judging.pipeline,
+        schedule=schedule,
+        times=times,
+        health=health,
+    )
+    leaving = LeaveListener(
+        settings.stop_after_steps,
+        schedule=schedule,
+        dispatcher=judging.dispatcher,
+        checkpoints=checkpoints,
+        health=health,
+        barrier=ground.barrier,
+    )
+    watching: list[BoundaryListener] = []
+    if isinstance(ground.progress.probe, TrailProbe):
+        digests = StateDigests(
+            task.rundir,
+            task.rank,
+            task.attempt,
+            registry=ground.registry,
+            probe=ground.progress.probe,
+            state=state.training,
+            held=state.held,
+            use=ground.use,
+        )
+        watching.append(digests)
+    if judging.experiment is not None:
+        watching.append(judging.experiment)
+    return [
+        times,
+        first_step,
+        FirstVariables(state.held),
+        judging.dispatcher,
+        *watching,
+        snapshots,
+        checkpoints,
+        leaving,
+    ]
+
+
+def _build_resumption(
+    task: _Task,
+    ground: _Ground,
+    records: _Records,
+    state: _State,
+    judging: _Judging,
+    live: _Live,
+) -> Resumption:
+    restorer = StateRestorer(
+        state=state.training,
+        held=state.held,
+        registry=ground.registry,
+        controls=ground.controls,
+        ordered=judging.ordered,
+        pipeline=judging.pipeline,
+        barrier=ground.barrier,
+        fp32=task.order.fp32,
+    )
+    arrival = Arrival(
+        attempt=task.attempt,
+        order=task.order,
+        restorer=restorer,
+        files=records.files,
+        ring=records.ring,
+        ordered=judging.ordered,
+        progress=ground.progress,
+        monitor=live.monitor,
+        boundary=live.boundary,
+        first_step=live.first_step,
+        journal=ground.journal,
+    )
+    return Resumption(
+        records.start,
+        is_enabled=task.settings.fast_forward.enabled,
+        tape=task.rundir.tape(task.rank),
+        interception=ground.interception,
+        registry=ground.registry,
+        progress=ground.progress,
+        loading=records.loading,
+        files=records.files,
+        heartbeat=records.heartbeat,
+        journal=ground.journal,
+        warn=ground.warn,
+        arrival=arrival,
+    )
+
+
+def _build_session(
+    ground: _Ground, records: _Records, judging: _Judging, live: _Live, resumption: Resumption
+) -> Session:
+    ending = Ending(
+        progress=ground.progress,
+        health=ground.health,
+        journal=ground.journal,
+        monitor=live.monitor,
+        dispatcher=judging.dispatcher,
+        experiment=judging.experiment,
+        samples=records.samples,
+        probes=judging.probes,
+        model_scene=judging.model_scene,
+        checkpointer=records.checkpointer,
+        tape=records.tape,
+        script_files=records.files.record,
+    )
+    return Session(
+        interception=ground.interception,
+        registry=ground.registry,
+        controls=ground.controls,
+        use=ground.use,
+        progress=ground.progress,
+        schedule=ground.schedule,
+        monitor=live.monitor,
+        resumption=resumption,
+        ending=ending,
+        barrier=ground.barrier,
+        warn=ground.warn,
+    )

@@ -1,0 +1,66 @@
+"""What a checkpoint holds: the state of the training, and what its manifest needs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from supervisor.actions.controls import Controls
+from supervisor.storage.steps.flight_recorder import FlightRecorder
+from supervisor.storage.steps.tape import TapeWriter
+from supervisor.training_state.registry import Registry
+from supervisor.training_state.state import TrainingState
+from supervisor.worker.capture.user_tensors import UserTensors
+from supervisor.worker.ground.progress import Progress
+from supervisor.worker.ground.run_health import RunHealth
+from supervisor.worker.ground.user_frames import user_frames
+from supervisor.worker.interception.hook_state import hook_state
+from supervisor.worker.recording.loading_proof import LoadingProofs
+
+
+class WholeState:
+    """Gathers it at a boundary, behind the judgement of every step before; live, not copied."""
+
+    def __init__(
+        self,
+        *,
+        state: TrainingState,
+        held: UserTensors,
+        registry: Registry,
+        controls: Controls,
+        tape: TapeWriter,
+        loading: LoadingProofs,
+        recorder: FlightRecorder,
+        progress: Progress,
+        health: RunHealth,
+    ) -> None:
+        self._state = state
+        self._held = held
+        self._registry = registry
+        self._controls = controls
+        self._tape = tape
+        self._loading = loading
+        self._recorder = recorder
+        self._progress = progress
+        self._health = health
+
+    def take(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Returns the state and the manifest's part of it."""
+        progress = self._progress
+        held = self._held.find(user_frames())
+        state = self._state.capture(held=held, include_grads=progress.grads_matter)
+        meta = {
+            "tape_offset": self._tape_offset(),
+            "pure_loading": self._loading.left_out(),
+            "steps_recorded": self._recorder.rows,
+            "controls": self._controls.state_dict(),
+            "loss_under_way": progress.probe.loss if progress.probe.loss_seen else None,
+            "held_left_out": self._held.left_out,
+            "hook_state": hook_state(self._registry.models.values()),
+            "risk": self._health.risk,
+        }
+        return state, meta
+
+    def _tape_offset(self) -> int:
+        """Length of the tape; -1 when it does not tell how the script came here."""
+        offset = self._tape.write_out()
+        return offset if self._progress.tape_is_whole and not self._tape.is_full else -1

@@ -1,0 +1,72 @@
+"""What is done when the worker's process ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from supervisor.storage.journal.journal import Journal
+from supervisor.storage.run.script_files import ScriptFiles
+from supervisor.storage.steps.tape import TapeWriter
+from supervisor.worker.capture.checkpointer import Checkpointer
+from supervisor.worker.evidence.model_scene import ModelScene
+from supervisor.worker.ground.progress import Progress
+from supervisor.worker.ground.run_health import RunHealth
+from supervisor.worker.inspection.experiment import Experiment
+from supervisor.worker.live.monitor import Monitor
+from supervisor.worker.live.unseen_updates import tell_unseen_updates
+from supervisor.worker.probes.probes import Probes
+from supervisor.worker.samples.sample_guard import SampleGuard
+from supervisor.worker.treatment.dispatcher import Dispatcher
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """Tells what is left to tell, and waits for what is being written."""
+
+    progress: Progress
+    health: RunHealth
+    journal: Journal
+    monitor: Monitor
+    dispatcher: Dispatcher
+    experiment: Experiment | None
+    samples: SampleGuard
+    probes: Probes
+    model_scene: ModelScene
+    checkpointer: Checkpointer
+    tape: TapeWriter
+    script_files: ScriptFiles
+
+    def end(self, *, completed: bool) -> None:
+        """Called once, when supervision is off. A failure leaves the script's own result as it is.
+
+        Args:
+            completed: the script came to its end.
+        """
+        try:
+            self._end(completed=completed)
+        except Exception as error:
+            self.journal.write("warning", message=f"at the end: {error}")
+        self.journal.close()
+
+    def _end(self, *, completed: bool) -> None:
+        steps = self.progress.steps_done
+        unseen = tell_unseen_updates(
+            steps=steps,
+            backward_calls=self.progress.probe.backward_calls,
+            updates_by_others=self.monitor.updates_by_others,
+        )
+        if unseen is not None:
+            self.journal.write("warning", message=unseen, aloud=True)
+        if self.experiment is not None:
+            self.experiment.end()
+        self.dispatcher.judge_waiting()
+        self.samples.tell()
+        self.probes.end()
+        self.model_scene.at_end(steps - 1)
+        if completed and not self.health.in_trouble(steps):
+            self.checkpointer.close(ripen=(steps, self.health.last_trouble_step))
+        else:
+            self.checkpointer.close()
+        self.tape.close()
+        if completed:
+            self.script_files.end()

@@ -1,0 +1,42 @@
+"""How far the training has come, and what is known of the step under way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from supervisor.worker.ground.step_probe import StepProbe
+
+
+@dataclass(slots=True)
+class Progress:
+    """Written by whoever answers the training hooks, read by every part.
+
+    Attributes:
+        probe: what was seen of the step under way.
+        steps_done: steps of this training, those before a resume included.
+        replayed: steps that a fast-forward has come to.
+        last_batch: the newest batch of a loader.
+        grads_matter: the step began with gradients of an earlier backward (accumulation).
+        tape_is_whole: the tape tells how the script came here, so a resume can be exact.
+    """
+
+    probe: StepProbe
+    steps_done: int = 0
+    replayed: int = 0
+    last_batch: Any = None
+    grads_matter: bool = False
+    tape_is_whole: bool = True
+
+    def tape_is_broken(self) -> None:
+        """From here on no resume is exact."""
+        self.tape_is_whole = False
+
+    @property
+    def position(self) -> int:
+        """Steps done, live or replayed."""
+        return max(self.steps_done, self.replayed)
+
+    def has_begun(self) -> bool:
+        """Whether a step was made or replayed."""
+        return self.position > 0

@@ -1,0 +1,19 @@
+"""Warnings of this worker, with the step at which they come."""
+
+from __future__ import annotations
+
+from supervisor.storage.journal.journal import Journal
+from supervisor.worker.ground.progress import Progress
+
+
+class RunWarnings:
+    """Called with a message: writes it to the journal."""
+
+    def __init__(self, journal: Journal, progress: Progress) -> None:
+        self._journal = journal
+        self._progress = progress
+
+    def __call__(self, message: str, *, aloud: bool = False) -> None:
+        """`aloud`: the parent tells it at the terminal too."""
+        more = {"aloud": True} if aloud else {}
+        self._journal.write("warning", step=self._progress.steps_done, message=message, **more)

@@ -1,0 +1,42 @@
+"""Which optimizer leads, and when a step is over."""
+
+from __future__ import annotations
+
+from torch.optim import Optimizer
+
+from supervisor.worker.ground.boundary_clock import BoundaryClock
+from supervisor.worker.ground.progress import Progress
+from supervisor.worker.live.new_trainings import NewTrainings
+
+
+class Lead:
+    """The updates of the lead count as steps; what others do belongs to its step.
+
+    Attributes:
+        clock: knows the lead and when a boundary is due; a resume hands on that of its replay.
+    """
+
+    def __init__(self, progress: Progress, new_trainings: NewTrainings) -> None:
+        self.clock = BoundaryClock()
+        self._progress = progress
+        self._new_trainings = new_trainings
+
+    def leads(self, optimizer: Optimizer) -> bool:
+        """Whether `optimizer` is the lead, or becomes it with this update."""
+        clock, progress = self.clock, self._progress
+        is_lead = clock.is_lead(optimizer)
+        if clock.is_new_lead:
+            clock.is_new_lead = False
+            progress.probe.begins_training = clock.is_new_training
+            self._new_trainings.begins(progress.steps_done, has_other_weights=clock.is_new_training)
+        return is_lead
+
+    def count_other(self, optimizer: Optimizer) -> None:
+        """An update that is not the lead's; one of many in a row begins another training."""
+        progress = self._progress
+        if progress.probe.backward_calls:
+            progress.probe.others_trained = True
+        if self.clock.updated(optimizer):
+            progress.probe.forget()
+            progress.probe.begins_training = True
+            self._new_trainings.begins(progress.steps_done, has_other_weights=True)

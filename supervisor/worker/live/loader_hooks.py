@@ -1,0 +1,68 @@
+"""What data loaders hand to the script."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from supervisor.storage.steps.tape import EntryKind
+from supervisor.worker.ground.error_barrier import ErrorBarrier
+from supervisor.worker.ground.interception_state import InterceptionState
+from supervisor.worker.ground.progress import Progress
+from supervisor.worker.interception.training_hooks import Call
+from supervisor.worker.process.heartbeat import Heartbeat
+from supervisor.worker.recording.loading_proof import LoadingProof
+from supervisor.worker.recording.recording import Recording
+from supervisor.worker.replay.loading.loader_skipping import pack_epoch, pack_mark
+
+
+class LoaderHooks:
+    """The live side of `TrainingHooks.fetch`, `epoch_ended` and `batch`."""
+
+    def __init__(
+        self,
+        interception: InterceptionState,
+        progress: Progress,
+        recording: Recording,
+        heartbeat: Heartbeat,
+        barrier: ErrorBarrier,
+    ) -> None:
+        self._interception = interception
+        self._progress = progress
+        self._recording = recording
+        self._heartbeat = heartbeat
+        self._part = barrier("batch", records=True)
+
+    def fetch(self, proof: LoadingProof, indices: Any, call: Call) -> Any:
+        """Returns the batch that `call` loads; its mark goes on the tape."""
+        random, probe, tape = self._recording.random, self._progress.probe, self._recording.tape
+        earlier = random.look() if proof.notes_random else None
+        forward_calls = probe.forward_calls
+        batch = proof.watch(indices, call)
+        with self._part:
+            if probe.forward_calls != forward_calls:
+                proof.reason = "loading runs a model"
+            proof.decide()
+            mark = b""
+            if not proof.is_given_up:
+                with self._interception.region():
+                    mark = pack_mark(indices, batch)
+            tape.append(EntryKind.BATCH, mark)
+            if earlier is not None:
+                random.note_changes(earlier)
+        return batch
+
+    def epoch_ended(self, number: int) -> None:
+        self._recording.tape.append(EntryKind.EPOCH_END, pack_epoch(number))
+
+    def batch(self, batch: Any) -> None:
+        """A loader hands `batch` to the script."""
+        self._interception.depth += 1
+        try:
+            if self._part.is_on:
+                self._progress.probe.saw_batch(batch)
+                self._progress.last_batch = batch
+                self._heartbeat.beat(self._progress.steps_done)
+        except Exception as error:
+            self._part.caught(error)
+        finally:
+            self._interception.depth -= 1

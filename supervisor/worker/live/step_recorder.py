@@ -1,0 +1,136 @@
+"""From what was seen of a step to its record, its row and its mark on the tape."""
+
+from __future__ import annotations
+
+import math
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from supervisor.records import StepRecord
+from supervisor.storage.steps.flight_recorder import SCALER_SKIPPED, UPDATE_SKIPPED, FlightRecorder
+from supervisor.storage.steps.tape import TapeWriter
+from supervisor.worker.ground.progress import Progress
+from supervisor.worker.ground.run_warnings import RunWarnings
+from supervisor.worker.ground.step_probe import gradient_norm, has_values, read_number
+from supervisor.worker.live.unseen_updates import MANY_BACKWARDS, NO_STEP_YET
+from supervisor.worker.probes.probes import Probes
+from supervisor.worker.treatment.update_controls import UpdateControls
+
+
+class StepRecorder:
+    """Records the lead's updates, each once, before it is applied.
+
+    Attributes:
+        row: of the step under way in the flight recorder; -1 until it is recorded.
+        scaler: the newest GradScaler that the script has used.
+    """
+
+    def __init__(
+        self,
+        *,
+        progress: Progress,
+        recorder: FlightRecorder,
+        tape: TapeWriter,
+        probes: Probes,
+        updates: UpdateControls,
+        warn: RunWarnings,
+    ) -> None:
+        self.row = -1
+        self.scaler: Any = None
+        self._progress = progress
+        self._recorder = recorder
+        self._tape = tape
+        self._probes = probes
+        self._updates = updates
+        self._warn = warn
+        self._first_parameter: Callable[[], torch.Tensor | None] = lambda: None
+        self._lead_size = 0
+
+    def begin_backward(self) -> None:
+        """Counts a backward; the first one of a step may add to gradients of an earlier one."""
+        progress = self._progress
+        probe = progress.probe
+        if not probe.backward_calls:
+            first = self._first_parameter()
+            gradient = None if first is None else first.grad
+            progress.grads_matter = gradient is not None and has_values(gradient)
+        probe.backward_calls += 1
+        if probe.backward_calls == MANY_BACKWARDS and not progress.steps_done:
+            self._warn(NO_STEP_YET, aloud=True)
+
+    def clipped(self, parameters: list[torch.Tensor], max_norm: float, norm: Any) -> None:
+        """The script's own clipping gives the gradient norm for free, if it is that of the lead."""
+        size, probe = len(parameters), self._progress.probe
+        if size == self._lead_size or not self._lead_size:
+            probe.grad_norm = read_number(norm)
+            probe.norm_of = size
+            probe.clips_at = float(max_norm)
+
+    def record(self, lead: Optimizer, *, scaler_skipped: bool = False) -> StepRecord:
+        """Records the step under way, as its update is about to be made (or was left out by the
+        script's scaler)."""
+        progress = self._progress
+        probe, step = progress.probe, progress.steps_done
+        parameters = self._see_gradients(lead)
+        if scaler_skipped:
+            probe.grad_norm = float("inf")
+        if self.scaler is not None and self.scaler.is_enabled():
+            probe.loss_scale = float(self.scaler.get_scale())
+        if self._probes.is_on:
+            looked = self._probes.before_update(step, lead, parameters, probe.grad_norm)
+            probe.observed = {**looked, **probe.observed}
+        now = time.time()
+        record = probe.record(step, now, lead, scaler_skipped=scaler_skipped)
+        self.row = self._recorder.append(
+            record,
+            time=now,
+            backward_calls=probe.backward_calls,
+            forward_calls=probe.forward_calls,
+            batch_signature=probe.signature,
+            flags=SCALER_SKIPPED if scaler_skipped else 0,
+        )
+        return record
+
+    def mark_skipped(self) -> None:
+        """The update of the recorded step is left out."""
+        self._recorder.mark(self.row, flags=UPDATE_SKIPPED)
+
+    def finish(self, lead: Optimizer) -> None:
+        """The update of the recorded step was made: the next step begins."""
+        progress, probe = self._progress, self._progress.probe
+        self._tape.append_step(
+            progress.steps_done,
+            float(lead.param_groups[0]["lr"]),
+            probe.backward_calls,
+            probe.forward_calls,
+            probe.signature,
+        )
+        controls = self._updates.controls
+        if controls.ramp is not None or controls.adaptive is not None:
+            controls.advance(math.nan if probe.grad_norm is None else probe.grad_norm)
+        probe.forget()
+        if self._probes.is_on:
+            probe.observed.update(self._probes.after_update(progress.steps_done))
+        self.row = -1
+        progress.steps_done += 1
+        if progress.steps_done >= self._probes.next_step:
+            self._probes.begin(progress.steps_done)
+
+    def _see_gradients(self, lead: Optimizer) -> list[torch.Tensor]:
+        """Gets to know the gradient norm, if the script's clipping has not told it; returns all
+        parameters."""
+        probe = self._progress.probe
+        parameters = self._updates.parameters(lead)
+        self._lead_size = len(parameters)
+        if probe.grad_norm is None or probe.norm_of != self._lead_size:
+            probe.grad_norm = gradient_norm(parameters)  # as it is after any clipping
+            probe.clips_at = math.inf
+            probe.norm_of = self._lead_size
+        if parameters and self._first_parameter() is not parameters[0]:
+            self._first_parameter = weakref.ref(parameters[0])
+        return parameters

@@ -1,0 +1,111 @@
+"""An update: recorded, judged, planned, changed if need be, and counted."""
+
+from __future__ import annotations
+
+from torch.optim import Optimizer
+
+from supervisor.fault_injection.injector import FaultInjector
+from supervisor.worker.ground.error_barrier import ErrorBarrier
+from supervisor.worker.ground.progress import Progress
+from supervisor.worker.live.boundary import Boundary
+from supervisor.worker.live.lead import Lead
+from supervisor.worker.live.step_recorder import StepRecorder
+from supervisor.worker.treatment.dispatcher import Dispatcher
+from supervisor.worker.treatment.update_controls import POISONED, UpdateControls
+
+
+class UpdateHooks:
+    """What `Monitor` does about an update, in the order of the methods."""
+
+    def __init__(
+        self,
+        *,
+        progress: Progress,
+        lead: Lead,
+        steps: StepRecorder,
+        dispatcher: Dispatcher,
+        controls: UpdateControls,
+        boundary: Boundary,
+        injector: FaultInjector,
+        barrier: ErrorBarrier,
+    ) -> None:
+        self._progress = progress
+        self._lead = lead
+        self._steps = steps
+        self._dispatcher = dispatcher
+        self._controls = controls
+        self._boundary = boundary
+        self._injector = injector
+        self._armed = injector.is_armed
+        self._judging = barrier("judging")
+
+    def begin(self, optimizer: Optimizer, *, is_lead: bool) -> None:
+        """Judges the step if the lead updates, and changes the update as it is planned."""
+        step, controls = self._progress.steps_done, self._controls
+        if self._armed:
+            self._injector.on_gradients(step, controls.parameters(optimizer))
+        if is_lead:
+            plan = controls.plan(optimizer, step, POISONED if self._judge(optimizer) else "")
+            if plan.skip:
+                self._steps.mark_skipped()
+        else:
+            plan = controls.plan_follower(optimizer, step)
+        controls.apply(optimizer, step, plan)
+        if self._armed:
+            self._injector.before_step(step, optimizer)
+
+    def gradients_came_again(self, optimizer: Optimizer) -> None:
+        """A closure was called again behind the plan: the gradients of a skipped update are new."""
+        self._controls.hide_again(optimizer)
+
+    def end(self, optimizer: Optimizer, *, is_lead: bool) -> None:
+        """The update was made: takes back what was changed for it, and counts it."""
+        if is_lead and self._steps.row < 0:
+            # A closure that was not called as often as the time before.
+            self._judge(optimizer, is_in_time=False)
+        if self._controls.is_open:
+            self._controls.end()
+        if self._armed:
+            self._injector.on_updated(self._progress.steps_done, optimizer)
+        if is_lead:
+            self._finish_step(optimizer)
+        else:
+            self._lead.count_other(optimizer)
+
+    def failed(self, optimizer: Optimizer, *, is_lead: bool) -> None:
+        """The update raised. A step that was recorded counts as made: no two may have its
+        number."""
+        self._controls.end()
+        if is_lead and self._steps.row >= 0:
+            self._finish_step(optimizer)
+
+    def left_out_by_scaler(self, optimizer: Optimizer) -> bool:
+        """The script's scaler found gradients that are not finite, and did not step; returns
+        whether that was the lead."""
+        is_lead = self._lead.leads(optimizer)
+        if is_lead:
+            self._judge(optimizer, is_in_time=False, scaler_skipped=True)
+            self._finish_step(optimizer)
+        else:
+            self._lead.count_other(optimizer)  # as a replay does, which leaves nothing out
+        return is_lead
+
+    def _judge(
+        self, optimizer: Optimizer, *, is_in_time: bool = True, scaler_skipped: bool = False
+    ) -> bool:
+        """Records the step under way and has it judged; returns whether its update is left out."""
+        if not self._progress.steps_done:
+            self._boundary.before_first_update()
+        record = self._steps.record(optimizer, scaler_skipped=scaler_skipped)
+        try:
+            if self._judging.is_on:
+                return self._dispatcher.judge(record, self._steps.row, is_in_time=is_in_time)
+        except Exception as error:
+            self._judging.caught(error)
+        return False
+
+    def _finish_step(self, lead: Optimizer) -> None:
+        self._steps.finish(lead)
+        if self._armed:
+            self._injector.on_step_done(self._progress.steps_done)
+        self._lead.clock.updated(lead)

@@ -1,0 +1,110 @@
+"""Puts the state of a checkpoint back into the script that a new process runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.nn import Module
+
+from supervisor.actions.controls import Controls
+from supervisor.pipeline import Pipeline
+from supervisor.storage.checkpoints.pipeline_file import read_pipeline
+from supervisor.training_state.comparison import first_difference
+from supervisor.training_state.registry import Registry
+from supervisor.training_state.state import ALL_PARTS, TrainingState
+from supervisor.worker.capture.user_tensors import UserTensors
+from supervisor.worker.ground.error_barrier import ErrorBarrier
+from supervisor.worker.ground.user_frames import modules_in, user_frames
+from supervisor.worker.interception.hook_state import hook_state
+from supervisor.worker.starting_point import ResumePoint
+from supervisor.worker.treatment.ordered_treatments import OrderedTreatments
+
+
+class StateRestorer:
+    """Called once, at the boundary at which a fast-forward arrives.
+
+    Args:
+        fp32: the attempt was ordered to run in FP32, so the weights are converted on purpose.
+    """
+
+    def __init__(
+        self,
+        *,
+        state: TrainingState,
+        held: UserTensors,
+        registry: Registry,
+        controls: Controls,
+        ordered: OrderedTreatments,
+        pipeline: Pipeline,
+        barrier: ErrorBarrier,
+        fp32: bool,
+    ) -> None:
+        self._state = state
+        self._held = held
+        self._registry = registry
+        self._controls = controls
+        self._ordered = ordered
+        self._pipeline = pipeline
+        self._barrier = barrier
+        self._fp32 = fp32
+
+    def put_back(self, start: ResumePoint, *, replayed: bool) -> list[str]:
+        """Restores the state and the user's variables; returns what is not as it was.
+
+        Args:
+            start: the checkpoint and its state.
+            replayed: every step before was replayed as it was recorded.
+
+        Raises:
+            CheckpointError: the state does not fit the model.
+        """
+        step, saved, meta = start.checkpoint.step, start.state, start.checkpoint.meta
+        frames = user_frames()
+        if not replayed:
+            for module in modules_in(frames):
+                if _is_saved(module, saved["models"]):
+                    self._registry.add_model(module)
+        if meta["controls"]["fp32"] or self._fp32:
+            # Before the state: a model that is half precision itself would lose digits of it.
+            self._ordered.fp32(step)
+        self._state.restore(saved)
+        problems = self._differences(saved)
+        if replayed:
+            if meta.get("hook_state", "") != hook_state(self._registry.models.values()):
+                problems.append("what hooks of modules and gradients keep is not as it was")
+            problems += self._held.put_back(frames, saved.get("held", {}))
+        return problems
+
+    def remember(self, start: ResumePoint) -> list[str]:
+        """Restores what we knew ourselves; returns what was not in the checkpoint."""
+        step, meta = start.checkpoint.step, start.checkpoint.meta
+        self._controls.load_state_dict(meta["controls"])
+        self._ordered.activation_checkpointing(step, was_on=self._controls.checkpoint_activations)
+        with self._barrier("memory of the pipeline"):  # without it the windows begin anew
+            remembered = read_pipeline(start.checkpoint.path)
+            if remembered is not None:
+                self._pipeline.load_state_dict(remembered)
+        return [*meta.get("held_left_out", []), *start.state.get("left_out", [])]
+
+    def begin_variables(self, saved: dict[str, Any]) -> None:
+        """Has the look at the user's variables begin here.
+
+        Args:
+            saved: state of the checkpoint.
+        """
+        self._held.begin(user_frames(), but=set(saved.get("held", {})))
+
+    def _differences(self, saved: dict[str, Any]) -> list[str]:
+        """Captures what was just restored and compares it with what was saved."""
+        if self._fp32:
+            return []
+        live = self._state.capture(include_grads="grads" in saved)
+        both = ALL_PARTS & saved.keys() & live.keys()
+        name = first_difference({p: saved[p] for p in both}, {p: live[p] for p in both})
+        return [] if name is None else [f"{name} is not as it was saved, after it was put back"]
+
+
+def _is_saved(module: Module, models: dict[str, Any]) -> bool:
+    """Whether a saved model has its parameters: a wrapper around one has others."""
+    names = {name for name, _ in Module.named_parameters(module)}
+    return any(names <= saved.keys() for saved in models.values())

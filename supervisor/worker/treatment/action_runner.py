@@ -1,0 +1,211 @@
+"""Carries out actions, at once or at the next boundary, and writes their receipts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from supervisor.actions.base import Action, ActionContext, carry_out
+from supervisor.actions.controls import Controls
+from supervisor.pipeline import Pipeline
+from supervisor.records import ActionResult, Decision, plain
+from supervisor.settings import PolicySettings
+from supervisor.storage.journal.journal import Journal
+from supervisor.training_state.registry import Registry
+from supervisor.training_state.snapshot import SnapshotRing
+from supervisor.training_state.state import TrainingState
+from supervisor.worker.capture.pre_treatment_checkpoint import PreTreatmentCheckpoint
+from supervisor.worker.ground.boundary_schedule import BoundarySchedule
+from supervisor.worker.ground.run_health import RunHealth
+from supervisor.worker.ground.run_warnings import RunWarnings
+from supervisor.worker.ground.script_use import ScriptUse
+from supervisor.worker.treatment.healing import Healing
+
+QUIET_STEPS = 20
+"""What an observing policy would have done is told at most once in so many steps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActionTools:
+    """What actions work with; see `ActionContext`."""
+
+    policy: PolicySettings
+    controls: Controls
+    registry: Registry
+    state: TrainingState
+    snapshots: SnapshotRing
+    health: RunHealth
+    use: ScriptUse
+    schedule: BoundarySchedule
+    pre_treatment: PreTreatmentCheckpoint
+    healing: Healing
+
+    def context(self, decision: Decision) -> ActionContext:
+        """Returns what is lent to one action for one call."""
+        use, schedule = self.use, self.schedule
+        return ActionContext(
+            step=decision.step,
+            policy=self.policy,
+            decision=decision,
+            controls=self.controls,
+            registry=self.registry,
+            state=self.state,
+            snapshots=self.snapshots,
+            recent_grad_norms=self.health.recent_grad_norms,
+            keep_state=self.pre_treatment.keep,
+            thrown_away=self.pre_treatment.thrown_away,
+            put_back_held=self.healing.put_back_held,
+            save_checkpoint=schedule.ask_for_checkpoint,
+            request_restart=schedule.ask_for_restart,
+            request_stop=schedule.ask_for_stop,
+            pipeline_restore=self.healing.after_rollback,
+            skip_batches=use.leave_out_batches if use.batches else None,
+            script_clips=use.clips_at is not None,
+            uses_batch_size=use.batch_size,
+            uses_autocast=use.autocast,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """An action that waits for the boundary."""
+
+    action: Action
+    decision: Decision
+    undo: bool = False
+
+
+class ActionRunner:
+    """From a decision to actions; owned by the worker, called in the training's own thread.
+
+    Attributes:
+        pending: actions that wait for the next boundary.
+    """
+
+    def __init__(
+        self,
+        actions: Mapping[str, Action],
+        tools: ActionTools,
+        *,
+        pipeline: Pipeline,
+        journal: Journal,
+        warn: RunWarnings,
+    ) -> None:
+        self.pending: list[Pending] = []
+        self._actions = actions
+        self._tools = tools
+        self._pipeline = pipeline
+        self._journal = journal
+        self._warn = warn
+        self._boundary_step = 0
+        self._told_dry: dict[tuple[str, ...], int] = {}
+
+    def start(self, decision: Decision) -> bool:
+        """Starts all actions of a decision; returns whether one leaves the update out."""
+        if decision.dry_run:
+            self.tell_dry(decision)
+            return False
+        for name in decision.undo:
+            self._dispatch(name, decision, undo=True)
+        skips = False
+        for name in decision.actions:
+            skips = self._dispatch(name, decision, undo=False) or skips
+        return skips
+
+    def wait(self, name: str, decision: Decision) -> None:
+        """Has the action `name` carried out at the next boundary."""
+        self.pending.append(Pending(self._actions[name], decision))
+
+    def run(self, name: str, decision: Decision) -> None:
+        """Carries out what was ordered, not decided. Called at a boundary."""
+        self._run(self._actions[name], decision, undo=False)
+
+    def run_untold(self, name: str, decision: Decision) -> None:
+        """The same for what is part of the state that a resume puts back: no receipt."""
+        carry_out(self._actions[name], self._tools.context(decision))
+
+    def run_pending(self, step: int) -> None:
+        """Applies what waited for a whole state. Called at the boundary after `step` steps."""
+        self._boundary_step = step
+        while self.pending:
+            waiting = self.pending.pop(0)
+            self._run(waiting.action, waiting.decision, undo=waiting.undo)
+
+    def tell_dry(self, decision: Decision) -> None:
+        """Writes down what a policy that only observes would have done."""
+        key = (*decision.actions, "/", *decision.undo)
+        if decision.step - self._told_dry.get(key, -QUIET_STEPS) < QUIET_STEPS:
+            return
+        self._told_dry[key] = decision.step
+        for name in decision.actions:
+            self._journal.write(
+                "action",
+                step=decision.step,
+                name=name,
+                rung=decision.rung,
+                cause=decision.cause.value,
+                cost_s=0.0,
+                outcome="would_have",
+                applied=False,
+                reason=decision.reason,
+                source=decision.source,
+                risk=decision.risk,
+            )
+
+    def tell(self, result: ActionResult, decision: Decision) -> None:
+        """Writes the receipt of an action."""
+        self._journal.write("action", step=decision.step, **_action_fields(result, decision))
+
+    def _dispatch(self, name: str, decision: Decision, *, undo: bool) -> bool:
+        action = self._actions.get(name)
+        if action is None:
+            self._warn(f"policy: unknown action '{name}': left out")
+            return False
+        if action.moment == "boundary":
+            self.pending.append(Pending(action, decision, undo))
+            self._tools.schedule.ask()
+            return False
+        return self._run(action, decision, undo=undo).skips_update
+
+    def _run(self, action: Action, decision: Decision, *, undo: bool) -> ActionResult:
+        result = carry_out(action, self._tools.context(decision), undo=undo)
+        if undo:
+            self._journal.write(
+                "action_undone",
+                step=decision.step,
+                name=action.name,
+                cause=decision.cause.value,
+                detail=result.detail,
+                reason=decision.reason,
+            )
+            return result
+        self._pipeline.settle(result)
+        self.tell(result, decision)
+        if result.applied and result.to_step >= 0:
+            self._journal.write(
+                "rollback",
+                step=decision.step,
+                from_step=decision.step,
+                to_step=result.to_step,
+                cause=decision.cause.value,
+                name=result.name,
+                before_step=self._boundary_step,
+            )
+        return result
+
+
+def _action_fields(result: ActionResult, decision: Decision) -> dict[str, Any]:
+    return {
+        "name": result.name,
+        "rung": decision.rung,
+        "cause": decision.cause.value,
+        "cost_s": result.cost_s,
+        "outcome": "applied" if result.applied else "refused",
+        "applied": result.applied,
+        "detail": result.detail,
+        "reason": decision.reason,
+        "source": decision.source,
+        "risk": decision.risk,
+        "fields": plain(result.fields),
+    }

@@ -1,0 +1,91 @@
+"""What a script asks of its supervision, see `supervisor.worker.run`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from supervisor.actions.controls import Controls
+from supervisor.pipeline import Pipeline
+from supervisor.records import Alert
+from supervisor.storage.journal.journal import Journal
+from supervisor.storage.steps.tape import EntryKind
+from supervisor.training_state.registry import Registry
+from supervisor.worker.ground.error_barrier import ErrorBarrier
+from supervisor.worker.ground.interception_state import InterceptionState
+from supervisor.worker.ground.observed import observed_numbers
+from supervisor.worker.ground.progress import Progress
+from supervisor.worker.ground.script_use import ScriptUse
+from supervisor.worker.resumption import Resumption
+from supervisor.worker.treatment.dispatcher import Dispatcher
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserApi:
+    """One method for each function of `supervisor.worker.run`, called in the training's thread.
+
+    Attributes:
+        read: `Session.read`.
+        handlers: the user's alert handlers.
+    """
+
+    interception: InterceptionState
+    progress: Progress
+    journal: Journal
+    barrier: ErrorBarrier
+    registry: Registry
+    controls: Controls
+    use: ScriptUse
+    dispatcher: Dispatcher
+    pipeline: Pipeline
+    handlers: list[Callable[[Alert], None]]
+    resumption: Resumption
+    read: Callable[[int, Callable[[], Any]], Any]
+
+    def observe(self, values: dict[str, Any]) -> None:
+        if self.interception.replaying:
+            return
+        part = self.barrier("observe")
+        with part, self.interception.region():
+            self.progress.probe.observed.update(observed_numbers(values))
+
+    def announce(self, change: str) -> None:
+        """In a replay only the announcement of the step that is trained next counts: the others are
+        in the windows that come with the checkpoint."""
+        with self.barrier("announce"):
+            if self.interception.replaying:
+                self.resumption.announced()
+                return
+            self.progress.probe.announced = True
+            self.journal.write(
+                "state_found",
+                step=self.progress.steps_done,
+                found="announced change",
+                detail=str(change),
+            )
+
+    def track(self, name: str, value: Any) -> None:
+        self.registry.track(name, value)
+
+    def add_alert_handler(self, handler: Callable[[Alert], None]) -> None:
+        self.handlers.append(handler)
+
+    def add_detector(self, detector: Any) -> None:
+        self.dispatcher.judge_waiting()
+        self.pipeline.detectors.append(detector)
+
+    def leave_out_batch(self) -> bool:
+        """Whether `supervisor.batches` is to leave out the next batch (action ``skip_data``)."""
+        use = self.use
+        use.batches = True
+        if use.batches_to_leave_out == 0:
+            return False
+        use.batches_to_leave_out -= 1
+        return True
+
+    def allowed_batch_size(self, wanted: int) -> int:
+        """The answer is on the tape, so that a replay splits its batches as they were split."""
+        self.use.batch_size = True
+        controls = self.controls
+        return int(self.read(EntryKind.INT, lambda: max(1, int(wanted * controls.batch_factor))))
