@@ -1,8 +1,7 @@
-"""A worker in this process: everything is real but the patches of torch, whose part a test plays."""
+"""A worker in this process, real but for the patches of torch, whose part a test plays."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -45,6 +44,7 @@ class LiveWorker:
         torch.manual_seed(0)
         self.model = nn.Linear(4, 1)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.05)
+        self._has_ended = False
         self._numbers = torch.Generator().manual_seed(1)
 
     @property
@@ -77,7 +77,9 @@ class LiveWorker:
         setattr(owner, method, broken)
 
     def end(self) -> None:
-        self.session.end(completed=True)
+        if not self._has_ended:
+            self._has_ended = True
+            self.session.end(completed=True)
 
     def events(self, kind: str) -> list[Mapping[str, Any]]:
         return [e for e in read_events(self.rundir.rank_journal(0)) if e["kind"] == kind]
@@ -88,6 +90,3 @@ class LiveWorker:
 
     def losses(self) -> list[float]:
         return [float(loss) for loss in read_steps(self.rundir.root)["loss"]]
-
-
-NAN = math.nan

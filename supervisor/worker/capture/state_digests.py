@@ -81,7 +81,7 @@ class StateDigests(BoundaryListener):
         path = rundir.trail(rank)
         rundir.make(path.parent)
         self._probe = probe
-        self._file = open_private(path, "a")
+        self._path = path
         self._attempt = attempt
         self._registry = registry
         self._state = state
@@ -113,8 +113,8 @@ class StateDigests(BoundaryListener):
             },
         }
         line["cost_s"] = time.perf_counter() - started
-        self._file.write(json.dumps(line) + "\n")
-        self._file.flush()  # a killed process leaves what it has written
+        with open_private(self._path, "a") as file:  # a killed process leaves what it has written
+            file.write(json.dumps(line) + "\n")
 
     def _parts(self) -> dict[str, dict[str, str]]:
         state = self._state.capture()

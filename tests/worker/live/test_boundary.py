@@ -1,0 +1,82 @@
+"""Listeners are called in their order, and one that fails does not take the others with it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from supervisor.storage.journal.journal import Journal
+from supervisor.worker.ground.boundary_listener import BoundaryListener
+from supervisor.worker.ground.boundary_schedule import BoundarySchedule
+from supervisor.worker.ground.error_barrier import ErrorBarrier
+from supervisor.worker.live.boundary import Boundary
+from supervisor.worker.process.exit_request import ExitRequest
+
+
+class Every(BoundaryListener):
+    """Wants a boundary every few steps, and writes down those that it gets."""
+
+    def __init__(self, name: str, apart: int, told: list[tuple[str, int]]) -> None:
+        self.name = name
+        self.error: BaseException | None = None
+        self._apart = apart
+        self._next = 0
+        self._told = told
+
+    def at_boundary(self, step: int) -> None:
+        self._told.append((self.name, step))
+        if step >= self._next:
+            self._next = step + self._apart
+        if self.error is not None:
+            raise self.error
+
+    def next_look(self, step: int) -> tuple[float, float]:
+        return self._next, math.inf
+
+
+class Ward:
+    def __init__(self, folder: Path) -> None:
+        self.told: list[tuple[str, int]] = []
+        self.first, self.second = Every("first", 10, self.told), Every("second", 4, self.told)
+        self.schedule = BoundarySchedule()
+        journal = Journal(folder / "events.jsonl", attempt=1, rank=0)
+        self.barrier = ErrorBarrier(journal, lambda: None, lambda: None)
+        self.boundary = Boundary([self.first, self.second], self.schedule, self.barrier)
+
+    def go(self, steps: range) -> list[int]:
+        """Goes through boundaries as the monitor does; returns those that are looked at."""
+        found = []
+        for step in steps:
+            if step >= self.schedule.step:
+                found.append(step)
+                self.boundary.at_boundary(step)
+        return found
+
+
+@pytest.fixture
+def ward(tmp_path: Path) -> Ward:
+    return Ward(tmp_path)
+
+
+def test_only_boundaries_that_a_listener_needs_are_looked_at(ward: Ward) -> None:
+    assert ward.go(range(21)) == [0, 4, 8, 10, 12, 16, 20]
+    assert ward.told[:4] == [("first", 0), ("second", 0), ("first", 4), ("second", 4)]
+
+
+def test_a_listener_that_fails_is_switched_off_alone(ward: Ward) -> None:
+    ward.first.error = OSError("the disk is full")
+
+    ward.go(range(40))
+
+    assert [step for name, step in ward.told if name == "first"] == [0, 4, 8]
+    assert [step for name, step in ward.told if name == "second"] == list(range(0, 40, 4))
+
+
+def test_a_process_that_is_to_end_ends(ward: Ward) -> None:
+    ward.first.error = ExitRequest("restart", "asked")
+
+    with pytest.raises(ExitRequest):
+        ward.boundary.at_boundary(3)
+    assert ("second", 3) not in ward.told
