@@ -24,6 +24,8 @@ for step in range(32):
     for name in ("table.dat", "users.dat"):
         table = np.memmap(name, np.float64, "r+"); table[step % 6] += float(ring[step % 7, 0])
         del table
+    number = os.open("low.bin", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.write(number, ring.tobytes()); os.close(number)
     i = torch.randint(0, 96, (8,))
     if step in (9, 18, 27): model.load_state_dict(torch.load("best.pt"))
     loss = F.mse_loss(model(X[i]), Y[i]); optimizer.zero_grad(); loss.backward(); optimizer.step()
@@ -141,18 +143,31 @@ def test_checkpoint_callbacks_choose_the_same_names(
     assert ended.found("files set aside")
 
 
+BLOCKED = """if step == 7 and not os.path.isfile("run/FOLDER"):
+        if os.path.exists("run/FOLDER"): os.rename("run/FOLDER", "run/elsewhere")
+        open("run/FOLDER", "w").close()"""
+UNRECORDED = {
+    "the record's folder is in the way": BLOCKED.replace("FOLDER", "files"),
+    "the folder of older contents is in the way": BLOCKED.replace("FOLDER", "files/rank_0"),
+    "another program": """subprocess.run(["sh", "-c", f"echo {float(loss)} > sub.txt"])""",
+}
+
+
 @pytest.mark.parametrize(
-    "folder", ["files", pytest.param("files/rank_0", marks=pytest.mark.exhaustive)]
+    "how",
+    [
+        name if "contents" not in name else pytest.param(name, marks=pytest.mark.exhaustive)
+        for name in UNRECORDED
+    ],
 )
-def test_a_resume_is_not_called_exact_where_the_files_could_not_be_recorded(
-    tmp_path: Path, folder: str
+def test_a_resume_is_not_called_exact_where_files_could_not_be_recorded(
+    tmp_path: Path, how: str
 ) -> None:
     prelude = script("weight average by hand").split("import copy")[0]
-    text = f"{prelude}{UNRECORDED}".replace("FOLDER", folder)
 
     ended = supervised(
         tmp_path,
-        text,
+        f"import os, subprocess\n{prelude}{LOOP}".replace("HOW", UNRECORDED[how]),
         settings=("checkpoint.every_steps=6", "checkpoint.background=false"),
         faults="[{kind: sigkill, step: 9}]",
     )
@@ -161,17 +176,16 @@ def test_a_resume_is_not_called_exact_where_the_files_could_not_be_recorded(
     [resumed] = ended.events("resumed")
     assert resumed["exactness"] == "approximate"
     assert "file" in resumed["reason"]
+    if how == "another program":
+        assert resumed["reason"].endswith("stay as they were last: sub.txt")
 
 
-UNRECORDED = """
-import os
+LOOP = """
 model = make_model(); optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
 for step in range(14):
     i = torch.randint(0, 96, (8,))
     loss = F.mse_loss(model(X[i]), Y[i]); optimizer.zero_grad(); loss.backward(); optimizer.step()
-    if step == 7 and not os.path.isfile("run/FOLDER"):
-        if os.path.exists("run/FOLDER"): os.rename("run/FOLDER", "run/elsewhere")
-        open("run/FOLDER", "w").close()
+    HOW
     if step % 2 == 0: torch.save(model.state_dict(), "best.pt")
 result = model.state_dict()
 torch.save(result, sys.argv[-1])

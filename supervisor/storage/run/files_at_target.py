@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,12 +20,15 @@ class FilesAtTarget:
         folder: where they are.
         not_restored: those whose content of the checkpoint's moment is lost.
         unknown: why it is not known what became of them all; empty if it is.
+        unseen: files beside them that changed, and it was not seen who wrote them: they have what
+            they held before the resume.
     """
 
     later: list[str]
     folder: str
     not_restored: list[str]
     unknown: str = ""
+    unseen: Sequence[str] = ()
 
     @property
     def problems(self) -> list[str]:
@@ -34,6 +38,11 @@ class FilesAtTarget:
             found.append(f"files that the script has changed since: {_names(self.not_restored)}")
         if self.unknown:
             found.append(f"what became of the script's files is not all known: {self.unknown}")
+        if self.unseen:
+            found.append(
+                "files that changed in a way that was not seen (another program, a library in C), "
+                f"and stay as they were last: {_names(self.unseen)}"
+            )
         return found
 
     def event(self, step: int) -> dict[str, Any]:
@@ -56,7 +65,7 @@ class FilesAtTarget:
         }
 
 
-def _names(paths: list[str]) -> str:
+def _names(paths: Sequence[str]) -> str:
     shown = [os.path.relpath(path) for path in paths[:3]]
     more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
     return ", ".join(shown) + more

@@ -7,13 +7,15 @@ import enum
 import os
 import shutil
 import stat
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from supervisor.storage.files.private_files import make_private
 
-_rename, _link, _unlink, _open = os.rename, os.link, os.unlink, open  # workers patch them
+_rename, _link, _unlink = os.rename, os.link, os.unlink  # before workers patch them
+_open, _os_open = open, os.open
 
 ROOM = 4
 """A replaced file is kept only where so many more of its size fit: the script comes first."""
@@ -57,14 +59,31 @@ class KeptVersions:
         self._folder = folder
         self._count = 0
 
-    def place_for(self, name: str, found: os.stat_result, loss: Loss) -> str:
-        """Returns a free place; empty if `name` cannot or should not be kept.
+    def keep(self, name: str, loss: Loss, interval: int, made: int) -> Iterator[Change]:
+        """Keeps what `name` holds, where that is possible, for as long as its `Change` says so.
 
-        Args:
-            name: a file.
-            found: what `os.lstat` says of it.
-            loss: where its content goes, other names that it has must change with it.
+        Yields:
+            The change, before anything is moved: it is to be noted first; and a second time, with
+            nothing kept, if that failed. Nothing for what is neither file nor link.
         """
+        found = os.lstat(name)
+        if not (stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode)):
+            return
+        place = self._place_for(name, found, loss)
+        change = Change(
+            interval=interval,
+            made=made,
+            kept=place,
+            size=found.st_size,
+            mtime_ns=found.st_mtime_ns,
+        )
+        yield change
+        if place and not _kept(name, place, found, loss):
+            yield replace(change, kept="")
+
+    def _place_for(self, name: str, found: os.stat_result, loss: Loss) -> str:
+        """Returns a free place; empty if `name` cannot or should not be kept: where its content
+        goes, other names that it has must change with it."""
         if loss is Loss.CONTENT and (found.st_nlink > 1 or found.st_uid != os.geteuid()):
             return ""
         if loss is Loss.PART and found.st_size > COPIED_BYTES:
@@ -80,28 +99,6 @@ class KeptVersions:
             place = str(self._folder / str(self._count))
             if not os.path.lexists(place):
                 return place
-
-    def keep(self, name: str, place: str, found: os.stat_result, loss: Loss) -> bool:
-        """Keeps what `name` holds; where its content goes, an empty file of its mode is left there.
-
-        Returns:
-            Whether that was possible; a disk without links, and another disk, refuse.
-        """
-        try:
-            if loss is Loss.NAME:
-                _link(name, place, follow_symlinks=False)
-                return True
-            if loss is Loss.PART:
-                copy_private(name, place, found)
-                return True
-            _rename(name, place)
-        except OSError:
-            return False
-        with contextlib.suppress(OSError):  # the script's own call will tell
-            descriptor = os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-            os.fchmod(descriptor, stat.S_IMODE(found.st_mode))
-            os.close(descriptor)
-        return True
 
     def change_of(self, line: dict[str, Any], interval: int) -> Change | None:
         """Returns what `change_line` wrote; only own places are believed, None for others."""
@@ -125,13 +122,36 @@ def change_line(name: str, change: Change) -> dict[str, Any]:
     }
 
 
+def _kept(name: str, place: str, found: os.stat_result, loss: Loss) -> bool:
+    """Keeps what `name` holds; where its content goes, an empty file of its mode is left there.
+
+    Returns:
+        Whether that was possible; a disk without links, and another disk, refuse.
+    """
+    try:
+        if loss is Loss.NAME:
+            _link(name, place, follow_symlinks=False)
+            return True
+        if loss is Loss.PART:
+            copy_private(name, place, found)
+            return True
+        _rename(name, place)
+    except OSError:
+        return False
+    with contextlib.suppress(OSError):  # the script's own call will tell
+        descriptor = _os_open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        os.fchmod(descriptor, stat.S_IMODE(found.st_mode))
+        os.close(descriptor)
+    return True
+
+
 def copy_private(name: str, place: str, found: os.stat_result) -> None:
     """Copies a file to `place`, which is free, with its times.
 
     Raises:
         OSError: it cannot be read, or the disk refuses.
     """
-    descriptor = os.open(place, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    descriptor = _os_open(place, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
     with _open(name, "rb") as source, os.fdopen(descriptor, "wb") as target:
         shutil.copyfileobj(source, target, 1 << 20)
     os.utime(place, ns=(found.st_atime_ns, found.st_mtime_ns))

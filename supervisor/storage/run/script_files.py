@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +11,7 @@ from supervisor.storage.files.file_clock import file_time
 from supervisor.storage.run.kept_versions import Change, KeptVersions, Loss, change_line, remove
 from supervisor.storage.run.nobodys_files import is_nobodys
 from supervisor.storage.run.rundir import RunDirectory
+from supervisor.storage.run.unseen_files import unseen_files
 
 _lexists = os.path.lexists
 
@@ -58,6 +58,7 @@ class ScriptFiles:
         self._read: set[str] = set()
         self._changes: dict[str, dict[int, Change]] = {}
         self._began: dict[int, float] = {}
+        self._touched: set[str] = set()
         for line in self._list.read():
             self._load(line)
 
@@ -115,6 +116,10 @@ class ScriptFiles:
             self._folders[name] = self._now()
             self._list.append({"folder": name, "interval": self._now()})
 
+    def leaves_out(self, path: str) -> bool:
+        """Whether a file is nobody's result."""
+        return is_nobodys(path, self._root)
+
     def reads(self, path: str) -> None:
         """Called for every file that is read: costs one look-up where nothing was made early."""
         if self._early:
@@ -129,11 +134,7 @@ class ScriptFiles:
         self.interval += 1
         self._began[self.interval] = now = file_time()
         self._list.append({"begins": self.interval, "time": now})
-        for path, changes in list(self._changes.items()):
-            for number in [n for n in changes if n < self.interval - 1]:
-                remove(changes.pop(number).kept)
-            if not changes:
-                del self._changes[path]
+        self._drop_versions(lambda number: number < self.interval - 1)
         return self.interval
 
     def failed(self, error: Exception) -> None:
@@ -148,10 +149,9 @@ class ScriptFiles:
         again: data that it has downloaded or prepared."""
         folders = [name for name in self._folders if os.path.isdir(name)]
         found = {name: None for name in self._made if _lexists(name)}
-        for folder in folders:
-            for inner, subfolders, names in os.walk(folder):
-                links = [each for each in subfolders if os.path.islink(os.path.join(inner, each))]
-                found.update({os.path.join(inner, name): None for name in [*names, *links]})
+        for inner, subfolders, names in (walked for f in folders for walked in os.walk(f)):
+            links = [each for each in subfolders if os.path.islink(os.path.join(inner, each))]
+            found.update({os.path.join(inner, name): None for name in [*names, *links]})
         files = [f for f in found if f not in self._read and not os.path.isdir(f)]
         links_too = [f for f in found if os.path.islink(f) and os.path.isdir(f)]
         return files + links_too, folders
@@ -175,6 +175,16 @@ class ScriptFiles:
         """When an interval began, in the time of files; None if that is not known."""
         return self._began.get(interval)
 
+    def unseen(self) -> list[str]:
+        """Files beside those that the script wrote that changed after the run's first checkpoint,
+        and it is not known by whom; called when no process of the script is alive."""
+        if not self._began:
+            return []
+        known = self._made.keys() | self._touched | self._changes.keys()
+        own = tuple(folder + os.sep for folder in self._folders)
+        outside = {os.path.dirname(name) for name in known if not name.startswith(own)}
+        return unseen_files(outside, known, min(self._began.values()), self._root)
+
     def was_made_since(self, path: str, interval: int) -> bool | None:
         """Whether a file or folder was made after `interval` began; None if nobody saw it."""
         made = self._made.get(path, self._folders.get(path))
@@ -192,11 +202,7 @@ class ScriptFiles:
             name: min(made, interval - 1) for name, made in self._made.items() if name not in gone
         }
         self._folders = {name: min(made, interval - 1) for name, made in self._folders.items()}
-        for path, changes in list(self._changes.items()):
-            for number in [n for n in changes if n >= interval]:
-                remove(changes.pop(number).kept)
-            if not changes:
-                del self._changes[path]
+        self._drop_versions(lambda number: number >= interval)
         self._list.rewrite()
 
     def begin_anew(self) -> None:
@@ -206,12 +212,17 @@ class ScriptFiles:
 
     def end(self) -> None:
         """The run is completed: nothing will be put back any more."""
-        for changes in self._changes.values():
-            for change in changes.values():
-                remove(change.kept)
-        self._changes.clear()
+        self._drop_versions(lambda number: True)
 
     # --- helpers -------------------------------------------------------------------------------
+
+    def _drop_versions(self, goes: Callable[[int], bool]) -> None:
+        """Removes what was kept in the intervals that `goes` names."""
+        for path, changes in list(self._changes.items()):
+            for number in [n for n in changes if goes(n)]:
+                remove(changes.pop(number).kept)
+            if not changes:
+                del self._changes[path]
 
     def _now(self) -> int:
         return BEFORE if self.is_replay else self.interval
@@ -234,6 +245,9 @@ class ScriptFiles:
         if is_nobodys(name, self._root):
             return
         if _lexists(name):
+            if name not in self._touched:
+                self._touched.add(name)
+                self._list.append({"touched": name})
             if loss is not None:
                 self._keep(name, loss)
         elif loss is not Loss.PART:
@@ -245,24 +259,9 @@ class ScriptFiles:
         made = self._made.get(name, BEFORE)
         if self.is_replay or not self.interval or self.interval in changes or made == self.interval:
             return
-        found = os.lstat(name)
-        if not (stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode)):
-            return
-        place = self._versions.place_for(name, found, loss)
-        self._note(name, made, found, place)
-        if place and not self._versions.keep(name, place, found, loss):
-            self._note(name, made, found, "")
-
-    def _note(self, name: str, made: int, found: os.stat_result, kept: str) -> None:
-        change = Change(
-            interval=self.interval,
-            made=made,
-            kept=kept,
-            size=found.st_size,
-            mtime_ns=found.st_mtime_ns,
-        )
-        self._changes.setdefault(name, {})[self.interval] = change
-        self._list.append(change_line(name, change))
+        for change in self._versions.keep(name, loss, self.interval, made):
+            self._changes.setdefault(name, {})[self.interval] = change
+            self._list.append(change_line(name, change))
 
     def _all_lines(self) -> list[dict[str, Any]]:
         lines: list[dict[str, Any]] = [{"begins": n, "time": t} for n, t in self._began.items()]
@@ -272,6 +271,7 @@ class ScriptFiles:
             lines.append({"made": name, "interval": made, **early})
         lines += [{"folder": name, "interval": made} for name, made in self._folders.items()]
         lines += [{"read": name} for name in self._read]
+        lines += [{"touched": name} for name in self._touched]
         for name, changes in self._changes.items():
             lines += [change_line(name, change) for change in changes.values()]
         return lines
@@ -284,6 +284,8 @@ class ScriptFiles:
                 self._began[self.interval] = line["time"]
         elif _is_path(line.get("read")):
             self._read.add(line["read"])
+        elif _is_path(line.get("touched")):
+            self._touched.add(line["touched"])
         elif isinstance(number, int) and _is_path(line.get("made")):
             self._made[line["made"]] = number
             self._early.update([line["made"]] if early else [])

@@ -77,6 +77,7 @@ def watch_files(
     """Patches the ways to write, rename and delete files; called once, after `instrument`."""
     files = _Files(session, sizes, replayed, record)
     _patch_open(files)
+    _patch_os_open(files)
     _patch_save(files)
     for name in ("rename", "replace"):
         _patch_pair(files, os, name, replayed.renamed, record.renames)
@@ -130,6 +131,41 @@ def _record_open(record: ScriptFiles, path: str, mode: str) -> None:
         record.changes(path)
     else:
         record.reads(path)
+
+
+def _patch_os_open(files: _Files) -> None:
+    original = os.open
+
+    @functools.wraps(original)
+    def open_(path: Any, flags: Any, *args: Any, **kwargs: Any) -> Any:
+        if (
+            files.interception.active
+            and isinstance(flags, int)
+            and flags & (os.O_WRONLY | os.O_RDWR)
+            and flags & os.O_TMPFILE != os.O_TMPFILE
+            and isinstance(path, _PATH)
+            and kwargs.get("dir_fd") is None
+        ):
+            with files.ours:
+                _opens_by_number(files, os.fsdecode(path), flags)
+        return original(path, flags, *args, **kwargs)
+
+    _install(os, "open", original, open_)
+
+
+def _opens_by_number(files: _Files, path: str, flags: int) -> None:
+    exists = os.path.lexists(path)
+    if flags & os.O_EXCL and exists:
+        return  # will be refused
+    anew = bool(flags & os.O_TRUNC)
+    if files.is_replayed and (exists or flags & os.O_CREAT):
+        files.replayed.opened_by_number(path, anew=anew)
+    if not files.is_recorded:
+        return
+    if exists and not anew:
+        files.record.changes(path)
+    elif exists or flags & os.O_CREAT:
+        files.record.writes(path, anew=anew)
 
 
 def _patch_save(files: _Files) -> None:

@@ -16,7 +16,7 @@ from supervisor.storage.run.set_aside import SetAside
 HEADER_BYTES = 4096
 """Of a file that is mapped behind its header, as `numpy.save` writes them."""
 
-_open = open  # before it is patched
+_open, _os_open = open, os.open  # before they are patched
 
 
 class ChangedInPlace:
@@ -49,21 +49,30 @@ class ChangedInPlace:
         Raises:
             OSError: it cannot be put aside, or not be opened; it holds what it held.
         """
-        found = os.lstat(name)
-        if name not in self._aside.stored:
-            if "w" in mode:
-                self._aside.move(name)
-                os.close(os.open(name, os.O_CREAT | os.O_WRONLY, found.st_mode & 0o777))
-            elif found.st_size > COPIED_BYTES:
-                self.lost.add(name)
-                return open_(name, mode)
-            else:
-                self._aside.copy(name)
-            self._paths.add(name)
+        self.keep(name, anew="w" in mode)
         file = open_(name, mode)
         if "w" in mode:
             self._anew.append((file, name))
         return file
+
+    def keep(self, name: str, *, anew: bool) -> None:
+        """Called before a file that exists is opened for writing; with `anew` what it holds goes.
+
+        Raises:
+            OSError: it cannot be put aside; it holds what it held.
+        """
+        if name in self._aside.stored or name in self.lost:
+            return
+        found = os.lstat(name)
+        if anew:
+            self._aside.move(name)
+            os.close(_os_open(name, os.O_CREAT | os.O_WRONLY, found.st_mode & 0o777))
+        elif found.st_size > COPIED_BYTES:
+            self.lost.add(name)
+            return
+        else:
+            self._aside.copy(name)
+        self._paths.add(name)
 
     def restore(self, changed: dict[str, Change], began: float) -> None:
         """Puts back what the files held when the checkpoint's interval began.
@@ -113,7 +122,7 @@ def mapped_files(values: Iterable[Any]) -> set[str]:
 def _overwrite(name: str, source: str) -> None:
     """Gives a file another content, without its being empty in between: it may be mapped."""
     found = os.stat(source)
-    descriptor = os.open(name, os.O_WRONLY)
+    descriptor = _os_open(name, os.O_WRONLY)
     with _open(source, "rb") as content, os.fdopen(descriptor, "wb") as file:
         shutil.copyfileobj(content, file, 1 << 20)
         file.flush()

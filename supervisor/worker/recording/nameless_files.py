@@ -8,6 +8,8 @@ import tempfile
 from collections.abc import Callable
 from typing import IO, Any
 
+_os_open = os.open  # before it is patched
+
 
 class NamelessFiles:
     """Stand in for files that exist; one that is still open at the target becomes the file."""
@@ -32,7 +34,7 @@ class NamelessFiles:
         for file, name in self._open:
             file.flush()
             descriptor, position = file.fileno(), os.lseek(file.fileno(), 0, os.SEEK_CUR)
-            real = os.open(name, os.O_RDWR | os.O_TRUNC)
+            real = _os_open(name, os.O_RDWR | os.O_TRUNC)
             with os.fdopen(os.dup(descriptor), "rb") as content, os.fdopen(os.dup(real), "wb") as f:
                 content.seek(0)
                 shutil.copyfileobj(content, f)
@@ -43,7 +45,7 @@ class NamelessFiles:
 
 def _nameless(folder: str) -> int:
     try:
-        return os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o600)
+        return _os_open(folder, os.O_TMPFILE | os.O_RDWR, 0o600)
     except OSError:  # not every file system can
         descriptor, name = tempfile.mkstemp(dir=folder)
         os.unlink(name)

@@ -43,6 +43,7 @@ class ReplayedFiles:
         self._interval: int | None = None
         self._saved_at = math.inf
         self._in_place = ChangedInPlace(aside)
+        self._unseen: list[str] = []
         self._deleted: set[str] = set()
         self._nameless = NamelessFiles()
         self._created: set[str] = set()
@@ -62,6 +63,9 @@ class ReplayedFiles:
         began = self._record.began_at(interval)
         self._interval, self._saved_at = interval, saved_at if began is None else began
         self._record.is_replay = True
+        self._unseen = self._record.unseen()
+        for path in self._unseen:
+            self._in_place.keep(path, anew=False)
         files, folders = self._record.results()
         self._aside.move_all(files)
         for folder in sorted(folders, key=len, reverse=True):
@@ -95,6 +99,17 @@ class ReplayedFiles:
             return self._in_place.opened(name, mode, open_)
         self._kept.add(name)
         return self._nameless.open(name, mode, open_)
+
+    def opened_by_number(self, path: str, *, anew: bool) -> None:
+        """Called before `os.open` opens a file for writing; with `anew` what it holds goes."""
+        name = os.path.abspath(path)
+        if self._record.leaves_out(name):
+            return
+        self._bring_back(name)
+        if name in self._created or not _has_content(name):
+            self._creates(name)
+        elif _is_regular(name):
+            self._in_place.keep(name, anew=anew)
 
     def renamed(self, source: str, target: str) -> bool:
         """Asked before a rename: whether to leave it out, because the newer `target` would go."""
@@ -195,7 +210,8 @@ class ReplayedFiles:
             if path in self._in_place:
                 done.append(path)
             elif os.path.lexists(path):  # written again by the replay, with the same content
-                seen = path in self._deleted or self._knows(path)
+                made = self._record.was_made_since(path, self._interval or 0)
+                seen = path in self._deleted or made is not None
                 (done if seen else later).append(path)
             elif self._is_later(path):
                 later.append(path)
@@ -212,12 +228,13 @@ class ReplayedFiles:
         folder_of_later = ""
         if later:
             folder_of_later = str(self._aside.keep_for_a_person(later, left, aside_name))
-        not_restored += self._in_place.lost.difference(mapped)
+        not_restored += self._in_place.lost.difference(mapped, self._unseen)
         unknown = ""
         if self._interval is not None:
             unknown = self._record.problem_at(self._interval)
             self._record.continue_at(self._interval, set(later) - restored)
-        return FilesAtTarget(sorted(later), folder_of_later, sorted(not_restored), unknown)
+        lost = sorted(not_restored)
+        return FilesAtTarget(sorted(later), folder_of_later, lost, unknown, self._unseen)
 
     def _restore(self) -> tuple[set[str], list[str]]:
         """Puts back what was kept; returns those paths, and what was not kept."""
@@ -246,9 +263,6 @@ class ReplayedFiles:
         except OSError:
             return False
         return (found.st_size, found.st_mtime_ns) == (change.size, change.mtime_ns)
-
-    def _knows(self, path: str) -> bool:
-        return self._record.was_made_since(path, self._interval or 0) is not None
 
     def _is_later(self, path: str) -> bool:
         """Whether what stands aside was made after the checkpoint."""

@@ -1,0 +1,73 @@
+"""Files that were written in a way that is not seen are found by their times."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from supervisor.storage.run import unseen_files as module
+from supervisor.storage.run.rundir import RunDirectory
+from supervisor.storage.run.script_files import ScriptFiles
+
+
+def record_with_a_file(folder: Path) -> ScriptFiles:
+    record = ScriptFiles(RunDirectory(folder / "run"), 0)
+    for name in ("seen.pt", "log.txt"):
+        (folder / name).write_text("old")
+        record.writes(str(folder / name), anew=False)
+    record.writes(str(folder / "made.pt"), anew=True)
+    (folder / "old.h5").write_text("old")
+    os.utime(folder / "old.h5", (1.0, 1.0))
+    record.begin_interval()
+    for name in ("seen.pt", "log.txt", "made.pt"):
+        (folder / name).write_text("new")
+    return record
+
+
+def test_files_that_nobody_was_seen_to_write_are_found_in_a_later_process(tmp_path: Path) -> None:
+    record_with_a_file(tmp_path)
+    assert ScriptFiles(RunDirectory(tmp_path / "run"), 0).unseen() == []
+
+    (tmp_path / "by_c.h5").write_text("1")
+    (tmp_path / ".hidden").write_text("1")
+    (tmp_path / "run" / "ours").write_text("1")
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "x").write_text("1")
+
+    found = ScriptFiles(RunDirectory(tmp_path / "run"), 0).unseen()
+
+    assert found == [str(tmp_path / "by_c.h5")]
+
+
+def test_a_file_that_a_living_process_writes_is_not_the_scripts(tmp_path: Path) -> None:
+    record = record_with_a_file(tmp_path)
+    log = tmp_path / "terminal.log"
+    wait = "import sys; print('here', flush=True); sys.stdin.read()"
+
+    with (
+        open(log, "w") as out,
+        subprocess.Popen([sys.executable, "-c", wait], stdin=subprocess.PIPE, stdout=out) as other,
+    ):
+        while not log.read_text():
+            assert other.poll() is None
+        out.close()
+        while_open = record.unseen()
+        assert other.stdin is not None
+        other.stdin.close()
+
+    assert while_open == []
+    assert record.unseen() == [str(log)]
+
+
+def test_a_folder_of_very_many_files_is_not_looked_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = record_with_a_file(tmp_path)
+    (tmp_path / "by_c.h5").write_text("1")
+    monkeypatch.setattr(module, "MOST_FILES", 0)
+
+    assert record.unseen() == []
