@@ -19,6 +19,7 @@ FLOORS: dict[str, int] = {
     "own_process": 1,
     "settings": 1,
     "risk_lines": 1,
+    "table": 1,
     "detectors": 2,
     "prediction": 2,
     "predictor": 2,

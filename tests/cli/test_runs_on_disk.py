@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.cli.watch.panel import sparkline
+from supervisor.cli.watch.panel import chart
 from supervisor.storage.cases.case import Case
 from supervisor.storage.cases.cases import CaseLibrary
 from supervisor.storage.journal.journal import Journal
@@ -152,7 +152,7 @@ def test_the_demo_shows_a_frame_without_a_run(cli: Cli) -> None:
 def test_a_sparkline_shows_the_largest_and_what_is_not_finite(
     values: list[float], expected: str
 ) -> None:
-    assert sparkline(values, width=max(1, len(expected))) == expected
+    assert chart(values, max(1, len(expected)), 1) == [expected]
 
 
 # report

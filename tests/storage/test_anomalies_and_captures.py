@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from supervisor.settings import CaptureSettings
-from supervisor.storage.evidence.anomalies import AnomalyLog, read_anomalies
+from supervisor.storage.evidence.anomalies import AnomalyLog
 from supervisor.storage.evidence.captures import CaptureStore
+from supervisor.storage.files.line_file import read_lines
 from supervisor.storage.run.rundir import RunDirectory
 
 MIB = 1024**2
@@ -43,7 +44,7 @@ def test_an_anomaly_has_exactly_the_fields_of_its_format(tmp_path: Path) -> None
     )
     log.close()
 
-    assert read_anomalies(rundir, 1) == [
+    assert read_lines(rundir.anomalies(1)) == [
         {
             "step": 5,
             "rank": 1,
@@ -56,7 +57,7 @@ def test_an_anomaly_has_exactly_the_fields_of_its_format(tmp_path: Path) -> None
             "data_dir": None,
         }
     ]
-    assert read_anomalies(rundir, 0) == []
+    assert read_lines(rundir.anomalies(0)) == []
 
 
 def test_a_capture_is_a_folder_named_by_step_rank_and_time(tmp_path: Path) -> None:

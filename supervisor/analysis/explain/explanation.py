@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from supervisor.analysis.explain.precision import precision_lines
+from supervisor.table import table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +50,15 @@ class Explanation:
         return dataclasses.asdict(self)
 
     def __str__(self) -> str:
-        width = max(len(replay.change) for replay in self.replays)
         lines = [f"trouble from step {self.onset_step} on", ""]
-        for replay in self.replays:
-            fate = f"crashed at step {replay.at_step}" if replay.crashed else "did not crash"
-            lines.append(f"  {replay.change:<{width}}  {fate}")
+        fates = [
+            (
+                replay.change,
+                f"crashed at step {replay.at_step}" if replay.crashed else "did not crash",
+            )
+            for replay in self.replays
+        ]
+        lines.append(table((), fates, indent=2))
         lines += ["", f"root cause: {self.root_cause} (confidence {self.confidence:.0%})"]
         if self.sample is not None:
             lines.append(f"sample: number {self.sample} of the batch")

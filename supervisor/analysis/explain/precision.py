@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from supervisor.numerics.figures.table import figure, percent, table
+from supervisor.numerics.figures.readable import figure, percent
+from supervisor.table import table
 
 MOST_LINES = 12
 

@@ -25,6 +25,7 @@ from supervisor.analysis.verify.trail import (
     read_trail,
 )
 from supervisor.errors import SupervisorError, UsageError
+from supervisor.table import table
 
 STEPS = 30
 MIN_STEPS = 8
@@ -77,7 +78,7 @@ class Verification:
             lines.append(f"killed after step {self.break_at}, {start}: {outcome}")
         if self.exact:
             lines.append(f"proof: {self.values} digests are equal; over each part, at the end:")
-            lines += [f"  {part:<10}{value}" for part, value in self.proof.items()]
+            lines.append(table((), self.proof.items(), indent=2))
             return "\n".join(["EXACT", *lines])
         if self.first_difference is not None:
             first = self.first_difference

@@ -28,7 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     from supervisor.analysis.backtest.backtest import backtest, summary
-    from supervisor.cli.options.output import print_json, print_table
+    from supervisor.cli.options.output import print_json
+    from supervisor.table import print_table
 
     if args.plot is not None:
         option_values.check_output("--plot", args.plot, (".png", ".svg", ".pdf"))

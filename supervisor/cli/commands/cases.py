@@ -22,8 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from supervisor.cli.options.output import print_json, print_table
+    from supervisor.cli.options.output import print_json
     from supervisor.storage.cases.cases import CaseLibrary
+    from supervisor.table import print_table
 
     if args.dir is not None and args.dir.is_file():
         raise UsageError(f"{args.dir}: is a file: give a folder that holds runs of yours")

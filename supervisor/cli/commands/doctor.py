@@ -32,7 +32,8 @@ def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Nam
 
 def execute(args: argparse.Namespace) -> int:
     from supervisor.analysis.doctor.doctor import doctor
-    from supervisor.cli.options.output import print_json, print_table
+    from supervisor.cli.options.output import print_json
+    from supervisor.table import print_table
 
     script = None if args.script is None else trial_script(args)
     checks = doctor(script, steps=args.steps, keep=args.keep, say=say)

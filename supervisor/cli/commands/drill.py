@@ -7,7 +7,6 @@ was survived, 1 if not.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -62,6 +61,8 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _show(result: DrillResult) -> None:
+    from supervisor.table import print_table
+
     rows = [
         (
             outcome.name,
@@ -74,15 +75,4 @@ def _show(result: DrillResult) -> None:
         )
         for outcome in result.faults
     ]
-    if not sys.stdout.isatty():
-        from supervisor.cli.options.output import print_table
-
-        print_table(_HEADINGS, rows)
-        return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(*_HEADINGS)
-    for row in rows:
-        table.add_row(*row, style="green" if row[1] == "yes" else "red")
-    Console().print(table)
+    print_table(_HEADINGS, rows, styles=["green" if row[1] == "yes" else "red" for row in rows])

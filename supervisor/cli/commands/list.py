@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 from pathlib import Path
 
 from supervisor.cli.options import option_values
@@ -23,9 +22,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from supervisor.cli.options.output import print_json, print_table, time_span
+    from supervisor.cli.options.output import print_json, time_span
     from supervisor.cli.overview.run_overview import find_runs
     from supervisor.records import plain
+    from supervisor.table import print_table
 
     if not args.dir.is_dir() and args.dir != Path("runs"):
         raise UsageError(f"{args.dir}: no such folder: give the one that holds your runs")
@@ -48,5 +48,5 @@ def execute(args: argparse.Namespace) -> int:
             for run in runs
         ]
         headings = ("RUN", "VERDICT", "STEP", "LOSS", "TREATED", "AGE", "SCRIPT")
-        print_table(headings, rows, width=shutil.get_terminal_size().columns)
+        print_table(headings, rows, shortened=("RUN", "SCRIPT"))
     return 0

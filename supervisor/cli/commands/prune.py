@@ -66,7 +66,8 @@ def _runs(folder: Path) -> list[Path]:
 
 
 def _show(done: Sequence[Pruning], *, is_done: bool) -> None:
-    from supervisor.cli.options.output import byte_size, print_table
+    from supervisor.cli.options.output import byte_size
+    from supervisor.table import print_table
 
     if not done:
         print("no run there")

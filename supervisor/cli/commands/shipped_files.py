@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from supervisor.cli.options.output import print_json, print_table
+from supervisor.cli.options.output import print_json
+from supervisor.table import print_table
 
 if TYPE_CHECKING:
     from supervisor.config import ShippedFile

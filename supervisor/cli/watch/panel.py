@@ -63,17 +63,6 @@ def columns(values: Sequence[float], width: int) -> list[float]:
     return [max(s) if all(map(math.isfinite, s)) else math.nan for s in shares]
 
 
-def sparkline(
-    values: Sequence[float], width: int = 60, *, span: tuple[float, float] | None = None
-) -> str:
-    """Returns values as one line of bars; several values a bar show their largest.
-
-    `span` is what the lowest and the highest bar stand for; by default what the values span. A bar
-    with a NaN or an infinity in it is a cross.
-    """
-    return chart(values, width, 1, span=span)[0] if values else ""
-
-
 def chart(
     values: Sequence[float], width: int, height: int, *, span: tuple[float, float] | None = None
 ) -> list[str]:

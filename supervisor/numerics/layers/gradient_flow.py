@@ -12,8 +12,9 @@ from torch import nn
 
 from supervisor.errors import UsageError
 from supervisor.numerics.figures.picture import picture_bytes, write_picture
-from supervisor.numerics.figures.table import figure, percent, table
+from supervisor.numerics.figures.readable import figure, percent
 from supervisor.numerics.forward.model_call import bare_model
+from supervisor.table import table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,14 +13,15 @@ from supervisor.errors import UsageError
 from supervisor.numerics.figures.dimension_spread import spreads, widest
 from supervisor.numerics.figures.level import Level, level_of, worse
 from supervisor.numerics.figures.number_format import format_of
+from supervisor.numerics.figures.readable import percent
 from supervisor.numerics.figures.relative_error import as_real, relative_error
-from supervisor.numerics.figures.table import percent, table
 from supervisor.numerics.forward.forward_record import LayerCall
 from supervisor.numerics.forward.model_call import bare_model
 from supervisor.numerics.forward.model_copy import copy_of
 from supervisor.numerics.forward.twin_passes import TwinPasses
 from supervisor.numerics.layers.diff_plot import plot_diff
 from supervisor.numerics.layers.layer_error import LayerError, OutputError
+from supervisor.table import table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from supervisor.numerics.figures.table import figure, table
+from supervisor.numerics.figures.readable import figure
 from supervisor.numerics.forward.model_call import bare_model
 from supervisor.numerics.forward.tensor_tree import is_float
+from supervisor.table import table
 
 HUGE = 1e4
 """A sixth of what FP16 can hold (65504): one more sum or product ends there. Parameters and

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from supervisor.numerics.figures.table import figure
+from supervisor.numerics.figures.readable import figure
 from supervisor.numerics.forward.tensor_tree import is_float
 from supervisor.numerics.nonfinite.op_watch import Birth, OpWatch
 

@@ -12,11 +12,12 @@ from supervisor.errors import UsageError
 from supervisor.numerics.figures.dimension_spread import DimensionSpread, spreads
 from supervisor.numerics.figures.level import Level, level_of, worse
 from supervisor.numerics.figures.number_format import NumberFormat, format_of
+from supervisor.numerics.figures.readable import figure, percent
 from supervisor.numerics.figures.reduction import reduction_error
-from supervisor.numerics.figures.table import figure, percent, table
 from supervisor.numerics.forward.tensor_tree import is_float
 from supervisor.numerics.quantize.quantization_advice import advice_for
 from supervisor.numerics.quantize.tensor_analysis import DimensionAnalysis, TensorAnalysis
+from supervisor.table import table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

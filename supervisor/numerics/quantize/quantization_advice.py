@@ -6,7 +6,7 @@ import math
 
 from supervisor.numerics.figures.level import WARNING_ABOVE
 from supervisor.numerics.figures.number_format import NumberFormat
-from supervisor.numerics.figures.table import figure, percent
+from supervisor.numerics.figures.readable import figure, percent
 from supervisor.numerics.quantize.tensor_analysis import DimensionAnalysis, TensorAnalysis
 
 SCALE_BELOW_TOP = 2.0

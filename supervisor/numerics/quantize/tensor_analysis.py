@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from supervisor.numerics.figures.level import Level
-from supervisor.numerics.figures.table import figure, percent, table
+from supervisor.numerics.figures.readable import figure, percent
+from supervisor.table import table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,14 +10,13 @@ import contextlib
 import json
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from supervisor.errors import SupervisorError
 from supervisor.records import plain
-from supervisor.storage.cases.case import OUTCOMES, SIMILAR, Case, similarity
-from supervisor.storage.cases.case_memory import CaseMemory
+from supervisor.storage.cases.case import OUTCOMES, Case
 from supervisor.storage.files.private_files import make_private
 
 _PATIENCE_S = 30.0
@@ -44,7 +43,8 @@ class CaseLibrary:
         Raises:
             ValueError: the outcome is not one of `OUTCOMES`.
         """
-        _check(case.outcome)
+        if case.outcome not in OUTCOMES:
+            raise ValueError(f"{case.outcome!r} is no outcome; known: {', '.join(OUTCOMES)}")
         row = (
             case.time,
             case.run,
@@ -59,16 +59,6 @@ class CaseLibrary:
                 f"INSERT INTO cases ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)", row
             )
             return int(cursor.lastrowid or 0)
-
-    def set_outcome(self, case_id: int, outcome: str) -> None:
-        """Notes how a treatment ended, once it is known.
-
-        Raises:
-            ValueError: the outcome is not one of `OUTCOMES`.
-        """
-        _check(outcome)
-        with self._open() as database:
-            database.execute("UPDATE cases SET outcome = ? WHERE id = ?", (outcome, case_id))
 
     def all(self) -> list[Case]:
         """Returns every case, the oldest first."""
@@ -88,27 +78,6 @@ class CaseLibrary:
             return self._select("ORDER BY id DESC LIMIT ?", count)[::-1]
         finally:
             self._patience_s = _PATIENCE_S
-
-    def get(self, case_id: int) -> Case | None:
-        found = self._select("WHERE id = ?", case_id)
-        return found[0] if found else None
-
-    def similar(self, signature: Mapping[str, Any], limit: int = 5) -> list[Case]:
-        """Returns the cases most like `signature`, the most similar and then the newest first."""
-        return [case for _, case in self._ranked(signature)[:limit]]
-
-    def best_treatment(self, signature: Mapping[str, Any]) -> str | None:
-        """Returns what helped most in similar cases of the same cause, None without any.
-
-        See `CaseMemory.treatments`.
-        """
-        return next(iter(CaseMemory(self.all()).treatments(plain(signature))), None)
-
-    def _ranked(self, signature: Mapping[str, Any]) -> list[tuple[float, Case]]:
-        wanted = plain(signature)
-        ranked = [(similarity(wanted, case.signature), case) for case in self._select("")]
-        ranked.sort(key=lambda pair: (-pair[0], -pair[1].id))
-        return [pair for pair in ranked if pair[0] >= SIMILAR]
 
     def _select(self, condition: str, *values: Any) -> list[Case]:
         with self._open() as database:
@@ -154,11 +123,6 @@ def default_path() -> Path:
             f"case library: {error}: set SUPERVISOR_CASES to a file of your own"
         ) from error
     return home / ".local" / "share" / "training-supervisor" / "cases.sqlite"
-
-
-def _check(outcome: str) -> None:
-    if outcome not in OUTCOMES:
-        raise ValueError(f"{outcome!r} is no outcome; known: {', '.join(OUTCOMES)}")
 
 
 def _to_case(row: tuple[Any, ...]) -> Case:

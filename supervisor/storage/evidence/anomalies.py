@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from supervisor.storage.files.line_file import LineFile, read_lines, to_line
+from supervisor.storage.files.line_file import LineFile, to_line
 from supervisor.storage.run.rundir import RunDirectory
 
 
@@ -63,12 +63,3 @@ class AnomalyLog:
 
     def close(self) -> None:
         self._lines.close()
-
-
-def read_anomalies(rundir: RunDirectory, rank: int) -> list[dict[str, Any]]:
-    """Returns one rank's anomalies in the order of writing, without torn lines; [] without a file.
-
-    Raises:
-        OSError: the file is there and cannot be read.
-    """
-    return read_lines(rundir.anomalies(rank))

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import psutil
 
-from supervisor.errors import RunDirectoryError
 from supervisor.masking import mask_command
 from supervisor.storage.files.record_file import load_record, save_record
 from supervisor.storage.files.versions import current_versions
@@ -117,25 +116,6 @@ def load_run_state(rundir: RunDirectory) -> RunState:
 def is_run(path: Path | str) -> bool:
     """Whether `path` is a run directory."""
     return RunDirectory(path).run_json.is_file()
-
-
-def list_runs(folder: Path | str) -> list[tuple[Path, RunState]]:
-    """Returns the runs directly in `folder` (or `folder` itself, if it is one), oldest first.
-
-    Runs whose ``run.json`` is damaged are left out.
-    """
-    root = Path(folder)
-    try:
-        places = [root] if is_run(root) else [path for path in root.iterdir() if is_run(path)]
-    except OSError:
-        return []
-    runs = []
-    for path in places:
-        try:
-            runs.append((path, load_run_state(RunDirectory(path))))
-        except RunDirectoryError:
-            continue
-    return sorted(runs, key=lambda run: (run[1].started_at, run[0].name))
 
 
 def has_live_parent(state: RunState) -> bool:

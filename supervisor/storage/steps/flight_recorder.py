@@ -30,7 +30,6 @@ from supervisor.storage.steps.step_rows import (
     IN_ENVIRONMENT,
     LOSS_SEEN,
     MAGIC,
-    OBSERVED,
     OBSERVED_SHIFT,
     OBSERVED_SLOTS,
     OTHERS_TRAINED,
@@ -62,7 +61,6 @@ CHUNK_ROWS = 4096
 _RISK = struct.Struct("<d")
 _UINT64 = 0xFFFFFFFFFFFFFFFF
 _NOTHING_OBSERVED = (math.nan,) * OBSERVED_SLOTS
-_NOTHING_OBSERVED_BYTES = OBSERVED.pack(*_NOTHING_OBSERVED)
 
 
 class FlightRecorder:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from supervisor.records import StepRecord
 from supervisor.storage.cases.case_filing import cases_of_run, file_cases
+from supervisor.storage.cases.case_memory import CaseMemory
 from supervisor.storage.cases.cases import CaseLibrary
 from supervisor.storage.journal.journal import JournalMerger
 from supervisor.storage.run.run_state import RunState, save_run_state
@@ -119,4 +120,5 @@ def test_a_run_is_filed_once_however_often_it_ends(tmp_path: Path) -> None:
     filed = [file_cases(rundir, library), file_cases(rundir, library)]
 
     assert filed == [1, 0]
-    assert library.best_treatment(library.all()[0].signature) == "restart"
+    memory = CaseMemory(library.all())
+    assert memory.treatments(library.all()[0].signature) == ("restart",)

@@ -12,7 +12,6 @@ from supervisor.storage.run.run_state import (
     RunState,
     has_live_parent,
     is_run,
-    list_runs,
     load_run_state,
     new_run_state,
     save_run_state,
@@ -74,18 +73,6 @@ def test_a_directory_that_is_no_run_is_told_with_advice(
         load_run_state(RunDirectory(tmp_path))
 
     assert str(tmp_path) in str(told.value)
-
-
-def test_runs_are_listed_in_the_order_of_their_starts(tmp_path: Path) -> None:
-    for name, started in (("b", "2026-01-01"), ("a", "2026-01-02"), ("c", "2025-01-01")):
-        save_run_state(RunDirectory(tmp_path / name), replace(state_of(), started_at=started))
-    (tmp_path / "other").mkdir()
-    (tmp_path / "broken").mkdir()
-    (tmp_path / "broken" / "run.json").write_text("{")
-
-    assert [path.name for path, _ in list_runs(tmp_path)] == ["c", "b", "a"]
-    assert [path.name for path, _ in list_runs(tmp_path / "a")] == ["a"]
-    assert list_runs(tmp_path / "nothing") == []
 
 
 def test_a_parent_lives_if_its_number_still_means_the_same_process() -> None:

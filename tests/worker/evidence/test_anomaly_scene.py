@@ -13,7 +13,7 @@ from supervisor.detectors.registry import build_detectors
 from supervisor.records import Alert, Cause, Severity, StepRecord
 from supervisor.settings import CaptureSettings, CheckpointSettings
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
-from supervisor.storage.evidence.anomalies import read_anomalies
+from supervisor.storage.files.line_file import read_lines
 from supervisor.storage.journal.journal import Journal
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_recorder import FlightRecorder
@@ -38,7 +38,7 @@ def test_a_norm_that_was_never_seen_is_null_and_no_nan(tmp_path: Path) -> None:
 
     scene.save(record, (), [], Journal(rundir.rank_journal(0), attempt=1, rank=0))
 
-    (line,) = read_anomalies(rundir, 0)
+    (line,) = read_lines(rundir.anomalies(0))
     assert (line["loss"], line["grad_norm"]) == ("inf", None)
 
 
@@ -69,7 +69,7 @@ def test_loss_and_gradient_norm_come_with_what_was_usual_before(tmp_path: Path) 
     scene.save(record_of(60, 9.0), (spike,), [torch.zeros(8, 3)], journal)
 
     recorder.close()
-    (line,) = read_anomalies(rundir, 0)
+    (line,) = read_lines(rundir.anomalies(0))
     loss, norm = (line["threshold_info"][name] for name in ("loss", "grad_norm"))
     before = losses[-50:]
     assert set(loss) == set(norm) == FIELDS
