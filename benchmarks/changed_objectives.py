@@ -17,7 +17,10 @@ from pathlib import Path
 
 import numpy as np
 
-from supervisor.storage.journal.events import read_events
+from supervisor.codes import Found
+from supervisor.events.event import of_kind
+from supervisor.events.state_events import StateFound
+from supervisor.storage.journal.events import read_journal
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_reader import read_steps
 
@@ -100,7 +103,11 @@ def losses(folder: Path, script: str, arm: str) -> tuple[dict[int, float], int]:
     subprocess.run([*line, "train.py"], cwd=folder, capture_output=True, check=True)
     rundir = RunDirectory(folder / "run")
     rows = read_steps(rundir)
-    found = [e["step"] for e in read_events(rundir.journal) if e.get("found") == "another level"]
+    found = [
+        event.step or 0
+        for event in of_kind(read_journal(rundir.journal), StateFound)
+        if event.found is Found.ANOTHER_LEVEL
+    ]
     by_step = zip(rows["step"].tolist(), rows["loss"].tolist(), strict=True)
     return dict(by_step), min(found, default=-1)
 

@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from supervisor.records import StepRecord
 
@@ -36,6 +37,7 @@ COMMANDS = {
 
 def make_run(root: Path, steps: int, names: int) -> None:
     """Writes the run directory `root`."""
+    from supervisor.events.parsing import parse_event
     from supervisor.storage.journal.journal import Journal
     from supervisor.storage.run.run_state import RunState, save_run_state
     from supervisor.storage.run.rundir import RunDirectory
@@ -48,18 +50,22 @@ def make_run(root: Path, steps: int, names: int) -> None:
     first_end, second_begin = steps // 2, steps // 2 - steps // 20
     for attempt, (begin, end) in enumerate(((0, first_end), (second_begin, steps)), start=1):
         journal = Journal(rundir.journal, attempt=attempt, rank=0, clock=lambda: clock[0])
-        journal.write("attempt_started", step=begin, checkpoint_step=begin or None)
+        line: dict[str, Any] = {"kind": "attempt_started", "checkpoint_step": begin or None}
+        journal.write(parse_event({**line, "step": begin}))
         if attempt == 2:
-            journal.write("resumed", step=begin, from_step=begin, exactness="exact", reason="")
+            line = {"kind": "resumed", "from_step": begin, "exactness": "exact"}
+            journal.write(parse_event({**line, "step": begin}))
         recorder = FlightRecorder(rundir.steps(0), attempt)
         for step in range(begin, end):
             clock[0] += STEP_S
             recorder.append(_record(step, steps, names), time=clock[0], risk=0.02)
             if step % max(1, steps // 100) == 0:
-                journal.write("checkpoint_saved", step=step, path=f"step_{step:08d}", seconds=0.1)
+                line = {"kind": "checkpoint_saved", "path": f"step_{step:08d}", "seconds": 0.1}
+                journal.write(parse_event({**line, "step": step}))
         recorder.close()
         cause = "killed" if attempt == 1 else "completed"
-        journal.write("worker_exited", step=end - 1, cause=cause, last_step=end - 1, evidence=[])
+        line = {"kind": "worker_exited", "cause": cause, "last_step": end - 1}
+        journal.write(parse_event({**line, "step": end - 1}))
         journal.close()
     state = RunState(
         script="train.py",

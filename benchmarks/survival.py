@@ -34,7 +34,9 @@ from typing import Any
 from benchmarks.plain_runs import PlainRuns
 from supervisor.analysis.drill.outcome import Reference, judge
 from supervisor.analysis.trial_run import TrialScript, try_script
+from supervisor.codes import ActionOutcome
 from supervisor.errors import SupervisorError
+from supervisor.events.step_events import ActionEvent
 
 SCRIPT = str(Path(__file__).with_name("unlucky_training.py"))
 STEPS = 300
@@ -159,13 +161,14 @@ def _supervised(words: list[str], arm: str, folder: Path, *, hangs: bool) -> Row
         steps_lost, how = outcome.steps_lost, outcome.detail
     except SupervisorError as error:
         steps_lost, how = None, str(error)
-    treated = [e["name"] for e in run.events("action") if e["outcome"] == "applied"]
+    actions = run.events(ActionEvent)
+    treated = [e.name for e in actions if e.outcome is ActionOutcome.APPLIED]
     return {
         "completed": run.returncode == 0,
         "seconds": run.seconds,
         "steps_lost": steps_lost,
         "interventions": sum(name != "checkpoint" for name in treated),
-        "stood_still_s": sum(float(e["cost_s"]) for e in run.events("action")),
+        "stood_still_s": sum(action.cost_s for action in actions),
         "how": how,
     }
 

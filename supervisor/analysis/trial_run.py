@@ -13,11 +13,11 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from supervisor.errors import SupervisorError
+from supervisor.events.event import E, of_kind
 from supervisor.storage.files.private_files import make_private
-from supervisor.storage.journal.journal import read_events
+from supervisor.storage.journal.journal import read_journal
 from supervisor.storage.run.rundir import RunDirectory
 
 _COMMAND = (sys.executable, "-m", "supervisor.cli.main")
@@ -50,13 +50,12 @@ class TrialRun:
     seconds: float
     output: str
 
-    def events(self, kind: str) -> list[dict[str, Any]]:
+    def events(self, kind: type[E]) -> list[E]:
         """Returns the journal's events of one kind, oldest first; none without a journal."""
         try:
-            events = read_events(self.rundir.journal)
+            return of_kind(read_journal(self.rundir.journal), kind)
         except OSError:
             return []
-        return [event for event in events if event["kind"] == kind]
 
     def must_have_trained(self, script: TrialScript) -> None:
         """Raises SupervisorError unless the run completed: then there is nothing to compare."""

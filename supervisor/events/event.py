@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, ClassVar, TypeVar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -56,7 +56,7 @@ class JournalEvent:
         own = {}
         for each in fields(self)[HEADER:]:
             value = getattr(self, each.name)
-            if not (value == each.default or (value == {} and each.default_factory is dict)):
+            if each.default is MISSING or value != each.default:
                 own[each.name] = value
         if self.left_out:
             own["left_out"] = self.left_out
@@ -66,6 +66,14 @@ class JournalEvent:
         """Returns the line as an object; its values are still to be made plain."""
         head = {"time": self.time, "attempt": self.attempt, "rank": self.rank, "step": self.step}
         return {**head, "kind": self.kind, **self.own_fields()}
+
+
+E = TypeVar("E", bound=JournalEvent)
+
+
+def of_kind(events: Iterable[JournalEvent], kind: type[E]) -> list[E]:
+    """Returns the events of one kind, in their order."""
+    return [event for event in events if isinstance(event, kind)]
 
 
 HEADER = len(fields(JournalEvent))

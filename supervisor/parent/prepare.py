@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from supervisor.config import save_resolved
 from supervisor.errors import RunDirectoryError, UsageError
+from supervisor.events.event import of_kind
+from supervisor.events.run_events import WorkerExited
 from supervisor.parent.process.launch import LaunchSpec
 from supervisor.records import REPLAY, ExitCause
-from supervisor.storage.journal.journal import read_events
+from supervisor.storage.journal.journal import read_journal
 from supervisor.storage.run.lease import Lease, take_lease
 from supervisor.storage.run.orders import load_order
 from supervisor.storage.run.run_state import has_live_parent, load_run_state
@@ -81,7 +82,8 @@ def _prepare_held(spec: LaunchSpec, rundir: RunDirectory, lease: Lease) -> Prepa
         lease=lease,
         attempt=attempt + 1,
         way=_way(rundir, attempt),
-        was_numerical=last.get("cause") == ExitCause.NONFINITE.value or last.get("risky") is True,
+        was_numerical=last is not None
+        and (last.cause is ExitCause.NONFINITE or last.risky is True),
         onset_step=_onset(last),
     )
 
@@ -133,15 +135,14 @@ def _last_attempt(rundir: RunDirectory) -> int:
     return max((int(number) for number in numbers if number.isdecimal()), default=0)
 
 
-def _last_exit(rundir: RunDirectory) -> dict[str, Any]:
+def _last_exit(rundir: RunDirectory) -> WorkerExited | None:
     try:
-        events = read_events(rundir.journal)
+        exits = of_kind(read_journal(rundir.journal), WorkerExited)
     except OSError:
-        return {}
-    exits = [event for event in events if event["kind"] == "worker_exited"]
-    return exits[-1] if exits else {}
+        return None
+    return exits[-1] if exits else None
 
 
-def _onset(last: dict[str, Any]) -> int | None:
-    onset = last.get("onset_step")
-    return onset if isinstance(onset, int) and onset > 0 else None
+def _onset(last: WorkerExited | None) -> int | None:
+    onset = (last.onset_step if last else None) or -1
+    return onset if onset > 0 else None

@@ -5,9 +5,22 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from collections.abc import Callable, Sequence
-from typing import Any
 
+from supervisor.codes import ActionOutcome, Found
 from supervisor.errors import SupervisorError
+from supervisor.events.event import JournalEvent
+from supervisor.events.run_events import (
+    AttemptStarted,
+    GaveUp,
+    HangDetected,
+    RestartEvent,
+    RunFinished,
+    RunStarted,
+    SignalReceived,
+    WorkerExited,
+)
+from supervisor.events.state_events import CheckpointRejected, Resumed, StateFound, WarningEvent
+from supervisor.events.step_events import ActionEvent
 from supervisor.parent.process.launch import LaunchSpec
 from supervisor.parent.process.report_process import write_report_apart
 from supervisor.parent.restarts.exits import signal_name
@@ -26,7 +39,7 @@ from supervisor.storage.cases.case_filing import file_cases
 from supervisor.storage.cases.case_keeping import keep_memory
 from supervisor.storage.cases.cases import CaseLibrary
 from supervisor.storage.checkpoints.checkpoints import Checkpoint
-from supervisor.storage.journal.journal import JournalMerger, read_events
+from supervisor.storage.journal.journal import JournalMerger, read_journal
 from supervisor.storage.journal.treatments import count_treatments
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.applied_rates import describe_rates
@@ -65,11 +78,12 @@ class RunLog:
         # What a dead parent left unmerged belongs before this.
         self._journal.merge()
         self._journal.write(
-            "run_started",
-            command=list(self._spec.command),
-            target=self._spec.target,
-            arguments=list(self._spec.arguments),
-            is_resume=self._spec.is_resume,
+            RunStarted(
+                command=self._spec.command,
+                target=self._spec.target,
+                arguments=self._spec.arguments,
+                is_resume=self._spec.is_resume,
+            )
         )
         if self._spec.policy.case_library:
             problem = keep_memory(self._rundir)
@@ -81,19 +95,20 @@ class RunLog:
         self._journal.attempt = order.attempt
         self._run_file.begin_attempt(order.attempt)
         self._journal.write(
-            "attempt_started",
-            step=order.checkpoint_step,
-            checkpoint_step=order.checkpoint_step,
-            way=order.way,
-            reason=order.reason,
-            skip_steps=order.skip_steps,
-            lr_factor=order.lr_factor,
-            fp32=order.fp32,
-            batch_factor=order.batch_factor,
-            checkpoint_activations=order.checkpoint_activations,
+            AttemptStarted(
+                step=order.checkpoint_step,
+                checkpoint_step=order.checkpoint_step,
+                way=order.way,
+                reason=order.reason,
+                skip_steps=order.skip_steps,
+                lr_factor=order.lr_factor,
+                fp32=order.fp32,
+                batch_factor=order.batch_factor,
+                checkpoint_activations=order.checkpoint_activations,
+            )
         )
 
-    def merge(self) -> list[dict[str, Any]]:
+    def merge(self) -> list[JournalEvent]:
         """Takes over what the worker has written since, and returns it.
 
         What the worker marked ``aloud`` is told at the terminal too.
@@ -101,30 +116,31 @@ class RunLog:
         events = self._journal.merge()
         self._restart.saw(events)
         for event in events:
-            if event.get("kind") == "state_found" and event.get("found") == "several ranks":
-                self.has_several_ranks = True
-            if event.get("kind") == "action" and event.get("outcome") == "would_have":
-                self._tell_dry(event)
-            if event.get("kind") == "resumed":
-                self.resumed_attempt = int(event.get("attempt") or 0)
-            if event.get("aloud"):
-                warning = "warning: " if event.get("kind") == "warning" else ""
-                self._teller.say(f"{warning}{event.get('message')}")
+            match event:
+                case StateFound(found=Found.SEVERAL_RANKS):
+                    self.has_several_ranks = True
+                case ActionEvent(outcome=ActionOutcome.WOULD_HAVE):
+                    self._tell_dry(event)
+                case Resumed():
+                    self.resumed_attempt = event.attempt or 0
+                case WarningEvent(aloud=True):
+                    self._teller.say(f"warning: {event.message}")
+            if isinstance(event, StateFound) and event.aloud:
+                self._teller.say(event.message or "")
         self._teller.say(*self._treatments.of(events))
         return events
 
-    def _tell_dry(self, event: dict[str, Any]) -> None:
+    def _tell_dry(self, event: ActionEvent) -> None:
         """A policy that only observes: each treatment is told when it is first thought of."""
-        name = str(event.get("name"))
+        name = event.name
         if name not in self._told_dry:
             self._told_dry.add(name)
-            self._teller.say(
-                f"would have done {name} at step {event.get('step')}: {event.get('reason')}"
-            )
+            self._teller.say(f"would have done {name} at step {event.step}: {event.reason}")
 
     def signal_received(self, signum: int, step: int | None, grace_s: float) -> None:
         name = signal_name(signum)
-        self._journal.write("signal_received", step=step, signum=signum, name=name, grace_s=grace_s)
+        received = SignalReceived(step=step, signum=signum, name=name, grace_s=grace_s)
+        self._journal.write(received)
         when = "ending now, this attempt has made no step yet"
         if step is not None:
             when = f"ending at the next step, with a checkpoint, within {grace_s:g} s"
@@ -140,32 +156,35 @@ class RunLog:
         limit_s: float,
     ) -> None:
         self._journal.write(
-            "hang_detected",
-            step=step,
-            seconds_since_step=round(since_step_s, 1),
-            limit_s=round(limit_s, 1),
-            frames=evidence.frames,
-            stacks=str(evidence.stacks.relative_to(self._rundir.root)),
-            evidence=[reason, *evidence.frames],
+            HangDetected(
+                step=step,
+                seconds_since_step=round(since_step_s, 1),
+                limit_s=round(limit_s, 1),
+                frames=evidence.frames,
+                stacks=str(evidence.stacks.relative_to(self._rundir.root)),
+                evidence=(reason, *evidence.frames),
+            )
         )
 
     def worker_exited(
         self, attempt: int, worker_exit: WorkerExit, risk: CrashRisk | None, *, risky: bool
     ) -> None:
-        fields: dict[str, Any] = {}
-        if risk is not None:
-            fields = {"risk": risk.probability, "risk_reason": risk.reason, "risky": risky}
-            fields["onset_step"] = risk.onset_step
         self._journal.write(
-            "worker_exited",
-            step=worker_exit.last_step,
-            cause=worker_exit.cause,
-            returncode=worker_exit.returncode,
-            signum=worker_exit.signum,
-            last_step=worker_exit.last_step,
-            evidence=worker_exit.evidence,
-            retry=worker_exit.retry,
-            **fields,
+            WorkerExited(
+                step=worker_exit.last_step,
+                cause=worker_exit.cause,
+                returncode=worker_exit.returncode,
+                signum=worker_exit.signum,
+                last_step=worker_exit.last_step,
+                evidence=worker_exit.evidence,
+                retry=worker_exit.retry,
+                risk=None if risk is None else risk.probability,
+                risk_reason=None if risk is None else risk.reason,
+                risky=None if risk is None else risky,
+                onset_step=None if risk is None else risk.onset_step,
+                sign=worker_exit.sign,
+                asked_bytes=worker_exit.asked_bytes,
+            )
         )
         self._restart.worker_exited(attempt, worker_exit)
         if worker_exit.retry:
@@ -181,29 +200,29 @@ class RunLog:
 
     def restart(self, verdict: Verdict, order: WorkerOrder) -> None:
         self._journal.write(
-            "restart",
-            step=order.checkpoint_step,
-            next_attempt=order.attempt,
-            delay_s=round(verdict.delay_s, 3),
-            reason=verdict.reason,
-            way=order.way,
-            checkpoint_step=order.checkpoint_step,
-            skip_steps=order.skip_steps,
-            lr_factor=order.lr_factor,
-            batch_factor=order.batch_factor,
-            checkpoint_activations=order.checkpoint_activations,
+            RestartEvent(
+                step=order.checkpoint_step,
+                next_attempt=order.attempt,
+                delay_s=round(verdict.delay_s, 3),
+                reason=verdict.reason,
+                way=order.way,
+                checkpoint_step=order.checkpoint_step,
+                skip_steps=order.skip_steps,
+                lr_factor=order.lr_factor,
+                batch_factor=order.batch_factor,
+                checkpoint_activations=order.checkpoint_activations,
+            )
         )
         self._teller.say(describe_next(order.attempt, order.checkpoint_step, verdict.delay_s))
 
     def reject_checkpoint(self, checkpoint: Checkpoint, why: str) -> None:
-        self._journal.write(
-            "checkpoint_rejected", step=checkpoint.step, path=str(checkpoint.path), reason=why
-        )
+        rejected = CheckpointRejected(step=checkpoint.step, path=str(checkpoint.path), reason=why)
+        self._journal.write(rejected)
         self._teller.say(f"checkpoint of step {checkpoint.step} is not used: {why}")
 
     def warn(self, message: str, *, aloud: bool = True) -> None:
         """Writes a warning to the journal, and unless it is a mere detail to the terminal."""
-        self._journal.write("warning", message=message)
+        self._journal.write(WarningEvent(message=message))
         if aloud:
             self._teller.say(f"warning: {message}")
 
@@ -235,14 +254,15 @@ class RunLog:
         """The run is over: says so everywhere, and has the report written unless `is_forced`."""
         step = last_exit.last_step if last_exit else None
         if outcome.state == "gave_up":
-            self._journal.write("gave_up", step=step, reason=outcome.reason)
+            self._journal.write(GaveUp(step=step, reason=outcome.reason))
         self._journal.write(
-            "run_finished",
-            step=step,
-            state=outcome.state,
-            exit_code=outcome.exit_code,
-            reason=outcome.reason,
-            attempts=self._journal.attempt,
+            RunFinished(
+                step=step,
+                state=outcome.state,
+                exit_code=outcome.exit_code,
+                reason=outcome.reason,
+                attempts=self._journal.attempt,
+            )
         )
         self._run_file.finish(outcome)
         with contextlib.suppress(SupervisorError, OSError, sqlite3.Error):
@@ -251,7 +271,8 @@ class RunLog:
         if self._spec.settings.report.enabled:
             report, why = write_report_apart(self._rundir, is_forced)
             if why:
-                self._journal.write("warning", message=f"the report could not be written: {why}")
+                told = f"the report could not be written: {why}"
+                self._journal.write(WarningEvent(message=told))
         lines = closing_lines(
             outcome,
             self._spec.run_dir,
@@ -270,7 +291,7 @@ class RunLog:
     def _treated(self) -> list[str]:
         """What was done to the training in all attempts: sentences without a full stop."""
         try:
-            counted = count_treatments(read_events(self._rundir.journal))
+            counted = count_treatments(read_journal(self._rundir.journal))
         except (OSError, SupervisorError):
             return []
         said = (sum_up(counted), describe_rates(self._rundir.steps(0)))

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from supervisor.events.step_events import AlertEvent
 from supervisor.masking import mask_all
 from supervisor.records import NAN
 from supervisor.report.facts.alert_summary import summarise_alerts
@@ -96,7 +97,7 @@ def _build(run_data: RunData) -> CrashReport:
         gradient_flow=layers.layers,
         gradient_flow_step=layers.step,
         unhealthy=layers.unhealthy,
-        alerts=summarise_alerts(run_data.of_kind("alert")),
+        alerts=summarise_alerts(run_data.of(AlertEvent)),
         observed=sum_up(run_data.courses),
         explain=run_data.explain,
         stacks=run_data.stacks,

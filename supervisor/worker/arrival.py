@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from supervisor.codes import Exactness
+from supervisor.events.state_events import Resumed
 from supervisor.records import WorkerOrder
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
 from supervisor.storage.journal.journal import Journal
@@ -64,7 +66,7 @@ class Arrival:
         mapped = mapped_files(p.value for p in places(user_frames()) if p.path in held)
         files = self.files.replayed.end(f"attempt_{self.attempt}", mapped)
         if files.later:
-            self.journal.write("state_found", **files.event(start.checkpoint.step))
+            self.journal.write(files.event(start.checkpoint.step))
         return reasons + files.problems
 
     def go_on(
@@ -104,12 +106,13 @@ class Arrival:
         ):
             self.first_step.expect(step, int(row))
         self.journal.write(
-            "resumed",
-            step=step,
-            from_step=step,
-            exactness="approximate" if reasons else "exact",
-            reason="; ".join(reasons) or "every replayed step equals the recorded one",
-            order=self.order.reason,
-            replayed_steps=replay.steps_done,
-            batches_left_out=batches_left_out,
+            Resumed(
+                step=step,
+                from_step=step,
+                exactness=Exactness.APPROXIMATE if reasons else Exactness.EXACT,
+                reason="; ".join(reasons) or "every replayed step equals the recorded one",
+                order=self.order.reason,
+                replayed_steps=replay.steps_done,
+                batches_left_out=batches_left_out,
+            )
         )

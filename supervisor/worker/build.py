@@ -11,6 +11,7 @@ from supervisor.actions.controls import Controls
 from supervisor.config import load_resolved_config, load_resolved_policy
 from supervisor.detectors.alert_handlers import load_alert_handlers
 from supervisor.errors import CheckpointError
+from supervisor.events.state_events import CheckpointRejected
 from supervisor.fault_injection.injector import FaultInjector
 from supervisor.pipeline import Pipeline
 from supervisor.records import WorkerOrder
@@ -276,7 +277,7 @@ def _build_records(task: _Task, ground: _Ground) -> _Records:
     journal, warn = ground.journal, ground.warn
 
     def rejected(checkpoint: Checkpoint, reason: str) -> None:
-        journal.write("checkpoint_rejected", step=checkpoint.step, reason=reason)
+        journal.write(CheckpointRejected(step=checkpoint.step, reason=reason))
 
     def left_out(name: str) -> None:
         warn(
@@ -440,7 +441,9 @@ def _build_judging(task: _Task, ground: _Ground, records: _Records, state: _Stat
         warn=ground.warn,
     )
     followers = FollowerGuard(policy, ground.progress, ground.health, runner)
-    skipped = SkippedUpdates(ground.journal, ground.progress, records.samples, healing)
+    skipped = SkippedUpdates(
+        ground.journal, ground.progress, records.samples, healing, task.order.skip_steps
+    )
     ordered = OrderedTreatments(
         task.order,
         controls=ground.controls,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from supervisor.events.state_events import WarningEvent
 from supervisor.storage.journal.journal import Journal
 from supervisor.storage.run.script_files import ScriptFiles
 from supervisor.storage.steps.tape import TapeWriter
@@ -45,7 +46,7 @@ class Ending:
         try:
             self._end(completed=completed)
         except Exception as error:
-            self.journal.write("warning", message=f"at the end: {error}")
+            self.journal.write(WarningEvent(message=f"at the end: {error}"))
         self.journal.close()
 
     def _end(self, *, completed: bool) -> None:
@@ -56,7 +57,7 @@ class Ending:
             updates_by_others=self.monitor.updates_by_others,
         )
         if unseen is not None:
-            self.journal.write("warning", message=unseen, aloud=True)
+            self.journal.write(WarningEvent(message=unseen, aloud=True))
         if self.experiment is not None:
             self.experiment.end()
         self.dispatcher.judge_waiting()

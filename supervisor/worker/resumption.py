@@ -6,7 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from supervisor.codes import Found
 from supervisor.errors import ReplayError
+from supervisor.events.state_events import StateFound
 from supervisor.storage.checkpoints.checkpoints import Checkpoint
 from supervisor.storage.journal.journal import Journal
 from supervisor.storage.steps.tape import EntryKind, TapeReader
@@ -181,10 +183,11 @@ class Resumption:
         """A batch that was left out is needed: the fast-forward begins again and loads them all."""
         assert self._replay is not None
         self._journal.write(
-            "state_found",
-            found="loading needed",
-            step=self._replay.steps_done,
-            message=f"{why}: fast-forward begins again, with all batches loaded",
+            StateFound(
+                found=Found.LOADING_NEEDED,
+                step=self._replay.steps_done,
+                message=f"{why}: fast-forward begins again, with all batches loaded",
+            )
         )
         self._journal.close()
         self._silence.end()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from supervisor.codes import Found
+from supervisor.events.state_events import StateFound
 from supervisor.settings import PolicySettings
 from supervisor.storage.journal.journal import Journal
 from supervisor.training_state.snapshot import SnapshotRing
@@ -13,8 +15,6 @@ from supervisor.worker.ground.run_warnings import RunWarnings
 from supervisor.worker.live.checkpoint_listener import CheckpointListener
 from supervisor.worker.live.snapshot_listener import SnapshotListener
 from supervisor.worker.treatment.dispatcher import Dispatcher
-
-FOUND = "several ranks"
 
 
 class SeveralRanks:
@@ -56,7 +56,8 @@ class SeveralRanks:
                 self._barrier(name).is_on = False
             self._snapshots.clear()
             step = self._progress.steps_done
-            self._journal.write("state_found", step=step, found=FOUND, world_size=world_size)
+            found = StateFound(step=step, found=Found.SEVERAL_RANKS, world_size=world_size)
+            self._journal.write(found)
             self._warn(
                 f"{world_size} ranks: several ranks are not supported yet: this one is only "
                 "watched: nothing is treated or saved, and after a failure all ranks have to be "

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from supervisor.errors import CheckpointDamaged, CheckpointError
+from supervisor.events.state_events import CheckpointRejected, WarningEvent
 from supervisor.records import WorkerOrder
 from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRing
 from supervisor.storage.journal.journal import Journal
@@ -66,6 +67,6 @@ def find_starting_point(
                 ring.adopt(checkpoint.step)
             return start
         except CheckpointError as error:
-            journal.write("checkpoint_rejected", step=checkpoint.step, reason=str(error))
-    journal.write("warning", message="no checkpoint can be loaded: starting from nothing")
+            journal.write(CheckpointRejected(step=checkpoint.step, reason=str(error)))
+    journal.write(WarningEvent(message="no checkpoint can be loaded: starting from nothing"))
     return None

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from supervisor.actions.controls import Controls
+from supervisor.codes import Found
+from supervisor.events.state_events import StateFound
 from supervisor.pipeline import Pipeline
 from supervisor.records import Alert
 from supervisor.storage.journal.journal import Journal
@@ -58,12 +60,9 @@ class UserApi:
                 self.resumption.announced()
                 return
             self.progress.probe.announced = True
-            self.journal.write(
-                "state_found",
-                step=self.progress.steps_done,
-                found="announced change",
-                detail=str(change),
-            )
+            step = self.progress.steps_done
+            found = StateFound(step=step, found=Found.ANNOUNCED, detail=str(change))
+            self.journal.write(found)
 
     def track(self, name: str, value: Any) -> None:
         self.registry.track(name, value)

@@ -20,6 +20,7 @@ from supervisor.storage.run.lease import take_lease
 from supervisor.storage.run.run_state import RunState
 from supervisor.storage.run.rundir import RunDirectory
 from tests.cli.conftest import Cli, make_run, seen
+from tests.journals import event
 
 SIZE = 1000
 
@@ -119,7 +120,7 @@ def test_a_named_option_deletes_the_newest_too_and_the_report_does_not_name_it(
     rundir = run_of(tmp_path / "runs" / "a", "interrupted")
     journal = Journal(rundir.rank_journal(0), attempt=1, rank=0)
     for step in (10, 20, 30):
-        journal.write("checkpoint_saved", step=step)
+        journal.write(event("checkpoint_saved", step=step))
     journal.close()
 
     pruned(cli, "--yes", "--also-newest")
@@ -259,7 +260,7 @@ def test_a_list_fits_80_columns_and_shows_loss_treatments_and_age(
     )  # fmt: skip
     rundir = make_run(tmp_path / "runs" / name, state, (seen(0, 1.0), seen(1, 0.25)))
     journal = Journal(rundir.journal, attempt=1, rank=0)
-    journal.write("update_skipped", step=1, reason="loss nan")
+    journal.write(event("update_skipped", step=1, reason="loss nan"))
     journal.close()
 
     (row,) = json.loads(cli("list", "--json")[1])

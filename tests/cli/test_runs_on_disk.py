@@ -17,6 +17,7 @@ from supervisor.storage.journal.journal import Journal
 from supervisor.storage.run.run_state import RunState
 from supervisor.storage.run.rundir import RunDirectory
 from tests.cli.conftest import Cli, make_run, seen
+from tests.journals import event
 
 RECORDS = (seen(0, 2.5, lr=0.1), seen(1, math.nan), seen(1, 2.25), seen(2, math.inf, batch_size=8))
 
@@ -109,8 +110,8 @@ def test_backtest_takes_policy_and_config(cli: Cli, tmp_path: Path) -> None:
 
 def test_watch_shows_the_end_of_a_run_and_ends(cli: Cli, run: RunDirectory) -> None:
     journal = Journal(run.journal, attempt=2, rank=0)
-    journal.write("alert", step=1, message="loss is [bold]nan")
-    journal.write("action", step=1, name="rollback", detail="to step 0")
+    journal.write(event("alert", step=1, message="loss is [bold]nan"))
+    journal.write(event("action", step=1, name="rollback", detail="to step 0"))
     journal.close()
 
     code, out, err = cli("watch", "runs/a")

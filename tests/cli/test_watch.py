@@ -19,40 +19,42 @@ from supervisor.cli.watch.demo import DemoView
 from supervisor.cli.watch.panel import build_panel, chart
 from supervisor.cli.watch.read_run import RunView
 from supervisor.cli.watch.view import WatchView
+from supervisor.events.event import JournalEvent
 from supervisor.settings import CheckpointSettings
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
 from supervisor.storage.journal.journal import Journal
 from supervisor.storage.run.run_state import RunState
 from supervisor.storage.run.rundir import RunDirectory
 from tests.cli.conftest import make_run, seen
+from tests.journals import event
 
 NOW_S = 1_000_000.0
 
 
-def event(kind: str, age_s: float, **fields: Any) -> dict[str, Any]:
+def aged(kind: str, age_s: float, **fields: Any) -> JournalEvent:
     stamp = datetime.fromtimestamp(NOW_S - age_s, timezone.utc).isoformat()
-    return {"kind": kind, "time": stamp, "attempt": 2, "rank": None, "step": None, **fields}
+    return event(kind, time=stamp, attempt=2, **fields)
 
 
 @pytest.mark.parametrize(
     ("events", "expected"),
     [
         ([], "starting"),
-        ([event("attempt_started", 7, checkpoint_step=None)], "starting, for 7 s"),
-        ([event("attempt_started", 7, checkpoint_step=80)], "restarting: goes back to step 80"),
-        ([event("attempt_started", 7, checkpoint_step=80), event("resumed", 1)], "training"),
-        ([event("restart", 1, next_attempt=3, delay_s=5.0)], "restarting: attempt 3 in 4 s"),
-        ([event("worker_exited", 0)], "stopping: the worker has ended"),
-        ([event("hang_detected", 0)], "stopping a worker that hangs"),
+        ([aged("attempt_started", 7, checkpoint_step=None)], "starting, for 7 s"),
+        ([aged("attempt_started", 7, checkpoint_step=80)], "restarting: goes back to step 80"),
+        ([aged("attempt_started", 7, checkpoint_step=80), aged("resumed", 1)], "training"),
+        ([aged("restart", 1, next_attempt=3, delay_s=5.0)], "restarting: attempt 3 in 4 s"),
+        ([aged("worker_exited", 0)], "stopping: the worker has ended"),
+        ([aged("hang_detected", 0)], "stopping a worker that hangs"),
         (
-            [event("signal_received", 10, name="SIGTERM", grace_s=30.0), event("alert", 0)],
+            [aged("signal_received", 10, name="SIGTERM", grace_s=30.0), aged("alert", 0)],
             "stopping (SIGTERM): saves and ends, killed in 20 s at most",
         ),
-        ([event("restart", 1, delay_s="soon")], "restarting: attempt None in 0 s"),
+        ([aged("restart", 1, delay_s="soon")], "restarting: attempt None in 0 s"),
     ],
 )
 def test_it_says_what_the_run_is_doing(
-    tmp_path: Path, events: list[dict[str, Any]], expected: str
+    tmp_path: Path, events: list[JournalEvent], expected: str
 ) -> None:
     phase = find_phase(RunDirectory(tmp_path), events, attempt=1, now_s=NOW_S)
 
@@ -63,7 +65,7 @@ def test_a_fast_forward_is_shown_with_its_progress(tmp_path: Path) -> None:
     counter = tmp_path / "alive" / "rank_0.replay"
     counter.parent.mkdir()
     counter.write_bytes(struct.pack("<Q", 20))
-    begun = event("attempt_started", 3, checkpoint_step=80)
+    begun = aged("attempt_started", 3, checkpoint_step=80)
 
     phase = find_phase(RunDirectory(tmp_path), [begun], attempt=1, now_s=NOW_S)
 
@@ -71,7 +73,7 @@ def test_a_fast_forward_is_shown_with_its_progress(tmp_path: Path) -> None:
 
 
 def test_an_attempt_that_records_steps_is_training(tmp_path: Path) -> None:
-    begun = event("attempt_started", 3, checkpoint_step=None)
+    begun = aged("attempt_started", 3, checkpoint_step=None)
 
     assert find_phase(RunDirectory(tmp_path), [begun], attempt=2, now_s=NOW_S) == "training"
 
@@ -102,7 +104,7 @@ def test_times_rates_memory_and_the_last_checkpoint_are_shown(run: RunDirectory)
 
 def test_events_are_shown_with_their_times(run: RunDirectory) -> None:
     journal = Journal(run.journal, attempt=1, rank=0)
-    journal.write("alert", step=7, message="the loss rose")
+    journal.write(event("alert", step=7, message="the loss rose"))
     journal.close()
 
     (told,) = RunView(run).look().events

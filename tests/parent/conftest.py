@@ -15,7 +15,7 @@ from supervisor.parent.restarts.backoff import Backoff
 from supervisor.parent.supervisor import Supervisor
 from supervisor.parent.terminal.outcome import RunResult
 from supervisor.settings import PolicySettings, RunSettings
-from supervisor.storage.journal.journal import read_events
+from tests.journals import read_raw
 
 HERE = Path(__file__).parent
 FAKE_WORKER = (sys.executable, str(HERE / "fake_worker.py"))
@@ -30,7 +30,7 @@ class Ran:
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        return read_events(self.run_dir / "events.jsonl")
+        return read_raw(self.run_dir / "events.jsonl")
 
     def of_kind(self, kind: str) -> list[dict[str, Any]]:
         return [event for event in self.events if event["kind"] == kind]

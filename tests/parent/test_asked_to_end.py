@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
-from supervisor.storage.journal.journal import read_events
+from tests.journals import read_raw
 from tests.parent.conftest import has_ended
 
 DRIVER = Path(__file__).with_name("supervise_plan.py")
@@ -47,7 +47,7 @@ class Driven:
         return self.process.wait(_PATIENCE_S)
 
     def events(self, kind: str) -> list[dict[str, Any]]:
-        events = read_events(self.run_dir / "events.jsonl")
+        events = read_raw(self.run_dir / "events.jsonl")
         return [event for event in events if event["kind"] == kind]
 
 

@@ -17,6 +17,7 @@ from supervisor.storage.journal.journal import Journal
 from supervisor.storage.run.run_state import RunState
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_recorder import UPDATE_SKIPPED, FlightRecorder
+from tests.journals import event
 
 BEGIN = 1_800_000_000.0
 STEP_S = 0.1
@@ -52,7 +53,7 @@ class SyntheticRun:
 
     def event(self, kind: str, *, step: int | None = None, **fields: Any) -> SyntheticRun:
         journal = Journal(self.rundir.journal, attempt=self.attempt, rank=0, clock=lambda: self.now)
-        journal.write(kind, step=step, **fields)
+        journal.write(event(kind, step=step, **fields))
         journal.close()
         return self
 

@@ -5,23 +5,26 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+from supervisor.events.event import of_kind
+from supervisor.events.step_events import AlertEvent
 from supervisor.records import StepRecord
 from supervisor.report.facts.alert_summary import summarise_alerts
 from supervisor.report.facts.observed_courses import read_courses
 from supervisor.report.facts.observed_values import sum_up
 from supervisor.report.write import write_report
 from supervisor.storage.steps.flight_recorder import FlightRecorder
+from tests.journals import event
 from tests.report.synthetic_run import SyntheticRun
 
 
 def test_alerts_are_counted_by_severity_worst_first_and_by_category() -> None:
-    events = [
+    lines = [
         {"severity": "low", "category": "loss", "step": 3, "detector": "a", "message": "one"},
         {"severity": "high", "category": "reward", "step": 9, "detector": "b", "message": "two"},
         {"severity": "low", "category": "reward", "step": 12, "detector": "a", "message": "three"},
     ]
 
-    summary = summarise_alerts(events)
+    summary = summarise_alerts(of_kind([event("alert", **line) for line in lines], AlertEvent))
 
     assert summary is not None
     assert summary.total == 3

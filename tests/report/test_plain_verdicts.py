@@ -47,7 +47,7 @@ def test_the_data_that_a_restart_left_out_is_no_trouble_of_its_own(tmp_path: Pat
             run.begin(attempt, from_step=40)
         run.steps(0 if attempt == 1 else 41, 60)
         if attempt == 3:
-            run.event("update_skipped", step=60, reason="ordered after repeated failures")
+            run.event("update_skipped", step=60, reason="it failed there before", source="order")
         run.exit("killed", 60, signum=signal.SIGKILL, evidence=("SIGKILL, from outside",))
 
     report = gather(run.finish("gave_up"))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.config import load_resolved_config, load_resolved_policy
+from supervisor.events.parsing import parse_event
 from supervisor.parent.watching.replica import Replica
 from supervisor.storage.steps.flight_recorder import FlightReader
 from tests.scenarios.runs import Ended, again, plain, supervised
@@ -42,7 +43,7 @@ def _risks_of_the_parent(ended: Ended) -> list[float]:
         load_resolved_config(ended.run_dir / "config.yaml"),
         load_resolved_policy(ended.run_dir / "policy.yaml"),
     )
-    replica.saw_events(ended.events("rollback"))
+    replica.saw_events([parse_event(line) for line in ended.events("rollback")])
     risks = []
     for record in FlightReader(_steps(ended)).records(0):
         replica.update([record])

@@ -25,10 +25,12 @@ from supervisor.analysis.explain.replay import (
     replay_studio,
 )
 from supervisor.errors import SupervisorError, UsageError
+from supervisor.events.event import of_kind
+from supervisor.events.step_events import UpdateSkipped
 from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRing
 from supervisor.storage.evidence.captures import Capture, CaptureStore
 from supervisor.storage.files.private_files import write_json
-from supervisor.storage.journal.journal import read_events
+from supervisor.storage.journal.journal import read_journal
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_reader import read_steps
 
@@ -96,8 +98,8 @@ class _Performance:
         self._deadline = deadline
         self._say = say
         self._ring = CheckpointRing(rundir.checkpoints, runner.settings.checkpoint)
-        events = read_events(rundir.journal)
-        self._skipped = {int(e["step"]) for e in events if e["kind"] == "update_skipped"}
+        skipped = of_kind(read_journal(rundir.journal), UpdateSkipped)
+        self._skipped = {event.step for event in skipped if event.step is not None}
 
     def of(self, steps: Sequence[int]) -> Analysis:
         found: list[Anomaly] = []

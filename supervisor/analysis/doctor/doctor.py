@@ -9,6 +9,7 @@ from supervisor.analysis.doctor.check import Check
 from supervisor.analysis.doctor.machine import check_machine
 from supervisor.analysis.trial_run import TrialRun, TrialScript, trial_folder
 from supervisor.errors import SupervisorError
+from supervisor.events.state_events import CheckpointSaved
 
 STEPS = 20
 
@@ -62,6 +63,6 @@ def _check_script(
         checks.check_precision(facts),
         checks.check_loader(marks, rows),
         checks.check_signals(facts),
-        checks.check_checkpoints(again.events("checkpoint_saved"), Path.cwd()),
+        checks.check_checkpoints(again.events(CheckpointSaved), Path.cwd()),
         checks.check_exactness(found),
     ]

@@ -14,6 +14,7 @@ import numpy as np
 from supervisor.analysis.doctor.check import Check
 from supervisor.analysis.verify.trail import Mark
 from supervisor.analysis.verify.verify import Verification
+from supervisor.events.state_events import CheckpointSaved
 
 _WAIT_SHARE = 0.3
 """A loader that takes a larger share of the step's time is what limits the training."""
@@ -100,13 +101,13 @@ def check_signals(facts: Mapping[str, Any]) -> Check:
     return Check(name=name, ok=False, detail=detail)
 
 
-def check_checkpoints(saved: Sequence[Mapping[str, Any]], folder: Path) -> Check:
+def check_checkpoints(saved: Sequence[CheckpointSaved], folder: Path) -> Check:
     """Holds size and time of the checkpoints (events) against the disk under `folder`."""
     name = "checkpoints"
     if not saved:
         return Check(name=name, ok=False, detail="none was written: see the run's warnings")
-    size = max(int(event["bytes"]) for event in saved)
-    seconds = median(float(event["seconds"]) for event in saved)
+    size = max(event.bytes or 0 for event in saved)
+    seconds = median(event.seconds for event in saved)
     free = shutil.disk_usage(folder).free
     fits = free // max(1, size)
     detail = f"{size / _MIB:.2f} MiB each, {seconds:.2f} s; {min(fits, 999_999)} fit on the disk"

@@ -9,8 +9,11 @@ from typing import Any
 import numpy as np
 
 from supervisor.analysis.trial_run import TrialRun
+from supervisor.codes import ActionOutcome, Warned
 from supervisor.errors import SupervisorError
-from supervisor.storage.journal.treatments import times
+from supervisor.events.run_events import AttemptStarted
+from supervisor.events.state_events import CheckpointRejected, WarningEvent
+from supervisor.events.step_events import ActionEvent, RollbackEvent, UpdateSkipped
 from supervisor.storage.steps.flight_reader import read_steps
 from supervisor.storage.steps.step_rows import UPDATE_SKIPPED
 
@@ -141,12 +144,14 @@ def _behind(run: TrialRun) -> int:
     a new process that repeats steps.
     """
     rollbacks = {
-        (int(e["attempt"]), int(e["from_step"])): int(e["to_step"]) for e in run.events("rollback")
+        (event.attempt, event.from_step): event.to_step
+        for event in run.events(RollbackEvent)
+        if event.to_step is not None
     }
     reinstated = {
-        (int(e["attempt"]), int(e["step"])): int(e["fields"]["kept_step"])
-        for e in run.events("action")
-        if e.get("name") == "reinstate" and e.get("outcome") == "applied"
+        (event.attempt, event.step): int((event.fields or {})["kept_step"])
+        for event in run.events(ActionEvent)
+        if event.name == "reinstate" and event.outcome is ActionOutcome.APPLIED
     }
     ages = {0: 0}
     thrown_away: dict[int, int] = {}
@@ -168,21 +173,21 @@ def _behind(run: TrialRun) -> int:
 def _detail(run: TrialRun) -> str:
     """Returns ``1 restart, 2 rollback``: what was done about it."""
     counts: dict[str, int] = {}
-    for event in run.events("action"):
-        if event.get("outcome") == "applied" and event.get("name") != "checkpoint":
-            name = str(event["name"]).replace("_", " ")
-            counts[name] = counts.get(name, 0) + times(event)
+    for event in run.events(ActionEvent):
+        if event.outcome is ActionOutcome.APPLIED and event.name != "checkpoint":
+            name = event.name.replace("_", " ")
+            counts[name] = counts.get(name, 0) + event.times
     # The second optimizer's poisoned update (a GAN's) is left out without the ladder.
-    others = len(run.events("update_skipped")) - counts.get("skip update", 0)
+    others = len(run.events(UpdateSkipped)) - counts.get("skip update", 0)
     if others > 0:
         counts["update left out"] = others
-    restarts = len(run.events("attempt_started")) - 1
+    restarts = len(run.events(AttemptStarted)) - 1
     if restarts > 0:
         counts["new process"] = restarts
-    rejected = len(run.events("checkpoint_rejected"))
+    rejected = len(run.events(CheckpointRejected))
     if rejected:
         counts["checkpoint rejected"] = rejected
-    unsaved = sum("not saved" in str(e.get("message")) for e in run.events("warning"))
+    unsaved = sum(event.found is Warned.NOT_SAVED for event in run.events(WarningEvent))
     if unsaved:
         counts["checkpoint not saved"] = unsaved
     return ", ".join(f"{name} ×{count}" for name, count in counts.items()) or "nothing was done"

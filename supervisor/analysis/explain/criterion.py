@@ -10,6 +10,8 @@ import numpy as np
 
 from supervisor.analysis.explain.onset import healthy, nonfinite
 from supervisor.analysis.explain.replay import Replay
+from supervisor.events.event import of_kind
+from supervisor.events.step_events import RiskEvent
 
 EXPLODED = 3.0
 """A value that many times the highest healthy one shows an explosion."""
@@ -66,11 +68,8 @@ def criterion_of(unchanged: Replay, recorded: np.ndarray, onset_step: int) -> Cr
 
 def alarm_steps(replay: Replay) -> list[int]:
     """Returns the steps at which the predictor's alarm began."""
-    return [
-        int(event["step"])
-        for event in replay.events
-        if event["kind"] == "risk" and event.get("alarm") and event.get("step") is not None
-    ]
+    risks = of_kind(replay.events, RiskEvent)
+    return [event.step for event in risks if event.alarm and event.step is not None]
 
 
 def _line(usual: np.ndarray, replayed: np.ndarray) -> tuple[float, bool]:

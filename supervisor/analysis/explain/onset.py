@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from supervisor.codes import ExitCause
 from supervisor.errors import SupervisorError
-from supervisor.storage.journal.journal import read_events
+from supervisor.events.event import JournalEvent, of_kind
+from supervisor.events.run_events import WorkerExited
+from supervisor.events.step_events import RiskEvent, RollbackEvent, UpdateSkipped
+from supervisor.storage.journal.journal import read_journal
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_reader import read_steps
 from supervisor.storage.steps.step_rows import GRAD_SEEN, LOSS_SEEN, SCALER_SKIPPED
@@ -23,7 +26,9 @@ RATE_JUMP = 3.0
 JUMP_REACH = 20
 """Steps: a rate that the training bore for longer did not break it."""
 
-_NO_FAILURE = ("completed", "interrupted", "preempted", "user_error")
+_NO_FAILURE = frozenset(
+    {ExitCause.COMPLETED, ExitCause.INTERRUPTED, ExitCause.PREEMPTED, ExitCause.USER_ERROR}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +54,7 @@ def find_trouble(rundir: RunDirectory) -> Trouble:
         SupervisorError: nothing went wrong, or the run cannot be read.
     """
     try:
-        events = read_events(rundir.journal)
+        events = read_journal(rundir.journal)
     except OSError as error:
         raise SupervisorError(
             f"{rundir.journal}: {error.strerror or error}: give the directory of a run that began"
@@ -67,12 +72,12 @@ def find_trouble(rundir: RunDirectory) -> Trouble:
     return trouble
 
 
-def first_trouble(rows: np.ndarray, events: Sequence[Mapping[str, Any]]) -> Trouble | None:
+def first_trouble(rows: np.ndarray, events: Sequence[JournalEvent]) -> Trouble | None:
     """Pure: see `find_trouble`."""
     alarms = [
-        (int(event["step"]), _onset(event))
-        for event in events
-        if event["kind"] == "risk" and event.get("alarm") and event.get("step") is not None
+        (event.step, _onset(event, event.step))
+        for event in of_kind(events, RiskEvent)
+        if event.alarm and event.step is not None
     ]
     bad = np.flatnonzero(nonfinite(rows))
     candidates = []
@@ -87,16 +92,16 @@ def first_trouble(rows: np.ndarray, events: Sequence[Mapping[str, Any]]) -> Trou
     if candidates:
         return min(candidates, key=lambda trouble: trouble.onset_step)
     treated = [
-        int(event["step"])
+        event.step
         for event in events
-        if event["kind"] in ("update_skipped", "rollback") and event.get("step") is not None
+        if isinstance(event, (UpdateSkipped, RollbackEvent)) and event.step is not None
     ]
     if treated:
         return Trouble(onset_step=min(treated), crash_step=min(treated), what="treated")
-    for event in events:
-        if event["kind"] == "worker_exited" and event.get("cause") not in _NO_FAILURE:
-            step = 0 if event.get("last_step") is None else int(event["last_step"]) + 1
-            what = str(event.get("cause"))
+    for ended in of_kind(events, WorkerExited):
+        if ended.cause not in _NO_FAILURE:
+            step = 0 if ended.last_step is None else ended.last_step + 1
+            what = ended.cause.value if ended.cause else "unknown"
             return Trouble(onset_step=step, crash_step=step, what=what)
     return None
 
@@ -132,8 +137,6 @@ def rate_jump(rows: np.ndarray, before_step: int) -> tuple[int, float] | None:
     return None
 
 
-def _onset(event: Mapping[str, Any]) -> int:
-    step, onset = int(event["step"]), event.get("onset_step")
-    if isinstance(onset, (int, float)) and math.isfinite(onset) and 0 <= onset <= step:
-        return int(onset)
-    return step
+def _onset(event: RiskEvent, step: int) -> int:
+    onset = event.onset_step
+    return onset if onset is not None and 0 <= onset <= step else step

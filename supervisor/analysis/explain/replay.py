@@ -16,13 +16,16 @@ from typing import Any
 import numpy as np
 
 from supervisor.analysis.explain.replay_process import ReplayProcesses
+from supervisor.codes import Exactness
 from supervisor.config import load_resolved_config, load_resolved_policy, save_resolved
 from supervisor.errors import RunDirectoryError, SupervisorError
+from supervisor.events.event import JournalEvent, of_kind
+from supervisor.events.state_events import Resumed
 from supervisor.records import WorkerOrder
 from supervisor.settings import RunSettings
 from supervisor.storage.checkpoints.checkpoints import Checkpoint
 from supervisor.storage.files.private_files import write_json
-from supervisor.storage.journal.journal import read_events
+from supervisor.storage.journal.journal import read_journal
 from supervisor.storage.run.exit_notes import ExitNote, load_exit_note
 from supervisor.storage.run.lease import living_holder
 from supervisor.storage.run.orders import save_order
@@ -62,7 +65,7 @@ class Replay:
 
     change: Change
     rows: np.ndarray
-    events: list[dict[str, Any]]
+    events: list[JournalEvent]
     note: ExitNote | None
     returncode: int
     timed_out: bool
@@ -72,14 +75,13 @@ class Replay:
     @property
     def is_exact(self) -> bool:
         """Whether it began in exactly the recorded state."""
-        resumed = [event for event in self.events if event["kind"] == "resumed"]
-        return not resumed or resumed[-1].get("exactness") == "exact"
+        resumed = of_kind(self.events, Resumed)
+        return not resumed or resumed[-1].exactness is Exactness.EXACT
 
     @property
     def problem(self) -> str:
         """Why it is not exact, or ""."""
-        resumed = [event for event in self.events if event["kind"] == "resumed"]
-        return "" if self.is_exact else str(resumed[-1].get("reason", ""))
+        return "" if self.is_exact else of_kind(self.events, Resumed)[-1].reason
 
 
 class ReplayRunner:
@@ -245,7 +247,7 @@ def _read(
     with contextlib.suppress(RunDirectoryError, OSError):
         note = load_exit_note(copy, attempt, rank)
     with contextlib.suppress(OSError):
-        events = read_events(copy.rank_journal(rank))
+        events = read_journal(copy.rank_journal(rank))
     inspections = {}
     for path in (copy.root / "inspections").glob("step_*.json"):
         with contextlib.suppress(ValueError):

@@ -25,6 +25,7 @@ from supervisor.analysis.verify.trail import (
     read_trail,
 )
 from supervisor.errors import SupervisorError, UsageError
+from supervisor.events.state_events import Resumed
 from supervisor.table import table
 
 STEPS = 30
@@ -178,7 +179,7 @@ def _judge(
     first: dict[int, Mark], run: TrialRun, ignored: set[tuple[str, str]], break_at: int
 ) -> Verification:
     parting = part_ways(first, newest(read_trail(run.rundir)), ignored)
-    resumed = run.events("resumed")
+    resumed = run.events(Resumed)
     if parting is None and not (resumed and run.returncode == 0):
         parting = Parting(what="steps", name=f"exit code {run.returncode}", step=break_at)
     found = Verification(
@@ -186,13 +187,13 @@ def _judge(
         deterministic=True,
         steps=max(first),
         break_at=break_at,
-        resumed_from=resumed[-1]["from_step"] if resumed else None,
+        resumed_from=resumed[-1].from_step if resumed else None,
         values=_count(first),
         proof=_proof(first),
     )
     if parting is None:
         return found
-    reason = resumed[-1]["reason"] if resumed else "there was none"
+    reason = resumed[-1].reason if resumed else "there was none"
     return dataclasses.replace(
         found,
         first_difference=_describe(parting, by_itself=False),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from supervisor.cli.overview.run_phase import unix_time
 from supervisor.errors import RunDirectoryError
-from supervisor.storage.journal.events import read_events
+from supervisor.storage.journal.events import read_journal
 from supervisor.storage.journal.treatments import count_treatments
 from supervisor.storage.run.lease import living_holder
 from supervisor.storage.run.run_state import RunState, has_live_parent, load_run_state
@@ -75,7 +75,7 @@ def overview(path: Path) -> RunOverview:
         last_step = reader.last_step()
         last_loss = _last_loss(reader)
     with contextlib.suppress(OSError):
-        treatments = count_treatments(read_events(rundir.journal)).total()
+        treatments = count_treatments(read_journal(rundir.journal)).total()
     begun_s = unix_time(run.started_at)
     return RunOverview(
         name=path.name,

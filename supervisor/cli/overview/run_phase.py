@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import math
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from supervisor.events.event import JournalEvent
+from supervisor.events.run_events import (
+    AttemptStarted,
+    GaveUp,
+    HangDetected,
+    RestartEvent,
+    RunFinished,
+    SignalReceived,
+    WorkerExited,
+)
+from supervisor.events.state_events import Resumed
 from supervisor.storage.run.rundir import RunDirectory
 
 _MOMENTS = (
-    *("attempt_started", "resumed", "restart", "worker_exited", "signal_received"),
-    *("hang_detected", "gave_up", "run_finished"),
+    *(AttemptStarted, Resumed, RestartEvent, WorkerExited, SignalReceived),
+    *(HangDetected, GaveUp, RunFinished),
 )
 TRAINING = "training"
 _COUNTER = struct.Struct("<Q")
 
 
 def find_phase(
-    rundir: RunDirectory, events: Sequence[Mapping[str, Any]], *, attempt: int, now_s: float
+    rundir: RunDirectory, events: Sequence[JournalEvent], *, attempt: int, now_s: float
 ) -> str:
     """Returns a few words on a run that its supervisor has not ended.
 
@@ -29,30 +41,30 @@ def find_phase(
         attempt: the last one that recorded a step, 0 for none.
         now_s: unix time.
     """
-    event = next((e for e in reversed(events) if e.get("kind") in _MOMENTS), None)
-    if event is None:
-        return "starting"
-    kind, age_s = event["kind"], max(0.0, now_s - unix_time(event.get("time")))
-    if kind == "signal_received":
-        left_s = max(0.0, _number(event.get("grace_s")) - age_s)
-        return f"stopping ({event.get('name')}): saves and ends, killed in {left_s:.0f} s at most"
-    if kind == "restart":
-        left_s = max(0.0, _number(event.get("delay_s")) - age_s)
-        return f"restarting: attempt {event.get('next_attempt')} in {left_s:.0f} s"
-    if kind == "hang_detected":
-        return "stopping a worker that hangs"
-    if kind in ("worker_exited", "gave_up", "run_finished"):
-        return "stopping: the worker has ended"
-    if kind == "attempt_started" and attempt < _number(event.get("attempt")):
-        return _beginning(rundir, event, age_s)
+    event = next((e for e in reversed(events) if isinstance(e, _MOMENTS)), None)
+    age_s = max(0.0, now_s - unix_time(event.time)) if event else 0.0
+    match event:
+        case None:
+            return "starting"
+        case SignalReceived(name=name, grace_s=grace_s):
+            left_s = _left(grace_s, age_s)
+            return f"stopping ({name}): saves and ends, killed in {left_s:.0f} s at most"
+        case RestartEvent(next_attempt=number, delay_s=delay_s):
+            return f"restarting: attempt {number} in {_left(delay_s, age_s):.0f} s"
+        case HangDetected():
+            return "stopping a worker that hangs"
+        case WorkerExited() | GaveUp() | RunFinished():
+            return "stopping: the worker has ended"
+        case AttemptStarted() if attempt < (event.attempt or 0):
+            return _beginning(rundir, event, age_s)
     return TRAINING
 
 
-def _beginning(rundir: RunDirectory, event: Mapping[str, Any], age_s: float) -> str:
-    target = event.get("checkpoint_step")
-    if not isinstance(target, int):
+def _beginning(rundir: RunDirectory, event: AttemptStarted, age_s: float) -> str:
+    target = event.checkpoint_step
+    if target is None:
         return f"starting, for {age_s:.0f} s"
-    done = _replayed(rundir.root / "alive" / "rank_0.replay", unix_time(event.get("time")))
+    done = _replayed(rundir.root / "alive" / "rank_0.replay", unix_time(event.time))
     if done is None:
         return f"restarting: goes back to step {target}, for {age_s:.0f} s"
     share = f" ({100 * done // target} %)" if target else ""
@@ -78,5 +90,5 @@ def unix_time(text: Any) -> float:
         return 0.0
 
 
-def _number(value: Any) -> float:
-    return float(value) if isinstance(value, (int, float)) else 0.0
+def _left(allowed_s: float, age_s: float) -> float:
+    return max(0.0, allowed_s - age_s) if math.isfinite(allowed_s) else 0.0

@@ -10,6 +10,7 @@ from pathlib import Path
 from supervisor.cli.overview.files_beside import FilesBeside, files_beside, remove_files
 from supervisor.cli.overview.run_overview import RunOverview, overview
 from supervisor.errors import CheckpointError, SupervisorError
+from supervisor.events.state_events import WarningEvent
 from supervisor.settings import CheckpointSettings
 from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRing
 from supervisor.storage.journal.journal_merger import JournalMerger
@@ -186,8 +187,5 @@ def _note(rundir: RunDirectory, planned: Pruning) -> None:
         gone.append(f"{planned.files} files of the script that were set aside or replaced")
     with JournalMerger(rundir) as journal:
         journal.merge()
-        journal.write(
-            "warning",
-            message=f"`supervisor prune` deleted {' and '.join(gone)}",
-            pruned=list(planned.steps),
-        )
+        told = f"`supervisor prune` deleted {' and '.join(gone)}"
+        journal.write(WarningEvent(message=told, pruned=tuple(planned.steps)))

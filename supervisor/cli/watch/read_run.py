@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from datetime import datetime
-from typing import Any
 
 import numpy as np
 
@@ -17,31 +17,36 @@ from supervisor.cli.overview.script_progress import own_bar, steps_left
 from supervisor.cli.watch.view import HISTORY, LINES, WatchEvent, WatchView
 from supervisor.config import load_resolved_policy
 from supervisor.errors import ConfigError, RunDirectoryError, SupervisorError
+from supervisor.events.event import JournalEvent
+from supervisor.events.run_events import (
+    GaveUp,
+    HangDetected,
+    RestartEvent,
+    RunFinished,
+    SignalReceived,
+    WorkerExited,
+)
+from supervisor.events.state_events import Resumed, WarningEvent
+from supervisor.events.step_events import (
+    ActionEvent,
+    ActionUndone,
+    AlertEvent,
+    RollbackEvent,
+    UpdateSkipped,
+)
 from supervisor.records import StepRecord
 from supervisor.risk_lines import RiskLines
 from supervisor.settings import CheckpointSettings, PolicySettings
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
-from supervisor.storage.journal.events import read_events
+from supervisor.storage.journal.events import read_journal
 from supervisor.storage.run.run_state import load_run_state
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_reader import FlightReader
 
-SHOWN = frozenset(
-    {
-        "alert",
-        "action",
-        "action_undone",
-        "rollback",
-        "update_skipped",
-        "hang_detected",
-        "worker_exited",
-        "restart",
-        "resumed",
-        "signal_received",
-        "warning",
-        "gave_up",
-        "run_finished",
-    }
+SHOWN = (
+    *(AlertEvent, ActionEvent, ActionUndone, RollbackEvent, UpdateSkipped),
+    *(HangDetected, WorkerExited, RestartEvent, Resumed, SignalReceived),
+    *(WarningEvent, GaveUp, RunFinished),
 )
 RATE_STEPS = 100
 """Steps that the rate is taken over: it follows a change within a minute, and is steady."""
@@ -79,7 +84,7 @@ class RunView:
             risk=float(judged[-1]) if len(judged) else float("nan"),
             losses=rows["loss"].tolist(),
             risks=judged.tolist(),
-            events=[_line(e) for e in [e for e in events if e["kind"] in SHOWN][-LINES:]],
+            events=[_line(e) for e in [e for e in events if isinstance(e, SHOWN)][-LINES:]],
             observed=record.observed if record else {},
             facts=self._facts(rows, record, now_s, ended=ended, training=state == TRAINING),
             ended=ended,
@@ -99,9 +104,9 @@ class RunView:
             return self._reader.rows()
         return 0
 
-    def _events(self) -> list[dict[str, Any]]:
+    def _events(self) -> list[JournalEvent]:
         try:
-            return read_events(self._rundir.journal)
+            return read_journal(self._rundir.journal)
         except OSError:
             return []
 
@@ -156,19 +161,18 @@ def steps_a_second(rows: np.ndarray) -> float:
     return (len(times) - 1) / took_s if took_s > 0 else 0.0
 
 
-def _line(event: Mapping[str, Any]) -> WatchEvent:
-    time_s = unix_time(event.get("time"))
+def _line(event: JournalEvent) -> WatchEvent:
+    time_s = unix_time(event.time)
     clock = datetime.fromtimestamp(time_s).strftime("%H:%M:%S") if time_s else ""
-    return WatchEvent(
-        time=clock, step=event.get("step"), kind=event["kind"], sentence=_sentence(event)
-    )
+    return WatchEvent(time=clock, step=event.step, kind=event.kind, sentence=_sentence(event))
 
 
-def _sentence(event: Mapping[str, Any]) -> str:
-    parts: Sequence[str] = ("message", "detail", "reason", "cause", "outcome", "name")
-    for name in parts:
-        if event.get(name):
-            said = str(event[name])
-            named = event.get("name") if name != "name" else None
+def _sentence(event: JournalEvent) -> str:
+    """The most telling of its fields, behind the name of what it is about."""
+    for field in ("message", "detail", "reason", "cause", "outcome", "name"):
+        value = getattr(event, field, None)
+        if value:
+            said = str(value.value if isinstance(value, enum.Enum) else value)
+            named = getattr(event, "name", "") if field != "name" else ""
             return f"{named}: {said}" if named else said
     return ""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from datetime import datetime
-from typing import Any
 
-from supervisor.records import ExitCause, WorkerExit
+from supervisor.codes import ActionOutcome, ExitCause, Phase
+from supervisor.events.event import JournalEvent
+from supervisor.events.step_events import ActionEvent
+from supervisor.records import WorkerExit
 
 _HEALED = frozenset({ExitCause.COMPLETED, ExitCause.INTERRUPTED, ExitCause.PREEMPTED})
 
@@ -19,7 +21,7 @@ class RestartReceipt:
     cost the seconds from the asking until that step was made again, or until the attempt's end.
 
     Args:
-        write: writes an event of a kind, with its step and fields.
+        write: writes an event.
         verify_steps: as for all treatments (`PolicySettings.verify_steps`).
         made_at: (attempt, step) → when that attempt first made that step or a later one, unix
             seconds; None if it did not.
@@ -28,7 +30,7 @@ class RestartReceipt:
 
     def __init__(
         self,
-        write: Callable[..., object],
+        write: Callable[[JournalEvent], object],
         verify_steps: int,
         made_at: Callable[[int, int], float | None] = lambda attempt, step: None,
         clock: Callable[[], float] = time.time,
@@ -37,36 +39,37 @@ class RestartReceipt:
         self._verify_steps = verify_steps
         self._made_at = made_at
         self._clock = clock
-        self._asked: Mapping[str, Any] | None = None
+        self._asked: ActionEvent | None = None
 
-    def saw(self, events: Iterable[Mapping[str, Any]]) -> None:
+    def saw(self, events: Iterable[JournalEvent]) -> None:
         """Takes note of the worker's events, as they are merged."""
         for event in events:
-            was_applied = event.get("kind") == "action" and event.get("outcome") == "applied"
-            if was_applied and event.get("name") == "restart":
-                self._asked = event
+            match event:
+                case ActionEvent(name="restart", outcome=ActionOutcome.APPLIED):
+                    self._asked = event
 
     def worker_exited(self, attempt: int, worker_exit: WorkerExit) -> None:
         """Called when an attempt has ended and its events are merged."""
         asked = self._asked
-        if asked is None or int(asked["attempt"]) >= attempt:
+        if asked is None or asked.step is None or (asked.attempt or 0) >= attempt:
             return
         self._asked = None
         last_step = -1 if worker_exit.last_step is None else worker_exit.last_step
-        got_further = last_step >= int(asked["step"]) + self._verify_steps
+        helped = last_step >= asked.step + self._verify_steps or worker_exit.cause in _HEALED
         self._write(
-            "action",
-            step=worker_exit.last_step,
-            name="restart",
-            rung=asked.get("rung"),
-            cause=asked.get("cause"),
-            cost_s=self._cost_s(asked, attempt),
-            outcome="helped" if got_further or worker_exit.cause in _HEALED else "failed",
-            applied_at=asked["step"],
-            phase="verified",
+            ActionEvent(
+                step=worker_exit.last_step,
+                name="restart",
+                rung=asked.rung,
+                cause=asked.cause,
+                cost_s=self._cost_s(asked, asked.step, attempt),
+                outcome=ActionOutcome.HELPED if helped else ActionOutcome.FAILED,
+                applied_at=asked.step,
+                phase=Phase.VERIFIED,
+            )
         )
 
-    def _cost_s(self, asked: Mapping[str, Any], attempt: int) -> float:
-        began = datetime.fromisoformat(str(asked["time"])).timestamp()
-        made_again = self._made_at(attempt, int(asked["step"]))
+    def _cost_s(self, asked: ActionEvent, step: int, attempt: int) -> float:
+        began = datetime.fromisoformat(asked.time).timestamp()
+        made_again = self._made_at(attempt, step)
         return max(0.0, (self._clock() if made_again is None else made_again) - began)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from supervisor.storage.journal.treatments import Treatments, times
+from supervisor.events.event import JournalEvent
+from supervisor.events.step_events import ActionUndone
+from supervisor.storage.journal.treatments import Treatments
 
 TOLD_EACH = 3
 """So many of a kind have a line each: enough to see that it goes on."""
@@ -32,15 +34,15 @@ class TreatmentLines:
         self._treatments = Treatments()
         self._kinds: dict[tuple[str, str], _Kind] = {}
 
-    def of(self, events: Iterable[Mapping[str, Any]]) -> list[str]:
+    def of(self, events: Iterable[JournalEvent]) -> list[str]:
         """Returns what is to be said after these events; called with none, too."""
         now_s = self._clock()
         lines = []
         for event in events:
             for name, _ in self._treatments.pick((event,)):
                 lines += self._line("treated", name, event, now_s)
-            if event.get("kind") == "action_undone":
-                lines += self._line("taken back", str(event.get("name")), event, now_s)
+            if isinstance(event, ActionUndone):
+                lines += self._line("taken back", event.name, event, now_s)
         for (verb, name), kind in self._kinds.items():
             if kind.untold and now_s - kind.told_s >= AGAIN_S:
                 lines.append(
@@ -49,19 +51,19 @@ class TreatmentLines:
                 kind.untold, kind.told_s = 0, now_s
         return lines
 
-    def _line(self, verb: str, name: str, event: Mapping[str, Any], now_s: float) -> list[str]:
+    def _line(self, verb: str, name: str, event: JournalEvent, now_s: float) -> list[str]:
         kind = self._kinds.setdefault((verb, name), _Kind())
-        kind.times += times(event)
-        kind.last_step = event.get("step")
+        kind.times += event.times
+        kind.last_step = event.step
         if kind.times > TOLD_EACH:
-            kind.untold += times(event)
+            kind.untold += event.times
             return []
         kind.told_s = now_s
-        detail, reason = str(event.get("detail") or ""), str(event.get("reason") or "")
+        detail, reason = getattr(event, "detail", ""), getattr(event, "reason", "")
         said = f": {detail}" if detail else ""
         why = f" ({reason})" if reason else ""
         more = "; the next ones like it are counted" if kind.times == TOLD_EACH else ""
-        return [f"{verb} at step {event.get('step')}: {name}{said}{why}{more}"]
+        return [f"{verb} at step {event.step}: {name}{said}{why}{more}"]
 
 
 def sum_up(treatments: Counter[str]) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from supervisor.events.event import JournalEvent
+from supervisor.events.step_events import RollbackEvent
 from supervisor.records import CrashRisk, StepRecord
 from supervisor.settings import PolicySettings, RunSettings
 
@@ -48,11 +50,12 @@ class Replica:
         self.risk = None
         self.update(history)
 
-    def saw_events(self, events: Iterable[Mapping[str, Any]]) -> None:
+    def saw_events(self, events: Iterable[JournalEvent]) -> None:
         """Remembers rollbacks in place: the worker's windows went back with the weights."""
         for event in events:
-            if event.get("kind") == "rollback" and "before_step" in event:
-                self._rollbacks.append((int(event["before_step"]), int(event["to_step"])))
+            match event:
+                case RollbackEvent(before_step=int(before), to_step=int(to_step)):
+                    self._rollbacks.append((before, to_step))
 
     def update(self, records: Iterable[StepRecord]) -> None:
         """Takes in the next steps, in their order."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from supervisor.storage.journal.treatments import times
+from supervisor.codes import Severity
+from supervisor.events.step_events import AlertEvent
 
 LATEST = 5
-SEVERITIES = ("critical", "high", "medium", "low")
+SEVERITIES = (*(severity.value for severity in Severity), "unknown")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,31 +36,28 @@ class AlertSummary:
     latest: tuple[LatestAlert, ...]
 
 
-def summarise_alerts(events: Sequence[Mapping[str, Any]]) -> AlertSummary | None:
-    """Sums up events of kind ``alert`` in the order of time; None without one."""
+def summarise_alerts(events: Sequence[AlertEvent]) -> AlertSummary | None:
+    """Sums up alerts in the order of time; None without one."""
     if not events:
         return None
     severities: Counter[str] = Counter()
     categories: Counter[str] = Counter()
     for event in events:
-        severities[str(event.get("severity") or "unknown")] += times(event)
-        categories[str(event.get("category") or "other")] += times(event)
-    known = [name for name in SEVERITIES if name in severities]
-    others = sorted(severities.keys() - set(SEVERITIES))
+        severities[event.severity.value if event.severity else "unknown"] += event.times
+        categories[event.category or "other"] += event.times
     return AlertSummary(
         total=severities.total(),
         left_out=severities.total() - len(events),
-        by_severity={name: severities[name] for name in (*known, *others)},
+        by_severity={name: severities[name] for name in SEVERITIES if name in severities},
         by_category=dict(categories.most_common()),
         latest=tuple(_latest(event) for event in events[: -LATEST - 1 : -1]),
     )
 
 
-def _latest(event: Mapping[str, Any]) -> LatestAlert:
-    step = event.get("step")
+def _latest(event: AlertEvent) -> LatestAlert:
     return LatestAlert(
-        step=step if isinstance(step, int) else None,
-        severity=str(event.get("severity") or ""),
-        detector=str(event.get("detector") or ""),
-        message=str(event.get("message") or ""),
+        step=event.step,
+        severity=event.severity.value if event.severity else "",
+        detector=event.detector,
+        message=event.message,
     )

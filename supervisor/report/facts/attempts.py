@@ -2,97 +2,116 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import Any
 
 import numpy as np
 
+from supervisor.codes import Exactness, ExitCause, ExitSign, Warned
+from supervisor.events.event import JournalEvent, of_kind
+from supervisor.events.run_events import AttemptStarted, HangDetected, WorkerExited
+from supervisor.events.state_events import Resumed, WarningEvent
 from supervisor.records import NAN
 from supervisor.report.facts.crash_report import AttemptFacts
-from supervisor.report.facts.figures import clock, integer, moment
+from supervisor.report.facts.figures import clock, integer, moment, number
 from supervisor.report.facts.run_data import RunData
 
 _CAUSES_OF_NOTES = {
-    "completed": "completed",
-    "exception": "exception",
-    "system_exit": "user_error",
-    "user_error": "user_error",
-    "interrupted": "interrupted",
-    "stop": "nonfinite",
+    "completed": ExitCause.COMPLETED,
+    "exception": ExitCause.EXCEPTION,
+    "system_exit": ExitCause.USER_ERROR,
+    "user_error": ExitCause.USER_ERROR,
+    "interrupted": ExitCause.INTERRUPTED,
+    "stop": ExitCause.NONFINITE,
 }
 
 
 def build_attempts(run_data: RunData) -> tuple[AttemptFacts, ...]:
     """Tells what is known of every attempt; one without any event of its own is known by steps."""
-    numbers = {integer(event.get("attempt")) for event in run_data.of_kind("attempt_started")}
+    numbers = {event.attempt for event in run_data.of(AttemptStarted)}
     numbers |= {int(number) for number in np.unique(run_data.steps.attempt) if number > 0}
-    numbers |= {integer(event.get("attempt")) for event in run_data.of_kind("worker_exited")}
+    numbers |= {event.attempt for event in run_data.of(WorkerExited)}
     return tuple(_attempt(run_data, number) for number in sorted(n for n in numbers if n))
 
 
-def first_exit(run_data: RunData, attempt: int) -> dict[str, Any] | None:
+def first_exit(run_data: RunData, attempt: int) -> WorkerExited | None:
     """Returns the exit that came first in time: the others are its consequence."""
-    exits = [e for e in run_data.of_kind("worker_exited") if integer(e.get("attempt")) == attempt]
-    failed = [event for event in exits if event.get("cause") != "completed"]
+    exits = [event for event in run_data.of(WorkerExited) if event.attempt == attempt]
+    failed = [event for event in exits if event.cause is not ExitCause.COMPLETED]
     return next(iter(failed or exits), None)
 
 
-def _attempt(run_data: RunData, number: int) -> AttemptFacts:
-    mine = [event for event in run_data.events if integer(event.get("attempt")) == number]
-    steps = run_data.steps.of_attempt(number)
-    exit_event = first_exit(run_data, number) or _exit_of_notes(run_data, number) or {}
-    resumed: dict[str, Any] = next((e for e in mine if e.get("kind") == "resumed"), {})
-    began: dict[str, Any] = next((e for e in mine if e.get("kind") == "attempt_started"), {})
-    from_step = integer(resumed.get("from_step"))
-    started = _first(moment(e.get("time")) for e in mine if e.get("kind") == "attempt_started")
+def _attempt(run_data: RunData, attempt: int) -> AttemptFacts:
+    mine = [event for event in run_data.events if event.attempt == attempt]
+    steps = run_data.steps.of_attempt(attempt)
+    ending = first_exit(run_data, attempt) or _exit_of_notes(run_data, attempt)
+    resumed = next(iter(of_kind(mine, Resumed)), None)
+    began = next(iter(of_kind(mine, AttemptStarted)), None)
+    from_step = resumed.from_step if resumed else None
+    if from_step is None and began:
+        from_step = began.checkpoint_step
+    started = moment(began.time) if began else NAN
     if started != started:
         started = _first(float(value) for value in steps.time[:1])
-    hung = any(event.get("kind") == "hang_detected" for event in mine)
-    ended = moment(exit_event.get("time"))
+    cause = ending.cause.value if ending and ending.cause else ""
+    ended = moment(ending.time) if ending else NAN
     if ended != ended and len(steps):
         ended = float(steps.time[-1])
-    last = integer(exit_event.get("last_step"))
+    last = ending.last_step if ending else None
     return AttemptFacts(
-        number=number,
+        number=attempt,
         started=clock(started),
         ended=clock(ended),
         seconds=ended - started,
-        from_step=integer(began.get("checkpoint_step")) if from_step is None else from_step,
+        from_step=from_step,
         exactness=_exactness(resumed, mine),
         first_step=int(steps.step[0]) if len(steps) else None,
         last_step=int(steps.step[-1]) if len(steps) else last,
-        cause="hang" if hung else str(exit_event.get("cause") or ""),
-        returncode=integer(exit_event.get("returncode")),
-        signum=integer(exit_event.get("signum")),
-        evidence=sentences(exit_event.get("evidence")),
+        cause=ExitCause.HANG.value if of_kind(mine, HangDetected) else cause,
+        returncode=ending.returncode if ending else None,
+        signum=ending.signum if ending else None,
+        evidence=ending.evidence if ending else (),
+        sign=ending.sign if ending else None,
+        asked_bytes=ending.asked_bytes if ending else None,
     )
 
 
-def _exactness(resumed: dict[str, Any], events: list[dict[str, Any]]) -> str:
+def _exactness(resumed: Resumed | None, events: list[JournalEvent]) -> str:
     """What the resume said, unless its first step had another loss than before the kill."""
-    if any(event.get("found") == "another loss" for event in events):
-        return "approximate"
-    return str(resumed.get("exactness") or "")
+    if any(event.found is Warned.ANOTHER_LOSS for event in of_kind(events, WarningEvent)):
+        return Exactness.APPROXIMATE.value
+    return resumed.exactness.value if resumed and resumed.exactness else ""
 
 
-def sentences(value: Any) -> tuple[str, ...]:
-    """Returns evidence as a tuple of strings, whether it came as one string or as a list."""
-    if not value:
-        return ()
-    if isinstance(value, (list, tuple)):
-        return tuple(str(item) for item in value)
-    return (str(value),)
-
-
-def _exit_of_notes(run_data: RunData, number: int) -> dict[str, Any] | None:
+def _exit_of_notes(run_data: RunData, attempt: int) -> WorkerExited | None:
     """What the worker itself noted, when the parent was gone and wrote no `worker_exited`."""
-    notes = [note for note in run_data.exit_notes if integer(note.get("attempt")) == number]
+    notes = [note for note in run_data.exit_notes if integer(note.get("attempt")) == attempt]
     if not notes:
         return None
     note = min(notes, key=lambda note: moment(note.get("time")))
     said = ": ".join(str(note[name]) for name in ("exception", "message") if note.get(name))
-    cause = _CAUSES_OF_NOTES.get(str(note.get("kind")), "")
-    evidence = [*sentences(note.get("evidence")), *([said] if said else [])]
-    return {**note, "cause": cause, "evidence": evidence}
+    return WorkerExited(
+        time=_iso(note.get("time")),
+        attempt=attempt,
+        cause=_CAUSES_OF_NOTES.get(str(note.get("kind"))),
+        returncode=None,
+        signum=None,
+        last_step=integer(note.get("last_step")),
+        evidence=(*_sentences(note.get("evidence")), *([said] if said else [])),
+        retry=False,
+        sign=ExitSign.OWN_EXIT if note.get("kind") == "system_exit" else None,
+    )
+
+
+def _iso(time_s: Any) -> str:
+    try:
+        return datetime.fromtimestamp(number(time_s), timezone.utc).isoformat()
+    except (ValueError, OverflowError, OSError):  # no moment that a calendar has
+        return ""
+
+
+def _sentences(value: Any) -> tuple[str, ...]:
+    return tuple(str(item) for item in value) if isinstance(value, list) else ()
 
 
 def _first(values: Any) -> float:

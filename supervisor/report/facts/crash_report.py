@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from supervisor.codes import ExitSign
 from supervisor.records import NAN, plain
 from supervisor.report.facts.alert_summary import AlertSummary
 from supervisor.report.facts.observed_values import ObservedValue
@@ -62,6 +63,7 @@ class AttemptFacts:
         exactness: ``exact``, ``approximate`` or empty (nothing was resumed).
         cause: exit cause; empty while it is not known.
         seconds: from start to exit, or to the last sign of life; NaN if unknown.
+        sign, asked_bytes: what else is known of the exit, see `WorkerExit`.
     """
 
     number: int
@@ -76,6 +78,8 @@ class AttemptFacts:
     returncode: int | None = None
     signum: int | None = None
     evidence: tuple[str, ...] = ()
+    sign: ExitSign | None = None
+    asked_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

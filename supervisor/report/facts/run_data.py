@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any, TypeVar
 from omegaconf import OmegaConf
 
 from supervisor.errors import RunDirectoryError
+from supervisor.events.event import E, JournalEvent, of_kind
 from supervisor.report.facts.crash_report import Excerpt
 from supervisor.report.facts.figures import integer, moment
 from supervisor.report.facts.observed_courses import Course, read_courses
@@ -21,7 +21,7 @@ from supervisor.report.facts.stack_text import arrange_stacks
 from supervisor.report.facts.step_table import FIELDS, StepTable, build_step_table, empty_step_table
 from supervisor.storage.files.checked_record import build_record
 from supervisor.storage.files.line_file import parse_json, read_lines
-from supervisor.storage.journal.journal import read_events
+from supervisor.storage.journal.journal import read_journal
 from supervisor.storage.run.run_state import RunState, has_live_parent, load_run_state
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.applied_rates import read_rates
@@ -33,45 +33,13 @@ STACK_LINES = 400
 TAIL_BYTES = 256 * 1024
 
 
-SCALARS = frozenset(
-    [
-        "kind",
-        "time",
-        "attempt",
-        "rank",
-        "step",
-        "cause",
-        "name",
-        "severity",
-        "message",
-        "cost_s",
-        "last_step",
-        "from_step",
-        "to_step",
-        "exactness",
-        "outcome",
-        "alarm",
-        "applied",
-        "signum",
-        "probability",
-        "next_attempt",
-        "phase",
-        "applied_at",
-        "state",
-        "detail",
-        "reason",
-    ]
-)
-"""Fields of events that hold a single value."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunData:
     """What was found in the run directory; what could not be read is named in `problems`."""
 
     root: Path
     run: dict[str, Any]
-    events: tuple[dict[str, Any], ...]
+    events: tuple[JournalEvent, ...]
     steps: StepTable
     courses: dict[str, Course]
     config: dict[str, Any]
@@ -86,9 +54,9 @@ class RunData:
     parent_alive: bool
     problems: tuple[str, ...]
 
-    def of_kind(self, *kinds: str) -> list[dict[str, Any]]:
-        """Returns the events of these kinds in the order of time."""
-        return [event for event in self.events if event.get("kind") in kinds]
+    def of(self, kind: type[E]) -> list[E]:
+        """Returns the events of this kind in the order of time."""
+        return of_kind(self.events, kind)
 
 
 class _Reader:
@@ -178,33 +146,21 @@ def _has_live_parent(rundir: RunDirectory) -> bool:
         return False
 
 
-def _events(rundir: RunDirectory, reader: _Reader) -> list[dict[str, Any]]:
+def _events(rundir: RunDirectory, reader: _Reader) -> list[JournalEvent]:
     """Reads the journal, with what a dead parent did not merge from the ranks' own files."""
-    events: list[dict[str, Any]] = []
-    known: set[str] = set()
+    events: list[JournalEvent] = []
+    known: set[JournalEvent] = set()
     for path in (rundir.journal, *sorted((rundir.root / "events").glob("rank_*.jsonl"))):
-        nothing: list[dict[str, Any]] = []
-        for event in reader.read(path, "the journal", partial(read_events, path), nothing):
-            if path == rundir.journal or _identity(event) not in known:
-                known.add(_identity(event))
+        nothing: list[JournalEvent] = []
+        for event in reader.read(path, "the journal", partial(read_journal, path), nothing):
+            if path == rundir.journal or event not in known:
+                known.add(event)
                 events.append(event)
-    return sorted((_flat(event) for event in events if isinstance(event, dict)), key=_order)
+    return sorted(events, key=_order)
 
 
-def _flat(event: dict[str, Any]) -> dict[str, Any]:
-    """Writes out lists and mappings where a word or a number belongs: the file may be damaged."""
-    return {
-        key: json.dumps(value) if key in SCALARS and isinstance(value, (list, dict)) else value
-        for key, value in event.items()
-    }
-
-
-def _identity(event: dict[str, Any]) -> str:
-    return json.dumps(event, sort_keys=True, default=str)
-
-
-def _order(event: dict[str, Any]) -> float:
-    time_s = moment(event.get("time"))
+def _order(event: JournalEvent) -> float:
+    time_s = moment(event.time)
     return time_s if time_s == time_s else 0.0
 
 

@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
+from supervisor.events.step_events import AlertEvent
 from supervisor.report.facts.figures import number, show
 from supervisor.report.facts.run_data import RunData
 
 CONFIRMED = "red"
 
 
-def is_confirmed(event: Mapping[str, Any]) -> bool:
-    """Says whether an event is the alert of a collapse that has persisted (level red)."""
-    metadata = event.get("metadata")
-    level = metadata.get("level") if isinstance(metadata, Mapping) else None
-    return event.get("kind") == "alert" and level == CONFIRMED
+def is_confirmed(event: AlertEvent) -> bool:
+    """Says whether an alert is that of a collapse that has persisted (level red)."""
+    return event.metadata.get("level") == CONFIRMED
 
 
-def is_still_collapsed(run_data: RunData, event: Mapping[str, Any]) -> bool:
+def is_still_collapsed(run_data: RunData, event: AlertEvent) -> bool:
     """Says whether a value that the alert named lies below its line at the end of the run.
 
     False for an alert without lines: then the losses after it decide.
     """
-    lines = event["metadata"].get("lines")
+    lines = event.metadata.get("lines")
     if not isinstance(lines, Mapping):
         return False
     courses = run_data.courses
-    named = event["metadata"].get("indicators")
+    named = event.metadata.get("indicators")
     return any(
         name in courses and courses[name].last < number(line)
         for name, line in lines.items()

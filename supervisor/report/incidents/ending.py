@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from supervisor.codes import ExitCause
+from supervisor.events.run_events import GaveUp, RunFinished
 from supervisor.report.facts.attempts import first_exit
 from supervisor.report.facts.crash_report import AttemptFacts
 from supervisor.report.facts.run_data import RunData
@@ -33,20 +35,20 @@ def find_end(run_data: RunData, attempts: tuple[AttemptFacts, ...]) -> str:
     state = str(run_data.run.get("state") or "")
     if state in ("completed", "gave_up", "interrupted", "failed"):
         return state
-    finished = run_data.of_kind("run_finished")
-    if finished and str(finished[-1].get("state") or "") in ENDS:
-        return str(finished[-1]["state"])
-    if run_data.of_kind("gave_up"):
+    finished = run_data.of(RunFinished)
+    if finished and finished[-1].state in ENDS:
+        return finished[-1].state
+    if run_data.of(GaveUp):
         return "gave_up"
-    exit_event = first_exit(run_data, attempts[-1].number) if attempts else None
-    cause = str((exit_event or {}).get("cause") or "")
-    if cause == "completed":
+    ended = first_exit(run_data, attempts[-1].number) if attempts else None
+    cause = ended.cause if ended else None
+    if cause is ExitCause.COMPLETED:
         return "completed"
     if run_data.parent_alive:
         return "running"
-    if cause in ("interrupted", "preempted"):
+    if cause in (ExitCause.INTERRUPTED, ExitCause.PREEMPTED):
         return "interrupted"
-    if cause == "user_error":
+    if cause is ExitCause.USER_ERROR:
         return "failed"
     if state == "running" or run_data.events or len(run_data.steps):
         return "supervisor_died"

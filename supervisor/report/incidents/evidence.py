@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from supervisor.events.state_events import CheckpointSaved, CheckpointStable, WarningEvent
 from supervisor.report.facts.crash_report import AttemptFacts
 from supervisor.report.facts.figures import duration, integer, show
 from supervisor.report.facts.run_data import RunData
@@ -311,11 +312,10 @@ def last_checkpoint(run_data: RunData, *, stable: bool, before: int | None = Non
     """
     found = {integer(m.get("step")) for m in run_data.checkpoints if m.get("stable") or not stable}
     if not run_data.checkpoints:
-        kinds = ("checkpoint_stable",) if stable else ("checkpoint_saved", "checkpoint_stable")
-        events = [event for event in run_data.of_kind(*kinds) if not event.get("abandoned")]
-        found |= {integer(event.get("step")) for event in events}
-        for event in run_data.of_kind("warning"):  # `supervisor prune` says what it deleted
-            pruned = event.get("pruned")
-            found -= {integer(step) for step in pruned} if isinstance(pruned, list) else set()
+        found |= {event.step for event in run_data.of(CheckpointStable)}
+        if not stable:
+            found |= {event.step for event in run_data.of(CheckpointSaved) if not event.abandoned}
+        for event in run_data.of(WarningEvent):  # `supervisor prune` says what it deleted
+            found -= set(event.pruned or ())
     known = (step for step in found if step is not None)
     return max((step for step in known if before is None or step <= before), default=None)

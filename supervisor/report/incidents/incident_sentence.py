@@ -24,12 +24,12 @@ _WORDS = {
     "resources": "resources ran short",
     "numerical": "the signs of a coming crash were strong",
 }
-_SAYS_IT_ALL = ("the loss ", "the mean loss ", "the gradient norm ", "the learning rate ")
-_TOLD_WHOLE = frozenset({"loss_spike", "divergence", "learning_rate"})
+TOLD_WHOLE = frozenset({"loss_spike", "divergence", "learning_rate"})
+"""Of these, what is said of a figure (`codes.Subject`) says it all."""
 
 
 def numerical_sentence(
-    run_data: RunData, *, key: str, step: int, attempt: int | None, said: str
+    run_data: RunData, *, key: str, step: int, attempt: int | None, said: str, is_whole: bool
 ) -> str:
     """Returns what happened at `step`, with its figures.
 
@@ -38,15 +38,14 @@ def numerical_sentence(
         key: of the trouble, as in the report.
         step: of its first sign.
         attempt: in which that was.
-        said: the message of that sign; what follows a semicolon in it is advice.
+        said: the message of that sign.
+        is_whole: that is a whole sentence, of a figure.
     """
-    if said.startswith("the ") and " became " in said:
-        return f"At step {step} {said}."
     leap = _leap(run_data, step, attempt) if key == "loss_spike" else ""
     if leap:
         return f"At step {step} {leap}."
-    said = said[:1].lower() + said[1:].partition("; ")[0]
-    if key in _TOLD_WHOLE and said.startswith(_SAYS_IT_ALL):
+    said = said[:1].lower() + said[1:]
+    if is_whole:
         return f"At step {step} {said}."
     words = _WORDS.get(key, key.replace("_", " "))
     return f"At step {step} {words}{f': {said}' if said else ''}."

@@ -8,45 +8,49 @@ consequence and stands in its evidence. So noise of a teardown can never replace
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
+from supervisor.codes import ActionOutcome, Cause, DecisionSource, Severity, Subject
+from supervisor.events.event import JournalEvent
+from supervisor.events.step_events import (
+    ActionEvent,
+    AlertEvent,
+    RiskEvent,
+    RollbackEvent,
+    UpdateSkipped,
+)
 from supervisor.records import NAN
 from supervisor.report.facts.crash_report import AttemptFacts, Incident
-from supervisor.report.facts.figures import clock, integer, moment, number, show
+from supervisor.report.facts.figures import clock, moment, number, show
 from supervisor.report.facts.run_data import RunData
 from supervisor.report.incidents.bad_samples import samples_behind
 from supervisor.report.incidents.collapse import is_confirmed, is_still_collapsed, latents_at_end
 from supervisor.report.incidents.ending import ends_nonfinite, stays_high
 from supervisor.report.incidents.evidence import numerical_evidence
-from supervisor.report.incidents.incident_sentence import numerical_sentence
-from supervisor.report.incidents.process_incident import PROCESS_CAUSES, process_incident
-from supervisor.storage.journal.treatments import PROTECTIVE, is_verdict
+from supervisor.report.incidents.incident_sentence import TOLD_WHOLE, numerical_sentence
+from supervisor.report.incidents.process_incident import process_incident
+from supervisor.storage.journal.treatments import PROTECTIVE
 
 CLUSTER_STEPS = 50
 CONSEQUENCE_STEPS = 10
 SURVIVED_STEPS = 20
 RECOVERED_STEPS = 5  # after numerical trouble, within its attempt
 KEYS = {
-    "nonfinite": "nonfinite_loss",
-    "spike": "loss_spike",
-    "divergence": "divergence",
-    "loss_scale": "loss_scale_collapse",
-    "collapse": "collapse",
-    "dead_units": "dead_units",
-    "plateau": "plateau",
-    "learning_rate": "learning_rate",
-    "resources": "resources",
+    Cause.NONFINITE: "nonfinite_loss",
+    Cause.SPIKE: "loss_spike",
+    Cause.DIVERGENCE: "divergence",
+    Cause.LOSS_SCALE: "loss_scale_collapse",
+    Cause.COLLAPSE: "collapse",
+    Cause.DEAD_UNITS: "dead_units",
+    Cause.PLATEAU: "plateau",
+    Cause.LEARNING_RATE: "learning_rate",
+    Cause.RESOURCES: "resources",
 }
-_NONFINITE = re.compile(r"\b(nan|inf|infinite|infinity|non-?finite|not finite)\b", re.IGNORECASE)
-ORDERED = "ordered after"
-"""How the reason of a treatment begins that a restart ordered: what it answers was told before."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Sign:
     time_s: float
     step: int
@@ -54,6 +58,27 @@ class _Sign:
     key: str
     text: str
     weighty: bool
+    subject: Subject | None = None
+    is_measured: bool = False
+    lasting: bool = False
+    share: float = NAN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Told:
+    """What an event says of trouble.
+
+    Attributes:
+        text: in words, of `subject`.
+        weighty: it is trouble by itself.
+        lasting: it was still there at the end.
+        share: of recorded steps with such a risk that a crash followed.
+    """
+
+    cause: Cause | None = None
+    text: str = ""
+    subject: Subject | None = None
+    weighty: bool = True
     lasting: bool = False
     share: float = NAN
 
@@ -109,61 +134,91 @@ def _signs_of_steps(run_data: RunData) -> list[_Sign]:
         name = "loss" if is_loss else "gradient norm"
         signs.append(
             _Sign(
-                float(steps.time[row]),
-                int(steps.step[row]),
-                int(steps.attempt[row]),
-                "nonfinite_loss" if is_loss else "nonfinite_gradient",
-                f"the {name} became {show(float(value))}",
-                True,
+                time_s=float(steps.time[row]),
+                step=int(steps.step[row]),
+                attempt=int(steps.attempt[row]),
+                key="nonfinite_loss" if is_loss else "nonfinite_gradient",
+                text=f"the {name} became {show(float(value))}",
+                is_measured=True,
+                weighty=True,
             )
         )
     return signs
 
 
 def _signs_of_events(run_data: RunData) -> list[_Sign]:
-    signs = []
     steps = run_data.steps
     saw_nonfinite = bool((steps.nonfinite_loss | steps.nonfinite_grad).any())
-    for event in run_data.of_kind("alert", "risk", "action", "rollback", "update_skipped"):
-        step = integer(event.get("step"))
-        if step is None:
+    signs = []
+    for event in run_data.events:
+        told = _told(event, run_data)
+        if told is None or event.step is None:
             continue
-        kind, cause = event.get("kind"), str(event.get("cause") or "")
-        if is_verdict(event) or event.get("severity") in ("low", "medium"):
-            continue
-        if kind == "action" and (event.get("name") in PROTECTIVE or event.get("name") == "restart"):
-            continue
-        if event.get("outcome") == "refused":  # and so is what it was to be for
-            continue
-        if kind == "risk" and not _is_alarm(event, run_data):
-            continue
-        done = event.get("applied") is not False
-        confirmed = is_confirmed(event)
-        weighty = done and (kind != "alert" or event.get("severity") == "critical" or confirmed)
-        text = str(event.get("message") or event.get("reason") or event.get("detail") or "")
-        if cause in PROCESS_CAUSES - {"nonfinite"}:
-            continue
-        key = KEYS.get(cause, "numerical")
-        if key == "nonfinite_loss" and not (saw_nonfinite or _NONFINITE.search(text)):
-            key = "numerical"  # none was recorded: a verdict from before, or a damaged journal
-        if key == "nonfinite_loss" and "grad" in f"{event.get('alert_kind', '')} {text}".lower():
+        key = KEYS.get(told.cause, "numerical") if told.cause else "numerical"
+        if told.cause is Cause.NONFINITE and told.subject is Subject.GRADIENT:
             key = "nonfinite_gradient"
-        time_s = moment(event.get("time"))
-        attempt = integer(event.get("attempt"))
-        if text.startswith(ORDERED):
-            continue
-        lasts = confirmed and is_still_collapsed(run_data, event)
-        share = number(event.get("calibrated"))
-        signs.append(_Sign(time_s, step, attempt, key, text.rstrip("."), weighty, lasts, share))
+        elif told.cause is Cause.NONFINITE and not (saw_nonfinite or told.subject):
+            key = "numerical"  # none was recorded: a verdict from before, or a damaged journal
+        signs.append(
+            _Sign(
+                time_s=moment(event.time),
+                step=event.step,
+                attempt=event.attempt,
+                key=key,
+                text=told.text.rstrip("."),
+                subject=told.subject,
+                weighty=told.weighty,
+                lasting=told.lasting,
+                share=told.share,
+            )
+        )
     return signs
 
 
-def _is_alarm(event: dict[str, Any], run_data: RunData) -> bool:
-    if event.get("alarm") is not None:
-        return bool(event["alarm"])
+def _told(event: JournalEvent, run_data: RunData) -> _Told | None:
+    """What an event says of numerical trouble; None if it does not."""
+    match event:
+        case AlertEvent(severity=Severity.LOW | Severity.MEDIUM):
+            return None
+        case AlertEvent():
+            confirmed = is_confirmed(event)
+            return _Told(
+                cause=event.cause,
+                text=event.fact or event.message,
+                subject=event.subject,
+                weighty=confirmed or event.severity is Severity.CRITICAL,
+                lasting=confirmed and is_still_collapsed(run_data, event),
+            )
+        case RiskEvent() if _is_alarm(event, run_data):
+            text, subject, share = event.reason, event.subject, event.calibrated
+            return _Told(cause=event.cause, text=text, subject=subject, share=share)
+        case ActionEvent():
+            return _told_by_action(event)
+        case RollbackEvent():
+            return _Told(cause=event.cause)
+        case UpdateSkipped() if event.source is not DecisionSource.ORDER:
+            return _Told(text=event.reason)
+    return None
+
+
+def _told_by_action(event: ActionEvent) -> _Told | None:
+    if event.is_verdict or event.outcome is ActionOutcome.REFUSED:
+        return None  # and so is what it was to be for
+    if event.source is DecisionSource.ORDER:  # what it answers was told before
+        return None
+    if event.name in PROTECTIVE or event.name == "restart":
+        return None
+    by_cases = event.source is DecisionSource.CASE_LIBRARY  # its reason is of earlier runs, too
+    text = "" if by_cases else event.reason or event.detail or ""
+    weighty = event.applied is not False
+    return _Told(cause=event.cause, text=text, subject=event.subject, weighty=weighty)
+
+
+def _is_alarm(event: RiskEvent, run_data: RunData) -> bool:
+    if event.alarm is not None:
+        return event.alarm
     threshold = number(run_data.policy.get("alarm_threshold"))
-    risk = number(event.get("risk", event.get("probability")))
-    return risk >= (threshold if math.isfinite(threshold) else 0.5)
+    return event.probability >= (threshold if math.isfinite(threshold) else 0.5)
 
 
 def _clusters(signs: list[_Sign]) -> list[list[_Sign]]:
@@ -182,9 +237,14 @@ def _numerical_incident(run_data: RunData, cluster: list[_Sign]) -> Incident:
     if first.key == "numerical":
         named = [sign for sign in cluster if sign.key != "numerical" and sign.step == first.step]
         first = named[0] if named else first
-    said = first.text or next((sign.text for sign in cluster if sign.text), "")
+    speaks = first if first.text else next((sign for sign in cluster if sign.text), first)
     sentence = numerical_sentence(
-        run_data, key=first.key, step=first.step, attempt=first.attempt, said=said
+        run_data,
+        key=first.key,
+        step=first.step,
+        attempt=first.attempt,
+        said=speaks.text,
+        is_whole=speaks.is_measured or (speaks.subject is not None and first.key in TOLD_WHOLE),
     )
     evidence_for, evidence_against = numerical_evidence(
         run_data, step=first.step, end=cluster[-1].step, attempt=first.attempt

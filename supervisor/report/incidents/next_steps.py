@@ -6,8 +6,9 @@ import math
 import shlex
 from pathlib import Path
 
+from supervisor.events.run_events import HangDetected
 from supervisor.report.facts.crash_report import Cost, DecisionPath, Incident
-from supervisor.report.facts.figures import duration, integer, number, show
+from supervisor.report.facts.figures import duration, integer, show
 from supervisor.report.facts.interventions import would_have
 from supervisor.report.facts.run_data import RunData
 from supervisor.report.incidents.evidence import last_checkpoint
@@ -147,7 +148,7 @@ def _back(run_data: RunData, root: Incident | None) -> list[str]:
 
 def _longer(run_data: RunData) -> int:
     """Seconds of silence that a slow step may need: ten times what was not enough."""
-    limits = [number(event.get("limit_s")) for event in run_data.of_kind("hang_detected")]
+    limits = [event.limit_s for event in run_data.of(HangDetected)]
     known = [limit for limit in limits if math.isfinite(limit)]
     return max(600, round(10 * max(known, default=0.0)))
 

@@ -5,19 +5,20 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Sequence
-from typing import Any
 
-from supervisor.report.facts.attempts import first_exit, sentences
+from supervisor.codes import ExitCause
+from supervisor.events.run_events import HangDetected
+from supervisor.report.facts.attempts import first_exit
 from supervisor.report.facts.crash_report import AttemptFacts, Incident
+from supervisor.report.facts.event_words import EXITS
 from supervisor.report.facts.figures import clock, integer, moment, show
 from supervisor.report.facts.run_data import RunData
-from supervisor.report.facts.timeline import EXITS
 from supervisor.report.incidents.evidence import process_evidence
 
 _ASKED_FOR = re.compile(r"tried to allocate (\d+) bytes")
 _OWN_EXIT = "the script ended with sys.exit("
 _NO_ROOM = re.compile(r"No space left on device|File too large|Disk quota exceeded")
-PROCESS_CAUSES = frozenset(EXITS) - {"completed"}
+PROCESS_CAUSES = frozenset(cause.value for cause in EXITS) - {"completed"}
 _FRAME = re.compile(r'^  File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
 
 
@@ -25,16 +26,15 @@ def process_incident(
     run_data: RunData, attempt: AttemptFacts, *, survived: bool
 ) -> Incident | None:
     """Returns the end of an attempt as an incident; None if it ended as it should."""
-    event = first_exit(run_data, attempt.number)
-    hang = next(
-        (e for e in run_data.of_kind("hang_detected") if e.get("attempt") == attempt.number), None
-    )
-    cause = "hang" if hang else attempt.cause
+    hangs = [event for event in run_data.of(HangDetected) if event.attempt == attempt.number]
+    hang = hangs[0] if hangs else None
+    event = hang or first_exit(run_data, attempt.number)
+    cause = attempt.cause
     if cause not in PROCESS_CAUSES:
         return None
     step = attempt.last_step
     where = f" after step {step}" if step is not None else " before its first step"
-    words = EXITS[cause].rstrip(".")
+    words = EXITS[ExitCause(cause)].rstrip(".")
     if cause == "killed" and attempt.signum:
         words = f"The worker was killed by {_signal(attempt.signum)}"
     evidence_for, evidence_against = process_evidence(run_data, attempt, cause)
@@ -43,7 +43,7 @@ def process_incident(
         sentence=f"{words}{where}{_named(run_data, attempt, cause)}{_stood(run_data, hang)}.",
         step=step,
         attempt=attempt.number,
-        time=clock(moment((hang or event or {}).get("time"))) or attempt.ended,
+        time=(clock(moment(event.time)) if event else "") or attempt.ended,
         survived=survived,
         evidence_for=(*_hang_evidence(hang), *evidence_for),
         evidence_against=evidence_against,
@@ -57,12 +57,12 @@ def _signal(signum: int) -> str:
         return f"signal {signum}"
 
 
-def _stood(run_data: RunData, hang: dict[str, Any] | None) -> str:
+def _stood(run_data: RunData, hang: HangDetected | None) -> str:
     """Where the main thread of a hung worker stood: the script's own line, and what it waited in.
 
     Empty if that is not known.
     """
-    frames = sentences((hang or {}).get("frames"))
+    frames = hang.frames if hang else ()
     if not frames:
         return ""
     own = next((frame for frame in frames if _is_own(run_data, frame.rpartition(" (")[2])), None)
@@ -78,15 +78,13 @@ def _is_own(run_data: RunData, file: str) -> bool:
     return file.startswith(folder) and "site-packages" not in file
 
 
-def _hang_evidence(hang: dict[str, Any] | None) -> tuple[str, ...]:
+def _hang_evidence(hang: HangDetected | None) -> tuple[str, ...]:
     if hang is None:
         return ()
-    said = sentences(hang.get("evidence"))
-    frames = sentences(hang.get("frames"))
-    calls = [text for text in said if text not in frames]
-    if frames:
-        calls.append(f"The main thread stood in {', called from '.join(frames)}.")
-    return tuple(calls)
+    said = [text for text in hang.evidence if text not in hang.frames]
+    if hang.frames:
+        said.append(f"The main thread stood in {', called from '.join(hang.frames)}.")
+    return tuple(said)
 
 
 def _named(run_data: RunData, attempt: AttemptFacts, cause: str) -> str:

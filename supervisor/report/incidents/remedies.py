@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from supervisor.events.run_events import WorkerExited
+from supervisor.events.step_events import RollbackEvent
 from supervisor.report.facts.crash_report import Incident
 from supervisor.report.facts.figures import integer, show
 from supervisor.report.facts.run_data import RunData
@@ -130,9 +132,9 @@ def _by_facts(facts: NumericalFacts, step: int) -> tuple[str, str]:
 def process_remedy(run_data: RunData, incident: Incident) -> str:
     """Returns what helps after the end of a process."""
     attempts = {
-        integer(event.get("attempt"))
-        for event in run_data.of_kind("worker_exited")
-        if event.get("cause") == incident.key and integer(event.get("last_step")) == incident.step
+        event.attempt
+        for event in run_data.of(WorkerExited)
+        if event.cause and event.cause.value == incident.key and event.last_step == incident.step
     }
     if incident.key == "killed" and len(attempts) > 1:
         return (
@@ -163,9 +165,8 @@ def _after_it_passed(run_data: RunData, incident: Incident) -> str:
     """What a healthy run has to learn from trouble that it got past."""
     step, attempt = incident.step or 0, incident.attempt
     went_back = any(
-        0 < (integer(event.get("step")) or 0) - step <= NEXT_STEPS
-        and integer(event.get("attempt")) == attempt
-        for event in run_data.of_kind("rollback")
+        0 < (event.step or 0) - step <= NEXT_STEPS and event.attempt == attempt
+        for event in run_data.of(RollbackEvent)
     )
     if went_back:
         return (

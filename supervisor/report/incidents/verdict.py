@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from supervisor.events.step_events import AlertEvent
 from supervisor.report.facts.crash_report import AttemptFacts, Incident
-from supervisor.report.facts.figures import count, integer, show
+from supervisor.report.facts.figures import count, show
 from supervisor.report.facts.interventions import would_have
 from supervisor.report.facts.run_data import RunData
 from supervisor.report.incidents.ending import ends_nonfinite
 from supervisor.report.incidents.evidence import last_checkpoint, rate_jump, rate_rise
 from supervisor.report.incidents.remedies import RISE_EXPLAINS
-from supervisor.storage.journal.treatments import times
 
 TITLES = {
     "completed": "Completed",
@@ -92,13 +92,13 @@ def _why(
     incidents: tuple[Incident, ...],
 ) -> str:
     if root is None:
-        alerts = sum(times(event) for event in run_data.of_kind("alert"))
+        alerts = sum(event.times for event in run_data.of(AlertEvent))
         wished = would_have(run_data)
         if wished and end in ("completed", "running"):
             return (
                 f"It was only watched: another policy would have treated it "
-                f"{count(len(wished), 'time')}, first at step {integer(wished[0].get('step'))} "
-                f"({_lower(str(wished[0].get('reason') or '')).rstrip('.')})."
+                f"{count(len(wished), 'time')}, first at step {wished[0].step} "
+                f"({_lower(wished[0].reason or '').rstrip('.')})."
             )
         if end in ("completed", "running") and alerts:
             said = count(alerts, "alert")

@@ -7,20 +7,23 @@ from typing import Any
 
 import numpy as np
 
+from supervisor.events.event import JournalEvent
+from supervisor.events.run_events import HangDetected
+from supervisor.events.state_events import CheckpointRejected, CheckpointSaved
+from supervisor.events.step_events import ActionEvent, AlertEvent, RollbackEvent, UpdateSkipped
 from supervisor.report.facts import palette
 from supervisor.report.facts.attempts import first_exit
 from supervisor.report.facts.crash_report import CrashReport
 from supervisor.report.facts.figures import moment
 from supervisor.report.facts.run_data import RunData
 from supervisor.report.pictures.thinning import thin
-from supervisor.storage.journal.treatments import is_verdict
 
 LANES = (
-    ("alerts", palette.RISK, "v", ("alert", "hang_detected", "checkpoint_rejected")),
-    ("left out", palette.RISK, "x", ("update_skipped",)),
-    ("treatments", palette.TREATMENT, "D", ("action",)),
-    ("rollbacks", palette.ROLLBACK, "<", ("rollback",)),
-    ("checkpoints", palette.GOOD, "o", ("checkpoint_saved",)),
+    ("alerts", palette.RISK, "v", (AlertEvent, HangDetected, CheckpointRejected)),
+    ("left out", palette.RISK, "x", (UpdateSkipped,)),
+    ("treatments", palette.TREATMENT, "D", (ActionEvent,)),
+    ("rollbacks", palette.ROLLBACK, "<", (RollbackEvent,)),
+    ("checkpoints", palette.GOOD, "o", (CheckpointSaved,)),
 )
 MAX_TICKS = 600
 CALM_RISK = 0.1
@@ -75,15 +78,15 @@ def draw_timeline(figure: Any, run_data: RunData, report: CrashReport, *, minute
     return True
 
 
-def _times(run_data: RunData, kinds: tuple[str, ...], begin: float) -> list[float]:
-    events = [event for event in run_data.of_kind(*kinds) if not _is_only_words(event)]
-    times = [moment(event.get("time")) for event in events]
+def _times(run_data: RunData, kinds: tuple[type[JournalEvent], ...], begin: float) -> list[float]:
+    events = [e for e in run_data.events if isinstance(e, kinds) and not _is_only_words(e)]
+    times = [moment(event.time) for event in events]
     return [value for value in times if value >= begin]
 
 
-def _is_only_words(event: dict[str, Any]) -> bool:
+def _is_only_words(event: JournalEvent) -> bool:
     """An action that was refused or only thought of, or the later word on one."""
-    return event.get("kind") == "action" and (is_verdict(event) or event.get("applied") is False)
+    return isinstance(event, ActionEvent) and (event.is_verdict or event.applied is False)
 
 
 def _draw_attempts(
@@ -120,13 +123,13 @@ def _draw_attempts(
 
 
 def _span_of(run_data: RunData, number: int, end: float) -> tuple[float, float]:
-    mine = [event for event in run_data.events if event.get("attempt") == number]
-    times = [moment(event.get("time")) for event in mine]
+    times = [moment(event.time) for event in run_data.events if event.attempt == number]
     rows = run_data.steps.of_attempt(number)
     if len(rows):
         times += [float(rows.time[0]), float(rows.time[-1])]
     known = [value for value in times if math.isfinite(value)]
-    exit_time = moment((first_exit(run_data, number) or {}).get("time"))
+    ended = first_exit(run_data, number)
+    exit_time = moment(ended.time) if ended else math.nan
     last = exit_time if math.isfinite(exit_time) else max(known, default=end)
     return min(known, default=end), last
 
@@ -139,7 +142,7 @@ def _draw_steps(axis: Any, times: Any, end: float, unit: float) -> None:
 
 def _span(run_data: RunData) -> tuple[float, float]:
     """Returns the first and the last moment of the run; NaN for an empty one."""
-    times = [moment(event.get("time")) for event in run_data.events]
+    times = [moment(event.time) for event in run_data.events]
     if len(run_data.steps):
         times += [float(run_data.steps.time[0]), float(run_data.steps.time[-1])]
     known = [value for value in times if math.isfinite(value) and value > 0]

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from supervisor.codes import ActionOutcome, Cause, ExitCause
 from supervisor.errors import RunDirectoryError
+from supervisor.events.event import JournalEvent, of_kind
+from supervisor.events.run_events import GaveUp, RestartEvent, RunFinished, WorkerExited
+from supervisor.events.step_events import ActionEvent, AlertEvent, RiskEvent
 from supervisor.storage.cases.case import OUTCOMES, Case
 from supervisor.storage.cases.case_signature import LOOK_BACK_STEPS, signature
 from supervisor.storage.cases.cases import CaseLibrary
-from supervisor.storage.journal.events import read_events
+from supervisor.storage.journal.events import read_journal
 from supervisor.storage.run.run_state import load_run_state
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_reader import read_steps
 
-Event = Mapping[str, Any]
-
-_NO_CASES = frozenset({"completed", "interrupted", "preempted", "user_error"})
+_NO_CASES = frozenset(
+    {ExitCause.COMPLETED, ExitCause.INTERRUPTED, ExitCause.PREEMPTED, ExitCause.USER_ERROR}
+)
 """Exits that are nobody's fault, or that no treatment helps."""
 
 
@@ -49,17 +54,17 @@ def cases_of_run(rundir: RunDirectory) -> list[Case]:
         OSError: the journal is there and cannot be read.
     """
     script = Path(load_run_state(rundir).script).name
-    events = read_events(rundir.journal)
+    events = read_journal(rundir.journal)
     precision = _precision(rundir)
     cases = []
     for index, event in enumerate(events):
-        if event["kind"] == "action" and event.get("outcome") in ("helped", "failed"):
-            found = _of_treatment(events, index)
-        elif event["kind"] == "worker_exited" and event.get("cause") not in _NO_CASES:
-            found = _of_exit(events, index)
-        else:
-            continue
-        at, cause, treatment, outcome = found
+        match event:
+            case ActionEvent(outcome=ActionOutcome.HELPED | ActionOutcome.FAILED):
+                at, cause, treatment, outcome = _of_treatment(events, index, event)
+            case WorkerExited(cause=ExitCause()) if event.cause not in _NO_CASES:
+                at, cause, treatment, outcome = _of_exit(events, index, event)
+            case _:
+                continue
         cases.append(
             Case(
                 time=_unix(event),
@@ -74,7 +79,9 @@ def cases_of_run(rundir: RunDirectory) -> list[Case]:
     return cases
 
 
-def crash_signature(events: Sequence[Event], *, cause: str, precision: str) -> dict[str, Any]:
+def crash_signature(
+    events: Sequence[JournalEvent], *, cause: str, precision: str
+) -> dict[str, Any]:
     """Returns the signature of the crash that the last of `events` belongs to.
 
     Args:
@@ -82,60 +89,66 @@ def crash_signature(events: Sequence[Event], *, cause: str, precision: str) -> d
         cause: a `Cause`'s value, or an `ExitCause`'s.
         precision: ``scaled`` with a gradient scaler, else ``unscaled``.
     """
-    last = events[-1] if events else {}
-    step = _number(last.get("step"))
-    risks = [e for e in _near(events, step) if e["kind"] == "risk"]
-    alerts = [e for e in _near(events, step) if e["kind"] == "alert"]
+    step = _known(events[-1].step) if events else -1
+    near = [event for event in events if step - LOOK_BACK_STEPS <= _known(event.step) <= step]
+    risks, alerts = of_kind(near, RiskEvent), of_kind(near, AlertEvent)
     rise = None
     if risks:
-        rise = _number(risks[-1].get("step")) - _number(risks[-1].get("onset_step"))
+        rise = _known(risks[-1].step) - _known(risks[-1].onset_step)
     return signature(
         cause=cause,
         step=step,
         rise_steps=rise,
-        detector=str(alerts[0].get("detector")) if alerts else None,
+        detector=alerts[0].detector if alerts else None,
         is_scaled=precision == "scaled",
     )
 
 
-def _of_treatment(events: Sequence[Event], index: int) -> tuple[int, str, str, str]:
+def _of_treatment(
+    events: Sequence[JournalEvent], index: int, verdict: ActionEvent
+) -> tuple[int, str, str, str]:
     """Returns where it was applied, against what, which it was, and how it ended."""
-    verdict = events[index]
-    name, step = verdict.get("name"), verdict.get("applied_at")
+    name, outcome = verdict.name, verdict.outcome.value if verdict.outcome else ""
     for at in range(index - 1, -1, -1):
-        event = events[at]
-        applied = event["kind"] == "action" and event.get("outcome") == "applied"
-        if applied and event.get("name") == name and event.get("step") == step:
-            return at, str(event.get("cause")), str(name), str(verdict["outcome"])
-    return index, str(verdict.get("cause") or "other"), str(name), str(verdict["outcome"])
+        match events[at]:
+            case ActionEvent(outcome=ActionOutcome.APPLIED) as applied if (
+                applied.name == name and applied.step == verdict.applied_at
+            ):
+                return at, _cause(applied), name, outcome
+    return index, _cause(verdict), name, outcome
 
 
-def _of_exit(events: Sequence[Event], index: int) -> tuple[int, str, str, str]:
-    crash = events[index]
-    cause = str(crash.get("cause"))
+def _cause(event: ActionEvent) -> str:
+    return event.cause.value if event.cause else Cause.OTHER.value
+
+
+def _of_exit(
+    events: Sequence[JournalEvent], index: int, crash: WorkerExited
+) -> tuple[int, str, str, str]:
+    cause = crash.cause.value if crash.cause else ""
     later = events[index + 1 :]
-    restart = next((e for e in later if e["kind"] in ("restart", "gave_up", "run_finished")), None)
-    if restart is None or restart["kind"] != "restart":
+    restart = next((e for e in later if isinstance(e, (RestartEvent, GaveUp, RunFinished))), None)
+    if not isinstance(restart, RestartEvent):
         return index, cause, "none", "failed"
     treatment = "restart"
-    before = [e for e in events[:index] if e["kind"] == "restart"]
-    earlier_factor = float(before[-1].get("batch_factor", 1.0)) if before else 1.0
-    if restart.get("skip_steps"):
+    before = of_kind(events[:index], RestartEvent)
+    earlier_factor = _factor(before[-1].batch_factor) if before else 1.0
+    if restart.skip_steps:
         treatment = "restart_skipping_steps"
-    elif float(restart.get("batch_factor", 1.0)) < earlier_factor:
+    elif _factor(restart.batch_factor) < earlier_factor:
         treatment = "restart_with_smaller_batch"
-    elif float(restart.get("lr_factor", 1.0)) < 1.0:
+    elif _factor(restart.lr_factor) < 1.0:
         treatment = "restart_with_lower_lr"
-    after = next((e for e in later if e["kind"] == "worker_exited"), None)
+    after = next(iter(of_kind(later, WorkerExited)), None)
     if after is None:
         return index, cause, treatment, "unknown"
-    got_further = _number(after.get("last_step")) > _number(crash.get("last_step")) + 1
-    helped = after.get("cause") in _NO_CASES or got_further
+    got_further = _known(after.last_step) > _known(crash.last_step) + 1
+    helped = after.cause in _NO_CASES or got_further
     return index, cause, treatment, "helped" if helped else "failed"
 
 
-def _near(events: Sequence[Event], step: int) -> list[Event]:
-    return [e for e in events if step - LOOK_BACK_STEPS <= _number(e.get("step")) <= step]
+def _factor(value: float) -> float:
+    return value if math.isfinite(value) else 1.0
 
 
 def _precision(rundir: RunDirectory) -> str:
@@ -146,12 +159,12 @@ def _precision(rundir: RunDirectory) -> str:
     return "scaled" if bool(np.any(np.isfinite(scale) & (scale != 1.0))) else "unscaled"
 
 
-def _number(value: Any) -> int:
-    return value if isinstance(value, int) else -1
+def _known(step: int | None) -> int:
+    return -1 if step is None else step
 
 
-def _unix(event: Event) -> float:
+def _unix(event: JournalEvent) -> float:
     try:
-        return datetime.fromisoformat(str(event.get("time"))).timestamp()
+        return datetime.fromisoformat(event.time).timestamp()
     except ValueError:
         return 0.0

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from supervisor.events.event import JournalEvent
+from supervisor.events.state_events import StateFound, WarningEvent
+from supervisor.events.step_events import (
+    ActionEvent,
+    ActionUndone,
+    AlertEvent,
+    BatchCaptured,
+    RiskEvent,
+    UpdateSkipped,
+)
 from supervisor.settings import LimitSettings
 
-_LIKE: Mapping[str, tuple[str, ...]] = {
-    "alert": ("detector", "alert_kind", "severity"),
-    "action": ("name", "cause", "outcome", "phase"),
-    "action_undone": ("name", "cause"),
-    "risk": ("cause", "alarm"),
-    "state_found": ("found",),
-    "batch_captured": (),
-    "warning": (),
+_LIKE: Mapping[type[JournalEvent], tuple[str, ...]] = {
+    AlertEvent: ("detector", "alert_kind", "severity"),
+    ActionEvent: ("name", "cause", "outcome", "phase"),
+    ActionUndone: ("name", "cause"),
+    RiskEvent: ("cause", "alarm"),
+    StateFound: ("found",),
+    BatchCaptured: (),
+    WarningEvent: (),
 }
 """Kind → the fields in which two events are alike. Other kinds are few by themselves."""
 
@@ -31,7 +41,7 @@ class _Account:
     step: int
     written: int
     left_out: int = 0
-    last: tuple[str, int, Mapping[str, Any]] | None = None
+    last: JournalEvent | None = None
 
 
 class EventBudget:
@@ -46,38 +56,40 @@ class EventBudget:
         self._accounts: dict[Like, _Account] = {}
         self._step_without_action = -1
 
-    def admit(self, kind: str, step: int | None, fields: Mapping[str, Any]) -> int | None:
+    def admit(self, event: JournalEvent) -> int | None:
         """Returns how many like it were left out since the last one; None leaves it out, too."""
-        if step is None or fields.get("aloud"):
+        step = event.step
+        if step is None or getattr(event, "aloud", False):
             return 0
-        if kind == "update_skipped":  # a part of the treatment that was told before it
+        if isinstance(event, UpdateSkipped):  # a part of the treatment that was told before it
             return None if step == self._step_without_action else 0
-        if kind not in _LIKE:
+        if type(event) not in _LIKE:
             return 0
-        account = self._account(kind, step, fields)
-        gap = ALERT_GAP_STEPS if kind == "alert" else 0
+        account = self._account(event, step)
+        gap = ALERT_GAP_STEPS if isinstance(event, AlertEvent) else 0
         if account.allowance >= 1.0 and not 0 <= step - account.written < gap:
             account.allowance -= 1.0
             account.written = step
             left_out, account.left_out, account.last = account.left_out, 0, None
             return left_out
         account.left_out += 1
-        account.last = (kind, step, fields)
-        if kind == "action" and fields.get("phase") != "verified":
+        account.last = event
+        if isinstance(event, ActionEvent) and not event.is_verdict:
             self._step_without_action = step
         return None
 
-    def rest(self) -> list[tuple[str, int, Mapping[str, Any], int]]:
-        """Returns the last event of each kind that ends with left-out ones, and how many more."""
-        accounts = [account for account in self._accounts.values() if account.last is not None]
+    def rest(self) -> list[JournalEvent]:
+        """Returns the last event of each kind that ends with left-out ones, which count more."""
+        accounts = list(self._accounts.values())
         self._accounts.clear()
-        return [(*account.last, account.left_out - 1) for account in accounts if account.last]
+        return [replace(a.last, left_out=a.left_out - 1) for a in accounts if a.last is not None]
 
-    def _account(self, kind: str, step: int, fields: Mapping[str, Any]) -> _Account:
+    def _account(self, event: JournalEvent, step: int) -> _Account:
         """The account of events like this one, with what the steps since have brought in."""
-        like = (kind, *(str(fields.get(name, "")) for name in _LIKE[kind]))
+        like = (event.kind, *(getattr(event, name) for name in _LIKE[type(event)]))
         limits = self._limits
-        most = limits.alerts_at_once if kind == "alert" else limits.treatments_at_once
+        is_alert = isinstance(event, AlertEvent)
+        most = limits.alerts_at_once if is_alert else limits.treatments_at_once
         account = self._accounts.get(like)
         if account is None:
             account = self._accounts[like] = _Account(most, step, step - ALERT_GAP_STEPS)

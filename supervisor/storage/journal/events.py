@@ -6,52 +6,20 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from supervisor.events.event import JournalEvent
+from supervisor.events.parsing import parse_event
 from supervisor.masking import mask_all
 from supervisor.storage.files.line_file import read_lines, to_line
 
-EVENT_KINDS = (
-    "run_started",
-    "attempt_started",
-    "state_found",
-    "alert",
-    "risk",
-    "action",
-    "action_undone",
-    "checkpoint_saved",
-    "checkpoint_stable",
-    "checkpoint_rejected",
-    "rollback",
-    "update_skipped",
-    "batch_captured",
-    "hang_detected",
-    "worker_exited",
-    "restart",
-    "resumed",
-    "signal_received",
-    "warning",
-    "gave_up",
-    "run_finished",
-)
 
-
-def event_line(
-    kind: str, *, clock: float, attempt: int, rank: int | None, step: int | None, **fields: Any
-) -> bytes:
-    """Returns one line of a journal; `clock` in unix seconds.
-
-    Raises:
-        ValueError: the kind is not one of `EVENT_KINDS`, or a field has the name of a fixed one.
-    """
-    if kind not in EVENT_KINDS:
-        raise ValueError(f"{kind!r} is no kind of event; known: {', '.join(EVENT_KINDS)}")
-    if "time" in fields:
-        raise ValueError("an event's time is set by its journal")
+def line_of(event: JournalEvent, *, clock: float, attempt: int, rank: int | None) -> bytes:
+    """Returns an event as one line of a journal, its texts masked; `clock` in unix seconds."""
     stamp = datetime.fromtimestamp(clock, timezone.utc).isoformat(timespec="microseconds")
-    fixed = {"time": stamp, "attempt": attempt, "rank": rank, "step": step, "kind": kind}
-    return to_line({**fixed, **mask_all(fields)})
+    head = {"time": stamp, "attempt": attempt, "rank": rank, "step": event.step}
+    return to_line({**head, "kind": event.kind, **mask_all(event.own_fields())})
 
 
-def read_events(path: Path) -> list[dict[str, Any]]:
+def read_journal(path: Path) -> list[JournalEvent]:
     """Returns the events of a journal in order; torn, garbage and ill-typed lines are left out.
 
     A journal that does not exist has no events.
@@ -59,7 +27,7 @@ def read_events(path: Path) -> list[dict[str, Any]]:
     Raises:
         OSError: the file is there and cannot be read.
     """
-    return [event for event in read_lines(path) if _is_event(event)]
+    return [parse_event(line) for line in read_lines(path) if _is_event(line)]
 
 
 def _is_event(line: dict[str, Any]) -> bool:

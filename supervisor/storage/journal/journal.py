@@ -6,17 +6,19 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+from supervisor.events.event import JournalEvent
+from supervisor.events.state_events import WarningEvent
 from supervisor.records import Alert
 from supervisor.settings import LimitSettings
 from supervisor.storage.files.event_budget import EventBudget
 from supervisor.storage.files.line_file import LineFile, to_line
-from supervisor.storage.journal.events import EVENT_KINDS, event_line, read_events
+from supervisor.storage.journal.events import line_of, read_journal
 from supervisor.storage.journal.journal_merger import JournalMerger
 
-__all__ = ["EVENT_KINDS", "AlertLog", "Journal", "JournalMerger", "read_events"]
+__all__ = ["AlertLog", "Journal", "JournalMerger", "read_journal"]
 
 
 class Journal:
@@ -45,33 +47,29 @@ class Journal:
         self._clock = clock
         self._lock = threading.RLock()
 
-    def write(self, kind: str, *, step: int | None = None, **fields: Any) -> bool:
+    def write(self, event: JournalEvent) -> bool:
         """Appends an event; returns whether it is in the file. It may be one too many of its kind.
 
-        NaN and infinities are written as the strings "nan", "inf", "-inf": ``float`` reads both.
-
-        Raises:
-            ValueError: the kind is not one of `EVENT_KINDS`.
+        Its time, attempt and rank are set here. NaN and infinities are written as the strings
+        "nan", "inf", "-inf": ``float`` reads both.
         """
         with self._lock:
-            left_out = self._budget.admit(kind, step, fields)
+            left_out = self._budget.admit(event)
             if left_out is None:
                 return False
-            more = {"left_out": left_out} if left_out else {}
-            return self._append(self._line(kind, step, **fields, **more))
+            return self._append(self._line(replace(event, left_out=left_out)))
 
     def close(self) -> None:
         with self._lock:
-            for kind, step, fields, left_out in self._budget.rest():
-                more = {"left_out": left_out} if left_out else {}
-                self._append(self._line(kind, step, **fields, **more))
+            for event in self._budget.rest():
+                self._append(self._line(event))
             self._lines.close()
 
     def _append(self, line: bytes) -> bool:
         try:
             if self.lost:
                 message = f"{self.lost} events before this one could not be written"
-                self._lines.append(self._line("warning", None, message=message))
+                self._lines.append(self._line(WarningEvent(message=message)))
                 self.lost = 0
             self._lines.append(line)
         except OSError:
@@ -79,10 +77,8 @@ class Journal:
             return False
         return True
 
-    def _line(self, kind: str, step: int | None, **fields: Any) -> bytes:
-        return event_line(
-            kind, clock=self._clock(), attempt=self._attempt, rank=self._rank, step=step, **fields
-        )
+    def _line(self, event: JournalEvent) -> bytes:
+        return line_of(event, clock=self._clock(), attempt=self._attempt, rank=self._rank)
 
 
 class AlertLog:

@@ -10,14 +10,15 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
+from supervisor.events.event import JournalEvent
+from supervisor.events.parsing import parse_event
 from supervisor.storage.files.line_file import parse_line
 from supervisor.storage.files.private_files import make_private
-from supervisor.storage.journal.events import event_line
+from supervisor.storage.journal.events import line_of
 from supervisor.storage.run.rundir import RunDirectory
 
-_Line = tuple[str, bytes, dict[str, Any]]
+_Line = tuple[str, bytes, JournalEvent]
 
 
 class JournalMerger:
@@ -45,21 +46,16 @@ class JournalMerger:
         self._offsets: dict[Path, int] = {}
         self._copied: Counter[bytes] = Counter()
 
-    def write(self, kind: str, *, step: int | None = None, **fields: Any) -> bool:
+    def write(self, event: JournalEvent) -> bool:
         """Appends an event of the parent's own (rank null); returns whether it is in the file.
 
         A full disk must not end the supervision, so it only makes the answer False.
-
-        Raises:
-            ValueError: the kind is not one of `EVENT_KINDS`.
         """
-        line = event_line(
-            kind, clock=self._clock(), attempt=self.attempt, rank=None, step=step, **fields
-        )
+        line = line_of(event, clock=self._clock(), attempt=self.attempt, rank=None)
         with self._mutex:
             return self._has_lock() and self._append(line + b"\n")
 
-    def merge(self) -> list[dict[str, Any]]:
+    def merge(self) -> list[JournalEvent]:
         """Copies the complete new lines of all ranks, by time; returns them as events."""
         with self._mutex:
             return self._merge() if self._has_lock() else []
@@ -82,7 +78,7 @@ class JournalMerger:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _merge(self) -> list[dict[str, Any]]:
+    def _merge(self) -> list[JournalEvent]:
         batches: list[list[_Line]] = []
         ends: dict[Path, int] = {}
         for path in sorted((self._rundir.root / "events").glob("rank_*.jsonl")):
@@ -136,9 +132,10 @@ class JournalMerger:
             raw = self._after_the_copied(raw)
         lines: list[_Line] = []
         for line in raw:
-            event = parse_line(line)
-            if event is not None and isinstance(event.get("kind"), str):
-                lines.append((str(event.get("time", "")), line, event))
+            fields = parse_line(line)
+            if fields is not None and isinstance(fields.get("kind"), str):
+                event = parse_event(fields)
+                lines.append((event.time, line, event))
         return lines, (start or 0) + end
 
     def _after_the_copied(self, raw: Iterable[bytes]) -> list[bytes]:

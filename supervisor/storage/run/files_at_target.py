@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from supervisor.codes import Found
+from supervisor.events.state_events import StateFound
 
 TOLD_FILES = 50
 """In the journal; the folder has them all."""
@@ -45,24 +47,22 @@ class FilesAtTarget:
             )
         return found
 
-    def event(self, step: int) -> dict[str, Any]:
-        """Returns the fields of the event `state_found` that tells what was set aside.
+    def event(self, step: int) -> StateFound:
+        """Returns the event that tells what was set aside.
 
         Args:
             step: of the checkpoint.
         """
         count = len(self.later)
-        return {
-            "step": step,
-            "found": "files set aside",
-            "files": self.later[:TOLD_FILES],
-            "count": count,
-            "aloud": True,
-            "message": (
-                f"{count} file{'s' if count > 1 else ''} that the script wrote after step {step} "
-                f"set aside in {self.folder}: {_names(self.later)}"
-            ),
-        }
+        return StateFound(
+            step=step,
+            found=Found.FILES_SET_ASIDE,
+            files=tuple(self.later[:TOLD_FILES]),
+            count=count,
+            aloud=True,
+            message=f"{count} file{'s' if count > 1 else ''} that the script wrote after step "
+            f"{step} set aside in {self.folder}: {_names(self.later)}",
+        )
 
 
 def _names(paths: Sequence[str]) -> str:

@@ -12,7 +12,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from supervisor.codes import Warned
 from supervisor.errors import CheckpointDamaged, CheckpointError
+from supervisor.events.state_events import (
+    CheckpointRejected,
+    CheckpointSaved,
+    CheckpointStable,
+    WarningEvent,
+)
 from supervisor.settings import CheckpointSettings
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
 from supervisor.storage.checkpoints.pipeline_file import write_pipeline
@@ -214,7 +221,7 @@ class Checkpointer:
             try:
                 job()
             except Exception as error:  # the training must not notice
-                self._journal.write("warning", message=f"checkpoint: {error}")
+                self._journal.write(WarningEvent(message=f"checkpoint: {error}"))
 
     def _wait_idle(self) -> None:
         while self._busy.is_set():
@@ -232,18 +239,16 @@ class Checkpointer:
         try:
             finite, bad = is_finite(state)
             if not finite:
-                self._journal.write(
-                    "warning",
-                    step=step,
-                    message=f"checkpoint of step {step} left out: {bad} is not finite",
-                )
+                told = f"checkpoint of step {step} left out: {bad} is not finite"
+                self._journal.write(WarningEvent(step=step, message=told))
                 return
             self._publish(step, state, meta, reason, started, pipeline=pipeline)
             self._written_in_s = time.perf_counter() - started
             self._unstable.append(step)
             self._warn_of_room()
         except (CheckpointError, OSError) as error:
-            self._journal.write("warning", step=step, message=f"checkpoint not saved: {error}")
+            told = f"checkpoint not saved: {error}"
+            self._journal.write(WarningEvent(step=step, found=Warned.NOT_SAVED, message=told))
         finally:
             self._busy.clear()
 
@@ -255,7 +260,8 @@ class Checkpointer:
                 step, state, meta, reason, time.perf_counter(), abandoned=True, command=command
             )
         except (CheckpointError, OSError) as error:
-            self._journal.write("warning", step=step, message=f"{reason}: not kept: {error}")
+            told = f"{reason}: not kept: {error}"
+            self._journal.write(WarningEvent(step=step, message=told))
         finally:
             self._busy.clear()
 
@@ -269,9 +275,9 @@ class Checkpointer:
         *,
         pipeline: Mapping[str, Any] | None = None,
         abandoned: bool = False,
-        **told: Any,
+        command: str | None = None,
     ) -> None:
-        """Writes a copied state and tells the journal, with what else is `told` of it."""
+        """Writes a copied state and tells the journal; `command` goes back to an abandoned one."""
         meta["digest"] = digest(state)
         self._before_publishing()
         kept = self._ring.save(
@@ -283,31 +289,32 @@ class Checkpointer:
             abandoned=abandoned,
         )
         self._journal.write(
-            "checkpoint_saved",
-            step=step,
-            path=str(kept.path.name),
-            reason=reason,
-            bytes=kept.bytes,
-            seconds=time.perf_counter() - started,
-            **({"abandoned": True} if abandoned else {}),
-            **told,
+            CheckpointSaved(
+                step=step,
+                path=kept.path.name,
+                reason=reason,
+                bytes=kept.bytes,
+                seconds=time.perf_counter() - started,
+                abandoned=abandoned,
+                command=command,
+            )
         )
 
     def _mark_stable(self, step: int) -> None:
         try:
             self._ring.mark_stable(step)
         except CheckpointDamaged as error:
-            self._journal.write("checkpoint_rejected", step=step, reason=str(error))
+            self._journal.write(CheckpointRejected(step=step, reason=str(error)))
             return
         except CheckpointError:
             return  # retention has removed it: there are newer ones
-        self._journal.write("checkpoint_stable", step=step)
+        self._journal.write(CheckpointStable(step=step))
 
     def _warn_of_room(self) -> None:
         warning = self._ring.room_warning()
         if warning and not self._warned_room:
             self._warned_room = True
-            self._journal.write("warning", message=f"disk: {warning}")
+            self._journal.write(WarningEvent(message=f"disk: {warning}"))
 
 
 def _fill(state: dict[str, Any], pipeline: Mapping[str, Any] | None, folder: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from supervisor.detectors.base import Detector
+from supervisor.events.step_events import BatchCaptured
 from supervisor.records import Alert, Severity, StepRecord
 from supervisor.settings import CaptureSettings
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
@@ -73,7 +74,7 @@ class AnomalyScene:
                 badness=badness,
             )
             if folder is not None:
-                journal.write("batch_captured", step=record.step, path=folder.name)
+                journal.write(BatchCaptured(step=record.step, path=folder.name))
         if is_grave(record, alerts):
             self._model_scene.at_anomaly(record.step, worse=worse, folder=folder)
         latest = self._ring.checkpoints()

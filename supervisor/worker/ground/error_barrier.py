@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Callable
 from types import TracebackType
 
+from supervisor.events.state_events import WarningEvent
 from supervisor.fault_injection.injector import InjectedFault
 from supervisor.storage.journal.journal import Journal
 
@@ -58,16 +59,13 @@ class ErrorBarrier:
                 self._turn_off()
             if part.failures == 1:
                 short = f"{type(error).__name__}: {error}"
-                self._journal.write(
-                    "warning",
-                    message=f"supervisor: {part.name} failed: {short}",
-                    trace="".join(traceback.format_exception(error)),
-                )
+                told = f"supervisor: {part.name} failed: {short}"
+                trace = "".join(traceback.format_exception(error))
+                self._journal.write(WarningEvent(message=told, trace=trace))
             if part.failures == LIMIT:
                 what = "supervision is" if part.is_essential else f"{part.name} is switched"
-                self._journal.write(
-                    "warning", message=f"{what} off: {part.name} failed {LIMIT} times", aloud=True
-                )
+                told = f"{what} off: {part.name} failed {LIMIT} times"
+                self._journal.write(WarningEvent(message=told, aloud=True))
         except Exception:  # the disk may be full or gone; the training goes on all the same
             return
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from supervisor.events.state_events import WarningEvent
 from supervisor.storage.journal.journal import Journal
 from supervisor.worker.ground.progress import Progress
 
@@ -15,5 +16,5 @@ class RunWarnings:
 
     def __call__(self, message: str, *, aloud: bool = False) -> None:
         """`aloud`: the parent tells it at the terminal too."""
-        more = {"aloud": True} if aloud else {}
-        self._journal.write("warning", step=self._progress.steps_done, message=message, **more)
+        step = self._progress.steps_done
+        self._journal.write(WarningEvent(step=step, message=message, aloud=aloud))

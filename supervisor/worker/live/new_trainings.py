@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from supervisor.actions.controls import Controls
+from supervisor.codes import Found
+from supervisor.events.state_events import StateFound
 from supervisor.storage.journal.journal import Journal
 from supervisor.training_state.snapshot import SnapshotRing
 from supervisor.worker.treatment.dispatcher import Dispatcher
@@ -36,4 +38,4 @@ class NewTrainings:
         self._controls.lr_share = 1.0
         self._count += 1
         if self._count <= TOLD:
-            self._journal.write("state_found", step=step, found="another training")
+            self._journal.write(StateFound(step=step, found=Found.ANOTHER_TRAINING))

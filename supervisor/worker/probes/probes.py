@@ -12,6 +12,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from supervisor.codes import Found
+from supervisor.events.state_events import StateFound
 from supervisor.records import Alert
 from supervisor.settings import ProbeSettings
 from supervisor.storage.journal.journal import Journal
@@ -167,14 +169,15 @@ class Probes:
         if looks or unseen:
             share = spent / elapsed if elapsed > 0 else 0.0
             self._journal.write(
-                "state_found",
-                found="looks",
-                updates=self._update_pace.looks,
-                forwards=self._forward_pace.looks,
-                cost_s=spent,
-                overhead=share,
-                compiled=self._is_compiled,
-                detail=f"{looks} looks inside the model took {share:.2%} of the time{unseen}",
+                StateFound(
+                    found=Found.LOOKS,
+                    updates=self._update_pace.looks,
+                    forwards=self._forward_pace.looks,
+                    cost_s=spent,
+                    overhead=share,
+                    compiled=self._is_compiled,
+                    detail=f"{looks} looks inside the model took {share:.2%} of the time{unseen}",
+                )
             )
 
     # --- what the patched functions tell -----------------------------------------------------

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 
+from supervisor.codes import Found, Warned
 from supervisor.errors import RunDirectoryError
+from supervisor.events.state_events import StateFound, WarningEvent
 from supervisor.storage.journal.journal import Journal
 from supervisor.storage.steps.flight_recorder import LOSS_SEEN, FlightReader, FlightRecorder
 from supervisor.worker.ground.boundary_listener import ALWAYS, BoundaryListener
@@ -60,23 +62,20 @@ class FirstStep(BoundaryListener):
             return
         if recorded == own:
             self._journal.write(
-                "state_found",
-                step=self._step,
-                found="recorded loss",
-                loss=own,
-                recorded_loss=recorded,
+                StateFound(
+                    step=self._step, found=Found.RECORDED_LOSS, loss=own, recorded_loss=recorded
+                )
             )
             return
         self._journal.write(
-            "warning",
-            step=self._step,
-            found="another loss",
-            loss=own,
-            recorded_loss=recorded,
-            message=(
-                f"the first step after the resume has the loss {own!r}, before the kill it was "
-                f"{recorded!r}: `supervisor verify` finds what is not the same"
-            ),
+            WarningEvent(
+                step=self._step,
+                found=Warned.ANOTHER_LOSS,
+                loss=own,
+                recorded_loss=recorded,
+                message=f"the first step after the resume has the loss {own!r}, before the kill "
+                f"it was {recorded!r}: `supervisor verify` finds what is not the same",
+            )
         )
 
     def _loss(self, reader: FlightReader, row: int) -> float | None:

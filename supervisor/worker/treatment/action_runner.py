@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from supervisor.actions.base import Action, ActionContext, carry_out
 from supervisor.actions.controls import Controls
+from supervisor.codes import ActionOutcome
+from supervisor.events.step_events import ActionEvent, ActionUndone, RollbackEvent
 from supervisor.pipeline import Pipeline
 from supervisor.records import ActionResult, Decision, plain
 from supervisor.settings import PolicySettings
@@ -140,22 +141,24 @@ class ActionRunner:
         self._told_dry[key] = decision.step
         for name in decision.actions:
             self._journal.write(
-                "action",
-                step=decision.step,
-                name=name,
-                rung=decision.rung,
-                cause=decision.cause.value,
-                cost_s=0.0,
-                outcome="would_have",
-                applied=False,
-                reason=decision.reason,
-                source=decision.source,
-                risk=decision.risk,
+                ActionEvent(
+                    step=decision.step,
+                    name=name,
+                    rung=decision.rung,
+                    cause=decision.cause,
+                    cost_s=0.0,
+                    outcome=ActionOutcome.WOULD_HAVE,
+                    applied=False,
+                    reason=decision.reason,
+                    source=decision.source,
+                    risk=decision.risk,
+                    subject=decision.subject,
+                )
             )
 
     def tell(self, result: ActionResult, decision: Decision) -> None:
         """Writes the receipt of an action."""
-        self._journal.write("action", step=decision.step, **_action_fields(result, decision))
+        self._journal.write(_receipt(result, decision))
 
     def _dispatch(self, name: str, decision: Decision, *, undo: bool) -> bool:
         action = self._actions.get(name)
@@ -172,40 +175,44 @@ class ActionRunner:
         result = carry_out(action, self._tools.context(decision), undo=undo)
         if undo:
             self._journal.write(
-                "action_undone",
-                step=decision.step,
-                name=action.name,
-                cause=decision.cause.value,
-                detail=result.detail,
-                reason=decision.reason,
+                ActionUndone(
+                    step=decision.step,
+                    name=action.name,
+                    cause=decision.cause,
+                    detail=result.detail,
+                    reason=decision.reason,
+                )
             )
             return result
         self._pipeline.settle(result)
         self.tell(result, decision)
         if result.applied and result.to_step >= 0:
             self._journal.write(
-                "rollback",
-                step=decision.step,
-                from_step=decision.step,
-                to_step=result.to_step,
-                cause=decision.cause.value,
-                name=result.name,
-                before_step=self._boundary_step,
+                RollbackEvent(
+                    step=decision.step,
+                    from_step=decision.step,
+                    to_step=result.to_step,
+                    cause=decision.cause,
+                    name=result.name,
+                    before_step=self._boundary_step,
+                )
             )
         return result
 
 
-def _action_fields(result: ActionResult, decision: Decision) -> dict[str, Any]:
-    return {
-        "name": result.name,
-        "rung": decision.rung,
-        "cause": decision.cause.value,
-        "cost_s": result.cost_s,
-        "outcome": "applied" if result.applied else "refused",
-        "applied": result.applied,
-        "detail": result.detail,
-        "reason": decision.reason,
-        "source": decision.source,
-        "risk": decision.risk,
-        "fields": plain(result.fields),
-    }
+def _receipt(result: ActionResult, decision: Decision) -> ActionEvent:
+    return ActionEvent(
+        step=decision.step,
+        name=result.name,
+        rung=decision.rung,
+        cause=decision.cause,
+        cost_s=result.cost_s,
+        outcome=ActionOutcome.APPLIED if result.applied else ActionOutcome.REFUSED,
+        applied=result.applied,
+        detail=result.detail,
+        reason=decision.reason,
+        source=decision.source,
+        risk=decision.risk,
+        fields=plain(result.fields),
+        subject=decision.subject,
+    )

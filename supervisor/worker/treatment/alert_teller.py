@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from supervisor.events.step_events import AlertEvent
 from supervisor.records import Alert, StepRecord
 from supervisor.storage.journal.journal import AlertLog, Journal
 from supervisor.worker.evidence.anomaly_scene import AnomalyScene
@@ -52,9 +53,7 @@ class AlertTeller:
                 except Exception as error:  # the user's own code
                     self.handlers.remove(handler)
                     self._warn(f"alert handler {handler!r} raised {error!r}: switched off")
-            places = self._probes.places_of(alert)
-            more = {"places": places} if places else {}
-            if not self._journal.write("alert", step=record.step, **_fields(alert), **more):
+            if not self._journal.write(_event(alert, record.step, self._probes.places_of(alert))):
                 continue
             self._log.write(alert)
             anomalous = anomalous or alert.category in ("loss", "gradient")
@@ -63,8 +62,19 @@ class AlertTeller:
                 self._scene.save(record, alerts, self._progress.last_batch, self._journal)
 
 
-def _fields(alert: Alert) -> dict[str, Any]:
-    fields = alert.to_dict()
-    del fields["step"]
-    fields["alert_kind"] = fields.pop("kind")
-    return fields
+def _event(alert: Alert, step: int, places: Sequence[Mapping[str, Any]]) -> AlertEvent:
+    return AlertEvent(
+        step=step,
+        detector=alert.detector,
+        severity=alert.severity,
+        category=alert.category,
+        cause=alert.cause,
+        message=alert.message,
+        value=alert.value,
+        threshold=alert.threshold,
+        metadata=alert.metadata,
+        alert_kind=alert.kind,
+        subject=alert.subject,
+        fact=alert.fact,
+        places=tuple(places),
+    )

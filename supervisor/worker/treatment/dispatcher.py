@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from supervisor.codes import ActionOutcome, Cause, Found, Phase
+from supervisor.events.state_events import StateFound
+from supervisor.events.step_events import ActionEvent, RiskEvent
 from supervisor.pipeline import Judgement, Pipeline
 from supervisor.records import StepRecord
 from supervisor.storage.journal.journal import Journal
@@ -120,12 +123,9 @@ class Dispatcher(BoundaryListener):
         for error in judgement.errors:
             self._warn(f"detector {error}")
         if judgement.acquittal:
-            self._journal.write(
-                "state_found",
-                step=record.step,
-                found="another level",
-                detail=judgement.acquittal,
-            )
+            why = judgement.acquittal
+            acquitted = StateFound(step=record.step, found=Found.ANOTHER_LEVEL, detail=why)
+            self._journal.write(acquitted)
         if judgement.alerts:
             self._alerts.tell(record, judgement.alerts)
         self._tell_risk(judgement)
@@ -143,15 +143,16 @@ class Dispatcher(BoundaryListener):
     def _tell_outcomes(self, judgement: Judgement) -> None:
         for found in judgement.outcomes:
             self._journal.write(
-                "action",
-                step=judgement.record.step,
-                name=found.name,
-                rung=found.rung,
-                cause=found.cause,
-                cost_s=0.0,
-                outcome=found.outcome,
-                applied_at=found.step,
-                phase="verified",
+                ActionEvent(
+                    step=judgement.record.step,
+                    name=found.name,
+                    rung=found.rung,
+                    cause=Cause(found.cause),
+                    cost_s=0.0,
+                    outcome=ActionOutcome(found.outcome),
+                    applied_at=found.step,
+                    phase=Phase.VERIFIED,
+                )
             )
 
     def _tell_risk(self, judgement: Judgement) -> None:
@@ -160,15 +161,17 @@ class Dispatcher(BoundaryListener):
         rising = (risk.warning and not self._was_warning) or (risk.alarm and not self._was_alarm)
         if rising:
             self._journal.write(
-                "risk",
-                step=risk.step,
-                probability=risk.probability,
-                calibrated=round(risk.calibrated, 3),
-                reason=risk.reason,
-                cause=risk.cause.value,
-                contributions=dict(risk.contributions),
-                alarm=risk.alarm,
-                onset_step=risk.onset_step,
+                RiskEvent(
+                    step=risk.step,
+                    probability=risk.probability,
+                    calibrated=round(risk.calibrated, 3),
+                    reason=risk.reason,
+                    cause=risk.cause,
+                    contributions=dict(risk.contributions),
+                    alarm=risk.alarm,
+                    onset_step=risk.onset_step,
+                    subject=risk.subject,
+                )
             )
         if risk.alarm:
             self._health.last_trouble_step = risk.step

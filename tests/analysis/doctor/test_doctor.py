@@ -26,6 +26,7 @@ from supervisor.analysis.verify.verify import Verification
 from supervisor.cli.main import main
 from supervisor.storage.steps.step_rows import STEP_DTYPE
 from tests.analysis.trial_scripts import UNSEEDED
+from tests.journals import event
 
 SEVERAL_RUNS_S = 600
 """On a machine that is busy with other things every process start takes long."""
@@ -195,8 +196,10 @@ def test_a_handler_of_the_script_is_named() -> None:
 
 
 def test_checkpoints_must_fit_on_the_disk(tmp_path: Path) -> None:
-    assert check_checkpoints([{"bytes": 1000, "seconds": 0.1}], tmp_path).ok
-    assert not check_checkpoints([{"bytes": 1 << 60, "seconds": 0.1}], tmp_path).ok
+    assert check_checkpoints([event("checkpoint_saved", bytes=1000, seconds=0.1)], tmp_path).ok
+    assert not check_checkpoints(
+        [event("checkpoint_saved", bytes=1 << 60, seconds=0.1)], tmp_path
+    ).ok
     assert not check_checkpoints([], tmp_path).ok
 
 

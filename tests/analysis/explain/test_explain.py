@@ -48,6 +48,7 @@ from tests.analysis.sick_scripts import (
     OVERSIZED_WEIGHTS,
     SOUND,
 )
+from tests.journals import event
 from tests.scenarios.runs import Ended, again, supervised
 
 pytestmark = pytest.mark.timeout(400)
@@ -292,7 +293,7 @@ def test_the_onset_is_that_of_the_alarm_before_the_first_bad_step() -> None:
     rows = np.zeros(10, STEP_DTYPE)
     rows["step"], rows["flags"] = np.arange(10), LOSS_SEEN
     rows["loss"][8] = np.nan
-    alarm = {"kind": "risk", "alarm": True, "step": 7, "onset_step": 5}
+    alarm = event("risk", alarm=True, step=7, onset_step=5)
 
     trouble = first_trouble(rows, [alarm])
 
@@ -309,7 +310,7 @@ def test_a_jump_of_the_learning_rate_counts_while_it_is_near() -> None:
 
 
 def test_a_process_that_failed_is_a_trouble_without_numbers() -> None:
-    exits = [{"kind": "worker_exited", "cause": "killed", "last_step": 41}]
+    exits = [event("worker_exited", cause="killed", last_step=41)]
 
     trouble = first_trouble(np.zeros(0, STEP_DTYPE), exits)
 

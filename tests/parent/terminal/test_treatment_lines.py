@@ -9,17 +9,19 @@ from typing import Any
 
 import pytest
 
+from supervisor.events.event import JournalEvent
 from supervisor.parent.terminal.attempt_log import AttemptLog
 from supervisor.parent.terminal.open_line import OpenLine
 from supervisor.parent.terminal.output import OutputPump
 from supervisor.parent.terminal.summary import Teller
 from supervisor.parent.terminal.treatment_lines import TreatmentLines, sum_up
 from supervisor.storage.journal.treatments import count_treatments
+from tests.journals import event
 
 
-def action(step: int, name: str = "skip_update", **fields: Any) -> dict[str, Any]:
+def action(step: int, name: str = "skip_update", **fields: Any) -> JournalEvent:
     told = {"outcome": "applied", "applied": True, "reason": "loss nan", "detail": "left out"}
-    return {"kind": "action", "attempt": 1, "step": step, "name": name, **told, **fields}
+    return event("action", attempt=1, step=step, name=name, **{**told, **fields})
 
 
 def test_each_treatment_has_a_line() -> None:
@@ -52,9 +54,9 @@ def test_what_was_refused_only_thought_of_or_told_before_is_no_treatment() -> No
         action(2, outcome="would_have", applied=False),
         action(3, "checkpoint"),
         action(4),
-        {"kind": "update_skipped", "attempt": 1, "step": 4, "reason": "poisoned update"},
+        event("update_skipped", attempt=1, step=4, reason="poisoned update"),
         action(14, outcome="helped", phase="verified", applied_at=4),
-        {"kind": "restart", "attempt": 1, "step": 4, "next_attempt": 2},
+        event("restart", attempt=1, step=4, next_attempt=2),
     ]
 
     assert len(TreatmentLines().of(events)) == 1
@@ -62,9 +64,9 @@ def test_what_was_refused_only_thought_of_or_told_before_is_no_treatment() -> No
 
 
 def test_an_update_that_is_left_out_without_an_action_is_told() -> None:
-    event = {"kind": "update_skipped", "attempt": 2, "step": 4, "reason": "ordered after failures"}
+    skipped = event("update_skipped", attempt=2, step=4, reason="ordered after failures")
 
-    assert TreatmentLines().of([event]) == [
+    assert TreatmentLines().of([skipped]) == [
         "treated at step 4: skip_update (ordered after failures)"
     ]
 

@@ -11,6 +11,7 @@ from supervisor.pipeline import Pipeline
 from supervisor.records import StepRecord
 from supervisor.settings import PolicySettings, RunSettings
 from supervisor.storage.steps.flight_recorder import FlightRecorder
+from tests.journals import event
 
 
 def record(step: int, loss: float = 1.0) -> StepRecord:
@@ -45,7 +46,7 @@ def test_steps_judged_together_give_the_risk_of_one_by_one() -> None:
         expected.append(pipeline.update(item).risk)
 
     ours, found = replica(), []
-    ours.saw_events([{"kind": "rollback", "before_step": 200, "to_step": 190}])
+    ours.saw_events([event("rollback", before_step=200, to_step=190)])
     for start in range(0, 300, 25):
         ours.update(records[start : start + 25])
         found.append(ours.risk)

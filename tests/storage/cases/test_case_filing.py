@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
+from supervisor.events.parsing import parse_event
 from supervisor.records import StepRecord
 from supervisor.storage.cases.case_filing import cases_of_run, file_cases
 from supervisor.storage.cases.case_memory import CaseMemory
@@ -19,7 +20,7 @@ def run_with(folder: Path, *events: dict[str, object]) -> RunDirectory:
     clock = itertools.count(1_700_000_000)
     with JournalMerger(rundir, clock=lambda: float(next(clock))) as journal:
         for event in events:
-            journal.write(**event)  # type: ignore[arg-type]
+            journal.write(parse_event(event))
     recorder = FlightRecorder(rundir.steps(0), 1)
     recorder.append(StepRecord(step=0, loss_scale=1024.0), time=0.0)
     recorder.close()

@@ -13,11 +13,12 @@ from supervisor.storage.cases.case_keeping import keep_memory
 from supervisor.storage.cases.case_memory import CaseMemory, load_memory
 from supervisor.storage.cases.cases import CaseLibrary
 from supervisor.storage.run.rundir import RunDirectory
+from tests.journals import event
 
-ALERT = {"kind": "alert", "step": 118, "detector": "slow_divergence"}
-RISK = {"kind": "risk", "step": 120, "onset_step": 110}
+ALERT = event("alert", step=118, detector="slow_divergence")
+RISK = event("risk", step=120, onset_step=110)
 SIGNATURE = crash_signature(
-    [ALERT, RISK, {"kind": "action", "step": 125}], cause="divergence", precision="unscaled"
+    [ALERT, RISK, event("action", step=125)], cause="divergence", precision="unscaled"
 )
 
 

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.storage.journal.journal import Journal, JournalMerger, read_events
+from supervisor.events.event import JournalEvent
+from supervisor.storage.journal.journal import Journal, JournalMerger, read_journal
 from supervisor.storage.run.rundir import RunDirectory
+from tests.journals import event
 
 
 class Killed(BaseException):
@@ -24,8 +26,8 @@ def rank_journal(rundir: RunDirectory, rank: int, start: float = 0.0) -> Journal
     return Journal(path, attempt=1, rank=rank, clock=lambda: float(next(clock)))
 
 
-def keys(events: list[dict[str, object]]) -> list[tuple[object, object]]:
-    return [(event["rank"], event["step"]) for event in events]
+def keys(events: list[JournalEvent]) -> list[tuple[int | None, int | None]]:
+    return [(event.rank, event.step) for event in events]
 
 
 def test_ranks_are_merged_by_time_and_only_once(tmp_path: Path) -> None:
@@ -34,24 +36,24 @@ def test_ranks_are_merged_by_time_and_only_once(tmp_path: Path) -> None:
     merger = JournalMerger(rundir, clock=lambda: 9.0)
 
     for step in range(2):
-        one.write("risk", step=step)
-        two.write("risk", step=step)
+        one.write(event("risk", step=step))
+        two.write(event("risk", step=step))
     first = merger.merge()
     again = merger.merge()
-    merger.write("run_finished", state="completed")
-    one.write("risk", step=2)
+    merger.write(event("run_finished", state="completed"))
+    one.write(event("risk", step=2))
     third = merger.merge()
     merger.close()
 
     assert keys(first) == [(0, 0), (1, 0), (0, 1), (1, 1)]
     assert again == []
     assert keys(third) == [(0, 2)]
-    assert keys(read_events(rundir.journal)) == [*keys(first), (None, None), (0, 2)]
+    assert keys(read_journal(rundir.journal)) == [*keys(first), (None, None), (0, 2)]
 
 
 def test_a_line_is_merged_when_it_is_complete(tmp_path: Path) -> None:
     rundir = RunDirectory(tmp_path)
-    rank_journal(rundir, 0).write("risk", step=0)
+    rank_journal(rundir, 0).write(event("risk", step=0))
     line = rundir.rank_journal(0).read_bytes()
     rundir.rank_journal(0).write_bytes(line + line[:20])
     with JournalMerger(rundir) as merger:
@@ -64,10 +66,10 @@ def test_a_line_is_merged_when_it_is_complete(tmp_path: Path) -> None:
 
 def test_a_torn_line_in_a_rank_file_is_passed_over(tmp_path: Path) -> None:
     rundir = RunDirectory(tmp_path)
-    rank_journal(rundir, 0).write("risk", step=0)
+    rank_journal(rundir, 0).write(event("risk", step=0))
     with open(rundir.rank_journal(0), "ab") as file:
         file.write(b'{"kind": "ri')
-    rank_journal(rundir, 0, start=5.0).write("risk", step=1)
+    rank_journal(rundir, 0, start=5.0).write(event("risk", step=1))
 
     with JournalMerger(rundir) as merger:
         merged = merger.merge()
@@ -77,11 +79,11 @@ def test_a_torn_line_in_a_rank_file_is_passed_over(tmp_path: Path) -> None:
 
 def test_a_second_merger_keeps_its_hands_off_while_the_first_lives(tmp_path: Path) -> None:
     rundir = RunDirectory(tmp_path)
-    rank_journal(rundir, 0).write("risk", step=0)
+    rank_journal(rundir, 0).write(event("risk", step=0))
     parent, command = JournalMerger(rundir), JournalMerger(rundir)
-    parent.write("run_started")
+    parent.write(event("run_started"))
 
-    while_alive = (command.merge(), command.write("warning"))
+    while_alive = (command.merge(), command.write(event("warning")))
     parent.close()
     after = command.merge()
     command.close()
@@ -99,7 +101,7 @@ def test_a_disk_without_locks_has_a_journal_all_the_same(
     monkeypatch.setattr(fcntl, "flock", unsupported)
 
     with JournalMerger(RunDirectory(tmp_path)) as merger:
-        assert merger.write("run_started")
+        assert merger.write(event("run_started"))
 
 
 @pytest.mark.parametrize("kill_at", range(6))
@@ -109,8 +111,8 @@ def test_a_parent_killed_in_mid_merge_loses_and_doubles_nothing(
     rundir = RunDirectory(tmp_path)
     one, two = rank_journal(rundir, 0), rank_journal(rundir, 1, start=0.5)
     for step in range(3):
-        one.write("risk", step=step)
-        two.write("risk", step=step)
+        one.write(event("risk", step=step))
+        two.write(event("risk", step=step))
     real_write = os.write
     written = 0
 
@@ -127,19 +129,19 @@ def test_a_parent_killed_in_mid_merge_loses_and_doubles_nothing(
         parent.merge()
     monkeypatch.setattr(os, "write", real_write)
     parent.close()  # as the kernel does
-    one.write("risk", step=3)
+    one.write(event("risk", step=3))
     with JournalMerger(rundir) as heir:
         heir.merge()
 
-    ranks = [[s for rank, s in keys(read_events(rundir.journal)) if rank == r] for r in (0, 1)]
+    ranks = [[s for rank, s in keys(read_journal(rundir.journal)) if rank == r] for r in (0, 1)]
     assert ranks == [[0, 1, 2, 3], [0, 1, 2]]
 
 
 def test_a_full_disk_delays_the_merge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rundir = RunDirectory(tmp_path)
-    rank_journal(rundir, 0).write("risk", step=0)
+    rank_journal(rundir, 0).write(event("risk", step=0))
     merger = JournalMerger(rundir)
-    merger.write("run_started")
+    merger.write(event("run_started"))
     real_write = os.write
     calls = itertools.count()
 
@@ -156,7 +158,7 @@ def test_a_full_disk_delays_the_merge(tmp_path: Path, monkeypatch: pytest.Monkey
 
     assert while_full == []
     assert keys(after) == [(0, 0)]
-    assert keys(read_events(rundir.journal)) == [(None, None), (0, 0)]
+    assert keys(read_journal(rundir.journal)) == [(None, None), (0, 0)]
 
 
 @settings(max_examples=40, deadline=None)
@@ -174,12 +176,12 @@ def test_whatever_happens_every_line_is_there_once_in_its_order(
     for number, deed in enumerate(deeds):
         if deed.startswith("rank"):
             rank = int(deed[-1])
-            journals[rank].write("risk", step=number)
+            journals[rank].write(event("risk", step=number))
             wrote[rank].append(number)
         elif deed == "merge":
             merger.merge()
         elif deed == "parent":
-            merger.write("warning", step=number)
+            merger.write(event("warning", step=number))
         else:
             merger.close()
             if rundir.journal.exists():
@@ -191,5 +193,5 @@ def test_whatever_happens_every_line_is_there_once_in_its_order(
     merger.merge()
     merger.close()
 
-    found = keys(read_events(rundir.journal))
+    found = keys(read_journal(rundir.journal))
     assert [[step for rank, step in found if rank == r] for r in (0, 1)] == wrote

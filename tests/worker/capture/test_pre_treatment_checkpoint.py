@@ -17,7 +17,6 @@ from supervisor.actions.restart import Restart
 from supervisor.actions.rollback import Rollback
 from supervisor.settings import CheckpointSettings
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
-from supervisor.storage.journal.events import read_events
 from supervisor.storage.journal.journal import Journal
 from supervisor.training_state.codec import read_state
 from supervisor.training_state.state import TrainingState, digest
@@ -26,6 +25,7 @@ from supervisor.worker.capture.pre_treatment_checkpoint import PreTreatmentCheck
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.step_probe import StepProbe
 from tests.actions.small_context import Scene, build_scene
+from tests.journals import read_raw
 from tests.storage.failing_file_system import FastDisk, SmallDisk
 
 SETTINGS = CheckpointSettings(every_steps=10, background=False, min_free_gib=0.0)
@@ -66,7 +66,7 @@ class Ward:
         return state
 
     def events(self, kind: str) -> list[Mapping[str, Any]]:
-        return [event for event in read_events(self.journal) if event["kind"] == kind]
+        return [event for event in read_raw(self.journal) if event["kind"] == kind]
 
 
 @pytest.fixture
