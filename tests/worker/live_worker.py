@@ -12,11 +12,11 @@ from torch import nn
 from supervisor.config import load_config, load_policy, save_resolved
 from supervisor.records import WorkerOrder
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
-from supervisor.storage.journal.events import read_events
 from supervisor.storage.run.orders import save_order
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_reader import read_steps
 from supervisor.worker.build import build_worker
+from tests.journals import read_raw
 
 CONFIG = ("checkpoint.min_free_gib=0", "checkpoint.every_steps=10", "probes.enabled=false")
 
@@ -82,7 +82,7 @@ class LiveWorker:
             self.session.end(completed=True)
 
     def events(self, kind: str) -> list[Mapping[str, Any]]:
-        return [e for e in read_events(self.rundir.rank_journal(0)) if e["kind"] == kind]
+        return [e for e in read_raw(self.rundir.rank_journal(0)) if e["kind"] == kind]
 
     def checkpoints(self) -> list[int]:
         ring = CheckpointRing(self.rundir.checkpoints, load_config(overrides=CONFIG).checkpoint)

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from supervisor.fault_injection.injector import InjectedFault
-from supervisor.storage.journal.events import read_events
 from supervisor.storage.journal.journal import Journal
 from supervisor.worker.ground.error_barrier import LIMIT, ErrorBarrier
+from tests.journals import read_raw
 
 
 class Ward:
@@ -27,7 +27,7 @@ class Ward:
         self.tape_broken += 1
 
     def messages(self) -> list[str]:
-        return [event["message"] for event in read_events(self.path)]
+        return [event["message"] for event in read_raw(self.path)]
 
 
 @pytest.fixture
