@@ -17,13 +17,8 @@ from supervisor.worker.ground.progress import Progress
 class PreTreatmentCheckpoint:
     """Keeps one state for each boundary at which a treatment goes back or empties an optimizer.
 
-    It is the state as it is then. If that is not finite there is nothing in it to come back for, so
-    the weights and optimizer state that a rollback would take are written in its place, with all
-    the rest as it is: where a run went wrong before its first checkpoint, that is the only one.
-
-    The training waits for one copy in memory, and for a checkpoint that is still being written. The
-    windows of detectors and predictor are left out: a person who goes back has overruled them, and
-    they would order the same treatment again at once.
+    Where weights are not finite, those that a rollback would take are kept instead. The windows of
+    detectors and predictor are left out: a person who goes back has overruled them.
 
     Args:
         whole_state: `WholeState.take`; every step before has been judged by then.

@@ -82,10 +82,9 @@ class UserTensors:
     def heal(self, frames: Mapping[str, Any]) -> list[str]:
         """Zeroes what is not finite in the script's own state; returns the paths.
 
-        Called after a rollback: a recurrent state that NaN has reached would poison the weights
-        just restored at the very next step. Only tensors of two or more dimensions that have
-        changed since the first step count as state; a loss that the script keeps in a list is a
-        record, and a data set is what it is.
+        Called after a rollback, because a recurrent state with NaN would poison the restored
+        weights again. Only tensors of two or more dimensions that have changed since the first step
+        count: a loss in a list is a record, and a data set is what it is.
         """
         healed = []
         for path, value in find_held(frames, self._excluded(), known=self._known).items():

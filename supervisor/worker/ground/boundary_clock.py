@@ -16,21 +16,8 @@ its generator's first 25 (Arjovsky et al. 2017, their published code)."""
 class BoundaryClock:
     """Counts updates of the lead optimizer and waits for those that follow it.
 
-    The lead is the optimizer that steps first. When another one has made `TAKES_OVER_AFTER` updates
-    in a row since the lead's last, another training has begun (the next fold, the fine-tuning after
-    the pretraining), and that one leads from then on. At once, with its first update, leads an
-    optimizer behind one that the script has dropped, or one that is new and updates what the lead
-    updates: scripts that make an optimizer anew each epoch, or for each client of a federation.
-    The lead is held weakly, because what it trained would fill the device's memory when the script
-    has dropped it and trains the next model.
-
-    Others that stepped between the lead's last two updates (a GAN's second half) are expected to do
-    so again before the step counts as over: between the two, gradients may still have to flow
-    through what was computed before. What follows the very first update is not known yet, so no
-    boundary comes before the second.
-
-    A script that calls no module (weights as bare tensors, probabilistic programs) has no forward
-    that could be seen. Until its first one, the boundary is right behind the updates.
+    The rules of who leads, and of when a step is over, are in docs/architecture.md ("When a step is
+    over"). The lead is held weakly, so that a model which the script has dropped is freed.
 
     Attributes:
         lead: called, returns the lead; None until an optimizer has stepped, and when it is gone.

@@ -8,8 +8,7 @@ import math
 class BoundarySchedule:
     """From when on boundaries are looked at; the monitor passes all others by.
 
-    To ask every listener at every boundary is expensive, because what a step touches has left the
-    processor's caches since the last one. So the listeners say it beforehand, here.
+    Asking every listener at every boundary would be expensive, so they say it beforehand.
 
     Attributes:
         step: steps done.

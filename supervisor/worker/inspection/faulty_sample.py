@@ -41,10 +41,8 @@ def culprit_sample(
 ) -> FaultySample:
     """Returns the guilty sample of the batch.
 
-    First what the loader and the script hand over is looked at, row by row; then the batch is
-    halved and passed forward until one sample is left whose output is not finite; if all outputs
-    are finite, the same with the gradients of their sum. State and generators are afterwards as
-    before.
+    The inputs are looked at row by row; then the batch is halved until one sample is left whose
+    output, or gradient, is not finite. State and generators are afterwards as before.
     """
     handed = [*named_tensors(batch).values(), *named_tensors([args, dict(kwargs)]).values()]
     rows = rows_of(handed)

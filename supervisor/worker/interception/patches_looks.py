@@ -1,10 +1,8 @@
 """Torch as it is at a step that is looked at: modules and attention tell what they put out, and
 loaders how long they were waited for.
 
-All of it is on for the forward and backward of such a step and comes off before its update. Modules
-are seen by the hooks that torch has for all modules; nothing is set on `Module` or `Tensor`: each
-such change makes Python forget what it has cached about the class, and from Python 3.13 on for good
-after a thousand of them.
+On for the forward and backward of such a step, off before its update. Nothing is set on `Module` or
+`Tensor`: from Python 3.13 on a class that was changed a thousand times is never cached again.
 """
 
 from __future__ import annotations

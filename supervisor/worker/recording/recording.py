@@ -52,10 +52,8 @@ def decode(kind: int, data: bytes) -> Any:
 class RngRecorder:
     """Notes the state of the global generators behind a region that drew from them.
 
-    Torch's CPU generator is looked at around every forward. Python's and NumPy's, and all of them
-    around backwards, are looked at for the first `PROBATION` regions of the kind and from then on
-    only if one of them was ever used there: asking them costs 40 us, and a model that draws inside
-    its regions does so from its first steps on.
+    Torch's CPU generator is looked at around every forward. The others, and all around backwards,
+    are looked at for the first `PROBATION` regions, and later only if one was used there.
 
     Attributes:
         forwards_draw: every forward drew from torch's generator and from no other, so that in

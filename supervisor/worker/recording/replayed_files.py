@@ -26,11 +26,9 @@ _CLOCK_S = 0.05
 class ReplayedFiles:
     """Keeps what lies on the disk, which is at least as new, from what a replay would write.
 
-    What it writes into a file that exists goes to a nameless file of the same folder. A file that
-    is still open at the target belongs to the script's future: there, that content becomes the
-    file's, and the script's object goes on writing into it. What it deletes is put aside, and comes
-    back when the replay would write it again. So does what the script had made itself, which is
-    put aside at the start (`hide`): the script finds its folders as they were when it first ran.
+    What it writes into a file that exists goes to a nameless file, which becomes the file if it is
+    still open at the target. What the script has made itself is put aside at the start (`hide`), so
+    that it finds its folders as they were when it first ran.
 
     Args:
         aside: keeps the list of all this, for the next start if this one does not arrive.

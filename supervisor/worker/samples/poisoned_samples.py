@@ -1,8 +1,7 @@
 """Samples of a data set that hold NaN or infinity: which they are, and from when they are left out.
 
-A batch with one of them costs its update, each time it comes. When an update had to be left out,
-the rows of the loader's batch that are not finite are traced to their samples, which are named;
-loader iterators that begin later leave them out, if they are still not finite when they are loaded.
+When an update had to be left out, the rows of its batch that are not finite are traced to their
+samples. Loader iterators that begin later leave these out, if they are still not finite.
 """
 
 from __future__ import annotations

@@ -25,11 +25,9 @@ _POISON = "NaN or infinity"
 class SampleGuard:
     """Finds the sample on which a batch of a map-style data set fails, and leaves it out in time.
 
-    The first failure ends the attempt, as it would without us: the next one loads the sample again,
-    for a file system may have been away. If it fails again the batch goes without it, and from then
-    on so do batches with other samples that fail. Samples that hold NaN or infinity are left out by
-    a rule of their own, see `PoisonedSamples`. What is found is appended to a file that all
-    attempts and all loader processes share (those that are forked, as by default on Linux).
+    The first failure ends the attempt, as it would without us; a sample that fails again in the
+    next one is left out, and so are others from then on. What is found is appended to a file that
+    all attempts and all forked loader processes share.
 
     Args:
         path: the file of JSON lines.

@@ -2,7 +2,7 @@
 
 A fast-forward hands out other batches of the same shapes. That changes nothing as long as their
 values stay inside tensors, for what is read from tensors comes off the tape, and tensors are put
-back at the target. This guard follows the stand-ins, and all that is computed from them, through
+back at the target. This mode follows the placeholders, and all that is computed from them, through
 every operation of torch, and calls `on_leak` where a value would come out: in a shape, in an array,
 in a file, or in a tensor that nothing puts back.
 """
@@ -31,7 +31,7 @@ _storage_of = torch.Tensor.untyped_storage  # before it is patched
 
 
 class PlaceholderTracker(TorchDispatchMode):
-    """Active from `begin` to `end`, in the training's thread; 10 us an operation.
+    """Active from `begin` to `end`, in the training's thread.
 
     Args:
         interception: what happens inside regions is not the script's.
