@@ -25,8 +25,8 @@ DEADLY = ("sigkill", "damaged_checkpoint", "exception", "exit", "sigsegv", "out_
 EVERY_NTH_IS_DEADLY = 4
 APART = (90, 160)
 """Steps between two faults: more than a run needs to count as having made progress."""
-VERDICT_STEPS = 50 + 16
-"""A treatment is judged after 50 steps, and calm steps are judged up to 16 at a time."""
+VERDICT_STEPS = 50 + 32
+"""A treatment is judged after 50 steps, and calm steps are judged up to 32 at a time."""
 
 SCRIPT = (
     PRELUDE
