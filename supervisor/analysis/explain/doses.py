@@ -2,6 +2,8 @@
 
 A control comes first: with a rate of 0 no update changes anything. If that avoids the crash, the
 rate is divided until it is cured. If it does not, the state at the start or the batches are wrong.
+A trouble that is gone without one update, but keeps to its step in another order of the data, is
+replayed with a healthy batch in that place: if it comes, the code is wrong.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from supervisor.analysis.explain.rules import (
     LATER_BATCHES,
     LR_DIVIDED,
     RATE_ZERO,
+    RESHUFFLED,
     USUAL_WEIGHTS,
+    WITHOUT_BATCH,
     Effect,
 )
 
@@ -38,6 +42,12 @@ def next_dose(
         onset, crash: first step of the trouble in the run, and step of the crash of its replay.
         first_step: where the replays begin; 0 for the script's start.
     """
+    healthy_batch = Change(
+        name=LATER_BATCHES,
+        experiment={"repeat_batch_from": max(first_step, onset - BEFORE_ONSET)},
+    )
+    if _keeps_to_its_step(effects):
+        return None if LATER_BATCHES in tried else healthy_batch
     control = effects.get(RATE_ZERO)
     if control is None or _is_cured(effects):
         return None
@@ -48,10 +58,13 @@ def next_dose(
         return None
     if USUAL_WEIGHTS not in tried and first_step == 0 and crash <= IMMEDIATE_STEPS:
         return Change(name=USUAL_WEIGHTS, experiment={"usual_weights": True})
-    if LATER_BATCHES not in tried:
-        before = max(first_step, onset - BEFORE_ONSET)
-        return Change(name=LATER_BATCHES, experiment={"repeat_batch_from": before})
-    return None
+    return None if LATER_BATCHES in tried else healthy_batch
+
+
+def _keeps_to_its_step(effects: Mapping[str, Effect]) -> bool:
+    """Gone without the update of its step, and at that step in any order: batch or code?"""
+    cured = {change for change, effect in effects.items() if effect is Effect.CURED}
+    return cured - {LATER_BATCHES} == {WITHOUT_BATCH} and effects.get(RESHUFFLED) is Effect.SAME
 
 
 def _is_cured(effects: Mapping[str, Effect]) -> bool:

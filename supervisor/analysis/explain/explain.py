@@ -37,6 +37,7 @@ from supervisor.analysis.explain.rules import (
     BEFORE_ONSET,
     CHANGES,
     FP32,
+    LATER_BATCHES,
     TOO_NARROW,
     UNCHANGED,
     Diagnosis,
@@ -202,6 +203,11 @@ class _Case:
         at = criterion.crash_step(replay, change.skip_steps)
         if at is None and not self._reached(replay):
             self._say(f"{change.name}: it did not get there")
+            return NOT_THERE
+        until = self._stop if at is None else at + 1
+        is_other = first_difference(unchanged.rows, replay.rows, until) is not None
+        if change.name == LATER_BATCHES and at is not None and not is_other:
+            self._say(f"{change.name}: the script does not get its batches from a loader")
             return NOT_THERE
         if change.name == FP32:
             self._fp32 = replay

@@ -29,6 +29,10 @@ UNGUARDED = frozenset(
 """Kinds of `find_nonfinite` that ordinary values can meet: the code has no guard against them."""
 
 
+SURE_OF_DATA = 0.7
+"""Below it the table of replays has not told batch and code apart."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """The place of the trouble within its step; texts are empty where it cannot be told.
@@ -149,6 +153,10 @@ def refined(diagnosis: Diagnosis, finding: Finding, *, is_sudden: bool) -> Diagn
             f"the code fails on a batch of {finding.rows}, where the one before had "
             f"{finding.rows_before}"
         )
+        return Diagnosis(root_cause="model_code", confidence=0.7, because=text)
+    is_open = diagnosis.root_cause == "data" and diagnosis.confidence < SURE_OF_DATA
+    if finding.kind == "nonfinite_number" and is_open:
+        text = "the code itself brings in a number that is not finite, in any order of the data"
         return Diagnosis(root_cause="model_code", confidence=0.7, because=text)
     if finding.kind not in UNGUARDED:
         return diagnosis

@@ -152,9 +152,18 @@ def _data(effects: Mapping[str, Effect], cured: set[str]) -> Diagnosis | None:
         if moves:
             text = "it is gone without the batch, and comes at another step in another order"
             return Diagnosis(root_cause="data", confidence=0.95, because=text)
+        if LATER_BATCHES in effects:
+            return _batch_or_step(effects[LATER_BATCHES])
         text = "it is gone without the batch of that step"
         if len(effects) == 1:
             text += "; nothing else was tried"
+        elif order is Effect.SAME and effects.get(OTHER_SEED) is Effect.SAME:
+            text = (
+                "it is gone without the update of that step, and comes at the same step in another "
+                "order of the batches and under another seed: it is its batch, or what the code "
+                "does at this step"
+            )
+            return Diagnosis(root_cause="data", confidence=0.4, because=text)
         elif cured == {WITHOUT_BATCH}:
             text += f", and with none of the {len(effects) - 1} other changes made"
         return Diagnosis(root_cause="data", confidence=0.5 if order is None else 0.6, because=text)
@@ -166,6 +175,23 @@ def _data(effects: Mapping[str, Effect], cured: set[str]) -> Diagnosis | None:
         text = "it comes at another step when the batches come in another order"
         return Diagnosis(root_cause="data", confidence=0.6, because=text)
     return None
+
+
+def _batch_or_step(with_a_healthy_batch: Effect) -> Diagnosis:
+    """Of a trouble that is gone without the update of its step, and keeps to that step."""
+    if with_a_healthy_batch is Effect.SAME:
+        return Diagnosis(
+            root_cause="model_code",
+            confidence=0.8,
+            because=(
+                "it is gone without the update of that step, but comes all the same with a healthy "
+                "batch in its place: it is not the batch, but what the code does at this step"
+            ),
+            advice="look for what the script does at this step alone: a condition on the step, a "
+            "hook, a schedule, a callback",
+        )
+    text = "it is gone without the batch of that step, and with a healthy batch in its place"
+    return Diagnosis(root_cause="data", confidence=0.9, because=text)
 
 
 def _precision(effects: Mapping[str, Effect], cured: set[str]) -> Diagnosis | None:

@@ -39,7 +39,7 @@ def explanation_of(
         "transient": f"The trouble at step {onset} was transient",
     }.get(diagnosis.root_cause, f"The trouble at step {onset} comes from the {cause}")
     advice = diagnosis.advice or ADVICE[diagnosis.root_cause]
-    if diagnosis.root_cause == "model_code" and finding.fix:
+    if diagnosis.root_cause == "model_code" and finding.fix and not diagnosis.advice:
         advice = finding.fix
     clauses = "; ".join(clause for clause in (finding.detail, advice) if clause)
     return Explanation(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -39,7 +40,7 @@ class Cause:
 def cause_of(operation: Operation) -> Cause:
     """Returns the likely cause; a plain overflow or an invalid operation when nothing fits."""
     values = _ranges(operation)
-    for fits in (special_cause, _derivative, _projection, _overflow):
+    for fits in (special_cause, _derivative, _projection, _own_number, _overflow):
         try:
             found = fits(operation, values)
         except (IndexError, TypeError, ValueError, RuntimeError):
@@ -114,6 +115,18 @@ def _product_in_fp32(operation: Operation, tensors: list[torch.Tensor]) -> float
         return None
     reached = float((tensors[-2].float() @ tensors[-1].float()).abs().max())
     return reached if reached < float("inf") else None
+
+
+def _own_number(operation: Operation, values: dict[str, float]) -> Found:
+    """A number that the code hands over, as in ``gradient.fill_(nan)``: no tensor is to blame."""
+    numbers = [arg for arg in operation.args if isinstance(arg, float) and not math.isfinite(arg)]
+    if not numbers:
+        return None
+    return (
+        "nonfinite_number",
+        f"{operation.name} is given the number {numbers[0]} by the code",
+        "look for where the script computes or writes this number",
+    )
 
 
 def _overflow(operation: Operation, values: dict[str, float]) -> tuple[str, str, str]:

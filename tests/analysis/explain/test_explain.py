@@ -97,6 +97,49 @@ def test_a_poisoned_sample_is_found_and_the_run_left_as_it_was(tmp_path: Path) -
     assert written["root_cause"] == "data"
 
 
+@pytest.mark.parametrize("loads", [True, False])
+def test_a_gradient_that_the_script_spoils_at_a_step_is_not_blamed_on_the_data(
+    tmp_path: Path, loads: bool
+) -> None:
+    ended = _run(tmp_path, SPOILED.replace("BATCH", "pass" if loads else DRAWN))
+    told: list[str] = []
+
+    found = explain(
+        RunDirectory(ended.run_dir),
+        changes=(WITHOUT_BATCH, RESHUFFLED, OTHER_SEED),
+        say=told.append,
+    )
+
+    assert found.root_cause == "model_code", found
+    assert found.onset_step == 60
+    if loads:
+        assert _crashed(found)[LATER_BATCHES] == 60
+        assert "not the batch, but what the code does at this step" in found.summary
+    else:
+        assert "does not get its batches from a loader" in "\n".join(told)
+        assert "given the number nan by the code" in found.summary
+
+
+DRAWN = "i = torch.randint(0, 256, (16,)); x, y = X[i], Y[i]"
+SPOILED = """
+import torch
+import torch.nn.functional as F
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+X = torch.randn(256, 8); Y = X @ torch.randn(8, 4)
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+step = 0
+for epoch in range(6):
+    for x, y in DataLoader(TensorDataset(X, Y), 16, shuffle=True):
+        BATCH
+        loss = F.mse_loss(model(x), y)
+        optimizer.zero_grad(); loss.backward()
+        if step == 60: model[0].weight.grad.fill_(float("nan"))
+        optimizer.step(); step += 1
+"""
+
+
 def test_a_jump_of_the_scripts_own_schedule_is_the_learning_rate(tmp_path: Path) -> None:
     ended = _run(tmp_path, BAD_SCHEDULE)
 
@@ -173,6 +216,8 @@ def test_what_both_a_fresh_state_and_half_the_rate_cure_is_told_by_its_pace(
         (SAME | {USUAL_WEIGHTS: Effect.CURED}, 0, "weights"),
         (SAME | {LATER_BATCHES: Effect.CURED}, 30, "data"),
         (SAME | {RESHUFFLED: Effect.MOVED}, 30, "data"),
+        (SAME | {WITHOUT_BATCH: Effect.CURED, LATER_BATCHES: Effect.SAME}, 30, "model_code"),
+        (SAME | {WITHOUT_BATCH: Effect.CURED, LATER_BATCHES: Effect.CURED}, 30, "data"),
         (dict.fromkeys(SAME, Effect.CURED), 30, "learning_rate"),
         ({}, 30, "unknown"),
     ],
