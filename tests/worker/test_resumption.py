@@ -71,7 +71,7 @@ def test_a_state_that_does_not_fit_ends_the_process(tmp_path: Path, start: Start
     saved = killed.checkpoints()[-1]
     resumed = start(tmp_path / "run", order=WorkerOrder(attempt=2, checkpoint_step=saved))
     resumed.steps(saved)
-    resumed.model.bias = None
+    resumed.model.weight.data = torch.zeros(3, 3)
 
     with pytest.raises(ExitRequest, match="could not be put back"):
         resumed.step()
