@@ -73,5 +73,8 @@ def test_a_state_that_does_not_fit_ends_the_process(tmp_path: Path, start: Start
     resumed.steps(saved)
     resumed.model.weight.data = torch.zeros(3, 3)
 
-    with pytest.raises(ExitRequest, match="could not be put back"):
+    with pytest.raises(ExitRequest) as leaving:
         resumed.step()
+
+    assert "could not be put back: CheckpointError" in leaving.value.reason
+    assert "shape (1, 4) in the checkpoint, (3, 3) in the model" in leaving.value.reason
