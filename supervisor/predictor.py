@@ -11,6 +11,7 @@ from supervisor.prediction.calibration import KNOTS, calibrate, weigh
 from supervisor.prediction.climb import WINDOW, Climb
 from supervisor.prediction.level_drift import WINDOW as LEVEL_WINDOW
 from supervisor.prediction.level_drift import LevelDrift
+from supervisor.prediction.subjects import subject_of
 from supervisor.prediction.trajectory import Trajectory
 from supervisor.records import Cause, CrashRisk, StepRecord
 from supervisor.risk_lines import RiskLines
@@ -221,6 +222,7 @@ class CrashPredictor:
             alarm=self._lines.is_alarm(probability),
             onset_step=self._onset,
             calibrated=calibrate(weigh(found)),
+            subject=subject_of(main, record),
         )
 
     def _reason(self, main: str, record: StepRecord) -> str:

@@ -17,6 +17,7 @@ class ActivationRangeDetector(ObservedLineDetector):
     name = "activation_range"
     key = "activation_range"
     severity = Severity.HIGH
+    advice = "run that layer in FP32 or BF16, or normalise its input"
     category = "precision"
     kind = "activation_near_overflow"
     cause = Cause.NONFINITE
@@ -25,8 +26,4 @@ class ActivationRangeDetector(ObservedLineDetector):
         super().__init__(line=line, patience=patience)
 
     def message(self, value: float) -> str:
-        return (
-            f"an FP16 activation has reached {value:.0%} of the format's largest number; "
-            "run that layer "
-            "in FP32 or BF16, or normalise its input"
-        )
+        return f"an FP16 activation has reached {value:.0%} of the format's largest number"

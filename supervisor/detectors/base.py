@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from supervisor.codes import Subject
 from supervisor.records import Alert, Cause, Severity, StepRecord
 
 
@@ -77,19 +78,23 @@ class Detector(ABC):
         value: float = float("nan"),
         threshold: float = float("nan"),
         metadata: Mapping[str, Any] | None = None,
+        advice: str = "",
+        subject: Subject | None = None,
     ) -> Alert:
-        """An `Alert` of this detector about `record`."""
+        """An `Alert` of this detector about `record`, of which `advice` ends the message."""
         return Alert(
             detector=self.name,
             severity=severity,
             category=category,
             kind=kind,
             cause=cause,
-            message=message,
+            message=f"{message}; {advice}" if advice else message,
             step=record.step,
             value=value,
             threshold=threshold,
             metadata=metadata or {},
+            subject=subject,
+            fact=message if advice else "",
         )
 
 

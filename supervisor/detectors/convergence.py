@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 
+from supervisor.codes import Subject
 from supervisor.detectors.base import Detector
 from supervisor.records import Alert, Cause, Severity, StepRecord
 
@@ -93,6 +94,7 @@ class ConvergenceDetector(Detector):
             kind=kind,
             cause=cause,
             message=message,
+            subject=Subject.LOSS,
             value=rise,
             threshold=line,
         )

@@ -18,6 +18,7 @@ class EntropyCollapseDetector(ObservedLineDetector):
     name = "entropy_collapse"
     key = "entropy"
     severity = Severity.HIGH
+    advice = "raise the entropy bonus or lower the learning rate"
     category = "collapse"
     kind = "entropy_collapse"
     cause = Cause.COLLAPSE
@@ -28,6 +29,5 @@ class EntropyCollapseDetector(ObservedLineDetector):
 
     def message(self, value: float) -> str:
         return (
-            f"the entropy is {value:.3g} nats (line {self.line:g}) for {self.patience} "
-            "observations; raise the entropy bonus or lower the learning rate"
+            f"the entropy is {value:.3g} nats (line {self.line:g}) for {self.patience} observations"
         )

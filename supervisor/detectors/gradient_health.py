@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from supervisor.codes import Subject
 from supervisor.detectors.base import Detector
 from supervisor.detectors.statistics.robust_window import RobustWindow
 from supervisor.records import Alert, Cause, Severity, StepRecord
@@ -134,6 +135,7 @@ class GradientHealthDetector(Detector):
             kind=state,
             cause=cause,
             message=message,
+            subject=Subject.GRADIENT,
             value=norm,
             threshold=threshold,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 
+from supervisor.codes import Subject
 from supervisor.detectors.base import Detector
 from supervisor.records import Alert, Cause, Severity, StepRecord
 
@@ -115,6 +116,7 @@ class LearningRateDetector(Detector):
             cause=Cause.LEARNING_RATE,
             message=f"the learning rate went from {before:.4g} to {rate:.4g} in one step, and no "
             "schedule seen so far explains it",
+            subject=Subject.LEARNING_RATE,
             value=rate,
             threshold=before * (1 + math.copysign(self.change, rate - before)),
         )
@@ -136,6 +138,7 @@ class LearningRateDetector(Detector):
             kind="lr_out_of_range",
             cause=Cause.LEARNING_RATE,
             message=f"the learning rate {rate:.4g} is outside {self.low:g} ... {self.high:g}",
+            subject=Subject.LEARNING_RATE,
             value=rate,
             threshold=line,
         )

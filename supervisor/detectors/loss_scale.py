@@ -98,7 +98,8 @@ class LossScaleDetector(Detector):
             kind=kind,
             cause=Cause.LOSS_SCALE,
             message=f"the loss scale is {scale:g} after {len(self._halvings)} halvings within "
-            f"{self.window} steps; look for overflowing activations, or use bf16 or fp32",
+            f"{self.window} steps",
+            advice="look for overflowing activations, or use bf16 or fp32",
             value=scale,
             threshold=self.warn_below,
             metadata={"halvings": len(self._halvings)},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 
+from supervisor.codes import Subject
 from supervisor.detectors.base import Detector
 from supervisor.records import Alert, Cause, Severity, StepRecord
 
@@ -72,8 +73,8 @@ class NonfiniteDetector(Detector):
             kind="repeated_overflow",
             cause=Cause.LOSS_SCALE,
             message=f"{count} non-finite gradients within {len(self._overflows)} steps under the "
-            f"loss scaler (scale {record.loss_scale:g}): lowering the scale does not help; look "
-            "for the layer that overflows, or use bf16",
+            f"loss scaler (scale {record.loss_scale:g}): lowering the scale does not help",
+            advice="look for the layer that overflows, or use bf16",
             value=count,
             threshold=limit,
         )
@@ -87,6 +88,8 @@ class NonfiniteDetector(Detector):
             category="loss" if what == "loss" else "gradient",
             kind=f"nonfinite_{what}",
             cause=Cause.NONFINITE,
-            message=f"the {noun} is {shown}; look at this step's batch and at what it feeds",
+            message=f"the {noun} is {shown}",
+            advice="look at this step's batch and at what it feeds",
+            subject=Subject.LOSS if what == "loss" else Subject.GRADIENT,
             value=value,
         )

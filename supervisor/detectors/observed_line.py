@@ -31,6 +31,7 @@ class ObservedLineDetector(Detector):
     category: ClassVar[str]
     kind: ClassVar[str]
     cause: ClassVar[Cause]
+    advice: ClassVar[str] = ""
     is_low_bad: ClassVar[bool] = False
     _state: ClassVar[tuple[str, ...]] = ("_count", "_absent", "_told")
 
@@ -74,6 +75,7 @@ class ObservedLineDetector(Detector):
             value=value,
             threshold=self.line,
             metadata={"figure": self.key},
+            advice=self.advice,
         )
 
     def closeness(self, value: float) -> float:
@@ -84,4 +86,4 @@ class ObservedLineDetector(Detector):
 
     @abstractmethod
     def message(self, value: float) -> str:
-        """What is wrong with `value`, and what to do."""
+        """What is wrong with `value`; what to do, too, where there is no `advice`."""

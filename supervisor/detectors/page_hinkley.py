@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from supervisor.codes import Subject
 from supervisor.detectors.base import Detector
 from supervisor.detectors.statistics.page_hinkley import PageHinkley
 from supervisor.detectors.statistics.reference import Reference
@@ -49,6 +50,7 @@ class PageHinkleyDetector(Detector):
             kind="level_change",
             cause=Cause.DIVERGENCE,
             message="the loss has moved to a higher level by many small steps",
+            subject=Subject.LOSS,
             value=value,
             threshold=self.line,
         )

@@ -217,8 +217,8 @@ class PosteriorCollapseDetector(Detector):
             category="collapse",
             kind="posterior_collapse",
             cause=Cause.COLLAPSE,
-            message=f"posterior collapse, {LEVELS[level]}: {shown}; anneal the KL term, use free "
-            "bits, or weaken the decoder",
+            message=f"posterior collapse, {LEVELS[level]}: {shown}",
+            advice="anneal the KL term, use free bits, or weaken the decoder",
             value=float(len(found)),
             threshold=2.0,
             metadata={

@@ -20,6 +20,7 @@ class RepresentationCollapseDetector(ObservedLineDetector):
     name = "representation_collapse"
     key = "representation_spread"
     severity = Severity.HIGH
+    advice = "look at its inputs and at the rate"
     category = "collapse"
     kind = "representation_collapse"
     cause = Cause.COLLAPSE
@@ -31,5 +32,5 @@ class RepresentationCollapseDetector(ObservedLineDetector):
     def message(self, value: float) -> str:
         return (
             f"a layer's outputs differ between samples by {value:.2g} of their power (line "
-            f"{self.line:g}): it has collapsed to a constant; look at its inputs and at the rate"
+            f"{self.line:g}): it has collapsed to a constant"
         )

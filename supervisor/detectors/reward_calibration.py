@@ -112,15 +112,14 @@ class RewardCalibrationDetector(Detector):
         best = self._best_accuracy if is_accuracy else self._best_calibration
         poor = kind == "reward_calibration_poor"
         if is_accuracy:
-            message = (
-                f"the reward model's accuracy has fallen from {best:.3g} to {accuracy:.3g}; look "
-                "at the labels of the newest data, and at the learning rate"
-            )
+            message = f"the reward model's accuracy has fallen from {best:.3g} to {accuracy:.3g}"
+            advice = "look at the labels of the newest data, and at the learning rate"
         else:
             message = (
                 f"the reward model's calibration is {calibration:.3g} (best {best:.3g}): it is "
-                f"{accuracy:.0%} right, and not as sure as that; regularise it, or stop earlier"
+                f"{accuracy:.0%} right, and not as sure as that"
             )
+            advice = "regularise it, or stop earlier"
         return self.alert(
             record,
             severity=Severity.HIGH if is_accuracy else Severity.MEDIUM,
@@ -128,6 +127,7 @@ class RewardCalibrationDetector(Detector):
             kind=kind,
             cause=Cause.DIVERGENCE,
             message=message,
+            advice=advice,
             value=accuracy if is_accuracy else calibration,
             threshold=self.poor_below if poor else best - self.drift,
             metadata={"accuracy": accuracy, "calibration": calibration, "best": best},

@@ -6,6 +6,7 @@ import math
 from abc import abstractmethod
 from typing import ClassVar
 
+from supervisor.codes import Subject
 from supervisor.detectors.base import Detector
 from supervisor.detectors.statistics.robust_window import RobustWindow
 from supervisor.detectors.statistics.run_scale import RunScale
@@ -150,12 +151,17 @@ class SignalAnomalyDetector(Detector):
             category=self.category,
             kind=f"{'loss' if self.category == 'loss' else 'grad'}_spike",
             cause=Cause.SPIKE,
-            message=f"the {self.noun} {value:.6g} is {why} (line {threshold:.6g}); "
-            "look at this step's batch",
+            message=f"the {self.noun} {value:.6g} is {why} (line {threshold:.6g})",
+            advice="look at this step's batch",
+            subject=self._subject,
             value=value,
             threshold=threshold,
             metadata=self._figures(value),
         )
+
+    @property
+    def _subject(self) -> Subject:
+        return Subject.LOSS if self.category == "loss" else Subject.GRADIENT
 
     def _figures(self, value: float) -> dict[str, float]:
         median = self._band.median
@@ -199,6 +205,7 @@ class SignalAnomalyDetector(Detector):
             kind=f"{'loss' if self.category == 'loss' else 'grad'}_{kind}",
             cause=Cause.SPIKE,
             message=f"the {self.noun} rose from {self._before_jump:.6g} to {value:.6g}",
+            subject=self._subject,
             value=value,
             threshold=threshold,
             metadata=self._figures(value),

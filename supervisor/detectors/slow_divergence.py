@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from supervisor.codes import Subject
 from supervisor.detectors.base import Detector
 from supervisor.detectors.statistics.change_watch import ChangeWatch
 from supervisor.detectors.statistics.robust_window import RobustWindow
@@ -149,7 +150,9 @@ class SlowDivergenceDetector(Detector):
             kind="slow_divergence",
             cause=Cause.DIVERGENCE,
             message=f"the mean loss of {self.block} steps has risen from {best:.6g} to "
-            f"{level:.6g} and rises still; the learning rate may be too high",
+            f"{level:.6g} and rises still",
+            advice="the learning rate may be too high",
+            subject=Subject.LOSS,
             value=level,
             threshold=line,
             metadata={"best": best},

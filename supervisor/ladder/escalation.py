@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from supervisor.codes import DecisionSource
+from supervisor.codes import DecisionSource, Subject
 from supervisor.detectors.statistics.robust_window import RobustWindow
 from supervisor.ladder.advice import Advice
 from supervisor.ladder.budget import Budget
@@ -167,7 +167,7 @@ class EscalationLadder:
         self._failures.take_in(self.outcomes)
         if not record.in_environment:
             self._rate_spike.update(record, self._guard.loss)
-        verdict, why = self._guard.update(record, risk)
+        verdict, guarded = self._guard.update(record, risk)
         if record.step < LAST_STEP and record.loss_seen and not record.in_environment:
             self._initial.update(record.step, record.loss)
         if self._stopped:
@@ -177,7 +177,7 @@ class EscalationLadder:
             if decision is not None:
                 return decision
         if verdict is not None:
-            return self._guarded(record, risk, verdict, why)
+            return self._guarded(record, guarded, verdict)
         if self._treatments.calm_steps >= self.policy.healthy_steps:
             self._end_episode()
         decision = self._hold_rate(record, risk) or self._climb(record, risk, advice)
@@ -206,9 +206,8 @@ class EscalationLadder:
     # -- guard ------------------------------------------------------------------------------------
 
     def _guarded(
-        self, record: StepRecord, risk: CrashRisk, verdict: GuardVerdict, why: str
+        self, record: StepRecord, risk: CrashRisk, verdict: GuardVerdict
     ) -> Decision | None:
-        risk = replace(risk, cause=self._guard.cause(record), reason=why)
         if verdict is GuardVerdict.SKIP:
             return self._decide(record, risk, ("skip_update",), GUARD_RUNG)
         onset = self._guard.onset_step
@@ -222,7 +221,9 @@ class EscalationLadder:
         if not may or self._budget.is_spent:
             return None
         reason = f"the loss went up with the first updates, to {record.loss:.6g}, and stayed there"
-        risk = replace(risk, cause=Cause.DIVERGENCE, reason=reason, onset_step=0)
+        risk = replace(
+            risk, cause=Cause.DIVERGENCE, reason=reason, subject=Subject.LOSS, onset_step=0
+        )
         return self._decide(record, risk, ("back_to_start",), GUARD_RUNG)
 
     def _hold_rate(self, record: StepRecord, risk: CrashRisk) -> Decision | None:
@@ -231,7 +232,11 @@ class EscalationLadder:
         if not (leap.harms and self.policy.guard.rate_leap) or "limit_lr" in self.active:
             return None
         risk = replace(
-            risk, cause=Cause.DIVERGENCE, reason=leap.reason(), onset_step=max(0, leap.step)
+            risk,
+            cause=Cause.DIVERGENCE,
+            reason=leap.reason(),
+            subject=Subject.LEARNING_RATE,
+            onset_step=max(0, leap.step),
         )
         return self._roll_back(record, risk, GUARD_RUNG)
 
@@ -447,6 +452,7 @@ class EscalationLadder:
             rung=rung,
             cause=risk.cause,
             reason=risk.reason,
+            subject=risk.subject,
             risk=risk.probability,
             onset_step=risk.onset_step if risk.onset_step >= 0 else record.step,
             dry_run=self.policy.observe_only,

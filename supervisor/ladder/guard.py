@@ -6,8 +6,10 @@ import enum
 import math
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from supervisor.codes import Subject
 from supervisor.detectors.statistics.robust_window import RobustWindow
 from supervisor.detectors.statistics.run_scale import SHARE, RunScale
 from supervisor.records import Cause, CrashRisk, StepRecord
@@ -100,18 +102,18 @@ class Guard:
         """Step of the first skip of the present trouble, -1 if there is none."""
         return self._first_bad_step if self._skips else -1
 
-    def update(self, record: StepRecord, risk: CrashRisk) -> tuple[GuardVerdict | None, str]:
-        """Judges a step; returns what is to be done and why."""
+    def update(self, record: StepRecord, risk: CrashRisk) -> tuple[GuardVerdict | None, CrashRisk]:
+        """Judges a step; returns what is to be done, and the risk with the guard's reason."""
         self._tick += 1
         self._ruin.append(int(self.is_ruin(record)))
         if self._skips:
             window = self.settings.skip_window
             self._skips = [t for t in self._skips if self._tick - t <= window]
-        bad_loss, why = self._judge_loss(record)
+        (bad_loss, why), subject = self._judge_loss(record), Subject.LOSS
         # Whether a high loss may reach the weights is its gradient's affair.
         skips = bad_loss and (record.has_nonfinite_loss or not record.grad_norm_seen)
         if not record.has_nonfinite_loss and not skips:
-            skips, why = self._judge_gradient(record)
+            (skips, why), subject = self._judge_gradient(record), Subject.GRADIENT
         recent = bool(self._skips) and self._tick - self._skips[-1] <= PERSIST_STEPS
         # A rise of the loss that comes right behind a skipped update did not come from its batch.
         sick = recent and (
@@ -125,15 +127,17 @@ class Guard:
             self._ruined_at = self._tick
         if not (skips or sick):
             self._accept(record)
-            return None, ""
+            return None, risk
+        told = (why, subject) if why else (f"{risk.reason}, {after}", risk.subject)
+        risk = replace(risk, cause=self.cause(record), reason=told[0], subject=told[1])
         if sick or len(self._skips) + 1 >= max(2, self.settings.rollback_after_skips):
             self._skips.append(self._tick)
-            return GuardVerdict.ROLLBACK, why or f"{risk.reason}, {after}"
+            return GuardVerdict.ROLLBACK, risk
         if not self._skips:
             self._first_bad_step = record.step
         self._skips.append(self._tick)
         self._loss_was_bad = bad_loss or record.has_nonfinite_grad
-        return GuardVerdict.SKIP, why
+        return GuardVerdict.SKIP, risk
 
     def _stays_ruined(self, risk: CrashRisk) -> bool:
         """Whether sudden trouble is no batch's fault, because it stays beyond all that could be

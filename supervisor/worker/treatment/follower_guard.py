@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from supervisor.codes import Subject
 from supervisor.records import ActionResult, Cause, Decision
 from supervisor.settings import PolicySettings
 from supervisor.worker.ground.progress import Progress
@@ -34,6 +35,7 @@ class FollowerGuard:
             actions=("skip_update",),
             cause=Cause.NONFINITE,
             reason=f"the gradient norm of a second optimizer is {norm:g}",
+            subject=Subject.GRADIENT,
             risk=self._health.risk,
             dry_run=self._policy.observe_only,
         )
