@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.plain_runs import PlainRuns
-from supervisor.analysis.drill.outcome import Reference, judge
+from supervisor.analysis.drill.outcome import ReferenceRun, judge
 from supervisor.analysis.trial_run import TrialScript, try_script
 from supervisor.codes import ActionOutcome
 from supervisor.errors import SupervisorError
@@ -155,7 +155,7 @@ def _supervised(words: list[str], arm: str, folder: Path, *, hangs: bool) -> Row
     script = TrialScript(words=(SCRIPT, *words), options=("--policy", arm))
     settings = {**SETTINGS, **(HANG if hangs else {})}
     run = try_script(script, folder / "run", settings, environment={"OMP_NUM_THREADS": "1"})
-    reference = Reference(losses=(0.0,) * STEPS, seconds=0.0, slowest_step_s=0.0)
+    reference = ReferenceRun(losses=(0.0,) * STEPS, seconds=0.0, slowest_step_s=0.0)
     try:
         outcome = judge("", run, reference, run.seconds)
         steps_lost, how = outcome.steps_lost, outcome.detail

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from supervisor.errors import SupervisorError, UsageError
 
@@ -55,6 +55,16 @@ class Parser(argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        found, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            from supervisor.config_check import did_you_mean
+
+            option = unknown[0].partition("=")[0]
+            hint = did_you_mean(option, self._option_string_actions)
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{hint.rstrip('?')}")
+        return found
 
     def error(self, message: str) -> NoReturn:
         command = self.prog.removeprefix("supervisor ")

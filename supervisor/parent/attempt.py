@@ -12,7 +12,7 @@ from supervisor.parent.process.launch import LaunchSpec
 from supervisor.parent.process.memory import count_oom_kills, sample_memory
 from supervisor.parent.process.process import DEFAULT_COMMAND, WorkerProcess
 from supervisor.parent.process.signals import SignalInbox
-from supervisor.parent.restarts.exits import Ending
+from supervisor.parent.restarts.exits import ProcessEnding
 from supervisor.parent.run_log import RunLog
 from supervisor.parent.taken_over import check_lease
 from supervisor.parent.terminal.attempt_log import AttemptLog
@@ -64,7 +64,7 @@ class Attempt:
         self._slow_look_s = 0.0
         self._reported: set[str] = set()
 
-    def run(self) -> Ending:
+    def run(self) -> ProcessEnding:
         """Returns what is known when the worker and all its descendants have ended.
 
         Raises:
@@ -178,9 +178,9 @@ class Attempt:
         note = self._guarded("note", lambda: load_exit_note(self._s.rundir, self._number, 0))
         return note is not None and note.kind == "completed"
 
-    def _ending(self, process: WorkerProcess, *, oom_kills: int) -> Ending:
+    def _ending(self, process: WorkerProcess, *, oom_kills: int) -> ProcessEnding:
         rundir = self._s.rundir
-        return Ending(
+        return ProcessEnding(
             returncode=process.returncode or 0,
             note=self._guarded("note", lambda: load_exit_note(rundir, self._number, 0)),
             last_step=self._feed.last_step,

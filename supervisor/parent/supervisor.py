@@ -13,7 +13,7 @@ from supervisor.parent.process.process import DEFAULT_COMMAND
 from supervisor.parent.process.signals import SignalInbox
 from supervisor.parent.restarts import starting_point
 from supervisor.parent.restarts.backoff import Backoff
-from supervisor.parent.restarts.exits import Ending, classify
+from supervisor.parent.restarts.exits import ProcessEnding, classify
 from supervisor.parent.restarts.history import records_until
 from supervisor.parent.restarts.restart_policy import RestartPolicy, Verdict
 from supervisor.parent.restarts.starting_point import StartingPoint
@@ -183,7 +183,9 @@ class _Run:
         for problem in problems:
             self.run_log.warn(problem)
 
-    def _ended_short(self, order: WorkerOrder, ending: Ending, worker_exit: WorkerExit) -> bool:
+    def _ended_short(
+        self, order: WorkerOrder, ending: ProcessEnding, worker_exit: WorkerExit
+    ) -> bool:
         """Whether an attempt ended on its way to its checkpoint; before it set out is not that."""
         if order.checkpoint_step is None or worker_exit.cause in _MEANT:
             return False

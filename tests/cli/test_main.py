@@ -76,6 +76,12 @@ def test_without_a_command_the_overview_is_shown(cli: Cli) -> None:
         (("run",), "run: no SCRIPT given"),
         (("run", "--run-dir"), "run: argument --run-dir: expected one argument"),
         (("run", "--polic", "fp16", "train.py"), "run: unrecognized arguments: --polic"),
+        (("list", "--jsn"), "list: unrecognized arguments: --jsn; did you mean --json: see `sup"),
+        (
+            ("check", "--selct=a", "."),
+            "check: unrecognized arguments: --selct=a; did you mean --select: ",
+        ),
+        (("list", "a", "b"), "list: unrecognized arguments: b: see `supervisor list --help`"),
         (("report",), "report: the following arguments are required: RUN"),
         (("report", "nowhere"), "nowhere: no such folder"),
         (("resume", "."), ".: holds no run.json"),

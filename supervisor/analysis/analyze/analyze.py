@@ -18,8 +18,8 @@ from supervisor.analysis.analyze.anomalies import Analysis, Anomaly
 from supervisor.analysis.analyze.statistics import Numbers, cause_of, statistics_at
 from supervisor.analysis.explain.onset import healthy
 from supervisor.analysis.explain.replay import (
-    Change,
     Replay,
+    ReplayChange,
     ReplayRunner,
     remaining_s,
     replay_studio,
@@ -123,7 +123,7 @@ class _Performance:
             experiment["captures"] = {str(step): self._folders[step]}
         if seed is not None:
             experiment |= {"seed": seed, "seed_at": step, "inspect": []}
-        change = Change(
+        change = ReplayChange(
             name="inspection" if seed is None else f"seed {seed}",
             skip_steps=tuple(sorted(s for s in self._skipped if s < step)),
             experiment=experiment,

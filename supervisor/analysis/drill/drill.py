@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.analysis.drill.menu import DrillFault, choose
-from supervisor.analysis.drill.outcome import FaultOutcome, Reference, judge, read_reference
+from supervisor.analysis.drill.outcome import FaultOutcome, ReferenceRun, judge, read_reference
 from supervisor.analysis.trial_run import TrialScript, trial_folder, try_script
 from supervisor.errors import SupervisorError, UsageError
 
@@ -105,7 +105,7 @@ def _strike(
     script: TrialScript,
     fault: DrillFault,
     folder: Path,
-    reference: Reference,
+    reference: ReferenceRun,
     steps: int,
     strike: int,
 ) -> FaultOutcome:
@@ -119,7 +119,7 @@ def _strike(
     return judge(fault.name, run, reference, seconds)
 
 
-def _describe(reference: Reference) -> str:
+def _describe(reference: ReferenceRun) -> str:
     loss = reference.final_loss
     seen = "no loss was seen" if math.isnan(loss) else f"final loss {loss:.6g}"
     return f"  {len(reference.losses)} steps in {reference.seconds:.1f} s, {seen}"

@@ -29,7 +29,7 @@ RULE = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reference:
+class ReferenceRun:
     """The undisturbed run.
 
     Attributes:
@@ -84,7 +84,7 @@ class FaultOutcome:
         return {name: getattr(self, name) for name in FaultOutcome.__slots__}
 
 
-def read_reference(run: TrialRun) -> Reference:
+def read_reference(run: TrialRun) -> ReferenceRun:
     """Returns what an undisturbed run was like.
 
     Raises:
@@ -97,14 +97,14 @@ def read_reference(run: TrialRun) -> Reference:
             "the process that is started"
         )
     times = rows["step_time_s"][np.isfinite(rows["step_time_s"])]
-    return Reference(
+    return ReferenceRun(
         losses=tuple(rows["loss"].tolist()),
         seconds=run.seconds,
         slowest_step_s=float(np.percentile(times, 99)) if len(times) else 1.0,
     )
 
 
-def judge(name: str, run: TrialRun, reference: Reference, seconds: float) -> FaultOutcome:
+def judge(name: str, run: TrialRun, reference: ReferenceRun, seconds: float) -> FaultOutcome:
     """Returns what became of a run under a fault.
 
     Args:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from supervisor.analysis.explain.onset import healthy, rate_jump
-from supervisor.analysis.explain.replay import Change
+from supervisor.analysis.explain.replay import ReplayChange
 from supervisor.analysis.explain.rules import (
     BEFORE_ONSET,
     CHANGES,
@@ -29,7 +29,7 @@ OTHER = 20_231
 """Any seed that nobody uses."""
 
 
-def changes_to_try(recorded: np.ndarray, onset: int, crash: int) -> list[Change]:
+def changes_to_try(recorded: np.ndarray, onset: int, crash: int) -> list[ReplayChange]:
     """Returns the replays that may tell something of this trouble, in the order of `CHANGES`.
 
     Args:
@@ -57,7 +57,7 @@ def changes_to_try(recorded: np.ndarray, onset: int, crash: int) -> list[Change]
     if len(norms):
         experiments[CLIPPED] = {"clip_norm": float(np.median(norms))}
     return [
-        Change(
+        ReplayChange(
             name=name,
             experiment=experiments[name],
             skip_steps=skipped if name == WITHOUT_BATCH else (),

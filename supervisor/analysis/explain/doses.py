@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from supervisor.analysis.explain.replay import Change
+from supervisor.analysis.explain.replay import ReplayChange
 from supervisor.analysis.explain.rules import (
     BEFORE_ONSET,
     IMMEDIATE_STEPS,
@@ -31,7 +31,7 @@ def next_dose(
     onset: int,
     first_step: int,
     crash: int,
-) -> Change | None:
+) -> ReplayChange | None:
     """Returns the next replay that may still tell something; None if there is none.
 
     Called after the replays of `changes_to_try`, and again after each that it returned.
@@ -54,7 +54,7 @@ def next_dose(
     if control is Effect.CURED:
         for name, divisor in LR_DIVIDED.items():
             if name not in tried:
-                return Change(name=name, experiment={"lr_factor": 1 / divisor})
+                return ReplayChange(name=name, experiment={"lr_factor": 1 / divisor})
         return None
     if USUAL_WEIGHTS not in tried and first_step == 0 and crash <= IMMEDIATE_STEPS:
         return Change(name=USUAL_WEIGHTS, experiment={"usual_weights": True})

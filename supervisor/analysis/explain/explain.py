@@ -20,15 +20,15 @@ from supervisor.analysis.explain.explanation import Explanation, ReplayOutcome
 from supervisor.analysis.explain.finding import (
     LOSS,
     NOTHING,
-    Finding,
+    StepFinding,
     exception_of,
     finding_of,
     refined,
 )
 from supervisor.analysis.explain.onset import Trouble, find_trouble, healthy, nonfinite
 from supervisor.analysis.explain.replay import (
-    Change,
     Replay,
+    ReplayChange,
     ReplayRunner,
     remaining_s,
     replay_studio,
@@ -130,7 +130,7 @@ class _Case:
         onset = self._trouble.onset_step
         where = f"step {self._start.step}" if self._start else "the start of the script"
         self._say(f"{self._trouble.what} from step {onset} on; replays from {where}")
-        unchanged = self._replay(Change(name=UNCHANGED))
+        unchanged = self._replay(ReplayChange(name=UNCHANGED))
         if len(unchanged.rows) == 0:
             raise SupervisorError(_no_step(unchanged))
         criterion = criterion_of(unchanged, self._recorded, onset)
@@ -170,7 +170,7 @@ class _Case:
         effects: dict[str, Effect] = {}
         tried: set[str] = set()
 
-        def make(change: Change) -> None:
+        def make(change: ReplayChange) -> None:
             tried.add(change.name)
             if remaining_s(self._deadline) < MIN_REPLAY_S:
                 self._say(f"{change.name}: left out, the time is up")
@@ -193,7 +193,9 @@ class _Case:
             make(dose)
         return effects
 
-    def _crash_under(self, change: Change, unchanged: Replay, criterion: Criterion) -> int | None:
+    def _crash_under(
+        self, change: ReplayChange, unchanged: Replay, criterion: Criterion
+    ) -> int | None:
         """The step of the crash under a change, None without one; `NOT_THERE` if it tells none."""
         replay = self._replay(change)
         raised = _exception_type(replay)
@@ -213,7 +215,7 @@ class _Case:
             self._fp32 = replay
         return at
 
-    def _replay(self, change: Change) -> Replay:
+    def _replay(self, change: ReplayChange) -> Replay:
         return self._runner.replay(
             change, self._start, self._stop, timeout_s=remaining_s(self._deadline)
         )
@@ -241,20 +243,20 @@ class _Case:
         text = f"the replay does not crash, but it is not the recorded run ({why})"
         return Diagnosis(root_cause="unknown", confidence=0.2, because=text)
 
-    def _look(self, unchanged: Replay, crash: int) -> Finding:
+    def _look(self, unchanged: Replay, crash: int) -> StepFinding:
         """Looks closely at the first bad steps and the one before, whose update may be bad."""
         first = min(crash, self._trouble.onset_step) if self._is_sudden(crash) else crash
         bad_steps = range(first, crash + 1)
         if remaining_s(self._deadline) < MIN_REPLAY_S:
             return NOTHING
         steps = [step for step in (first - 1, *bad_steps) if step >= self._first_step]
-        replay = self._replay(Change(name="inspection", experiment={"inspect": steps}))
+        replay = self._replay(ReplayChange(name="inspection", experiment={"inspect": steps}))
         finding = finding_of(replay.inspections, bad_steps)
         if finding.kind:
             return finding
         if finding.sample is None and any(nonfinite(replay.rows[replay.rows["step"] == crash])):
             cause = "the model's output is finite, the loss made of it is not"
-            return Finding(module=LOSS, cause=cause)
+            return StepFinding(module=LOSS, cause=cause)
         if finding.sample is not None:
             return finding
         return dataclasses.replace(

@@ -34,7 +34,7 @@ SURE_OF_DATA = 0.7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class StepFinding:
     """The place of the trouble within its step; texts are empty where it cannot be told.
 
     Attributes:
@@ -86,10 +86,12 @@ class Finding:
         return "; ".join(said)
 
 
-NOTHING = Finding()
+NOTHING = StepFinding()
 
 
-def finding_of(inspections: Mapping[int, Mapping[str, Any]], bad_steps: Iterable[int]) -> Finding:
+def finding_of(
+    inspections: Mapping[int, Mapping[str, Any]], bad_steps: Iterable[int]
+) -> StepFinding:
     """Puts together what was seen in one step or several, the earliest first.
 
     Args:
@@ -125,17 +127,17 @@ def finding_of(inspections: Mapping[int, Mapping[str, Any]], bad_steps: Iterable
     return finding
 
 
-def exception_of(note: ExitNote | None) -> Finding:
+def exception_of(note: ExitNote | None) -> StepFinding:
     """Returns where a script's own exception was raised; nothing found if it raised none."""
     if note is None or not note.exception:
         return NOTHING
     frames = [line.strip() for line in note.traceback.splitlines() if line.startswith("  File ")]
     at = frames[-1].removeprefix("File ") if frames else ""
     message = f"{note.exception}: {' '.join(note.message.split())[:200]}".rstrip(": ")
-    return Finding(kind="exception", cause=f"{message} ({at})" if at else message)
+    return StepFinding(kind="exception", cause=f"{message} ({at})" if at else message)
 
 
-def refined(diagnosis: Diagnosis, finding: Finding, *, is_sudden: bool) -> Diagnosis:
+def refined(diagnosis: Diagnosis, finding: StepFinding, *, is_sudden: bool) -> Diagnosis:
     """Returns the diagnosis with what the table alone cannot tell.
 
     A batch or a learning rate that brings ordinary values to where an operation is not defined is
@@ -171,7 +173,7 @@ def refined(diagnosis: Diagnosis, finding: Finding, *, is_sudden: bool) -> Diagn
     )
 
 
-def _other_size(finding: Finding) -> bool:
+def _other_size(finding: StepFinding) -> bool:
     """A batch of a size of its own, as the last of an epoch is: its values need not be to blame."""
     known = finding.rows is not None and finding.rows_before is not None
     return known and finding.rows != finding.rows_before

@@ -41,7 +41,7 @@ PROCESS_FAULTS = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class ReplayChange:
     """What a replay does differently; `experiment` as in `worker.inspection.experiment`."""
 
     name: str
@@ -63,7 +63,7 @@ class Replay:
         output: the end of what the script printed.
     """
 
-    change: Change
+    change: ReplayChange
     rows: np.ndarray
     events: list[JournalEvent]
     note: ExitNote | None
@@ -102,7 +102,7 @@ class ReplayRunner:
 
     def replay(
         self,
-        change: Change,
+        change: ReplayChange,
         start: Checkpoint | None,
         stop_after: int,
         *,
@@ -238,7 +238,7 @@ def _read(
     copy: RunDirectory,
     attempt: int,
     rank: int,
-    change: Change,
+    change: ReplayChange,
     returncode: int,
     *,
     timed_out: bool,

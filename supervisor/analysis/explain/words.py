@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from supervisor.analysis.explain.explanation import Explanation, ReplayOutcome
-from supervisor.analysis.explain.finding import NOTHING, Finding
+from supervisor.analysis.explain.finding import NOTHING, StepFinding
 from supervisor.analysis.explain.rules import Diagnosis
 
 ADVICE = {
@@ -24,7 +24,7 @@ def explanation_of(
     onset: int,
     diagnosis: Diagnosis,
     outcomes: Sequence[ReplayOutcome],
-    finding: Finding = NOTHING,
+    finding: StepFinding = NOTHING,
 ) -> Explanation:
     """Puts together what the replays told and what a close look at the bad step showed.
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from supervisor.cli.watch.view import WatchView
 
 
-class Source(Protocol):
+class FrameSource(Protocol):
     """What gives the frames."""
 
     def look(self) -> WatchView: ...
@@ -56,7 +56,7 @@ def execute(args: argparse.Namespace) -> int:
     return 0
 
 
-def _follow(source: Source, view: WatchView, console: Console, interval_s: float) -> WatchView:
+def _follow(source: FrameSource, view: WatchView, console: Console, interval_s: float) -> WatchView:
     """Shows frame after frame on the whole screen until the last, which is returned."""
     from rich.live import Live
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from supervisor.numerics.forward.tensor_tree import is_float
-from supervisor.numerics.nonfinite.operation_cause import Found, Operation, special_cause
+from supervisor.numerics.nonfinite.operation_cause import Found, OperationCall, special_cause
 
 PROJECTIONS = frozenset(
     {"addbmm", "addmm", "addmv", "baddbmm", "bmm", "convolution", "dot", "linear", "mm", "mv",
@@ -21,7 +21,7 @@ IMAGE_LINE = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cause:
+class NonfiniteCause:
     """What happened.
 
     Attributes:
@@ -37,7 +37,7 @@ class Cause:
     values: Mapping[str, float]
 
 
-def cause_of(operation: Operation) -> Cause:
+def cause_of(operation: OperationCall) -> NonfiniteCause:
     """Returns the likely cause; a plain overflow or an invalid operation when nothing fits."""
     values = _ranges(operation)
     for fits in (special_cause, _derivative, _projection, _own_number, _overflow):
@@ -47,11 +47,11 @@ def cause_of(operation: Operation) -> Cause:
             continue  # another version of torch passes its arguments otherwise
         if found is not None:
             kind, message, fix = found
-            return Cause(kind=kind, message=message, fix=fix, values=values)
+            return NonfiniteCause(kind=kind, message=message, fix=fix, values=values)
     raise AssertionError("an overflow always fits")
 
 
-def _ranges(operation: Operation) -> dict[str, float]:
+def _ranges(operation: OperationCall) -> dict[str, float]:
     values: dict[str, float] = {}
     tensors = [arg for arg in operation.args if isinstance(arg, torch.Tensor) and is_float(arg)]
     for index, tensor in enumerate(tensors):
@@ -64,7 +64,7 @@ def _ranges(operation: Operation) -> dict[str, float]:
     return values
 
 
-def _derivative(operation: Operation, values: dict[str, float]) -> Found:
+def _derivative(operation: OperationCall, values: dict[str, float]) -> Found:
     if not operation.derivative_of:
         return None
     if values.get("zero_divisors") or values.get("zeros"):
@@ -82,7 +82,7 @@ def _derivative(operation: Operation, values: dict[str, float]) -> Found:
     )
 
 
-def _projection(operation: Operation, values: dict[str, float]) -> Found:
+def _projection(operation: OperationCall, values: dict[str, float]) -> Found:
     if operation.name not in PROJECTIONS:
         return None
     tensors = [arg for arg in operation.args if isinstance(arg, torch.Tensor) and is_float(arg)]
@@ -109,7 +109,7 @@ def _projection(operation: Operation, values: dict[str, float]) -> Found:
     return None
 
 
-def _product_in_fp32(operation: Operation, tensors: list[torch.Tensor]) -> float | None:
+def _product_in_fp32(operation: OperationCall, tensors: list[torch.Tensor]) -> float | None:
     """The largest magnitude that the product has in FP32; None where it is no plain product."""
     if operation.name not in ("mm", "bmm", "addmm", "baddbmm") or len(tensors) < 2:
         return None
@@ -117,7 +117,7 @@ def _product_in_fp32(operation: Operation, tensors: list[torch.Tensor]) -> float
     return reached if reached < float("inf") else None
 
 
-def _own_number(operation: Operation, values: dict[str, float]) -> Found:
+def _own_number(operation: OperationCall, values: dict[str, float]) -> Found:
     """A number that the code hands over, as in ``gradient.fill_(nan)``: no tensor is to blame."""
     numbers = [arg for arg in operation.args if isinstance(arg, float) and not math.isfinite(arg)]
     if not numbers:
@@ -129,7 +129,7 @@ def _own_number(operation: Operation, values: dict[str, float]) -> Found:
     )
 
 
-def _overflow(operation: Operation, values: dict[str, float]) -> tuple[str, str, str]:
+def _overflow(operation: OperationCall, values: dict[str, float]) -> tuple[str, str, str]:
     if values["output_nan"]:
         return (
             "invalid_operation",

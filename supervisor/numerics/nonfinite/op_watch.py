@@ -12,8 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from supervisor.numerics.forward.module_trace import ModuleTrace
 from supervisor.numerics.forward.tensor_tree import is_float, map_tensors, tensors_in
-from supervisor.numerics.nonfinite.nonfinite_cause import Cause, cause_of
-from supervisor.numerics.nonfinite.operation_cause import Operation
+from supervisor.numerics.nonfinite.nonfinite_cause import NonfiniteCause, cause_of
+from supervisor.numerics.nonfinite.operation_cause import OperationCall
 
 WRITES_ON_PURPOSE = frozenset(
     {"fill", "full", "full_like", "lift_fresh", "masked_fill", "masked_scatter", "new_full",
@@ -48,7 +48,7 @@ class Birth:
     is_nan: bool
     on_purpose: bool
     source: Birth | None = field(repr=False)
-    cause: Cause | None
+    cause: NonfiniteCause | None
 
 
 class OpWatch(TorchDispatchMode):
@@ -154,8 +154,8 @@ class OpWatch(TorchDispatchMode):
         before: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         bad: list[torch.Tensor],
-    ) -> Operation:
-        return Operation(
+    ) -> OperationCall:
+        return OperationCall(
             name=name,
             derivative_of=node,
             module_type=self._trace.type_of(self._trace.module),

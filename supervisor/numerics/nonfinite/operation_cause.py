@@ -15,7 +15,7 @@ SPREADS = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
+class OperationCall:
     """One call of one operation as it was before it ran.
 
     Attributes:
@@ -42,7 +42,7 @@ Found = tuple[str, str, str] | None
 """Kind, what happened, what to do; None when this is not what happened."""
 
 
-def special_cause(operation: Operation, values: dict[str, float]) -> Found:
+def special_cause(operation: OperationCall, values: dict[str, float]) -> Found:
     """Looks for what is special to the kind of operation; adds key figures to `values`.
 
     Raises:
@@ -60,7 +60,7 @@ def _elements(number: float) -> str:
     return f"{int(number)} element{'s' * (number != 1)}"
 
 
-def _softmax(operation: Operation, values: dict[str, float]) -> Found:
+def _softmax(operation: OperationCall, values: dict[str, float]) -> Found:
     scores = operation.args[0]
     dim = operation.args[1] if len(operation.args) > 1 else -1
     masked = (scores == float("-inf")).all(dim=dim)
@@ -76,7 +76,7 @@ def _softmax(operation: Operation, values: dict[str, float]) -> Found:
     )
 
 
-def _logarithm(operation: Operation, values: dict[str, float]) -> Found:
+def _logarithm(operation: OperationCall, values: dict[str, float]) -> Found:
     argument = operation.args[0] if operation.name != "xlogy" else operation.args[1]
     edge = -1.0 if operation.name == "log1p" else 0.0
     values["zeros"] = float((argument == edge).sum())
@@ -96,7 +96,7 @@ def _logarithm(operation: Operation, values: dict[str, float]) -> Found:
     )
 
 
-def _division(operation: Operation, values: dict[str, float]) -> Found:
+def _division(operation: OperationCall, values: dict[str, float]) -> Found:
     divides = operation.name != "reciprocal"
     divisor = torch.as_tensor(operation.args[1] if divides else operation.args[0])
     values["zero_divisors"] = float((divisor == 0).sum())
@@ -113,7 +113,7 @@ def _division(operation: Operation, values: dict[str, float]) -> Found:
     )
 
 
-def _root(operation: Operation, values: dict[str, float]) -> Found:
+def _root(operation: OperationCall, values: dict[str, float]) -> Found:
     argument = operation.args[0]
     values["zeros"] = float((argument == 0).sum())
     values["negatives"] = float((argument < 0).sum())
@@ -131,7 +131,7 @@ def _root(operation: Operation, values: dict[str, float]) -> Found:
     return None
 
 
-def _power(operation: Operation, values: dict[str, float]) -> Found:
+def _power(operation: OperationCall, values: dict[str, float]) -> Found:
     base, exponent = (torch.as_tensor(value) for value in operation.args[:2])
     zeros = int(((base == 0) & (exponent < 0)).sum())
     values["zeros"] = float(zeros)
@@ -144,7 +144,7 @@ def _power(operation: Operation, values: dict[str, float]) -> Found:
     )
 
 
-def _normalisation(operation: Operation, values: dict[str, float]) -> Found:
+def _normalisation(operation: OperationCall, values: dict[str, float]) -> Found:
     tensor = operation.args[0].double()
     if operation.name in ("native_layer_norm", "fused_rms_norm"):
         groups = tensor.flatten(-len(operation.args[1])) if operation.args[1] else tensor
@@ -167,7 +167,7 @@ def _zero_variance(groups: int) -> tuple[str, str, str]:
     )
 
 
-def _exponential(operation: Operation, values: dict[str, float]) -> Found:
+def _exponential(operation: OperationCall, values: dict[str, float]) -> Found:
     limit = torch.finfo(operation.output.dtype).max
     edge = float(torch.tensor(limit, dtype=torch.float64).log())
     return (
@@ -178,7 +178,7 @@ def _exponential(operation: Operation, values: dict[str, float]) -> Found:
     )
 
 
-def _reduction(operation: Operation, values: dict[str, float]) -> Found:
+def _reduction(operation: OperationCall, values: dict[str, float]) -> Found:
     elements = operation.args[0].numel()
     if not elements:
         return (
@@ -200,7 +200,7 @@ def _reduction(operation: Operation, values: dict[str, float]) -> Found:
     )
 
 
-def _loss_of_targets(operation: Operation, values: dict[str, float]) -> Found:
+def _loss_of_targets(operation: OperationCall, values: dict[str, float]) -> Found:
     ignored = operation.args[4] if len(operation.args) > 4 else -100
     used = int((operation.args[1] != ignored).sum())
     values["targets_used"] = float(used)
@@ -213,7 +213,7 @@ def _loss_of_targets(operation: Operation, values: dict[str, float]) -> Found:
     )
 
 
-def _inverse_function(operation: Operation, values: dict[str, float]) -> Found:
+def _inverse_function(operation: OperationCall, values: dict[str, float]) -> Found:
     return (
         "outside_domain",
         f"{operation.name} is not defined at some of its arguments",
@@ -221,7 +221,7 @@ def _inverse_function(operation: Operation, values: dict[str, float]) -> Found:
     )
 
 
-def _cast(operation: Operation, values: dict[str, float]) -> Found:
+def _cast(operation: OperationCall, values: dict[str, float]) -> Found:
     largest = torch.finfo(operation.output.dtype).max
     return (
         "cast_overflow",
@@ -230,7 +230,9 @@ def _cast(operation: Operation, values: dict[str, float]) -> Found:
     )
 
 
-_EXAMINERS: tuple[tuple[frozenset[str], Callable[[Operation, dict[str, float]], Found]], ...] = (
+_EXAMINERS: tuple[
+    tuple[frozenset[str], Callable[[OperationCall, dict[str, float]], Found]], ...
+] = (
     (frozenset({"softmax", "log_softmax", "safe_softmax"}), _softmax),
     (frozenset({"log", "log2", "log10", "log1p", "xlogy"}), _logarithm),
     (frozenset({"div", "reciprocal", "true_divide", "remainder", "fmod"}), _division),

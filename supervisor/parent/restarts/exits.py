@@ -20,7 +20,7 @@ _SHOWN = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
+class ProcessEnding:
     """What is known about a process that has ended.
 
     Attributes:
@@ -52,7 +52,7 @@ class Ending:
         return -self.returncode if self.returncode < 0 else None
 
 
-def classify(ending: Ending) -> WorkerExit:
+def classify(ending: ProcessEnding) -> WorkerExit:
     """Returns why the worker ended; never fails, and always has at least one line of evidence."""
     for rule in _RULES:
         verdict = rule(ending)
@@ -61,17 +61,17 @@ def classify(ending: Ending) -> WorkerExit:
     return _exit(ending, ExitCause.EXCEPTION, f"exit code {ending.returncode}, and no word why")
 
 
-def _completed(ending: Ending) -> WorkerExit | None:
+def _completed(ending: ProcessEnding) -> WorkerExit | None:
     if ending.note is None or ending.note.kind != "completed":
         return None
     return _exit(ending, ExitCause.COMPLETED, "completion marker", retry=False)
 
 
-def _hang(ending: Ending) -> WorkerExit | None:
+def _hang(ending: ProcessEnding) -> WorkerExit | None:
     return _exit(ending, ExitCause.HANG, ending.hang) if ending.hang else None
 
 
-def _interrupted(ending: Ending) -> WorkerExit | None:
+def _interrupted(ending: ProcessEnding) -> WorkerExit | None:
     note = ending.note
     if ending.asked_by is None and (note is None or note.kind != "interrupted"):
         return None
@@ -85,7 +85,7 @@ def _interrupted(ending: Ending) -> WorkerExit | None:
     return _exit(ending, cause, line, retry=False)
 
 
-def _own_exit(ending: Ending) -> WorkerExit | None:
+def _own_exit(ending: ProcessEnding) -> WorkerExit | None:
     note = ending.note
     if note is None or note.kind != "system_exit":
         return None
@@ -96,14 +96,14 @@ def _own_exit(ending: Ending) -> WorkerExit | None:
     return _exit(ending, ExitCause.USER_ERROR, text, retry=False)
 
 
-def _short(ending: Ending) -> WorkerExit | None:
+def _short(ending: ProcessEnding) -> WorkerExit | None:
     note = ending.note
     if note is None or note.kind != "short":
         return None
     return _exit(ending, ExitCause.EXCEPTION, _first_line(note.message))
 
 
-def _ladder(ending: Ending) -> WorkerExit | None:
+def _ladder(ending: ProcessEnding) -> WorkerExit | None:
     note = ending.note
     if note is None or note.kind not in ("restart", "stop"):
         return None
@@ -112,7 +112,7 @@ def _ladder(ending: Ending) -> WorkerExit | None:
     return _exit(ending, ExitCause.NONFINITE, line, *note.evidence, retry=note.kind == "restart")
 
 
-def _users_mistake(ending: Ending) -> WorkerExit | None:
+def _users_mistake(ending: ProcessEnding) -> WorkerExit | None:
     note = ending.note
     if note is None or note.kind not in ("exception", "user_error"):
         return None
@@ -124,7 +124,7 @@ def _users_mistake(ending: Ending) -> WorkerExit | None:
     return _exit(ending, ExitCause.USER_ERROR, _raised(note), retry=False)
 
 
-def _memory(ending: Ending) -> WorkerExit | None:
+def _memory(ending: ProcessEnding) -> WorkerExit | None:
     note = ending.note
     if note is not None and note.kind == "exception":
         found = failure_signs.memory_shortage(note.exception or "", note.message or "")
@@ -143,7 +143,7 @@ def _memory(ending: Ending) -> WorkerExit | None:
     return None
 
 
-def _exception(ending: Ending) -> WorkerExit | None:
+def _exception(ending: ProcessEnding) -> WorkerExit | None:
     note = ending.note
     if note is None or note.kind != "exception":
         return None
@@ -156,7 +156,7 @@ def _exception(ending: Ending) -> WorkerExit | None:
     return _exit(ending, ExitCause.EXCEPTION, _raised(note), *note.evidence, loader, hint)
 
 
-def _killed(ending: Ending) -> WorkerExit | None:
+def _killed(ending: ProcessEnding) -> WorkerExit | None:
     signum = ending.signum
     if signum is None:
         return None
@@ -172,19 +172,19 @@ def _killed(ending: Ending) -> WorkerExit | None:
     return _exit(ending, ExitCause.KILLED, line, hint, ending.memory)
 
 
-def _silent_zero(ending: Ending) -> WorkerExit | None:
+def _silent_zero(ending: ProcessEnding) -> WorkerExit | None:
     if ending.returncode != 0:
         return None
     line = "exit code 0 without completion: the process ended itself before the script's end"
     return _exit(ending, ExitCause.EXCEPTION, line)
 
 
-def _unexplained(ending: Ending) -> WorkerExit | None:
+def _unexplained(ending: ProcessEnding) -> WorkerExit | None:
     lines = [f"exit code {ending.returncode}, and no word why", _tail_line(ending.log_tail)]
     return _exit(ending, ExitCause.EXCEPTION, *lines)
 
 
-_RULES: tuple[Callable[[Ending], WorkerExit | None], ...] = (
+_RULES: tuple[Callable[[ProcessEnding], WorkerExit | None], ...] = (
     _completed,
     _hang,
     _interrupted,
@@ -217,7 +217,9 @@ def failure_key(worker_exit: WorkerExit) -> str:
     return f"{worker_exit.cause.value}: {re.sub(r'0x[0-9a-f]+|[0-9.]+', '#', first)}"
 
 
-def _exit(ending: Ending, cause: ExitCause, *evidence: str, retry: bool = True) -> WorkerExit:
+def _exit(
+    ending: ProcessEnding, cause: ExitCause, *evidence: str, retry: bool = True
+) -> WorkerExit:
     last_step = ending.last_step
     if last_step is None and ending.note is not None:
         last_step = ending.note.last_step
@@ -237,7 +239,7 @@ def _raised(note: ExitNote) -> str:
     return f"{note.exception or 'error'}: {_first_line(note.message)}"
 
 
-def _oom_line(ending: Ending) -> str:
+def _oom_line(ending: ProcessEnding) -> str:
     return f"the kernel's memory controller killed {ending.oom_kills} process(es) of this group"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from supervisor.events.event import JournalEvent
 from supervisor.events.step_events import ActionUndone
-from supervisor.storage.journal.treatments import Treatments
+from supervisor.storage.journal.treatments import JournalTreatments
 
 TOLD_EACH = 3
 """So many of a kind have a line each: enough to see that it goes on."""
@@ -31,7 +31,7 @@ class TreatmentLines:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._treatments = Treatments()
+        self._treatments = JournalTreatments()
         self._kinds: dict[tuple[str, str], _Kind] = {}
 
     def of(self, events: Iterable[JournalEvent]) -> list[str]:

@@ -15,7 +15,7 @@ PROTECTIVE = frozenset({"checkpoint", "snapshot"})
 NOT_DONE = frozenset({ActionOutcome.REFUSED, ActionOutcome.WOULD_HAVE})
 
 
-class Treatments:
+class JournalTreatments:
     """Picks the treatments out of a journal, each once, as its events come."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from supervisor.analysis.drill.drill import drill
 from supervisor.analysis.drill.menu import MENU, choose
-from supervisor.analysis.drill.outcome import Reference, judge
+from supervisor.analysis.drill.outcome import ReferenceRun, judge
 from supervisor.analysis.trial_run import TrialRun, TrialScript
 from supervisor.cli.main import main
 from supervisor.errors import SupervisorError, UsageError
@@ -32,8 +32,8 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def reference_of(losses: tuple[float, ...] = FALLING) -> Reference:
-    return Reference(losses=losses, seconds=4.0, slowest_step_s=0.1)
+def reference_of(losses: tuple[float, ...] = FALLING) -> ReferenceRun:
+    return ReferenceRun(losses=losses, seconds=4.0, slowest_step_s=0.1)
 
 
 def run_of(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.analysis.explain.finding import Finding, exception_of, finding_of, refined
+from supervisor.analysis.explain.finding import StepFinding, exception_of, finding_of, refined
 from supervisor.analysis.explain.rules import Diagnosis
 from supervisor.storage.run.exit_notes import ExitNote
 
@@ -38,7 +38,7 @@ def test_the_earliest_step_that_shows_something_gives_the_place() -> None:
 
 @pytest.mark.parametrize("cause", ["data", "learning_rate", "unknown", "model_code"])
 def test_an_operation_without_a_guard_is_the_codes_fault(cause: str) -> None:
-    finding = Finding(phase="forward", module="pool", operation="div", kind="division_by_zero")
+    finding = StepFinding(phase="forward", module="pool", operation="div", kind="division_by_zero")
 
     found = refined(diagnosis(cause), finding, is_sudden=True)
 
@@ -49,15 +49,15 @@ def test_an_operation_without_a_guard_is_the_codes_fault(cause: str) -> None:
 @pytest.mark.parametrize(
     ("finding", "is_sudden", "cause"),
     [
-        (Finding(phase="forward", kind="log_of_zero", sample_is_odd=True), True, "data"),
-        (Finding(phase="forward", kind="log_of_zero"), False, "learning_rate"),
-        (Finding(phase="forward", kind="overflow"), True, "learning_rate"),
-        (Finding(phase="loss", kind="log_of_zero"), True, "precision"),
-        (Finding(phase="update", kind="division_by_zero"), True, "optimizer_state"),
+        (StepFinding(phase="forward", kind="log_of_zero", sample_is_odd=True), True, "data"),
+        (StepFinding(phase="forward", kind="log_of_zero"), False, "learning_rate"),
+        (StepFinding(phase="forward", kind="overflow"), True, "learning_rate"),
+        (StepFinding(phase="loss", kind="log_of_zero"), True, "precision"),
+        (StepFinding(phase="update", kind="division_by_zero"), True, "optimizer_state"),
     ],
 )
 def test_bad_data_growth_rounding_and_updates_keep_their_cause(
-    finding: Finding, is_sudden: bool, cause: str
+    finding: StepFinding, is_sudden: bool, cause: str
 ) -> None:
     assert refined(diagnosis(cause), finding, is_sudden=is_sudden).root_cause == cause
 
@@ -66,7 +66,7 @@ def test_bad_data_growth_rounding_and_updates_keep_their_cause(
 def test_an_exception_on_a_batch_of_its_own_size_is_the_codes_fault(
     rows_before: int | None, cause: str
 ) -> None:
-    finding = Finding(kind="exception", cause="ValueError", rows=1, rows_before=rows_before)
+    finding = StepFinding(kind="exception", cause="ValueError", rows=1, rows_before=rows_before)
 
     assert refined(diagnosis("data"), finding, is_sudden=True).root_cause == cause
 

@@ -6,46 +6,50 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.parent.restarts.exits import Ending, classify, failure_key, signal_name
+from supervisor.parent.restarts.exits import ProcessEnding, classify, failure_key, signal_name
 from supervisor.records import ExitCause
 from supervisor.storage.run.exit_notes import EXIT_KINDS, EXIT_PHASES, ExitNote
 
 
 def raised(
     exception: str, message: str = "", phase: str = "training", has_stepped: bool = True
-) -> Ending:
+) -> ProcessEnding:
     note = ExitNote(kind="exception", exception=exception, message=message, phase=phase)
-    return Ending(returncode=1, note=note, has_stepped=has_stepped, last_step=7)
+    return ProcessEnding(returncode=1, note=note, has_stepped=has_stepped, last_step=7)
 
 
-def noted(kind: str, returncode: int = 0, **fields: object) -> Ending:
-    return Ending(returncode=returncode, note=ExitNote(kind=kind, **fields))  # type: ignore[arg-type]
+def noted(kind: str, returncode: int = 0, **fields: object) -> ProcessEnding:
+    return ProcessEnding(returncode=returncode, note=ExitNote(kind=kind, **fields))  # type: ignore[arg-type]
 
 
 CASES = {
     "completion marker": (noted("completed"), "completed", False),
     "marker although we sent SIGTERM": (
-        Ending(returncode=0, note=ExitNote(kind="completed"), asked_by=15, signals_sent=(15,)),
+        ProcessEnding(
+            returncode=0, note=ExitNote(kind="completed"), asked_by=15, signals_sent=(15,)
+        ),
         "completed",
         False,
     ),
-    "exit 0 without marker": (Ending(returncode=0), "exception", True),
+    "exit 0 without marker": (ProcessEnding(returncode=0), "exception", True),
     "sys.exit(0)": (noted("system_exit", code=0), "completed", False),
     "sys.exit(3)": (noted("system_exit", 3, code=3), "user_error", False),
     "argparse": (noted("system_exit", 2, code=2, phase="import"), "user_error", False),
     "note interrupted": (noted("interrupted", 75), "interrupted", False),
-    "asked by SIGTERM": (Ending(returncode=-15, asked_by=15), "interrupted", False),
+    "asked by SIGTERM": (ProcessEnding(returncode=-15, asked_by=15), "interrupted", False),
     "asked by SIGUSR1": (
-        Ending(returncode=75, note=ExitNote(kind="interrupted"), asked_by=signal.SIGUSR1),
+        ProcessEnding(returncode=75, note=ExitNote(kind="interrupted"), asked_by=signal.SIGUSR1),
         "preempted",
         False,
     ),
     "asked, then killed by us": (
-        Ending(returncode=-9, asked_by=15, signals_sent=(15, 9)),
+        ProcessEnding(returncode=-9, asked_by=15, signals_sent=(15, 9)),
         "interrupted",
         False,
     ),
-    "hang": (Ending(returncode=-9, hang="no step for 60 s", signals_sent=(15, 9)), "hang", True),
+    "hang": (
+        ProcessEnding(returncode=-9, hang="no step for 60 s", signals_sent=(15, 9)), "hang", True,
+    ),
     "hang that then saved": (noted("interrupted", 75).__class__(
         returncode=75, note=ExitNote(kind="interrupted"), hang="no step"), "hang", True),
     "ladder wants a restart": (noted("restart", 71), "nonfinite", True),
@@ -95,16 +99,16 @@ CASES = {
         "nonfinite", True),
     "FloatingPointError": (raised("FloatingPointError", "overflow"), "nonfinite", True),
     "a word with nan in it": (raised("KeyError", "'finance'"), "exception", True),
-    "SIGKILL alone": (Ending(returncode=-9), "killed", True),
+    "SIGKILL alone": (ProcessEnding(returncode=-9), "killed", True),
     "SIGKILL with a counted kill": (
-        Ending(returncode=-9, oom_kills=1), "host_out_of_memory", True),
-    "SIGSEGV": (Ending(returncode=-11), "killed", True),
-    "SIGTERM by others": (Ending(returncode=-15), "killed", True),
+        ProcessEnding(returncode=-9, oom_kills=1), "host_out_of_memory", True),
+    "SIGSEGV": (ProcessEnding(returncode=-11), "killed", True),
+    "SIGTERM by others": (ProcessEnding(returncode=-15), "killed", True),
     "aborted out of memory": (
-        Ending(returncode=-6, log_tail="terminate called\n  what(): std::bad_alloc\n"),
+        ProcessEnding(returncode=-6, log_tail="terminate called\n  what(): std::bad_alloc\n"),
         "host_out_of_memory", True),
     "137 of a shell proves nothing": (
-        Ending(returncode=137, log_tail="Killed\n"), "exception", True),
+        ProcessEnding(returncode=137, log_tail="Killed\n"), "exception", True),
 }  # fmt: skip
 
 
@@ -120,7 +124,7 @@ def test_causes(case: str) -> None:
 
 
 def test_sigkill_without_proof_says_so() -> None:
-    worker_exit = classify(Ending(returncode=-9, memory="last memory sample: 3.00 GiB"))
+    worker_exit = classify(ProcessEnding(returncode=-9, memory="last memory sample: 3.00 GiB"))
 
     assert worker_exit.signum == signal.SIGKILL
     assert "no proof of out of memory" in worker_exit.evidence[1]
@@ -177,8 +181,8 @@ def test_what_torch_says_is_told_apart_with_evidence(
 def test_the_last_step_is_the_recorders_before_the_notes() -> None:
     note = ExitNote(kind="exception", exception="RuntimeError", last_step=8)
 
-    assert classify(Ending(returncode=1, note=note, last_step=7)).last_step == 7
-    assert classify(Ending(returncode=1, note=note)).last_step == 8
+    assert classify(ProcessEnding(returncode=1, note=note, last_step=7)).last_step == 7
+    assert classify(ProcessEnding(returncode=1, note=note)).last_step == 8
 
 
 def test_failures_that_differ_in_addresses_alone_are_the_same() -> None:
@@ -216,7 +220,7 @@ def test_every_ending_has_a_cause_and_evidence(
     log_tail: str,
 ) -> None:
     note = kind and ExitNote(kind=kind, exception=exception, message=message, phase=phase)
-    ending = Ending(
+    ending = ProcessEnding(
         returncode=returncode, note=note or None, hang=hang, asked_by=asked_by, log_tail=log_tail
     )
 
