@@ -71,6 +71,6 @@ def is_done(name: str, event: JournalEvent) -> bool:
 def count_treatments(events: Iterable[JournalEvent]) -> Counter[str]:
     """Returns how often each treatment was made in a whole journal."""
     counted: Counter[str] = Counter()
-    for name, event in Treatments().pick(events):
+    for name, event in JournalTreatments().pick(events):
         counted[name] += event.times
     return counted
