@@ -42,7 +42,7 @@ def next_dose(
         onset, crash: first step of the trouble in the run, and step of the crash of its replay.
         first_step: where the replays begin; 0 for the script's start.
     """
-    healthy_batch = Change(
+    healthy_batch = ReplayChange(
         name=LATER_BATCHES,
         experiment={"repeat_batch_from": max(first_step, onset - BEFORE_ONSET)},
     )
@@ -57,7 +57,7 @@ def next_dose(
                 return ReplayChange(name=name, experiment={"lr_factor": 1 / divisor})
         return None
     if USUAL_WEIGHTS not in tried and first_step == 0 and crash <= IMMEDIATE_STEPS:
-        return Change(name=USUAL_WEIGHTS, experiment={"usual_weights": True})
+        return ReplayChange(name=USUAL_WEIGHTS, experiment={"usual_weights": True})
     return None if LATER_BATCHES in tried else healthy_batch
 
 
