@@ -9,7 +9,12 @@ import stat
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
+import psutil
+
 from supervisor.storage.run.nobodys_files import is_nobodys
+
+_CLOCK_S = 0.02
+"""The system counts a process's beginning in hundredths of a second."""
 
 MOST_FILES = 20_000
 """Looked at in one folder; more are a data set, and would take longer than 50 ms."""
@@ -20,8 +25,9 @@ def unseen_files(
 ) -> list[str]:
     """Returns files that changed since then, sorted, of which nobody knows who wrote them.
 
-    Called when no process of the script is alive: a file that a living process has open for writing
-    is that process's (a terminal's log, another run), and is left out.
+    Called before the script goes on in a new process: a file that a living process has open for
+    writing is that process's (a terminal's log, another run), and is left out. So is what changed
+    since this process began: the script writes it at every start, before it imports torch.
 
     Args:
         folders: to look into, not below them.
@@ -29,6 +35,7 @@ def unseen_files(
         since: in the time of files.
         root: absolute path of the run directory.
     """
+    until = psutil.Process().create_time() - _CLOCK_S
     found: dict[tuple[int, int], str] = {}
     for folder in folders:
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
@@ -36,7 +43,7 @@ def unseen_files(
                 if entry.path in known or is_nobodys(entry.path, root):
                     continue
                 looked = entry.stat(follow_symlinks=False)
-                if stat.S_ISREG(looked.st_mode) and looked.st_mtime >= since:
+                if stat.S_ISREG(looked.st_mode) and since <= looked.st_mtime < until:
                     found[(looked.st_dev, looked.st_ino)] = entry.path
     if found:
         for file in _open_elsewhere():

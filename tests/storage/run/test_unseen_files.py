@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from supervisor.storage.run import unseen_files as module
@@ -26,6 +28,22 @@ def record_with_a_file(folder: Path) -> ScriptFiles:
     for name in ("seen.pt", "log.txt", "made.pt"):
         (folder / name).write_text("new")
     return record
+
+
+@pytest.fixture(autouse=True)
+def _later_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who looks has begun after all that is written here."""
+    monkeypatch.setattr(psutil.Process, "create_time", lambda process: time.time() + 60)
+
+
+def test_what_changed_since_this_process_began_is_written_at_every_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = record_with_a_file(tmp_path)
+    (tmp_path / "starts").write_text("2")
+    monkeypatch.setattr(psutil.Process, "create_time", lambda process: time.time() - 60)
+
+    assert record.unseen() == []
 
 
 def test_files_that_nobody_was_seen_to_write_are_found_in_a_later_process(tmp_path: Path) -> None:
