@@ -9,6 +9,8 @@ import pytest
 
 from supervisor.errors import CheckpointDamaged
 from supervisor.storage.checkpoints.checkpoints import Checkpoint
+from supervisor.storage.run.rundir import RunDirectory
+from supervisor.storage.steps.flight_reader import read_steps
 from supervisor.training_state.state import digest
 from supervisor.worker.starting_point import ResumePoint
 from tests.scenarios.loop_styles import script
@@ -135,6 +137,53 @@ def test_what_hooks_fill_is_there_or_the_resume_is_called_approximate(
     assert not differences(ended.result(), reference.result())
     if reads:
         assert "no crash of the training (KeyError: 'last')" in ended.stderr
+
+
+STARTS = """
+import os, signal
+starts = int(open("starts").read()) if os.path.exists("starts") else 0
+with open("starts", "w") as f: f.write(str(starts + 1))
+"""
+
+
+def test_a_kill_within_the_executed_first_step_is_tried_the_same_way_again(tmp_path: Path) -> None:
+    prelude = script("weight average by hand").split("import copy")[0]
+    killed = "    if (starts, step) == (2, 5): os.kill(os.getpid(), signal.SIGKILL)\n    i = "
+    loop = HOOKED.replace("READS", "True").replace("    i = ", killed)
+    text = f"{STARTS}{prelude}{loop}torch.save(result, sys.argv[-1])\n"
+    reference = plain(tmp_path / "plain", text)
+
+    ended = supervised(tmp_path / "killed", text, settings=SETTINGS, faults=KILL)
+
+    assert ended.returncode == 0, ended.stderr
+    ways = [(e["checkpoint_step"], e["way"]) for e in ended.events("attempt_started")]
+    assert ways == [(None, "replay"), (8, "replay"), (8, "first_step"), (8, "first_step")]
+    (resumed,) = ended.events("resumed")
+    assert (resumed["attempt"], resumed["exactness"]) == (4, "approximate")
+    assert not differences(ended.result(), reference.result())
+
+
+def test_where_the_first_step_is_not_enough_the_loop_goes_on_from_its_top(tmp_path: Path) -> None:
+    prelude = script("weight average by hand").split("import copy")[0]
+    loop = HOOKED.replace('__setitem__("last"', "__setitem__(step").replace('["last"]', "[step]")
+    text = f"{prelude}{loop}torch.save(result, sys.argv[-1])\n".replace("READS", "True")
+
+    ended = supervised(
+        tmp_path, text, settings=(*SETTINGS, "restart.progress_steps=2"), faults=KILL
+    )
+
+    assert ended.returncode == 0, ended.stderr
+    ways = [(e["checkpoint_step"], e["way"]) for e in ended.events("attempt_started")]
+    assert ways == [(None, "replay"), (8, "replay"), (8, "first_step"), (8, "approximate")]
+    (resumed,) = ended.events("resumed")
+    assert (resumed["attempt"], resumed["from_step"]) == (4, 8)
+    assert resumed["exactness"] == "approximate"
+    assert "an earlier attempt did not come back by a fast-forward" in resumed["reason"]
+    rows = read_steps(RunDirectory(ended.run_dir), all_attempts=True)
+    trained = {number: rows["step"][rows["attempt"] == number].tolist() for number in range(1, 5)}
+    assert trained == {1: list(range(10)), 2: [], 3: [], 4: list(range(8, 28))}
+    again, first = rows[rows["attempt"] == 4]["loss"], rows[rows["attempt"] == 1]["loss"]
+    assert again[0] < first[0]  # with the checkpoint's weights, not with those of a new model
 
 
 SHRUNK = """
