@@ -80,7 +80,7 @@ def _build(run_data: RunData) -> CrashReport:
         overcome=root is not None and root.survived and end in ("completed", "running"),
         resume_command=resume_command(run_data, end, root),
         next_steps=build_next_steps(end, root, run_data, decision, cost),
-        setting=build_setting(end, root, decision),
+        setting=build_setting(end, root, run_data, decision),
         evidence=_evidence(run_data, root, attempts),
         evidence_against=root.evidence_against if root else (),
         incidents=incidents,

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -113,28 +114,28 @@ def test_a_hang_names_the_line_of_the_script_and_gives_a_setting_that_works(tmp_
 
 
 @pytest.mark.parametrize(
-    ("cause", "evidence", "told", "remedy"),
+    ("cause", "known", "told", "remedy"),
     [
         (
             "exception",
-            ("exit code 1, and no word why", "last output: [Errno 28] No space left on device"),
+            {"sign": "no_space"},
             "a file could not be written (No space left on device) (train.py:7, in main)",
             "Make room on the disk (or the quota), then resume.",
         ),
         (
             "host_out_of_memory",
-            ("RuntimeError: DefaultCPUAllocator: you tried to allocate 68719476736 bytes",),
+            {"asked_bytes": 68719476736},
             "64 GiB were asked for at once (train.py:7, in main)",
             "Make what is asked for at the line above smaller, then resume.",
         ),
     ],
 )
 def test_what_a_machine_had_no_room_for_is_told_with_the_line(
-    tmp_path: Path, cause: str, evidence: tuple[str, ...], told: str, remedy: str
+    tmp_path: Path, cause: str, known: dict[str, Any], told: str, remedy: str
 ) -> None:
     run = begun(tmp_path / "run")
     run.steps(0, 20)
-    run.exit(cause, 20, evidence=evidence)
+    run.exit(cause, 20, evidence=("it failed",), **known)
     trace = 'Traceback:\n  File "train.py", line 7, in main\n'
     write_json(run.rundir.exit_note(1, 0), {"kind": "exception", "traceback": trace})
 
@@ -148,7 +149,8 @@ def test_a_script_that_ended_itself_is_told_with_what_it_said_last(tmp_path: Pat
     run = begun(tmp_path / "run")
     run.rundir.log(1, 0).parent.mkdir(parents=True)
     run.rundir.log(1, 0).write_text("usage: train.py\ntrain.py: error: unknown option: --nope\n\n")
-    run.exit("user_error", None, returncode=2, evidence=("the script ended with sys.exit(2)",))
+    said = ("the script ended with sys.exit(2)",)
+    run.exit("user_error", None, returncode=2, evidence=said, sign="own_exit")
 
     report = gather(run.finish("failed"))
 
@@ -159,12 +161,36 @@ def test_a_script_that_ended_itself_is_told_with_what_it_said_last(tmp_path: Pat
 def test_a_loader_process_that_died_is_not_an_exception_to_mend(tmp_path: Path) -> None:
     run = begun(tmp_path / "run")
     run.steps(0, 20)
-    said = "RuntimeError: DataLoader worker (pid(s) 25148) exited unexpectedly"
-    run.exit("exception", 20, evidence=(said,))
+    run.exit("exception", 20, evidence=("RuntimeError: it died",), sign="loader_died")
 
     report = gather(run.finish("gave_up"))
 
     assert report.next_steps[0].startswith("A process that loads data died")
+
+
+def test_exits_of_an_older_version_without_signs_are_told_by_their_evidence(
+    tmp_path: Path,
+) -> None:
+    run = begun(tmp_path / "run")
+    run.steps(0, 20)
+    run.exit("exception", 20, evidence=("OSError: No space left on device",))
+
+    report = gather(run.finish("gave_up"))
+
+    assert "OSError: No space left on device" in report.verdict
+    assert report.next_steps[0] == "Mend the exception that is shown below, then resume."
+
+
+def test_a_full_disk_is_told_where_only_the_workers_own_note_is_left(tmp_path: Path) -> None:
+    run = begun(tmp_path / "run")
+    run.steps(0, 20)
+    trace = "Traceback:\nOSError: [Errno 122] Disk quota exceeded\n"
+    note = {"kind": "exception", "message": "stream failed", "traceback": trace, "last_step": 20}
+    write_json(run.rundir.exit_note(1, 0), note)
+
+    report = gather(run.rundir.root)
+
+    assert "Disk quota exceeded" in report.incidents[0].sentence
 
 
 def test_a_learning_rate_that_rose_before_a_jump_is_the_cause_that_is_told(tmp_path: Path) -> None:

@@ -12,9 +12,11 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from supervisor.codes import ExitSign
 from supervisor.parent.restarts import failure_signs
 from supervisor.records import ExitCause, WorkerExit
 from supervisor.storage.run.exit_notes import ExitNote
+from supervisor.storage.run.exit_signs import bytes_asked_for, sign_of
 
 _SHOWN = 300
 
@@ -93,7 +95,7 @@ def _own_exit(ending: ProcessEnding) -> WorkerExit | None:
     if code == 0:
         return _exit(ending, ExitCause.COMPLETED, "the script ended with sys.exit(0)", retry=False)
     text = f"the script ended with sys.exit({code})"
-    return _exit(ending, ExitCause.USER_ERROR, text, retry=False)
+    return _exit(ending, ExitCause.USER_ERROR, text, retry=False, sign=ExitSign.OWN_EXIT)
 
 
 def _short(ending: ProcessEnding) -> WorkerExit | None:
@@ -218,7 +220,11 @@ def failure_key(worker_exit: WorkerExit) -> str:
 
 
 def _exit(
-    ending: ProcessEnding, cause: ExitCause, *evidence: str, retry: bool = True
+    ending: ProcessEnding,
+    cause: ExitCause,
+    *evidence: str,
+    retry: bool = True,
+    sign: ExitSign | None = None,
 ) -> WorkerExit:
     last_step = ending.last_step
     if last_step is None and ending.note is not None:
@@ -230,6 +236,8 @@ def _exit(
         last_step=last_step,
         evidence=tuple(line for line in evidence if line),
         retry=retry,
+        sign=sign or sign_of((*evidence, ending.note.traceback if ending.note else "")),
+        asked_bytes=bytes_asked_for(evidence),
         asks_batch_size=ending.note is not None and ending.note.asks_batch_size,
         offers_checkpointing=ending.note is not None and ending.note.offers_checkpointing,
     )

@@ -15,6 +15,7 @@ from supervisor.records import NAN
 from supervisor.report.facts.crash_report import AttemptFacts
 from supervisor.report.facts.figures import clock, integer, moment, number
 from supervisor.report.facts.run_data import RunData
+from supervisor.storage.run.exit_signs import bytes_asked_for, sign_of
 
 _CAUSES_OF_NOTES = {
     "completed": ExitCause.COMPLETED,
@@ -90,6 +91,8 @@ def _exit_of_notes(run_data: RunData, attempt: int) -> WorkerExited | None:
         return None
     note = min(notes, key=lambda note: moment(note.get("time")))
     said = ": ".join(str(note[name]) for name in ("exception", "message") if note.get(name))
+    evidence = (*_sentences(note.get("evidence")), *([said] if said else []))
+    own = ExitSign.OWN_EXIT if note.get("kind") == "system_exit" else None
     return WorkerExited(
         time=_iso(note.get("time")),
         attempt=attempt,
@@ -97,9 +100,10 @@ def _exit_of_notes(run_data: RunData, attempt: int) -> WorkerExited | None:
         returncode=None,
         signum=None,
         last_step=integer(note.get("last_step")),
-        evidence=(*_sentences(note.get("evidence")), *([said] if said else [])),
+        evidence=evidence,
         retry=False,
-        sign=ExitSign.OWN_EXIT if note.get("kind") == "system_exit" else None,
+        sign=own or sign_of((*evidence, str(note.get("traceback") or ""))),
+        asked_bytes=bytes_asked_for(evidence),
     )
 
 

@@ -120,6 +120,7 @@ class Incident:
         key: short name of the cause, see docs/report.md.
         sentence: what happened, with figures.
         survived: the run went on past it.
+        sign: of the end of a process, what else is known of it.
         evidence_for: sentences with figures that speak for this cause.
         evidence_against: what would speak for another one, or was looked at and found normal.
     """
@@ -131,6 +132,7 @@ class Incident:
     time: str = ""
     survived: bool = False
     numerical: bool = False
+    sign: ExitSign | None = None
     evidence_for: tuple[str, ...] = ()
     evidence_against: tuple[str, ...] = ()
 
@@ -170,11 +172,16 @@ class Branch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionPath:
-    """The branch that was taken through the decision tree and the remedy at its end."""
+    """The branch that was taken through the decision tree and the remedy at its end.
+
+    Attributes:
+        before_next: the remedy where the run has not to be resumed; empty where it is the same.
+    """
 
     branches: tuple[Branch, ...]
     remedy: str
     setting: str = ""
+    before_next: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

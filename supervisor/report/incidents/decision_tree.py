@@ -37,8 +37,10 @@ def walk(run_data: RunData, incident: Incident) -> DecisionPath:
     )
     checkpoint = _checkpoint(run_data, stable=incident.numerical)
     if not incident.numerical:
-        remedy = process_remedy(run_data, incident)
-        return DecisionPath(branches=(process, checkpoint), remedy=remedy)
+        found = process_remedy(run_data, incident)
+        return DecisionPath(
+            branches=(process, checkpoint), remedy=str(found), before_next=found.before_next
+        )
     samples = samples_behind(run_data, incident)
     if samples:
         named = Branch(

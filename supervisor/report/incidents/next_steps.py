@@ -12,7 +12,7 @@ from supervisor.report.facts.figures import duration, integer, show
 from supervisor.report.facts.interventions import would_have
 from supervisor.report.facts.run_data import RunData
 from supervisor.report.incidents.evidence import last_checkpoint
-from supervisor.report.incidents.remedies import IN_SCRIPT, SMALLER_REQUEST
+from supervisor.report.incidents.remedies import IN_SCRIPT, asks_for_too_much
 from supervisor.storage.run.rundir import RunDirectory
 
 EXPLAINED = frozenset(
@@ -67,13 +67,14 @@ def build_next_steps(
 ) -> tuple[str, ...]:
     """Returns what to do next, the most important first."""
     step = last_checkpoint(run_data, stable=bool(root and root.numerical))
-    remedy = _explained(run_data) or (decision.remedy if decision else "")
+    explained = _explained(run_data)
+    remedy = explained or (decision.remedy if decision else "")
     if end == "completed" and (root is None or root.survived):
         if root is None:
             return _of_calm_run(run_data)
         return (
             "Nothing has to be done for this run.",
-            *([f"Before the next one: {before_next(remedy)}"] if remedy else []),
+            *_before_next(explained, decision),
         )
     if end == "running":
         return (f"Watch it: supervisor watch {shlex.quote(str(run_data.root))}",)
@@ -171,9 +172,12 @@ def _captured(run_data: RunData, root: Incident | None) -> list[str]:
     ]
 
 
-def before_next(remedy: str) -> str:
-    """Returns a remedy in the middle of a sentence, for a run that has not to be resumed."""
-    return _lower(remedy).replace(", then resume.", ".")
+def _before_next(explained: str, decision: DecisionPath | None) -> list[str]:
+    """What the next run should have, where this one has not to be resumed."""
+    remedy = explained
+    if not remedy and decision:
+        remedy = decision.before_next or decision.remedy
+    return [f"Before the next one: {_lower(remedy)}"] if remedy else []
 
 
 def _explained(run_data: RunData) -> str:
@@ -186,7 +190,9 @@ def _explained(run_data: RunData) -> str:
     return f"Controlled replay names the {cause}: {_lower(advice or because)}"
 
 
-def build_setting(end: str, root: Incident | None, decision: DecisionPath | None) -> str:
+def build_setting(
+    end: str, root: Incident | None, run_data: RunData, decision: DecisionPath | None
+) -> str:
     """Returns the one setting to change; empty when none would help."""
     if root is None or end == "running" or root.key in ("interrupted", "preempted"):
         return ""
@@ -196,7 +202,7 @@ def build_setting(end: str, root: Incident | None, decision: DecisionPath | None
         return decision.setting
     if end == "completed":
         return ""
-    if root.key == "host_out_of_memory" and decision and decision.remedy == SMALLER_REQUEST:
+    if asks_for_too_much(run_data, root):
         return ""
     if root.key in _SETTINGS:
         return _SETTINGS[root.key]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Sequence
 
-from supervisor.codes import ExitCause
+from supervisor.codes import ExitCause, ExitSign
 from supervisor.events.run_events import HangDetected
 from supervisor.report.facts.attempts import first_exit
 from supervisor.report.facts.crash_report import AttemptFacts, Incident
@@ -15,9 +14,11 @@ from supervisor.report.facts.figures import clock, integer, moment, show
 from supervisor.report.facts.run_data import RunData
 from supervisor.report.incidents.evidence import process_evidence
 
-_ASKED_FOR = re.compile(r"tried to allocate (\d+) bytes")
-_OWN_EXIT = "the script ended with sys.exit("
-_NO_ROOM = re.compile(r"No space left on device|File too large|Disk quota exceeded")
+DISK_REFUSALS = {
+    ExitSign.NO_SPACE: "No space left on device",
+    ExitSign.FILE_TOO_LARGE: "File too large",
+    ExitSign.QUOTA_EXCEEDED: "Disk quota exceeded",
+}
 PROCESS_CAUSES = frozenset(cause.value for cause in EXITS) - {"completed"}
 _FRAME = re.compile(r'^  File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
 
@@ -45,6 +46,7 @@ def process_incident(
         attempt=attempt.number,
         time=(clock(moment(event.time)) if event else "") or attempt.ended,
         survived=survived,
+        sign=attempt.sign,
         evidence_for=(*_hang_evidence(hang), *evidence_for),
         evidence_against=evidence_against,
     )
@@ -93,9 +95,9 @@ def _named(run_data: RunData, attempt: AttemptFacts, cause: str) -> str:
         return f"{_asked_for(attempt)}{_raised(run_data, attempt.number)}"
     if cause not in ("exception", "user_error", "out_of_memory") or not attempt.evidence:
         return ""
-    if cause == "user_error" and attempt.evidence[0].startswith(_OWN_EXIT):
+    if attempt.sign is ExitSign.OWN_EXIT:
         return f": {attempt.evidence[0].strip()}{_last_words(run_data)}"
-    refused = disk_refusal(run_data, attempt.number, attempt.evidence)
+    refused = DISK_REFUSALS.get(attempt.sign) if attempt.sign else None
     if refused:
         return f": a file could not be written ({refused}){_raised(run_data, attempt.number)}"
     return f": {attempt.evidence[0].strip().rstrip('.')[:300]}{_raised(run_data, attempt.number)}"
@@ -108,25 +110,9 @@ def _last_words(run_data: RunData) -> str:
     return f", and said last: {last.rstrip('.')[:300]}" if last else ""
 
 
-def disk_refusal(run_data: RunData, attempt: int, evidence: Sequence[str]) -> str:
-    """Returns what the system said when it refused to write a file; empty if it was not that.
-
-    torch itself only says that a stream failed: then the end of the output tells.
-    """
-    said = [*evidence]
-    said += [
-        str(note.get("traceback") or "")
-        for note in run_data.exit_notes
-        if integer(note.get("attempt")) == attempt
-    ]
-    found = (_NO_ROOM.search(text) for text in said)
-    return next((match.group(0) for match in found if match), "")
-
-
 def _asked_for(attempt: AttemptFacts) -> str:
-    """How much memory was asked for at once, where the allocator says it."""
-    found = (_ASKED_FOR.search(text) for text in attempt.evidence)
-    size = next((int(match.group(1)) for match in found if match), None)
+    """How much memory was asked for at once, where that is known."""
+    size = attempt.asked_bytes
     return "" if size is None else f": {show(size / (1 << 30), 3)} GiB were asked for at once"
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
+from supervisor.codes import ExitSign
 from supervisor.events.run_events import WorkerExited
 from supervisor.events.step_events import RollbackEvent
 from supervisor.report.facts.crash_report import Incident
 from supervisor.report.facts.figures import integer, show
 from supervisor.report.facts.run_data import RunData
-from supervisor.report.incidents.process_incident import disk_refusal
+from supervisor.report.incidents.process_incident import DISK_REFUSALS
 
 RISE_EXPLAINS = frozenset({"loss_spike", "divergence"})
 """What a learning rate that has just risen is held for, if it did not pass: warm-ups rise, too, and
@@ -25,18 +25,19 @@ NEXT_STEPS = 3
 optimizer shows again at the very next ones."""
 IN_SCRIPT = "in your script:"
 """How a setting begins that is none of ours."""
-_LOADER_DIED = re.compile(r"DataLoader worker .*(exited unexpectedly|killed by signal)")
-SMALLER_REQUEST = "Make what is asked for at the line above smaller, then resume."
 _PROCESS_REMEDY = {
-    "killed": "Find out who sent the signal (scheduler, memory killer, a colleague), then resume.",
-    "host_out_of_memory": "Lower the number of loader workers or what they hold, then resume.",
-    "out_of_memory": "Halve the micro-batch and accumulate more, or checkpoint activations.",
-    "hang": "Look at that line, and at the stacks below: they show what the script waited for.",
-    "exception": "Mend the exception that is shown below, then resume.",
-    "user_error": "Mend the script or its arguments: another attempt would fail in the same way.",
-    "interrupted": "Nothing is to be mended: resume when you are ready.",
-    "preempted": "Nothing is to be mended: resume when the machine is back.",
-    "supervisor_died": "Find out why the supervisor ended (reboot, kill -9), then resume.",
+    "killed": "Find out who sent the signal (scheduler, memory killer, a colleague)",
+    "host_out_of_memory": "Lower the number of loader workers or what they hold",
+    "exception": "Mend the exception that is shown below",
+    "supervisor_died": "Find out why the supervisor ended (reboot, kill -9)",
+}
+"""What is to be done before a resume."""
+_LAST_WORD = {
+    "out_of_memory": "Halve the micro-batch and accumulate more, or checkpoint activations",
+    "hang": "Look at that line, and at the stacks below: they show what the script waited for",
+    "user_error": "Mend the script or its arguments: another attempt would fail in the same way",
+    "interrupted": "Nothing is to be mended: resume when you are ready",
+    "preempted": "Nothing is to be mended: resume when the machine is back",
 }
 REMEDY_OF_KIND = {
     "collapse": (
@@ -129,7 +130,28 @@ def _by_facts(facts: NumericalFacts, step: int) -> tuple[str, str]:
     return ONE_BATCH, ""
 
 
-def process_remedy(run_data: RunData, incident: Incident) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remedy:
+    """What to do first.
+
+    Attributes:
+        text: a sentence without its full stop.
+        then_resume: and then the run is resumed.
+    """
+
+    text: str
+    then_resume: bool = True
+
+    @property
+    def before_next(self) -> str:
+        """The sentence for a run that has not to be resumed."""
+        return f"{self.text}."
+
+    def __str__(self) -> str:
+        return f"{self.text}, then resume." if self.then_resume else f"{self.text}."
+
+
+def process_remedy(run_data: RunData, incident: Incident) -> Remedy:
     """Returns what helps after the end of a process."""
     attempts = {
         event.attempt
@@ -137,25 +159,29 @@ def process_remedy(run_data: RunData, incident: Incident) -> str:
         if event.cause and event.cause.value == incident.key and event.last_step == incident.step
     }
     if incident.key == "killed" and len(attempts) > 1:
-        return (
-            f"Look at what the script does after step {incident.step}: it was killed there "
-            f"{len(attempts)} times, which is no chance (the kernel's log, `dmesg`, says more)."
+        return Remedy(
+            text=f"Look at what the script does after step {incident.step}: it was killed there "
+            f"{len(attempts)} times, which is no chance (the kernel's log, `dmesg`, says more)",
+            then_resume=False,
         )
-    if incident.key == "host_out_of_memory" and _raised_it(run_data, incident):
-        return SMALLER_REQUEST
-    if any(_LOADER_DIED.search(sentence) for sentence in incident.evidence_for):
-        return (
-            "A process that loads data died: look at what loads the next samples (memory, a native "
-            "library); with num_workers=0 it tells its own error."
+    if asks_for_too_much(run_data, incident):
+        return Remedy(text="Make what is asked for at the line above smaller")
+    if incident.sign is ExitSign.LOADER_DIED:
+        return Remedy(
+            text="A process that loads data died: look at what loads the next samples (memory, a "
+            "native library); with num_workers=0 it tells its own error",
+            then_resume=False,
         )
-    if disk_refusal(run_data, incident.attempt or 0, incident.evidence_for):
-        return "Make room on the disk (or the quota), then resume."
-    return _PROCESS_REMEDY.get(incident.key, "Read the end of the log, then resume.")
+    if incident.sign in DISK_REFUSALS:
+        return Remedy(text="Make room on the disk (or the quota)")
+    if incident.key in _LAST_WORD:
+        return Remedy(text=_LAST_WORD[incident.key], then_resume=False)
+    return Remedy(text=_PROCESS_REMEDY.get(incident.key, "Read the end of the log"))
 
 
-def _raised_it(run_data: RunData, incident: Incident) -> bool:
+def asks_for_too_much(run_data: RunData, incident: Incident) -> bool:
     """Whether the script's own request failed, and not a process of its that was killed."""
-    return any(
+    return incident.key == "host_out_of_memory" and any(
         integer(note.get("attempt")) == incident.attempt and note.get("traceback")
         for note in run_data.exit_notes
     )

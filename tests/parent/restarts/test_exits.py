@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from supervisor.codes import ExitSign
 from supervisor.parent.restarts.exits import ProcessEnding, classify, failure_key, signal_name
 from supervisor.records import ExitCause
 from supervisor.storage.run.exit_notes import EXIT_KINDS, EXIT_PHASES, ExitNote
@@ -229,3 +230,31 @@ def test_every_ending_has_a_cause_and_evidence(
     assert isinstance(worker_exit.cause, ExitCause)
     assert worker_exit.evidence
     assert not (worker_exit.cause is ExitCause.COMPLETED and worker_exit.retry)
+
+
+@pytest.mark.parametrize(
+    ("message", "traceback", "sign", "asked"),
+    [
+        ("[Errno 28] No space left on device", "", ExitSign.NO_SPACE, None),
+        ("PytorchStreamWriter failed", "OSError: File too large", ExitSign.FILE_TOO_LARGE, None),
+        ("DataLoader worker (pid 7) exited unexpectedly", "", ExitSign.LOADER_DIED, None),
+        ("DefaultCPUAllocator: you tried to allocate 4096 bytes", "", None, 4096),
+        ("no words", "no words", None, None),
+    ],
+)
+def test_what_is_said_of_an_end_becomes_a_code(
+    message: str, traceback: str, sign: ExitSign | None, asked: int | None
+) -> None:
+    note = ExitNote(
+        kind="exception", exception="RuntimeError", message=message, traceback=traceback
+    )
+
+    ended = classify(ProcessEnding(returncode=1, note=note))
+
+    assert (ended.sign, ended.asked_bytes) == (sign, asked)
+
+
+def test_a_script_that_ends_itself_has_a_code() -> None:
+    note = ExitNote(kind="system_exit", code=3)
+
+    assert classify(ProcessEnding(returncode=3, note=note)).sign is ExitSign.OWN_EXIT
