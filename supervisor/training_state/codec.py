@@ -27,7 +27,7 @@ STATE_FILE = "state.pt"
 def write_state(folder: Path, state: Mapping[str, Any]) -> Path:
     """Writes ``state.pt`` into `folder` (private, not yet flushed to disk); returns its path.
 
-    Checksums, staging and flushing are the business of whoever owns `folder`.
+    The owner of `folder` takes care of checksums, staging and flushing.
 
     Raises:
         CheckpointError: `state` holds something that is neither a tensor nor plain.
@@ -74,7 +74,7 @@ def read_state(folder: Path) -> dict[str, Any]:
 
 
 def _compact(value: Any, where: str, done: dict[int, tuple[Any, torch.Tensor]]) -> Any:
-    """Moves tensors to the CPU, and copies those that are a small view of a large memory."""
+    """Moves tensors to the CPU, and copies those that are small views of large storages."""
     if isinstance(value, torch.Tensor):
         if id(value) not in done:
             host = local(value).cpu()

@@ -1,4 +1,4 @@
-"""Whether what was put back is what was saved, to the bit."""
+"""Whether a restored state is the saved one, bit for bit."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from supervisor.training_state.tensors import local, outside_autograd, walk
 
 
 def first_difference(saved: Mapping[str, Any], live: Mapping[str, Any]) -> str | None:
-    """Returns the path of the first value that is not the same in both, None if all are.
+    """Returns the path of the first value that differs, None if none does.
 
-    Bits are compared, so NaNs of the same bits are equal. Costs about one reading of both; tensors
-    on a device are brought to the host one by one.
+    Bits are compared, so equal NaNs are equal. Device tensors are copied to the host one by one.
 
     Args:
         saved: parts of a state, from `read_state` or `copy_state`.

@@ -1,9 +1,7 @@
-"""The state of torch's CPU generator, read where it lies.
+"""Reads the state of torch's CPU generator directly from its memory.
 
-`Generator.get_state` makes a tensor of 5 KB, from the same heap as the training's own: asked for
-behind every forward it took 20 to 55 us of a step of 5 ms (docs/architecture.md). How the bytes lie
-is torch's own business (`at::CPUGeneratorImpl`), so it is not believed but tried, on a generator of
-our own in every kind of state; where anything is different, there is no window and torch is asked.
+`Generator.get_state` allocates a tensor of 5 KB at every call (docs/architecture.md). The layout
+(`at::CPUGeneratorImpl`) is tried on a generator of our own first; if it differs, torch is asked.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ import torch
 _WORDS = 624
 _SEARCHED_BYTES = 256
 _POINTER_OFFSET = object.__basicsize__
-"""Behind Python's own head of the object, `torch.Generator` holds nothing but the address."""
+"""After Python's object header, `torch.Generator` holds nothing but the address."""
 
 _MEMORY = struct.Struct(f"<Qi?xxxI{_WORDS}Ixxxxf?xxxd?xxxxxxx")
 _WHOLE = struct.Struct(f"<QiiQ{_WORDS}Qdddixxxxf?xxx")
@@ -24,16 +22,16 @@ _HEAD_BYTES = struct.calcsize("<Qi?xxxI")
 
 
 def generator_window(generator: torch.Generator | None = None) -> memoryview | None:
-    """Returns a view of the memory in which a CPU generator's state lies, as it is at any time.
+    """Returns a live view of the memory that holds a CPU generator's state.
 
-    Called once a process, after torch was imported; draws from no generator of the script's.
+    Called once per process, after torch was imported; draws from no generator of the script's.
 
     Args:
         generator: torch's default generator, if None. It must outlive the view.
 
     Returns:
-        Bytes for `whole_state`; None where this torch keeps the state in another way, and where
-        the system is not Linux.
+        Bytes for `whole_state`; None if this torch lays the state out differently, or the system is
+        not Linux.
     """
     try:
         if not _is_as_expected():
@@ -44,7 +42,7 @@ def generator_window(generator: torch.Generator | None = None) -> memoryview | N
 
 
 def whole_state(memory: bytes) -> torch.Tensor:
-    """Returns what `Generator.get_state` would have given, from the bytes of a window.
+    """Returns what `Generator.get_state` would have returned, from the bytes of a window.
 
     Raises:
         struct.error: `memory` is of another length.
@@ -61,10 +59,10 @@ def whole_state(memory: bytes) -> torch.Tensor:
 
 
 def _window(generator: torch.Generator) -> memoryview:
-    """Finds the state by its own words.
+    """Finds the state by its content.
 
     Raises:
-        ValueError: it is not where it is looked for.
+        ValueError: it is not where it is expected.
     """
     whole = generator.get_state().numpy().tobytes()
     fits = type(generator).__basicsize__ >= _POINTER_OFFSET + ctypes.sizeof(ctypes.c_void_p)
@@ -82,7 +80,7 @@ def _window(generator: torch.Generator) -> memoryview:
 
 
 def _is_readable(address: int, size: int) -> bool:
-    """Whether this process may read there: a wrong address must not end it.
+    """Whether this process may read there; a wrong address must not crash it.
 
     Raises:
         OSError: the system does not tell (it is not Linux).
@@ -97,7 +95,7 @@ def _is_readable(address: int, size: int) -> bool:
 
 
 def _is_as_expected() -> bool:
-    """Whether every kind of state of a generator of our own comes out as torch gives it."""
+    """Whether every kind of state of a test generator reads as torch returns it."""
     generator = torch.Generator()
     generator.manual_seed(20)
     window = _window(generator)

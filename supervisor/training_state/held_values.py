@@ -1,7 +1,7 @@
 """Tensors and arrays that the user's variables hold: EMA copies, hidden states, accumulators.
 
-A fast-forward re-computes Python values by running the user's loop, but not what came out of
-the training; that is saved by the path under which it is reached, and put back there.
+A fast-forward re-computes Python values by running the user's loop, but not the results of
+training; those are saved by the path under which they are reached, and put back there.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ def find_held(
     max_bytes: int = MAX_BYTES,
     left_out: list[str] | None = None,
 ) -> dict[str, torch.Tensor | np.ndarray[Any, Any]]:
-    """Returns path → live tensor or array, in the order in which the variables name them.
+    """Returns path → live tensor or array, in the order of the variables.
 
     Args:
         frames: see `variables.places`; the user's frames, outermost first.
         exclude_storages: memory of parameters, buffers and optimizer states (`storages`).
-        known: `stamps` of what was there before the first step; unchanged ones are static (data
-            sets, masks) and left out.
-        max_bytes: past this, further values are left out.
-        left_out: gets a line for each value that `max_bytes` left out.
+        known: `stamps` from before the first step; unchanged values are static (data sets, masks)
+            and left out.
+        max_bytes: values beyond this are left out.
+        left_out: gets a line for each of those.
     """
     found: dict[str, torch.Tensor | np.ndarray[Any, Any]] = {}
     total = 0
@@ -64,15 +64,14 @@ def find_held(
 
 
 def stamps(held: Mapping[str, Any]) -> dict[str, Stamp]:
-    """Returns what tells later whether the values of `find_held` were changed or replaced."""
+    """Returns stamps that show later whether the values of `find_held` were changed or replaced."""
     return {path: stamp(value) for path, value in held.items()}
 
 
 def stamp(value: torch.Tensor | np.ndarray[Any, Any]) -> Stamp:
-    """Address, shape, and a checksum of the content up to 256 MiB on the CPU.
+    """Address, shape, and a checksum of the content (up to 256 MiB, on the CPU).
 
-    The version counter alone would miss changes through ``.data`` and through shared arrays; on
-    a device, or for very large values, it must do.
+    Elsewhere the version counter has to do, which misses changes through ``.data``.
     """
     if isinstance(value, np.ndarray):
         content: Any = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
@@ -86,10 +85,10 @@ def stamp(value: torch.Tensor | np.ndarray[Any, Any]) -> Stamp:
 
 
 def put_back(frames: Any, saved: Mapping[str, Any]) -> list[str]:
-    """Copies values into the places of the same paths; returns what could not be put back.
+    """Copies values to the places of the same paths; returns what could not be put back.
 
-    A tensor or array of the same shape and dtype is written in place, so that every other variable
-    that holds it sees the value; anything else is replaced where it lies.
+    A tensor or array of the same shape and dtype is written in place, so that other variables see
+    the value, too; anything else is replaced.
 
     Args:
         frames: as for `find_held`, in the process that resumes.

@@ -1,4 +1,4 @@
-"""Why a saved state does not fit the live objects, found out before the first tensor is written."""
+"""Finds out why a saved state does not fit, before the first tensor is written."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from supervisor.training_state.plain_form import from_plain
 
 _ORDINARY = (torch.Tensor, torch.nn.Parameter)
 _OVERLAPS = 1
-"""Torch's answer for a tensor that was expanded: it can be read, and not be written."""
+"""Torch's error for an expanded tensor, which can be read but not written."""
 
 _BY_GROUP = ("base_lrs", "_last_lr", "_schedulers", "lr_lambdas")
-"""Lists of torch's schedules that have an entry for each group, or for each schedule within."""
+"""Lists in torch's schedules with one entry per group, or per schedule within."""
 
 
 def misfit(target: torch.Tensor, saved: torch.Tensor) -> str:
-    """Returns why `saved` cannot be written into `target`, which has its shape; empty if it can.
+    """Returns why `saved` cannot be written into `target` of the same shape; empty if it can.
 
-    Another precision fits, as an FP32 fallback needs it, unless values would become infinite.
+    Another precision fits (the FP32 fallback needs it) unless values would become infinite.
     """
     if target.layout != saved.layout:
         return f"{_short(saved.layout)} in the checkpoint, {_short(target.layout)} now"
@@ -105,7 +105,7 @@ def check_random(state: Mapping[str, Any]) -> None:
 
 
 def _end(tensor: torch.Tensor) -> int:
-    """Where its last element ends in its memory, in bytes."""
+    """The end of its last element in its storage, in bytes."""
     places = zip(tensor.shape, tensor.stride(), strict=True)
     last = tensor.storage_offset() + sum((size - 1) * stride for size, stride in places)
     return int(last + 1) * tensor.element_size()

@@ -25,7 +25,7 @@ Parts = list[tuple[str, nn.Module]]
 
 
 def named_parts(model: nn.Module) -> Parts:
-    """Returns all submodules, those that lie in two places under both names."""
+    """Returns all submodules, shared ones under each of their names."""
     return list(model.named_modules(remove_duplicate=False))
 
 
@@ -57,10 +57,7 @@ def named_tensors(model: nn.Module, parts: Parts | None = None) -> tuple[Named, 
 
 
 def model_tensors(model: nn.Module) -> Named:
-    """Returns what a checkpoint holds of parameters and buffers, see `named_tensors`.
-
-    Lazy ones that do not exist yet are missing.
-    """
+    """Returns the parameters and buffers of a checkpoint (`named_tensors`), without lazy ones."""
     return held_tensors(*named_tensors(model))
 
 
@@ -77,7 +74,7 @@ def held_tensors(parameters: Named, buffers: Named) -> Named:
 def check_model(where: str, model: nn.Module, saved: Mapping[str, torch.Tensor]) -> None:
     """Raises CheckpointError if a saved parameter is missing or has another shape, or vice versa.
 
-    Buffers are more liberal: a model may create them or let them grow while it runs.
+    Buffers may differ: a model may create or grow them while it runs.
     """
     live = model_tensors(model)
     parameters, buffers = named_tensors(model)
@@ -106,7 +103,7 @@ def check_model(where: str, model: nn.Module, saved: Mapping[str, torch.Tensor])
 def restore_model(model: nn.Module, saved: Mapping[str, torch.Tensor]) -> None:
     """Copies `saved` into the live tensors; call `check_model` first.
 
-    A buffer that the saved one does not fit is replaced. ``requires_grad`` is never touched.
+    Buffers of another shape are replaced. ``requires_grad`` is never changed.
     """
     parameters, buffers = named_tensors(model)
     live = parameters | buffers
@@ -128,10 +125,9 @@ def restore_model(model: nn.Module, saved: Mapping[str, torch.Tensor]) -> None:
 
 
 def heal_buffers(model: nn.Module, saved: Mapping[str, torch.Tensor]) -> list[str]:
-    """Puts back the buffers that are not finite now but are in `saved`; returns their names.
+    """Restores buffers that are finite in `saved` but not now; returns their names.
 
-    For after an update that was left out: its forward has already written NaN into the running
-    figures of a normalisation. Buffers that hold infinities on purpose (masks) stay.
+    Called after an update was left out: its forward may have put NaN into running statistics.
     """
     healed = []
     with outside_autograd():
@@ -157,7 +153,7 @@ def restore_modes(model: nn.Module, saved: Mapping[str, bool]) -> None:
 
 
 def extra_states(parts: Parts, where: str, left_out: list[str]) -> dict[str, Any]:
-    """Returns what submodules with their own ``get_extra_state`` give, in plain form."""
+    """Returns the extra states of submodules that have ``get_extra_state``, in plain form."""
     return {
         name: to_plain(part.get_extra_state(), f"{where}.{name} extra state", left_out)
         for name, part in parts
@@ -166,7 +162,7 @@ def extra_states(parts: Parts, where: str, left_out: list[str]) -> dict[str, Any
 
 
 def extra_state_methods(model: nn.Module, where: str, saved: Mapping[str, Any]) -> list[OwnMethod]:
-    """Returns how submodules with their own ``set_extra_state`` load what `extra_states` gave."""
+    """Returns how submodules with ``set_extra_state`` load what `extra_states` returned."""
     parts = dict(model.named_modules())
     return [
         OwnMethod(

@@ -1,7 +1,7 @@
 """Plain attributes of modules that `forward` may change: call counters, decay factors, histories.
 
-They are no buffers, so no ``state_dict`` has them; a fast-forward leaves `forward` out, so they
-must come from the checkpoint.
+No ``state_dict`` has them, and a fast-forward does not run `forward`, so they must come from the
+checkpoint.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SCALARS = (bool, int, float, str, complex, type(None))
 
 
 def module_attributes(module: nn.Module, parts: Parts | None = None) -> dict[str, Any]:
-    """Returns ``submodule:attribute`` → plain form, of scalars and short containers of them.
+    """Returns ``submodule:attribute`` → plain form, for scalars and short containers of them.
 
     Args:
         parts: `named_parts`, where they are known already.
@@ -38,7 +38,7 @@ def module_attributes(module: nn.Module, parts: Parts | None = None) -> dict[str
 
 
 def put_back_attributes(module: nn.Module, saved: Mapping[str, Any]) -> None:
-    """Sets what `module_attributes` returned; lists, deques and dicts keep their identity."""
+    """Sets attributes from `module_attributes`; lists, deques and dicts are changed in place."""
     for path, owner, name in list(_places(named_parts(module))):
         if path not in saved:
             continue

@@ -1,4 +1,4 @@
-"""State, parameter groups and homeless parameters of one optimizer."""
+"""State, parameter groups and parameters outside of any model, for one optimizer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OWN_ATTRIBUTES = frozenset({"defaults", "state", "param_groups"})
 
 
 def optimizer_parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """Returns all parameters in the order of the groups; their index is their name in a state."""
+    """Returns all parameters in the order of the groups; a state names them by index."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
@@ -100,9 +100,8 @@ def restore_optimizer(
 ) -> None:
     """Makes the state exactly the saved one, in place where a tensor of that shape exists.
 
-    Entries that did not exist then are removed. With `groups` the hyperparameters of the groups
-    and plain attributes of optimizers from outside torch come back too, else they stay as the
-    user's schedule has them now.
+    Later entries are removed. With `groups` hyperparameters and other plain attributes are restored
+    too; otherwise they stay as the user's schedule has set them.
     """
     parameters = optimizer_parameters(optimizer)
     with outside_autograd():
@@ -137,7 +136,7 @@ def capture_gradients(optimizer: torch.optim.Optimizer) -> dict[int, torch.Tenso
 
 
 def restore_gradients(optimizer: torch.optim.Optimizer, saved: Mapping[int, torch.Tensor]) -> None:
-    """Gives every parameter the gradient it had, in place if it has one; None if it had none."""
+    """Restores every parameter's gradient, in place if it has one; None if it had none."""
     with outside_autograd():
         for index, parameter in enumerate(optimizer_parameters(optimizer)):
             if index not in saved:
@@ -165,7 +164,7 @@ def _restore_groups(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) 
 
 
 def _put(live: Any, saved: Any, parameter: torch.Tensor, on_host: bool) -> Any:
-    """Returns what belongs in the place of `live`: itself with the saved values, or a new one."""
+    """Returns `live` with the saved values written into it, or a new value if that cannot be."""
     if isinstance(saved, torch.Tensor):
         if _is_place_for(live, saved) and live.dtype == saved.dtype:
             write_into(live, saved)
@@ -184,7 +183,7 @@ def _is_place_for(live: Any, saved: Any) -> bool:
 
 
 def _fresh(value: Any, device: torch.device | None) -> Any:
-    """Copies tensors of nested containers, onto `device` unless None."""
+    """Copies the tensors of nested containers, to `device` unless None."""
     if isinstance(value, torch.Tensor):
         return value.detach().to(device or value.device, copy=True)
     if isinstance(value, (list, tuple)):
@@ -195,7 +194,7 @@ def _fresh(value: Any, device: torch.device | None) -> Any:
 
 
 def _cast(entries: dict[str, Any], before: str, dtype: torch.dtype) -> dict[str, Any]:
-    """Follows a parameter that changed its precision since (FP32 fallback)."""
+    """Casts to the precision of a parameter that has changed it since (FP32 fallback)."""
 
     def cast(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
@@ -206,7 +205,7 @@ def _cast(entries: dict[str, Any], before: str, dtype: torch.dtype) -> dict[str,
 
 
 def _wants_step_on_device(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> bool:
-    """Whether ``step`` lies beside the parameter: capturable and fused kernels read it there."""
+    """Whether ``step`` lies on the parameter's device, for capturable and fused kernels."""
     for group in optimizer.param_groups:
         if any(one is parameter for one in group["params"]):
             return bool(group.get("capturable") or group.get("fused"))
@@ -214,7 +213,7 @@ def _wants_step_on_device(optimizer: torch.optim.Optimizer, parameter: torch.Ten
 
 
 def _attributes(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Counters and the like that an optimizer from outside torch keeps as plain attributes."""
+    """Plain attributes, such as counters, of optimizers that are not torch's."""
     if type(optimizer).__module__.startswith("torch."):
         return {}
     return {

@@ -1,4 +1,4 @@
-"""Parts of a state that objects load by methods of their own: schedules, averages, extra states."""
+"""Parts of a state that objects load themselves: schedules, averages, extra states."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from supervisor.training_state.snapshot import copy_state
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnMethod:
-    """One object that has its state loaded.
+    """An object that loads its own state.
 
     Attributes:
         name: for messages.
         saved: the state, in plain form.
         load: takes a state.
-        give: returns the state that the object has now.
+        give: returns the object's present state.
     """
 
     name: str
@@ -32,14 +32,13 @@ class OwnMethod:
 
 
 def load_all(methods: Sequence[OwnMethod]) -> None:
-    """Loads every state, or none: what was loaded is taken back when a method raises.
+    """Loads every state or none: if a method raises, the others are taken back.
 
-    Called before the first tensor is written, because nobody can tell beforehand what a method of
-    the user's does.
+    Called before the first tensor is written, since a user's method may do anything.
 
     Raises:
-        CheckpointError: one raised; every object has the state that it had.
-        StateTorn: and one could not be taken back.
+        CheckpointError: one raised; every object has its former state.
+        StateTorn: one raised, and one could not be taken back.
     """
     before = [_state_of(method) for method in methods]
     for done, method in enumerate(methods, start=1):
@@ -52,7 +51,7 @@ def load_all(methods: Sequence[OwnMethod]) -> None:
 
 
 def _state_of(method: OwnMethod) -> Any:
-    """Returns a copy in plain form; None where the object cannot tell it."""
+    """Returns a copy in plain form; None if the object cannot give one."""
     left_out: list[str] = []
     try:
         plain = copy_state({"now": to_plain(method.give(), method.name, left_out)})["now"]
@@ -74,7 +73,7 @@ def _take_back(methods: Sequence[OwnMethod], before: Sequence[Any], text: str) -
 
 
 def _built(plain: Any) -> Any:
-    """Copies tensors, so that the loaded object does not live on in the saved state."""
+    """Copies tensors, so that the object shares no memory with the saved state."""
     return _without_sharing(from_plain(plain))
 
 

@@ -1,8 +1,8 @@
 """Turns what `state_dict` methods return into tensors and plain containers, and back.
 
-Plain are None, bool, int, float, str, tensors, and lists, tuples and dicts of them with plain
-keys; ``torch.load(weights_only=True)`` reads exactly these. Everything else becomes a dict with
-the key ``__kind__``. Classes are looked up among modules already imported, never imported.
+Plain values are None, bool, int, float, str, tensors, and lists, tuples and dicts of them: what
+``torch.load(weights_only=True)`` reads. Everything else becomes a dict with the key ``__kind__``;
+classes are looked up among imported modules only.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def to_plain(value: Any, where: str, left_out: list[str], depth: int = 0) -> Any
     Args:
         value: what is to be saved.
         where: the name of `value` for messages, such as ``tracked ema``.
-        left_out: gets one line for everything that has no plain form; None stands in its place.
-        depth: containers around `value`; past 32 it is taken for a cycle and left out.
+        left_out: gets one line for each value without a plain form, which becomes None.
+        depth: of nesting; past 32 it is taken for a cycle and left out.
     """
     if value is None or type(value) in _SCALARS or isinstance(value, torch.Tensor):
         return value
@@ -137,7 +137,7 @@ def _object_to_plain(
 
 
 def from_plain(value: Any) -> Any:
-    """The inverse of `to_plain`; of a class that is not imported, its fields as a dict or tuple."""
+    """The inverse of `to_plain`; a class that is not imported becomes a dict or tuple."""
     if isinstance(value, (list, tuple)):
         return type(value)(from_plain(item) for item in value)
     if not isinstance(value, dict):

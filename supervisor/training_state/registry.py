@@ -45,16 +45,11 @@ class _Shelf:
 
 
 class Registry:
-    """What a checkpoint is made of; the worker adds whatever it sees, as often as it likes.
+    """The objects that a checkpoint saves, held weakly, under names in order of first sight.
 
-    Names are given in order of first sight (``model_0``, ``optimizer_0``, ...) and a number is
-    never used twice, so the same script gives the same names in every process. A model inside a
-    registered model is not registered again; when a model that contains registered ones is added
-    later (a wrapper, a GAN around its two halves), it takes the place and the name of the first
-    of them and the others leave. Add roots that own the optimizer's parameters first; copies that
-    are never stepped (EMA) may be added too, or tracked.
-
-    Objects are held weakly: one that the script drops leaves the registry.
+    The same script gives the same names (``model_0``, ``optimizer_0``, ...) in every process. A
+    model inside a registered one is not added; a wrapper added later takes the name of the first
+    registered model that it contains, and the others leave.
     """
 
     def __init__(self) -> None:
@@ -113,8 +108,8 @@ class Registry:
     def track(self, name: str, value: Any) -> str:
         """Registers anything else that has ``state_dict`` and ``load_state_dict``.
 
-        What is already registered, or is a module, an optimizer, ... is added as such. A name
-        given a second time means the new object.
+        Modules, optimizers and known objects are added as such. A name used again replaces the
+        former object.
 
         Raises:
             UsageError: `value` lacks one of the two methods.

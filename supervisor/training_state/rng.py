@@ -18,7 +18,7 @@ class RngState:
 
     @staticmethod
     def capture() -> dict[str, Any]:
-        """Returns copies in plain form; CUDA only where it is in use already (it costs 1 s)."""
+        """Returns copies in plain form; CUDA's only if it is in use already."""
         version, words, gauss = random.getstate()
         keys = torch.frombuffer(array("q", words), dtype=torch.int64)
         state = {
@@ -33,7 +33,7 @@ class RngState:
 
     @staticmethod
     def restore(state: Mapping[str, Any]) -> None:
-        """Sets every generator that `state` has; CUDA devices that are missing are left out."""
+        """Sets every generator in `state`; missing CUDA devices are left out."""
         python = state.get("python")
         if python is not None:
             words = tuple(python["words"].numpy().tolist())

@@ -23,7 +23,7 @@ def capture_scaler(scaler: Any, where: str, left_out: list[str]) -> dict[str, An
 
 
 def own_methods(where: str, scaler: Any, saved: Mapping[str, Any]) -> list[OwnMethod]:
-    """Returns how a scaler that is none of torch's loads its state."""
+    """Returns how a scaler that is not torch's loads its state."""
     if "state_dict" not in saved:
         return []
     load, give = scaler.load_state_dict, scaler.state_dict
@@ -31,7 +31,7 @@ def own_methods(where: str, scaler: Any, saved: Mapping[str, Any]) -> list[OwnMe
 
 
 def restore_scaler(scaler: Any, saved: Mapping[str, Any]) -> None:
-    """Puts scale and growth tracker back in place; what was not created then is taken away."""
+    """Restores scale and growth tracker in place, or removes them if they did not exist then."""
     if "state_dict" in saved:
         return  # by a method of its own
     with outside_autograd():

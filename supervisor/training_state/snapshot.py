@@ -1,8 +1,7 @@
-"""Copies of the state in memory, for a rollback without a restart and for writing behind.
+"""Copies of the state in memory, for rollbacks without a restart and for background writes.
 
-Copying into memory that was used before runs at the speed of memory; into fresh memory the
-operating system must first map every page, which was measured to take 20 to 50 times as long.
-So every copy reuses the buffers of one that is given up.
+Every copy reuses the buffers of one that is given up: fresh memory is far slower, because the
+system must map its pages first.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ class Snapshot:
 def copy_state(live: Mapping[str, Any], into: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Copies a state to the host; tensors of `into` that fit by place, shape and dtype are reused.
 
-    `into` must not be used afterwards. Tensors that appear twice (tied ones) are copied once. From
-    a CUDA device the copies go to pinned memory without blocking; one wait at the end.
+    `into` must not be used afterwards. Tied tensors are copied once; copies from CUDA go to pinned
+    memory, with one wait at the end.
     """
     copier = _Copier()
     with outside_autograd():
@@ -74,7 +73,7 @@ class _Copier:
         return value
 
     def _copy_dict(self, value: dict[Any, Any], into: dict[Any, Any]) -> dict[Any, Any]:
-        """Nearly all of a state lies here: what this loop does is what the walk costs."""
+        """The hot loop: nearly all of a state are dicts."""
         copied: dict[Any, Any] = {}
         done, used, place = self._done, self._used, into.get
         for key, item in value.items():
@@ -104,7 +103,7 @@ class _Copier:
         return copied
 
     def finish(self) -> None:
-        """Copies what was gathered, in one call: for small tensors the calls are the cost."""
+        """Copies what was gathered in one call, which is faster for small tensors."""
         if self._sources:
             torch._foreach_copy_(self._targets, self._sources, non_blocking=self.asynchronous)
 
@@ -143,10 +142,8 @@ def state_bytes(state: Mapping[str, Any]) -> int:
 class SnapshotRing:
     """A few snapshots of very different ages, see `least_useful`.
 
-    There is one slot more than depths (four: 10, 50, 300 steps and the newest), fewer if they
-    would take more than `SnapshotSettings.max_gib`; with less memory than one copy needs the ring
-    stays empty. The oldest is given up only when the second oldest is as old as the deepest depth,
-    so once a run is that old there is always a snapshot from before a slow decline.
+    One more than `SnapshotSettings.depths`, or as many as fit into `max_gib`. Once a run is old
+    enough, there is always one as old as the deepest depth.
     """
 
     def __init__(self, settings: SnapshotSettings) -> None:
@@ -156,15 +153,15 @@ class SnapshotRing:
         self._slots: int | None = None if settings.enabled else 0
 
     def prepare(self, live: Mapping[str, Any]) -> None:
-        """Allocates and touches all buffers now, so that no later `take` pays for fresh pages."""
+        """Allocates all buffers now, so that no later `take` has to."""
         for _ in range(self._slots_for(live) - len(self._spare) - len(self._snapshots)):
             self._spare.append(copy_state(live))
 
     def take(self, step: int, state: Mapping[str, Any], extras: Mapping[str, Any]) -> float:
-        """Copies `state`; returns the seconds it took, 0.0 when no memory is allowed for it.
+        """Copies `state`; returns the seconds that took, 0.0 if memory does not allow it.
 
         Args:
-            step: larger than that of the newest, else newer or equal ones are dropped first.
+            step: snapshots of this or a later step are dropped first.
             state: live, from `TrainingState.capture` at a boundary.
             extras: kept as it is; give fresh objects.
         """
@@ -200,13 +197,13 @@ class SnapshotRing:
         return [snapshot.step for snapshot in self._snapshots]
 
     def drop_after(self, step: int) -> None:
-        """Gives up all snapshots newer than `step`, as after a rollback to it."""
+        """Drops all snapshots newer than `step`, as after a rollback to it."""
         for index in reversed(range(len(self._snapshots))):
             if self._snapshots[index].step > step:
                 self._give_up(index)
 
     def clear(self) -> None:
-        """Frees everything, when memory runs out, or when none is a way back any more."""
+        """Drops everything: memory runs out, or no snapshot can be returned to any more."""
         self._snapshots.clear()
         self._spare.clear()
 
@@ -227,10 +224,8 @@ class SnapshotRing:
 def least_useful(ages: Sequence[int], depths: Sequence[int]) -> int:
     """Returns the index of the snapshot to give up before a new one of age 0 is taken.
 
-    Each place but the oldest and the newest ages until it has reached its depth, and goes then:
-    the second oldest by pushing out the oldest, the others for good, so that a fresh one can begin
-    to age in their place. With four places and depths 10, 50, 300 the ages are, once the run is
-    old enough: 300 to 600, up to 300, up to 50, and the newest.
+    Each ages until it has reached its depth: the second oldest then replaces the oldest, the others
+    go. With depths 10, 50, 300 the ages are 300 to 600, up to 300, up to 50, and the newest.
 
     Args:
         ages: of the kept snapshots in steps, oldest first, at least one.

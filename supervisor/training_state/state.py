@@ -1,4 +1,4 @@
-"""Everything of a run that a checkpoint holds, as one nested dict of tensors and plain values.
+"""Everything that a checkpoint holds of a run, as one nested dict of tensors and plain values.
 
 models      model_0 → name → tensor (parameters and all buffers; tied ones under each name)
 buffers     model_0 → names of `models` that are buffers
@@ -32,7 +32,7 @@ from supervisor.training_state.tensors import local, outside_autograd, walk, wal
 
 FORMAT = 1
 ROLLBACK_PARTS = frozenset({"models", "optimizers", "scalers", "tracked"})
-"""What a rollback in place restores; schedulers, counters and RNG stay with the user's loop."""
+"""What a rollback in place restores; schedulers, counters and RNG follow the user's loop."""
 Objects = list[tuple[str, Any, Any]]
 """Name, live object, and what was saved of it."""
 
@@ -42,7 +42,7 @@ ALL_PARTS = ROLLBACK_PARTS | {"groups", "schedulers", "modes", "attributes", "rn
 class TrainingState:
     """Captures and restores what the registry's objects hold.
 
-    Call both at a boundary only, on every rank; each rank handles what it holds itself.
+    Call both at a boundary only, on every rank; each rank handles its own part.
     """
 
     def __init__(self, registry: Registry) -> None:
@@ -55,14 +55,14 @@ class TrainingState:
         include_grads: bool = False,
         for_rollback: bool = False,
     ) -> dict[str, Any]:
-        """Returns the state with the *live* tensors in it: copy it (`copy_state`) to keep it.
+        """Returns the state with *live* tensors: copy it (`copy_state`) to keep it.
 
         An object whose own ``state_dict`` fails is left out and named in ``left_out``.
 
         Args:
             held: what the user's variables hold, see `find_held`.
             include_grads: gradients are part of the state when the script never clears them.
-            for_rollback: only `ROLLBACK_PARTS` and `held`, for a third of the time.
+            for_rollback: only `ROLLBACK_PARTS` and `held`.
         """
         left_out: list[str] = []
         registry = self.registry
@@ -109,13 +109,13 @@ class TrainingState:
         }
 
     def restore(self, state: Mapping[str, Any], parts: Collection[str] | None = None) -> None:
-        """Writes `state` into the live objects, in place; ``held`` is `put_back`'s business.
+        """Writes `state` into the live objects, in place, except ``held`` (see `put_back`).
 
         Args:
             state: from `capture`, a copy of it, or `read_state`.
-            parts: what to restore; None is everything, for a new process, and insists that the
-                same models and optimizers exist. `ROLLBACK_PARTS` leaves schedulers, the groups'
-                learning rates (``groups``), module counters, flags and RNG alone.
+            parts: what to restore. None is everything, for a new process, and requires the same
+                models and optimizers. `ROLLBACK_PARTS` leaves schedulers, learning rates, module
+                counters, flags and RNG alone.
 
         Raises:
             CheckpointError: something is missing or does not fit, or a method of the user's that
@@ -234,10 +234,9 @@ def digest(state: Mapping[str, Any]) -> str:
 
 
 def is_finite(state: Mapping[str, Any]) -> tuple[bool, str]:
-    """Returns whether weights and optimizer state hold no NaN and no infinity, or the first bad.
+    """Returns whether weights and optimizer state are finite, and the first that is not.
 
-    Buffers may hold infinities (attention masks do) but no NaN. One pass of ``aminmax`` a tensor:
-    on a CPU it is 25 times as fast as an infinity norm.
+    Buffers may hold infinities (attention masks do) but no NaN.
     """
     bounds: list[tuple[str, bool, torch.Tensor]] = []
     with outside_autograd():

@@ -1,4 +1,4 @@
-"""Reading and writing tensors without autograd noticing."""
+"""Reads and writes tensors outside autograd."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ import torch
 
 @contextlib.contextmanager
 def outside_autograd() -> Iterator[None]:
-    """No graph is recorded, and tensors made inside are ordinary ones.
+    """Records no graph, and makes normal tensors even within ``torch.inference_mode()``.
 
-    A boundary may lie in the user's ``torch.inference_mode()``; an optimizer state created there
-    could never be updated in place afterwards.
+    A tensor made in inference mode could never be updated in place by the optimizer.
     """
     with torch.inference_mode(False), torch.no_grad():
         yield
@@ -28,9 +27,9 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def write_into(target: torch.Tensor, saved: torch.Tensor) -> None:
-    """Copies `saved` into the memory of `target`; its version counter stays as it is.
+    """Copies `saved` into the memory of `target` without changing its version counter.
 
-    A graph of the user that is still alive (truncated backpropagation) keeps working.
+    A live graph of the user's (truncated backpropagation) keeps working.
     """
     local(target.data).copy_(saved)
 

@@ -1,6 +1,6 @@
 """Walks what the user's variables reach: containers, plain objects, modules.
 
-Of objects whose class a library brings (trainers, averages) only what they hold themselves.
+Objects of library classes (trainers, averages) are entered one level deep only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch import nn
 DEPTH_LIMIT = 6
 COUNT_LIMIT = 20_000
 _LONG = 1000
-"""Longer containers are vocabularies and logs, walked only if they begin with a tensor."""
+"""Longer containers (vocabularies, logs) are walked only if they begin with a tensor."""
 _LIBRARY_FOLDERS = (
     *(folder for folder in sysconfig.get_paths().values() if folder != sys.prefix),
     *site.getsitepackages(),  # those of the system under a virtual environment that sees them
@@ -37,9 +37,9 @@ _OPTIMIZERS_OWN = frozenset({"defaults", "param_groups", "state"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Somewhere a value lies: its path, the value, and how to put another one there.
+    """A place that holds a value: its path, the value, and how to replace it.
 
-    `replace` is None where that is not possible (a tuple's item).
+    `replace` is None where that is impossible (a tuple's item).
     """
 
     path: str
@@ -53,7 +53,7 @@ def places(frames: Any, *, scalars: bool = True) -> Iterator[Place]:
     Args:
         frames: frame objects, or mappings name → dict of variables, or a sequence of either. A
             frame's name is its function's; the order given is the order walked.
-        scalars: False leaves them out, and passes logs of thousands of numbers at once.
+        scalars: False leaves them out, and skips long lists of numbers quickly.
     """
     seen: set[int] = set()
     left = [COUNT_LIMIT]
@@ -90,7 +90,7 @@ def _walk(
 
 
 def _holds_only_scalars(value: Any) -> bool:
-    """Whether it is a plain container of numbers and texts."""
+    """Whether it is a plain container of numbers and strings."""
     if type(value) is dict:
         return _SCALARS.issuperset(map(type, value.values()))
     plain = type(value) in (list, tuple, collections.deque)
@@ -142,7 +142,7 @@ def _inside_object(path: str, value: Any) -> list[Place]:
 
 
 def _on_the_surface(path: str, value: Any) -> list[Place]:
-    """Tensors and arrays that are attributes of a library's object, alone or in containers."""
+    """Tensors and arrays in the attributes of a library's object, alone or in containers."""
     found = []
     for name, own in list(getattr(value, "__dict__", {}).items()):
         first = own
@@ -182,7 +182,7 @@ def is_users_class(kind: type) -> bool:
 
 
 def _inside_optimizer(path: str, optimizer: torch.optim.Optimizer) -> list[Place]:
-    """What an optimizer that is none of torch's keeps beside its state: slow weights, averages."""
+    """What an optimizer that is not torch's keeps beside its state: slow weights, averages."""
     if type(optimizer).__module__.partition(".")[0] == "torch":
         return []
     write = _attribute_writer(optimizer)
@@ -209,7 +209,7 @@ def _attribute_writer(owner: Any) -> Callable[[Any, Any], None]:
 def _named(
     frames: Any,
 ) -> Iterator[tuple[str, Mapping[str, Any], Callable[[str, Any], None] | None]]:
-    """Yields name, variables and a writer of each frame; equal names get a number."""
+    """Yields name, variables and writer of each frame; equal names get a number."""
     if isinstance(frames, (Mapping, types.FrameType)):
         frames = [frames]
     used: collections.Counter[str] = collections.Counter()
@@ -225,7 +225,7 @@ def _named(
 
 
 def _frame_writer(frame: types.FrameType) -> Callable[[str, Any], None]:
-    """Returns what assigns a variable of a frame that is suspended in a call."""
+    """Returns a function that assigns a variable in a suspended frame."""
 
     def write(name: str, value: Any) -> None:
         variables = frame.f_locals

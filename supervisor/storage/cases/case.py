@@ -1,4 +1,4 @@
-"""A case: one crash, what was done about it, and how like another one it is."""
+"""A case: one crash and what was done about it; and how similar two crashes are."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 OUTCOMES = ("helped", "failed", "unknown")
 
 _WEIGHTS = {"cause": 4.0, "shape": 2.0, "detector": 2.0, "precision": 1.0, "phase": 1.0}
-"""How much it says that two crashes agree in this part of the signature; other parts weigh 1."""
+"""Weights of the parts of a signature; other parts weigh 1."""
 SIMILAR = 0.5
-"""Share of the weights that must agree: with the cause alone, a full signature falls short."""
+"""Share of the weights that must agree; the same cause alone is not enough."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,7 @@ class Case:
         run: the run directory.
         cause: a `Cause`'s value, or an `ExitCause`'s.
         signature: ``cause``, ``shape`` (of the explosion), ``detector`` (the first to alert),
-            ``precision``, ``phase`` (of the training), and whatever else tells crashes apart.
+            ``precision``, ``phase`` (of the training), and whatever else distinguishes crashes.
         treatment: what was done (``rollback``, ``cut_lr``, ``restart``, ...).
         outcome: one of `OUTCOMES`.
         script: its name, for people.

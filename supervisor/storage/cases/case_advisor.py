@@ -1,4 +1,4 @@
-"""Follows a run, and says what helped when earlier runs were in the same trouble."""
+"""Follows a run, and names the treatments that helped earlier runs in the same trouble."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CaseAdvisor:
 
     @property
     def is_calm(self) -> bool:
-        """Whether a step without alerts and without risk has nothing to change here."""
+        """Whether a calm step would change nothing here."""
         return not self._was_warning
 
     def update(

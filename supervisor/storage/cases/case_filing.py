@@ -1,4 +1,4 @@
-"""Makes cases of what a run's journal tells: each verified treatment, each crash and restart."""
+"""Makes cases from a run's journal: one for each verified treatment, crash and restart."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from supervisor.storage.steps.flight_reader import read_steps
 _NO_CASES = frozenset(
     {ExitCause.COMPLETED, ExitCause.INTERRUPTED, ExitCause.PREEMPTED, ExitCause.USER_ERROR}
 )
-"""Exits that are nobody's fault, or that no treatment helps."""
+"""Exits that are nobody's fault, or against which no treatment helps."""
 
 
 def file_cases(rundir: RunDirectory, library: CaseLibrary) -> int:

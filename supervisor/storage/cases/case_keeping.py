@@ -1,4 +1,4 @@
-"""The library's cases into the run, where its workers find them (`CaseMemory`)."""
+"""Copies the library's cases into the run directory, for its workers (`CaseMemory`)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from supervisor.storage.run.rundir import RunDirectory
 
 
 def keep_memory(rundir: RunDirectory) -> str | None:
-    """Writes what the library knows now into the run; returns why that failed, None if it did not.
+    """Copies the library into the run directory; returns why that failed, or None.
 
-    A missing library is an empty one; a locked or damaged one, too, after a second. Called by the
-    parent alone: workers do without SQLite, which takes 40 ms to import.
+    A missing library counts as empty. Called by the parent only, so that workers need no SQLite.
     """
     try:
         cases: Sequence[Case] = CaseLibrary().newest(MAX_CASES)

@@ -1,7 +1,7 @@
 """What the case library knew when a run began, kept with the run in ``RUN/cases.json``.
 
 The parent writes it before each start or resume; workers read it. So all attempts and ranks of a
-run get the same advice, no worker waits for a database, and what was advised can be looked up.
+run get the same advice, and no worker waits for a database.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from supervisor.storage.files.line_file import parse_json
 from supervisor.storage.run.rundir import RunDirectory
 
 MAX_CASES = 500
-"""The newest that are kept: 150 KB, compared within 2 ms."""
+"""Only the newest are kept: 150 KB, compared within 2 ms."""
 
 
 class CaseMemory:
-    """Cases whose outcome is known, asked without any file."""
+    """The cases whose outcome is known, in memory."""
 
     def __init__(self, cases: Iterable[Case] = ()) -> None:
         known = [case for case in cases if case.outcome in ("helped", "failed")]
         self.cases: tuple[Case, ...] = tuple(known[-MAX_CASES:])
 
     def treatments(self, signature: Mapping[str, Any]) -> tuple[str, ...]:
-        """Returns what helped more than it failed in similar cases of the same cause, best first.
+        """Returns the treatments that helped more than they failed in similar cases, best first.
 
-        Each case counts by its similarity, for what helped and against what failed.
+        Only cases of the same cause count, each by its similarity.
         """
         scores: dict[str, float] = defaultdict(float)
         for case in self.cases:

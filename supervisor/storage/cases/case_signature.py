@@ -1,11 +1,11 @@
-"""By what two crashes are compared: the same words when a case is filed and when one is sought."""
+"""What two crashes are compared by, both when a case is filed and when one is looked up."""
 
 from __future__ import annotations
 
 from typing import Any
 
 LOOK_BACK_STEPS = 50
-"""Alerts so far back belong to the same trouble."""
+"""An alert this recent belongs to the same trouble."""
 _SUDDEN_STEPS = 2
 _PHASES = ((100, "start"), (1000, "early"))
 

@@ -1,7 +1,7 @@
 """The case library: every crash with its signature, treatment and outcome (REQUIREMENTS K12).
 
-It belongs to the user, not to a run, so that the treatment that worked in one run is tried first
-in the next. It never leaves the machine.
+It belongs to the user, not to a run: what worked in one run is tried first in the next. It never
+leaves the machine.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from supervisor.storage.cases.case import OUTCOMES, Case
 from supervisor.storage.files.private_files import make_private
 
 _PATIENCE_S = 30.0
-"""How long a run waits for another one that is writing."""
+"""How long a run waits while another one writes."""
 _COLUMNS = "time, run, cause, signature, treatment, outcome, script"
 
 
 class CaseLibrary:
-    """Cases in an SQLite file (mode 0600) that any number of runs use at a time.
+    """Cases in an SQLite file (mode 0600) that several runs may use at once.
 
     Args:
         path: the file; None takes `default_path`.
@@ -38,7 +38,7 @@ class CaseLibrary:
         self._patience_s = _PATIENCE_S
 
     def add(self, case: Case) -> int:
-        """Files a case and returns its id; the id that it carries does not matter.
+        """Files a case and returns its new id.
 
         Raises:
             ValueError: the outcome is not one of `OUTCOMES`.
@@ -65,11 +65,11 @@ class CaseLibrary:
         return self._select("ORDER BY id")
 
     def newest(self, count: int, patience_s: float = 1.0) -> list[Case]:
-        """Returns at most `count` of the newest cases, the oldest first; makes no file.
+        """Returns at most `count` of the newest cases, oldest first; never creates the file.
 
         Args:
             count: how many.
-            patience_s: how long another run may write until this is refused.
+            patience_s: how long to wait while another run writes.
         """
         if not self.path.exists():
             return []
@@ -88,7 +88,7 @@ class CaseLibrary:
     def _open(self) -> Iterator[sqlite3.Connection]:
         try:
             make_private(self.path.parent)
-            # SQLite would make it readable for everyone; its journal takes the mode of the file.
+            # SQLite would make it readable by everyone; its journal inherits the file's mode.
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             connection = sqlite3.connect(
                 self.path, timeout=self._patience_s, isolation_level="IMMEDIATE"

@@ -1,4 +1,4 @@
-"""Reads checkpoints back and believes nothing: the last guard before a state is loaded."""
+"""Reads checkpoints back and checks everything: the last guard before a state is loaded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HELP = "use an older checkpoint, and check this disk and its memory"
 
 
 def is_folder(path: Path) -> bool:
-    """Whether `path` is a folder itself; a link to one is not ours."""
+    """Whether `path` is a real folder; links are not ours."""
     return path.is_dir() and not path.is_symlink()
 
 
@@ -27,7 +27,7 @@ def find_checkpoints(file_system: FileSystem, folder: Path) -> list[Path]:
 
 
 def read_manifest(file_system: FileSystem, path: Path) -> Checkpoint:
-    """Returns the checkpoint in the folder `path`, of which only the manifest was checked.
+    """Returns the checkpoint in the folder `path`; checks its manifest only.
 
     Raises:
         CheckpointDamaged: there is no manifest, or not the one that was written.
@@ -76,7 +76,7 @@ def verify(file_system: FileSystem, path: Path, *, fresh: bool = False) -> Check
 
 
 def _raise_refusal(file: Path, error: OSError) -> NoReturn:
-    """Tells a block that the disk has lost from a disk that is away or closed to us."""
+    """Distinguishes a bad block from a disk that is gone or refuses access."""
     if error.errno != errno.EIO:
         raise error
     raise CheckpointDamaged(f"{file}: the disk cannot read it: {_HELP}") from error

@@ -1,10 +1,8 @@
-"""Durable checkpoints: whole or not there, checked before use, the newest stable one never lost.
+"""Durable checkpoints: complete or absent, verified before use, the newest stable one never lost.
 
-A checkpoint is written into a folder that stands aside, made durable file by file, given its
-manifest, and only then renamed to ``step_<8 digits>``. So a process may be killed between any two
-operations; what it leaves behind is no checkpoint and is swept away later.
-
-``manifest.json`` names the state files; plain torch reads them without this package.
+A checkpoint is written into a staging folder, flushed, given its manifest, and only then renamed to
+``step_<8 digits>``. A process may be killed between any two operations: what it leaves behind is
+not a checkpoint, and is swept away later. Torch reads the state files without this package.
 """
 
 from __future__ import annotations
@@ -44,13 +42,13 @@ from supervisor.storage.files.refusals import told_refusals
 __all__ = ["Checkpoint", "CheckpointRing", "FileSum", "FileSystem", "OnRejected"]
 
 OnRejected = Callable[[Checkpoint, str], None]
-"""Called with each checkpoint that must not be loaded, and why (event `checkpoint_rejected`)."""
+"""Called with each checkpoint that must not be loaded, and the reason."""
 
 
 class CheckpointRing:
-    """The checkpoints of a run. One process saves; any may read; threads may share one.
+    """The checkpoints of a run. One process saves, any may read; it is thread-safe.
 
-    All methods raise `CheckpointError` when the disk refuses; nothing that was there is lost then.
+    Methods raise `CheckpointError` when the disk refuses; existing checkpoints are never lost.
     """
 
     def __init__(
@@ -81,20 +79,18 @@ class CheckpointRing:
         estimated_bytes: int | None = None,
         abandoned: bool = False,
     ) -> Checkpoint:
-        """Saves what `write` puts into the folder that it is called with.
+        """Saves what `write` puts into the folder that it is called with, durably.
 
-        When this returns, it is on disk, and what `retain` does not keep is gone. A step that was
-        saved before and verifies is returned as it is; a damaged one is put aside, and an abandoned
-        one makes way.
+        A checkpoint of this step that verifies is returned as it is; a damaged one is put aside,
+        and an abandoned one makes way.
 
         Args:
             step: the step after which the state was taken.
-            write: fills an empty folder with files (and folders). What it raises
-                comes through, except OSError.
+            write: fills an empty folder; its exceptions pass through, except OSError.
             reason: why now.
             meta: JSON-serialisable; comes back in `Checkpoint.meta`.
             estimated_bytes: size to make room for; by default that of the newest checkpoint.
-            abandoned: see `Checkpoint.abandoned`; it costs none of the others their place.
+            abandoned: see `Checkpoint.abandoned`; it does not count against `keep_last`.
 
         Raises:
             CheckpointError: no room, a read-only disk, or any other refusal of the disk.
@@ -127,9 +123,9 @@ class CheckpointRing:
             return dataclasses.replace(checkpoint, path=target)
 
     def checkpoints(self) -> list[Checkpoint]:
-        """Returns what has a readable manifest, newest step last; the files are not checked.
+        """Returns the checkpoints with a readable manifest, newest last, abandoned ones left out.
 
-        Without those that were abandoned.
+        Their files are not checked.
         """
         return [checkpoint for checkpoint in self._all() if not checkpoint.abandoned]
 
@@ -149,21 +145,21 @@ class CheckpointRing:
         """Reads everything back and compares it with the manifest on disk.
 
         Raises:
-            CheckpointDamaged: says where, what, and what to do. It must not be loaded.
+            CheckpointDamaged: it must not be loaded; says where and why, and what to do.
         """
         with told_refusals(checkpoint.path):
             verify(self._disk, checkpoint.path)
 
     def newest_verified(self, before_step: int | None = None) -> Checkpoint | None:
-        """Returns the newest checkpoint that verifies, of a step below `before_step`.
+        """Returns the newest checkpoint before `before_step` that verifies.
 
-        Each damaged one that was passed over is reported to `on_rejected`.
+        Damaged ones are reported to `on_rejected`.
         """
         with told_refusals(self.folder):
             return self._newest(before_step, stable=False)
 
     def last_stable(self, before_step: int | None = None) -> Checkpoint | None:
-        """Returns the newest stable checkpoint that verifies, of a step below `before_step`."""
+        """Returns the newest stable checkpoint before `before_step` that verifies."""
         with told_refusals(self.folder):
             return self._newest(before_step, stable=True)
 
@@ -172,20 +168,19 @@ class CheckpointRing:
 
         Raises:
             CheckpointDamaged: it is damaged.
-            CheckpointError: there is none; the message names those that there are.
+            CheckpointError: there is none; the message lists the existing ones.
         """
         with told_refusals(self.folder):
             return verify(self._disk, self._known(step))
 
     def mark_stable(self, step: int) -> Checkpoint:
-        """Calls a checkpoint stable, after reading it back from the disk.
+        """Marks a checkpoint stable, after reading it back from disk.
 
-        The caller has seen that the state is finite and that healthy steps followed it.
+        The caller must have seen that its state is finite and that healthy steps followed.
 
         Raises:
-            CheckpointDamaged: what was read back is not what was written.
-            CheckpointError: there is none of this step, it was abandoned, or the disk refuses; it
-                stays unstable.
+            CheckpointDamaged: its content has changed since it was written.
+            CheckpointError: there is none of this step, it was abandoned, or the disk refuses.
         """
         path = self.folder / folder_name(step)
         with self._lock, told_refusals(path):
@@ -197,17 +192,16 @@ class CheckpointRing:
             return self._rewrite(dataclasses.replace(checkpoint, stable=True))
 
     def adopt(self, step: int) -> None:
-        """An attempt starts from the checkpoint of `step`: it is no longer abandoned, if it was."""
+        """Takes back that `step` was abandoned: an attempt starts from it."""
         with self._lock, told_refusals(self.folder):
             for checkpoint in self.abandoned():
                 if checkpoint.step == step:
                     self._rewrite(dataclasses.replace(checkpoint, abandoned=False))
 
     def leave_course(self, step: int) -> None:
-        """The run goes on from `step` and its tape ends there: what was abandoned later stays.
+        """Notes that the run continues from `step`, where its tape now ends.
 
-        The script cannot be led to it any more as the run came to it, so a resume from there is
-        approximate (`tape_offset` -1).
+        A resume from a later, abandoned checkpoint can only be approximate (`tape_offset` -1).
         """
         with self._lock, told_refusals(self.folder):
             for checkpoint in self.abandoned():
@@ -216,7 +210,7 @@ class CheckpointRing:
                     self._rewrite(dataclasses.replace(checkpoint, meta=meta))
 
     def _rewrite(self, checkpoint: Checkpoint) -> Checkpoint:
-        """Gives a checkpoint its new manifest, in one step."""
+        """Replaces a checkpoint's manifest atomically."""
         path = self.folder / folder_name(checkpoint.step)
         staged = path / f".{MANIFEST}.staged"
         self._disk.write(staged, to_manifest(checkpoint))
@@ -226,18 +220,17 @@ class CheckpointRing:
         return checkpoint
 
     def spoil(self, step: int) -> None:
-        """Notes that the checkpoint of `step` can never be stable: trouble followed it.
+        """Notes that the checkpoint of `step` can never become stable: trouble followed it.
 
-        It stays, while it is among the newest, but is no longer kept beyond that to ripen.
+        It stays only while it is among the newest.
         """
         with self._lock:
             self._spoiled.add(step)
 
     def discard_after(self, step: int) -> list[Checkpoint]:
-        """Removes the checkpoints of later steps, but for those abandoned, and returns them.
+        """Removes the checkpoints of later steps, except abandoned ones, and returns them.
 
-        For a new attempt that starts from an older checkpoint because the later ones hold the
-        trouble: otherwise `save` would take them for its own when it comes to their steps again.
+        Without this, `save` would take them for its own when the new attempt reaches their steps.
         """
         with self._lock, told_refusals(self.folder):
             later = [c for c in self.checkpoints() if c.step > step]
@@ -246,19 +239,22 @@ class CheckpointRing:
             return later
 
     def remove(self, checkpoints: Sequence[Checkpoint]) -> None:
-        """Removes what a person has chosen; each is whole or gone, whenever this ends."""
+        """Removes the given checkpoints; an interruption leaves each complete or gone."""
         with self._lock, told_refusals(self.folder):
             for checkpoint in checkpoints:
                 self._remove(checkpoint)
 
     def retain(self) -> None:
-        """Removes all but the newest `keep_last`, the newest stable one, the one that will be
-        stable next, the last damaged one, and what `superfluous_abandoned` leaves."""
+        """Removes what is not worth keeping.
+
+        Kept: the newest `keep_last`, the newest stable one, the next one to become stable, the last
+        damaged one, and what `superfluous_abandoned` leaves.
+        """
         with self._lock, told_refusals(self.folder):
             found = self.checkpoints()
             old = superfluous(found, self._settings, self._spoiled)
             if any(c.stable for c in old):
-                # Bits may have rotted since it was marked: an older one is then the newest stable.
+                # If it was damaged since it was marked, an older one is the newest stable one.
                 stable = [c for c in reversed(found) if c.stable]
                 sound = next((c for c in stable if self._is_sound(c)), None)
                 old = [c for c in old if c is not sound]
@@ -268,7 +264,7 @@ class CheckpointRing:
                 self._disk.remove_tree(path)
 
     def sweep(self) -> int:
-        """Removes what dead processes left half written or half removed; returns how many."""
+        """Removes what dead processes left half-written or half-removed; returns how many."""
         with self._lock, told_refusals(self.folder):
             staged = [
                 path for path in self._aside(aside.STAGED) if aside.is_left_over(self._disk, path)
@@ -279,7 +275,7 @@ class CheckpointRing:
             return len(left_over)
 
     def room_warning(self, estimated_bytes: int | None = None) -> str | None:
-        """Returns one sentence when the disk is going to be full soon, None otherwise."""
+        """Returns a sentence if the disk will soon be full, else None."""
         with told_refusals(self.folder):
             return self._room.warning(self.checkpoints(), estimated_bytes)
 
@@ -308,7 +304,7 @@ class CheckpointRing:
         self._room.make(self._remove, found, self._is_sound, estimated_bytes)
 
     def _publish(self, staged: Path, target: Path) -> None:
-        """Gives the staged folder its name; what stands there, damaged, goes aside."""
+        """Gives the staged folder its final name; a damaged one of that name is put aside."""
         if is_folder(target):
             damaged = aside.aside_path(self.folder, aside.DAMAGED, step_of(target.name) or 0)
             self._disk.replace(target, damaged)
@@ -340,7 +336,7 @@ class CheckpointRing:
         return self._sound(checkpoint.path) is not None
 
     def _remove(self, checkpoint: Checkpoint) -> None:
-        """Renames first: a checkpoint that is half removed would look damaged."""
+        """Renames it first: a half-removed checkpoint would look damaged."""
         removed = aside.aside_path(self.folder, aside.REMOVED, checkpoint.step)
         self._disk.replace(checkpoint.path, removed)
         self._disk.remove_tree(removed)

@@ -1,4 +1,4 @@
-"""Room on the disk: made before a save, and warned about before it is gone."""
+"""Disk space: freed before a save, and warned about before it runs out."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from supervisor.storage.files.file_system import FileSystem
 
 GIB = 1024**3
 _EARLY = 3
-"""Warned about at three times `min_free_gib`, or when fewer than three checkpoints still fit."""
+"""Warn at three times `min_free_gib`, or when fewer than three checkpoints still fit."""
 
 
 class DiskRoom:
-    """Says what a checkpoint folder's disk still takes; removes old checkpoints when it is short.
+    """Knows how much the checkpoints' disk can still take, and removes old ones when it is short.
 
-    `min_free_gib` stays free for the user's own files, whose failure would be our fault.
+    `min_free_gib` stays free for the user's own files.
     """
 
     def __init__(self, folder: Path, settings: CheckpointSettings, disk: FileSystem) -> None:
@@ -33,13 +33,12 @@ class DiskRoom:
         is_sound: Callable[[Checkpoint], bool],
         estimated_bytes: int | None = None,
     ) -> None:
-        """Removes checkpoints, in the order in which they are given, until another one fits.
+        """Removes checkpoints in the given order until another one fits.
 
-        The newest one that verifies and the newest stable one that does are never removed; those
-        that are `abandoned` have no such right.
+        Never removes the newest one that verifies, nor the newest stable one, unless `abandoned`.
 
         Raises:
-            CheckpointError: it does not fit even so.
+            CheckpointError: it still does not fit.
         """
         needed = _size(checkpoints, estimated_bytes) + self._reserve()
         if self._free() >= needed:
@@ -63,7 +62,7 @@ class DiskRoom:
     def warning(
         self, checkpoints: Sequence[Checkpoint], estimated_bytes: int | None = None
     ) -> str | None:
-        """Returns a sentence when room is running out."""
+        """Returns a sentence when space is running out."""
         free = self._free()
         size = _size(checkpoints, estimated_bytes)
         fitting = int(max(0, free - self._reserve()) // size) if size else _EARLY

@@ -1,4 +1,4 @@
-"""``manifest.json``: what a checkpoint holds, and the checksums by which damage is known."""
+"""``manifest.json``: what a checkpoint holds, with checksums that reveal damage."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class Checkpoint:
         reason: why it was saved (``interval``, ``risk``, ``signal``, ...).
         stable: read back, finite and followed by healthy steps (REQUIREMENTS N3).
         time: when it was saved, unix seconds.
-        abandoned: a state that a treatment threw away, kept for a person: nothing starts from it
-            unless its step is asked for, and it is never stable.
-        meta: what the one who saved it wanted to know again; NaN and infinities included.
-        bytes: size of the state's files together.
+        abandoned: a state that a treatment discarded, kept for a person: it is never stable, and
+            nothing starts from it unless asked for by step.
+        meta: the caller's own values; NaN and infinities are allowed.
+        bytes: total size of the state's files.
         files: name within the folder (with ``/``) → size and checksum.
         versions: of Python, torch and this package.
     """
@@ -127,5 +127,5 @@ def step_of(name: str) -> int | None:
 
 
 def _checksum(body: Mapping[str, Any]) -> str:
-    """Of the meaning, not of the white space: keys sorted, floats as `repr` writes them."""
+    """Checksum of the content without white space: keys sorted, floats as `repr` writes them."""
     return str(xxhash.xxh3_128_hexdigest(json.dumps(body, sort_keys=True).encode()))

@@ -1,7 +1,6 @@
-"""``pipeline.json``: what detectors, predictor and ladder remember, beside the state it belongs to.
+"""``pipeline.json``: the state of detectors, predictor and ladder, beside the training's.
 
-A file of its own and not a part of the manifest, which is read and written again for every decision
-about checkpoints: it is some 70 KB, and the training waits while they are taken apart.
+It is not part of the manifest because that is read and rewritten often, and this is some 70 KB.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which checkpoints may go: decided from what there is, without touching a file."""
+"""Which checkpoints may be removed. Pure: touches no file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from supervisor.storage.checkpoints.manifest import Checkpoint
 def superfluous(
     checkpoints: Sequence[Checkpoint], settings: CheckpointSettings, spoiled: Collection[int]
 ) -> list[Checkpoint]:
-    """Returns what is neither among the newest `keep_last`, nor the newest stable, nor ripening.
+    """Returns those that are not among the newest `keep_last`, the newest stable, or ripening.
 
     Args:
         checkpoints: all of them, newest step last.
@@ -27,11 +27,10 @@ def superfluous(
 def superfluous_abandoned(
     abandoned: Sequence[Checkpoint], settings: CheckpointSettings
 ) -> list[Checkpoint]:
-    """Returns all but the first and the last state that the newest trouble threw away.
+    """Returns all but the first and the last state that the newest trouble discarded.
 
-    The first is the one with the most training in it that is nowhere else: what later treatments of
-    the same trouble throw away was made since. Treatments belong to one trouble if each came within
-    `stable_after_steps` of the one before.
+    The first holds the most training that is kept nowhere else. Treatments belong to one trouble if
+    each came within `stable_after_steps` of the one before.
 
     Args:
         abandoned: all of them, in any order.
@@ -50,11 +49,10 @@ def superfluous_abandoned(
 def ripening(
     checkpoints: Sequence[Checkpoint], settings: CheckpointSettings, spoiled: Collection[int]
 ) -> Checkpoint | None:
-    """Returns the checkpoint that will be the next stable one, if all goes well.
+    """Returns the checkpoint that will become the next stable one if all goes well.
 
-    It is kept beside the newest ones: were each removed before `stable_after_steps` have passed,
-    as happens when checkpoints follow each other quickly, none would ever become stable. One that
-    is twice that age was passed over by whoever marks them, and is not waited for.
+    It must outlive `keep_last`, or none would ever become stable where checkpoints are frequent.
+    One of twice `stable_after_steps` was passed over, and is not waited for.
     """
     last_stable = max((c.step for c in checkpoints if c.stable), default=-1)
     for checkpoint in checkpoints:

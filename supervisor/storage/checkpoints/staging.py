@@ -1,4 +1,4 @@
-"""Writes a checkpoint's folder, aside, until all of it is on disk."""
+"""Writes a checkpoint into a staging folder until all of it is on disk."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def stage(
 ) -> Checkpoint:
     """Makes `folder`, lets `write` fill it, and adds checksums and the manifest.
 
-    All of it is on disk when this returns, but for the folder's own name in its parent.
+    All of it is on disk when this returns, except the folder's own name in its parent.
 
     Returns:
         `planned` with the files and versions that the manifest names.
 
     Raises:
-        OSError: the disk refuses; the folder is as far as it came.
+        OSError: the disk refuses; the folder is left incomplete.
     """
     disk.make_folder(folder)
     write(folder)

@@ -44,9 +44,9 @@ class Capture:
 
 
 class CaptureStore:
-    """Keeps the newest and the worst captures; the least bad of the others go first.
+    """Keeps the newest and the worst captures; the mildest of the others go first.
 
-    A capture is a convenience: no failure of it is raised, `problem` holds the last one.
+    Failures are never raised; `problem` holds the last one.
     """
 
     def __init__(
@@ -67,8 +67,8 @@ class CaptureStore:
         """Saves what `write` puts into the folder that it is called with.
 
         Returns:
-            The capture's folder; None if captures are off, if it alone is over the budget or less
-            bad than what fills it, or if it failed.
+            The capture's folder; None if captures are off, if it failed, or if it does not fit and
+            is milder than what fills the budget.
         """
         if not self._settings.enabled:
             return None
@@ -116,7 +116,7 @@ class CaptureStore:
                 shutil.rmtree(path, ignore_errors=True)
 
     def _make_room(self, new: Capture) -> bool:
-        """Removes captures until `new` fits too; False if it should not be kept."""
+        """Removes captures until `new` fits; False if it is not worth that."""
         budget = self._settings.budget_mib * _MIB
         if new.bytes > budget:
             self.problem = f"{new.path}: {new.bytes / _MIB:.0f} MiB exceed capture.budget_mib"

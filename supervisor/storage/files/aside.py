@@ -1,7 +1,6 @@
-"""Folders that stand aside in a checkpoint folder: being written, being removed, or damaged.
+"""Hidden folders among the checkpoints: being written, being removed, or damaged.
 
-Their names begin with a dot, so nothing takes them for checkpoints, and say who made them, so that
-what a dead process left behind is known as such.
+Their names say which process made them, so that left-overs of a dead one are recognised.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ REMOVED = "removed"
 DAMAGED = "damaged"
 
 _FOREIGN_HOST_AGE_S = 3600.0
-"""A folder of another host, whose processes cannot be seen, is left over after so long."""
+"""A folder of another host, whose processes cannot be seen, counts as left over after so long."""
 
 _HOST = re.sub(r"[^A-Za-z0-9.]", "_", socket.gethostname()) or "host"
 _NUMBERS = itertools.count()
@@ -27,13 +26,13 @@ _NAME = re.compile(r"\.(staged|removed|damaged)-(\d+)-([A-Za-z0-9._]+)-(\d+)-(\d
 
 
 def aside_path(folder: Path, kind: str, step: int) -> Path:
-    """Returns a new path in `folder`, which no other process or call gives out."""
+    """Returns a new path in `folder` that no other process or call returns."""
     owner = f"{_HOST}-{os.getpid()}-{_started(os.getpid())}"
     return folder / f".{kind}-{step:08d}-{owner}-{next(_NUMBERS)}"
 
 
 def kind_of(name: str) -> str | None:
-    """Returns the kind of a name that `aside_path` made, None for any other name."""
+    """Returns the kind of a name made by `aside_path`, None for any other name."""
     match = _NAME.fullmatch(name)
     return match[1] if match else None
 
@@ -52,7 +51,7 @@ def is_left_over(file_system: FileSystem, path: Path) -> bool:
 def _started(pid: int) -> int | None:
     """Returns when a living process began (clock ticks since boot), None if there is none.
 
-    A process number alone says little: in a container the next process often has the same one.
+    Needed because process numbers are reused, in containers often at once.
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")

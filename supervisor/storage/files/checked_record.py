@@ -1,4 +1,4 @@
-"""Values of a JSON file as the fields of a record: each of its type, or an error that names it."""
+"""Turns a JSON object into a record whose fields have their types, or names the wrong one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 LARGEST_INT = 2**63 - 1
-"""What a step, a process or a count may be at most: numpy and the flight recorder hold 64 bits."""
+"""The largest step, process number or count: numpy and the flight recorder hold 64 bits."""
 
 _WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
@@ -20,8 +20,8 @@ _WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or 
 def build_record(kind: type[T], value: Any) -> T:
     """Returns the record of dataclass `kind` that `value`, from a JSON file, describes.
 
-    Fields that this version does not know are left out; those that are missing take their default.
-    A field may name its only values in its metadata, under ``one_of``.
+    Unknown fields are ignored; missing ones take their default. A field may list its allowed
+    values in its metadata, under ``one_of``.
 
     Raises:
         ValueError: `value` is no object, or a field has the wrong type: which, and what it holds.

@@ -1,4 +1,4 @@
-"""A file of JSON lines that says so when not everything is in it."""
+"""A file of JSON lines that says so when it is incomplete."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _unlink = os.unlink  # workers patch it
 
 
 class CompleteList:
-    """Lines from whose absence something is concluded, so that a missing one must be known.
+    """A list of lines in which a missing line means something, so that any loss must be noted.
 
-    Nothing here raises: what goes wrong is told once and noted in the file. A file in which not
-    even that can be noted is removed, and written anew from memory as soon as that is possible.
+    Never raises: a problem is told once and noted in the file. If even that fails, the file is
+    removed, and written anew from memory as soon as possible.
 
     Args:
         path: of the file.

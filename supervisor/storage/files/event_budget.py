@@ -1,4 +1,4 @@
-"""How many events of a kind a journal takes: some at once, then one in so many steps."""
+"""Limits how many events of a kind reach a journal: some at once, then one in so many steps."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LIKE: Mapping[type[JournalEvent], tuple[str, ...]] = {
 """Kind → the fields in which two events are alike. Other kinds are few by themselves."""
 
 ALERT_GAP_STEPS = 20
-"""The same alert within so many steps says nothing new."""
+"""The same alert again within so many steps is not news."""
 
 Like = tuple[Any, ...]
 
@@ -45,10 +45,10 @@ class _Account:
 
 
 class EventBudget:
-    """Decides about each event; every one is written or counted.
+    """Decides whether an event is written or only counted.
 
-    The count of what was left out since goes with the next one that is written (`left_out`), and
-    at the end with the last one of those left out.
+    The count goes into the next event of its kind that is written (`left_out`), or at the end into
+    the last one that was left out.
     """
 
     def __init__(self, limits: LimitSettings) -> None:
@@ -57,7 +57,7 @@ class EventBudget:
         self._step_without_action = -1
 
     def admit(self, event: JournalEvent) -> int | None:
-        """Returns how many like it were left out since the last one; None leaves it out, too."""
+        """Returns how many similar events were left out before this one; None: leave it out too."""
         step = event.step
         if step is None or getattr(event, "aloud", False):
             return 0
@@ -79,13 +79,13 @@ class EventBudget:
         return None
 
     def rest(self) -> list[JournalEvent]:
-        """Returns the last event of each kind that ends with left-out ones, which count more."""
+        """Returns the last left-out event of each kind; its count includes the others."""
         accounts = list(self._accounts.values())
         self._accounts.clear()
         return [replace(a.last, left_out=a.left_out - 1) for a in accounts if a.last is not None]
 
     def _account(self, event: JournalEvent, step: int) -> _Account:
-        """The account of events like this one, with what the steps since have brought in."""
+        """The account of events like this one, up to date with the steps since."""
         like = (event.kind, *(getattr(event, name) for name in _LIKE[type(event)]))
         limits = self._limits
         is_alert = isinstance(event, AlertEvent)

@@ -1,4 +1,4 @@
-"""The clock that the system takes the times of files from."""
+"""The clock from which the system takes file times."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ _COARSE = 5 if sys.platform == "linux" else time.CLOCK_REALTIME  # CLOCK_REALTIM
 
 
 def file_time() -> float:
-    """Returns the time that a file would get now, on a disk of this machine; unix seconds.
+    """Returns the time that a local file written now would get, in unix seconds.
 
-    It is some milliseconds behind `time.time`, which would make a file that is written next look
-    older than it is.
+    It is some milliseconds behind `time.time`.
     """
     return time.clock_gettime(_COARSE)

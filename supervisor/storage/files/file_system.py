@@ -1,4 +1,4 @@
-"""The file operations of checkpoints, few and in one place, so that tests can let each one fail."""
+"""The file operations of checkpoints, in one place so that tests can make each one fail."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BLOCK_BYTES = 4 * 1024 * 1024
 class FileSystem:
     """The real disk. Every method raises OSError when the operating system refuses.
 
-    Tests derive from it and end the process, or the disk's room, at the k-th operation.
+    Tests subclass it to kill the process, or fill the disk, at the k-th operation.
     """
 
     def make_folder(self, path: Path) -> None:
@@ -34,8 +34,7 @@ class FileSystem:
     def checksum(self, path: Path, *, fresh: bool = False) -> str:
         """Returns the file's xxh3_128 in hexadecimal.
 
-        With `fresh` the kernel is asked to forget its copy of a file that is on disk already, so
-        that the disk is read, not the memory from which it was written.
+        With `fresh` the kernel's cached copy is dropped first, so that the disk itself is read.
         """
         digest = xxhash.xxh3_128()
         with open(path, "rb", buffering=0) as file:
@@ -46,15 +45,15 @@ class FileSystem:
         return str(digest.hexdigest())
 
     def sync_file(self, path: Path) -> None:
-        """Returns when the file's content is on disk."""
+        """Flushes the file's content to disk."""
         _sync(path, os.O_RDONLY)
 
     def sync_folder(self, path: Path) -> None:
-        """Returns when the folder's names are on disk; those of its files are not implied."""
+        """Flushes the names in the folder to disk, not the content of its files."""
         _sync(path, os.O_RDONLY | os.O_DIRECTORY)
 
     def replace(self, old: Path, new: Path) -> None:
-        """Renames in one step; `new` may exist if it is a file or an empty folder."""
+        """Renames atomically; `new` may exist if it is a file or an empty folder."""
         os.replace(old, new)
 
     def remove_file(self, path: Path) -> None:
@@ -87,7 +86,7 @@ class FileSystem:
         return time.time() - path.stat().st_mtime
 
     def free_bytes(self, path: Path) -> int:
-        """Returns what this user may still write on the disk of `path`."""
+        """Returns how many bytes this user can still write to the disk of `path`."""
         return shutil.disk_usage(path).free
 
 

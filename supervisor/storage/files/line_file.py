@@ -1,4 +1,4 @@
-"""Files of JSON lines that several processes may append to and any of them may die upon."""
+"""JSON-lines files that several processes append to, any of which may die while writing."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from supervisor.storage.files.private_files import make_private
 
 
 class LineFile:
-    """Appends whole lines: one `write` a line, to a file opened with O_APPEND.
+    """Appends whole lines, one `write` each, to a file opened with O_APPEND.
 
-    A line that a dead or failed writer left torn is closed by a newline of its own first, so that
-    it costs itself alone. The file is made at the first line, with mode 0600.
+    A torn line of a dead writer is ended with a newline first. The file is created with the first
+    line, mode 0600.
     """
 
     def __init__(self, path: Path) -> None:
@@ -31,7 +31,7 @@ class LineFile:
         """Appends `line`, which holds no newline.
 
         Raises:
-            OSError: the line was not written, or only a part of it, which readers ignore.
+            OSError: the line was not written, or only in part, which readers ignore.
         """
         if self._fd < 0:
             self._open()
@@ -43,7 +43,7 @@ class LineFile:
         self._torn = False
 
     def sync(self) -> None:
-        """Returns when every line is on disk.
+        """Flushes every line to disk.
 
         Raises:
             OSError: the disk refuses.
@@ -68,14 +68,14 @@ class LineFile:
 def to_line(value: Mapping[str, Any]) -> bytes:
     """Returns `value` as one line of standard JSON.
 
-    JSON has no NaN and no infinities: they become the strings "nan", "inf" and "-inf", which
-    `float` takes back, as it takes any number: read a figure with ``float(event["value"])``.
+    NaN and infinities, which JSON lacks, become the strings "nan", "inf" and "-inf": read a figure
+    with ``float(event["value"])``.
     """
     return json.dumps(_json_value(value), allow_nan=False).encode()
 
 
 def parse_json(data: bytes | str) -> Any:
-    """Returns what `data`, of a file that may be damaged, holds.
+    """Parses `data`, which may come from a damaged file.
 
     Raises:
         ValueError: it is no JSON, or a whole number in it has more than 64 bits.
@@ -91,7 +91,7 @@ def _bounded_int(digits: str) -> int:
 
 
 def parse_line(line: bytes) -> dict[str, Any] | None:
-    """Returns the object on `line`, or None for what is torn, garbage or no object."""
+    """Returns the object on `line`, or None if it is torn, garbage or no object."""
     try:
         value = parse_json(line)
     except (ValueError, RecursionError):
@@ -100,7 +100,7 @@ def parse_line(line: bytes) -> dict[str, Any] | None:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Returns the objects of a file of JSON lines, without the torn ones; [] if there is no file.
+    """Returns the objects of a JSON-lines file without torn lines; [] if there is no file.
 
     Raises:
         OSError: the file is there and cannot be read.

@@ -1,4 +1,4 @@
-"""Files that only their owner can read, written whole or not at all."""
+"""Files that only their owner can read, written completely or not at all."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def make_private(folder: Path) -> Path:
 
 
 def write_private(path: Path, data: bytes | str, *, durable: bool = False) -> None:
-    """Replaces `path` by `data` in one step; with `durable` it is on disk when this returns.
+    """Replaces `path` by `data` atomically; with `durable` it is on disk when this returns.
 
     Raises:
         OSError: the folder is missing, read-only or full; `path` is as it was.

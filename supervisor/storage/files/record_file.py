@@ -1,4 +1,4 @@
-"""Records as JSON files, read back into the same records by whatever version comes later."""
+"""Records saved as JSON files that later versions can still read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def save_record(path: Path, record: Any, *, durable: bool = True) -> None:
-    """Replaces `path` by `record` as JSON, mode 0600, in one step.
+    """Replaces `path` by `record` as JSON, mode 0600, atomically.
 
     Raises:
         OSError: the disk refuses; `path` is as it was.
@@ -25,7 +25,7 @@ def save_record(path: Path, record: Any, *, durable: bool = True) -> None:
 def load_record(path: Path, kind: type[T], *, help_text: str) -> T:
     """Returns the record that was saved at `path`.
 
-    Fields that this version does not know are left out; those it misses take their defaults.
+    Unknown fields are ignored; missing ones take their defaults.
 
     Args:
         path: the file.

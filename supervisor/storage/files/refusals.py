@@ -1,4 +1,4 @@
-"""Turns what the operating system says no to into an error that tells the user what to do."""
+"""Turns refusals of the operating system into errors that tell the user what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which versions a run or a checkpoint was made with, found without importing torch."""
+"""The versions that a run or checkpoint was made with, found without importing torch."""
 
 from __future__ import annotations
 

@@ -24,9 +24,8 @@ __all__ = ["AlertLog", "Journal", "JournalMerger", "read_journal"]
 class Journal:
     """One rank's journal. One writer a file; its threads may share it.
 
-    A full disk must not end the training, so a line that cannot be written is counted in `lost`,
-    and the first line that succeeds again is preceded by a warning that says how many are missing.
-    Events of a kind that does not end are left out and counted, see `EventBudget`.
+    A line that cannot be written is counted in `lost`, and a warning says how many are missing as
+    soon as the disk takes lines again. Events that repeat endlessly are limited by `EventBudget`.
     """
 
     def __init__(
@@ -38,7 +37,7 @@ class Journal:
         limits: LimitSettings | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`limits`: the defaults where they are not given."""
+        """`limits`: the defaults if None."""
         self.lost = 0
         self._budget = EventBudget(limits or LimitSettings())
         self._lines = LineFile(path)
@@ -88,7 +87,7 @@ class AlertLog:
         self._lines = LineFile(path)
 
     def write(self, alert: Alert) -> None:
-        """Appends `alert`; on a full disk it is lost here, and stays in the journal or not."""
+        """Appends `alert`; on a full disk it is dropped here."""
         with contextlib.suppress(OSError):
             self._lines.append(to_line(alert.to_dict()))
 

@@ -1,4 +1,4 @@
-"""Brings every rank's journal and the parent's own events together in ``events.jsonl``."""
+"""Merges every rank's journal and the parent's own events into ``events.jsonl``."""
 
 from __future__ import annotations
 
@@ -22,15 +22,11 @@ _Line = tuple[str, bytes, JournalEvent]
 
 
 class JournalMerger:
-    """The one writer of ``events.jsonl``, whoever holds its lock: the parent while it lives.
+    """The only writer of ``events.jsonl`` while it holds the lock: the parent, as long as it lives.
 
-    No offsets are kept anywhere: each line is copied byte for byte and in the order of its file,
-    so ``events.jsonl`` itself says how much of each file it holds, and a parent may die between
-    any two operations without a line lost or doubled. A line that its death left torn is cut off
-    by the next merger and copied again.
-
-    While another process holds the lock (a command that looks at a running run), `merge` returns
-    nothing and `write` does nothing.
+    Lines are copied byte for byte and in order, so ``events.jsonl`` itself shows how much of each
+    file it holds, and the parent may die at any time without a line lost or doubled. Without the
+    lock, `merge` returns nothing and `write` does nothing.
     """
 
     def __init__(
@@ -61,13 +57,13 @@ class JournalMerger:
             return self._merge() if self._has_lock() else []
 
     def abandon(self) -> None:
-        """Never writes again: the file is another supervisor's now."""
+        """Never writes again: the file now belongs to another supervisor."""
         with self._mutex:
             self._abandoned = True
             self.close()
 
     def close(self) -> None:
-        """Gives the lock back; a later call takes it again."""
+        """Releases the lock; a later call takes it again."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -139,7 +135,7 @@ class JournalMerger:
         return lines, (start or 0) + end
 
     def _after_the_copied(self, raw: Iterable[bytes]) -> list[bytes]:
-        """Leaves out the lines that ``events.jsonl`` held when the lock was taken."""
+        """Leaves out lines that ``events.jsonl`` already held when the lock was taken."""
         left: list[bytes] = []
         for line in raw:
             if self._copied[line] > 0:

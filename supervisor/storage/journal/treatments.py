@@ -16,7 +16,7 @@ NOT_DONE = frozenset({ActionOutcome.REFUSED, ActionOutcome.WOULD_HAVE})
 
 
 class JournalTreatments:
-    """Picks the treatments out of a journal, each once, as its events come."""
+    """Picks the treatments out of a journal's events, each once."""
 
     def __init__(self) -> None:
         self._acted: set[tuple[str, int | None, int | None]] = set()

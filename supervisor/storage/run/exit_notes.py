@@ -1,6 +1,6 @@
-"""The note that a worker leaves when it ends knowingly, in ``exits/attempt_<n>/rank_<r>.json``.
+"""The note that a worker leaves when it ends, in ``exits/attempt_<n>/rank_<r>.json``.
 
-No note means that the process was ended from outside, or by the interpreter itself.
+No note means that the process was killed, or ended by the interpreter itself.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class ExitNote:
     """How a worker ended, in its own words.
 
     Attributes:
-        kind: one of `EXIT_KINDS`; ``completed`` is the completion marker: without it, a return
-            code of 0 is no success; ``short``: the script ended, or our own work failed, before the
-            state of the checkpoint was put back.
+        kind: one of `EXIT_KINDS`. Without ``completed``, a return code of 0 is no success;
+            ``short``: the script ended, or our own work failed, before the checkpoint's state was
+            restored.
         code: the script's own exit code, if it named one.
         exception: type of the exception, with its module (``torch.OutOfMemoryError``).
         message: what the exception says.
@@ -45,8 +45,8 @@ class ExitNote:
         memory: figures of memory at the end, in GiB or counts.
         asks_batch_size: the script called `supervisor.batch_size`.
         offers_checkpointing: a model offers activation checkpointing that is not on.
-        replaying: it was on its way to its checkpoint.
-        time: when the note was written, unix seconds: of several ranks, the first is the cause.
+        replaying: the fast-forward had not reached its checkpoint yet.
+        time: when it was written, unix seconds; of several ranks' notes the first is the cause.
     """
 
     kind: str

@@ -1,4 +1,4 @@
-"""What became of the script's files when a replay has arrived."""
+"""What became of the script's files once a replay has reached its target."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ TOLD_FILES = 50
 
 @dataclass(frozen=True, slots=True)
 class FilesAtTarget:
-    """The script's files that are not simply as they were at the checkpoint.
+    """The script's files that are not as they were at the checkpoint.
 
     Attributes:
-        later: those that were made or changed after it, in what they held last: they stand aside.
-        folder: where they are.
-        not_restored: those whose content of the checkpoint's moment is lost.
-        unknown: why it is not known what became of them all; empty if it is.
-        unseen: files beside them that changed, and it was not seen who wrote them: they have what
-            they held before the resume.
+        later: files made or changed after it; their last contents are set aside.
+        folder: where those are.
+        not_restored: files whose content at the checkpoint is lost.
+        unknown: why the record of files is incomplete; empty if it is complete.
+        unseen: neighbouring files that changed without our seeing who wrote them; left as they
+            were before the resume.
     """
 
     later: list[str]

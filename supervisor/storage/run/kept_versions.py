@@ -1,4 +1,4 @@
-"""Contents of the script's files that the script has replaced or deleted."""
+"""Keeps earlier contents of files that the script replaced or deleted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _rename, _link, _unlink = os.rename, os.link, os.unlink  # before workers patch 
 _open, _os_open = open, os.open
 
 ROOM = 4
-"""A replaced file is kept only where so many more of its size fit: the script comes first."""
+"""A replaced file is kept only while so many more of its size fit on the disk."""
 
 
 COPIED_BYTES = 64 << 20
@@ -26,7 +26,7 @@ COPIED_BYTES = 64 << 20
 
 
 class Loss(enum.Enum):
-    """What of a file the script is about to take away."""
+    """What the script is about to do to a file."""
 
     NAME = "name"  # deleted, or the name is given to another file
     CONTENT = "content"  # written anew from its start

@@ -1,4 +1,4 @@
-"""Who supervises a run now: a lock for this machine, and a lease that is renewed for all others."""
+"""Who supervises a run now: a lock on this machine, and a renewed lease for other machines."""
 
 from __future__ import annotations
 
@@ -23,18 +23,16 @@ from supervisor.storage.run.lease_holder import (
 from supervisor.storage.run.rundir import RunDirectory
 
 RENEW_S = 5.0
-"""Often enough that a dozen renewals may fail before the lease is stale; costs two small files."""
+"""A dozen renewals may fail before the lease is stale."""
 STALE_S = 90.0
-"""The 60 s for which a network disk may show old attributes (NFS, acregmax), and 30 s for a host
-that swaps or a server that stalls."""
+"""60 s for which NFS may show old attributes (acregmax), and 30 s for a slow host or server."""
 
 
 class Lease:
     """The right to supervise a run, from `take_lease` to `release`; a thread renews it.
 
-    On one machine a file lock decides, which the kernel gives back however its holder ends. Between
-    machines such locks may not work, so there the lease decides: a file whose time is renewed. Both
-    times that are compared are the disk's own, so the clocks of the hosts do not matter.
+    On one machine a file lock decides, between machines the lease: a file whose time is renewed.
+    Only the disk's own times are compared, so the clocks of the hosts do not matter.
     """
 
     def __init__(self, rundir: RunDirectory, holder: Holder, lock_fd: int) -> None:
@@ -47,15 +45,15 @@ class Lease:
 
     @property
     def taken_by(self) -> Holder | None:
-        """Who has taken the run over with ``--force``; None while it is ours."""
+        """Who took the run over with ``--force``; None while it is ours."""
         return self._taken_by
 
     def start(self) -> None:
-        """Begins to renew."""
+        """Starts the renewals."""
         self._thread.start()
 
     def release(self) -> None:
-        """Gives the run free, unless somebody else has it now."""
+        """Releases the run, unless somebody else has it now."""
         self._released.set()
         if self._thread.ident is not None:
             self._thread.join(RENEW_S)
@@ -75,7 +73,7 @@ class Lease:
         self.release()
 
     def renew(self) -> None:
-        """Renews the lease, or notes that another has it; a disk that refuses costs one renewal."""
+        """Renews the lease, or notes that another has it; a disk that refuses is asked again."""
         found = read_holder(self._path)
         if found is not None and not _is_same(found, self._holder):
             self._taken_by = found
@@ -93,8 +91,8 @@ def take_lease(rundir: RunDirectory, *, force: bool = False) -> Lease:
 
     Args:
         rundir: the run.
-        force: a person knows that the holder on another machine is gone. A process that lives on
-            this machine is refused all the same: there is nothing to know better.
+        force: take it over from another machine, where the holder is known to be gone; a living
+            process of this machine keeps it all the same.
 
     Raises:
         RunDirectoryError: somebody else supervises it.
@@ -115,7 +113,7 @@ def take_lease(rundir: RunDirectory, *, force: bool = False) -> Lease:
 
 
 def living_holder(rundir: RunDirectory) -> Holder | None:
-    """Returns who supervises the run now as far as can be seen; for commands that only look."""
+    """Returns who seems to supervise the run now; for commands that only look."""
     holder = read_holder(rundir.lease)
     if holder is None:
         return None
@@ -156,10 +154,9 @@ def _check_free(rundir: RunDirectory, *, locked: bool | None, force: bool) -> No
 
 
 def _age_s(rundir: RunDirectory) -> float | None:
-    """Returns for how long the lease was not renewed, both times by the disk's clock.
+    """Returns how long ago the lease was renewed, by the disk's clock.
 
-    A file that is made now also has a network disk look at the folder anew, so that the lease
-    that is found is the newest.
+    Creating a file also makes a network disk refresh the folder, so that the lease is the newest.
     """
     probe = rundir.lease.with_name(f".lease.{os.getpid()}.{threading.get_ident()}.now")
     try:

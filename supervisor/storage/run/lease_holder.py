@@ -22,8 +22,8 @@ class Holder:
 
     Attributes:
         host: its name, for people: a container that is restarted gets another one.
-        boot_id: of the running kernel; what has the same one sees the same file locks.
-        pid_namespace: within which `pid` is the number of a process.
+        boot_id: of the running kernel; processes with the same one share file locks.
+        pid_namespace: in which `pid` is valid.
         pid, pid_created: the process, and when it was made (unix seconds).
         token: of this one lease.
     """
@@ -44,7 +44,7 @@ class Holder:
 
 
 def read_holder(path: Path) -> Holder | None:
-    """Returns the holder that a lease names; None without a lease, or if it is no such file."""
+    """Returns the holder that a lease names; None if there is no readable lease."""
     try:
         value = parse_json(path.read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -57,7 +57,7 @@ def read_holder(path: Path) -> Holder | None:
 
 
 def shares_processes(holder: Holder) -> bool:
-    """Whether its process would be seen from here: same kernel, same numbers of processes."""
+    """Whether its process would be visible here: same kernel, same process numbers."""
     return holder.is_on_this_machine and holder.pid_namespace == _pid_namespace()
 
 

@@ -1,4 +1,4 @@
-"""Files that are nobody's results."""
+"""Files that are no results of the script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the parent tells each new attempt's workers, in ``orders/attempt_<n>.json``."""
+"""The parent's orders to each new attempt's workers, in ``orders/attempt_<n>.json``."""
 
 from __future__ import annotations
 

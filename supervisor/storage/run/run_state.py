@@ -1,4 +1,4 @@
-"""``run.json``: what was run, where, with what, and how it stands."""
+"""``run.json``: what was run, where, with what, and in which state it is."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _HELP = "give the directory that `supervisor run` printed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
-    """A run as its directory describes it. Environment variables are never part of it: secrets.
+    """A run as its directory describes it; never holds environment variables (secrets).
 
     Attributes:
         command: the command line, as given but for its secrets.

@@ -10,10 +10,9 @@ from supervisor.storage.files.private_files import make_private
 
 
 class RunDirectory:
-    """The layout of one run's directory (CONTRACT.md); makes paths, and folders on request.
+    """The layout of one run's directory (CONTRACT.md).
 
-    All folders are created private to the user (0700); files are the writers' business, through
-    `supervisor.storage.files.private_files`.
+    Folders are created private to the user (0700); writers take care of their files' modes.
     """
 
     def __init__(self, root: Path | str) -> None:
@@ -51,7 +50,7 @@ class RunDirectory:
         return self.root / "steps" / f"rank_{rank}.steps"
 
     def tape(self, rank: int) -> Path:
-        """What a fast-forward needs to know of the steps before a checkpoint."""
+        """What a fast-forward needs to know about the steps before a checkpoint."""
         return self.root / "tape" / f"rank_{rank}.tape"
 
     def trail(self, rank: int) -> Path:
@@ -96,12 +95,12 @@ class RunDirectory:
 
     @property
     def aside(self) -> Path:
-        """Files of the script that a fast-forward moved out of its way."""
+        """The script's files that a fast-forward has set aside."""
         return self.root / "aside"
 
     @property
     def script_files(self) -> Path:
-        """What the script's own files held at the newest checkpoints, and the record of them."""
+        """Contents of the script's own files at the newest checkpoints, and their record."""
         return self.root / "files"
 
     @property

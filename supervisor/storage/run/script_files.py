@@ -1,4 +1,4 @@
-"""What the script itself writes, replaces and deletes, so that a resume can find it as it was."""
+"""Records what the script writes, replaces and deletes, so that a resume can restore it."""
 
 from __future__ import annotations
 
@@ -16,24 +16,23 @@ from supervisor.storage.run.unseen_files import unseen_files
 _lexists = os.path.lexists
 
 BEFORE = -1
-"""The interval of what was there before the run, or before the step that a replay came to."""
+"""The interval of files older than the run, or than the step that a replay reached."""
 
 
 class ScriptFiles:
     """The record of one rank's own files, by intervals: one begins at each checkpoint.
 
-    What a file held at the newest checkpoint is kept in the run directory when the script replaces
-    or deletes it, without copying, until the checkpoint after the next. Those of the run directory,
-    of hidden folders and temporary files are nobody's results and are left out.
+    When the script replaces or deletes a file, its content at the newest checkpoint is kept in the
+    run directory until the checkpoint after the next. Temporary and hidden files are left out.
 
     Args:
         rundir, rank: whose files.
-        is_training: whether an update was made: what is written before and read again is data.
-        tell: called with why the record is not complete, once.
+        is_training: whether an update was made; files written before and read again are data.
+        tell: called once, with why the record is incomplete.
 
     Attributes:
         interval: the current one; 0 before the first checkpoint.
-        is_replay: a fast-forward is under way: what it makes belongs to earlier intervals.
+        is_replay: a fast-forward is under way; files it makes belong to earlier intervals.
         at_interval: called when an interval begins.
     """
 
@@ -65,11 +64,11 @@ class ScriptFiles:
     # --- called just before the script does it -------------------------------------------------
 
     def writes(self, path: str, *, anew: bool) -> None:
-        """`path` is opened for writing; with `anew` what it holds goes."""
+        """`path` is opened for writing; with `anew` it is truncated."""
         self._opens(path, Loss.CONTENT if anew else None)
 
     def changes(self, path: str) -> None:
-        """`path` is opened for reading and writing: parts of what it holds may go."""
+        """`path` is opened for reading and writing: parts of it may be overwritten."""
         self._opens(path, Loss.PART)
 
     def goes(self, path: str) -> None:
@@ -101,7 +100,7 @@ class ScriptFiles:
                 self.becomes(os.path.join(there, name))
 
     def becomes(self, path: str) -> None:
-        """`path` is given to a file or link that is complete."""
+        """`path` becomes the name of a complete file or link."""
         name = os.path.abspath(path)
         if is_nobodys(name, self._root):
             return
@@ -117,11 +116,11 @@ class ScriptFiles:
             self._list.append({"folder": name, "interval": self._now()})
 
     def leaves_out(self, path: str) -> bool:
-        """Whether a file is nobody's result."""
+        """Whether a file is no result of the script."""
         return is_nobodys(path, self._root)
 
     def reads(self, path: str) -> None:
-        """Called for every file that is read: costs one look-up where nothing was made early."""
+        """Called for every file that is read; usually one look-up."""
         if self._early:
             name = os.path.abspath(path)
             if name in self._early and name not in self._read:
@@ -129,7 +128,7 @@ class ScriptFiles:
                 self._list.append({"read": name})
 
     def begin_interval(self) -> int:
-        """A checkpoint copies its state: returns the number of the interval that begins with it."""
+        """Begins an interval, as a checkpoint copies its state; returns its number."""
         self.at_interval()
         self.interval += 1
         self._began[self.interval] = now = file_time()
@@ -138,15 +137,17 @@ class ScriptFiles:
         return self.interval
 
     def failed(self, error: Exception) -> None:
-        """An error of ours: the record does not say all that the script did."""
+        """Notes an error of ours: the record is incomplete."""
         self._list.failed(error)
 
     # --- what a resume asks --------------------------------------------------------------------
 
     def results(self) -> tuple[list[str], list[str]]:
-        """Files and folders that the script has made and that are there; all that is in such a
-        folder counts, whoever wrote it, but not what the script made before its training and read
-        again: data that it has downloaded or prepared."""
+        """Files and folders that the script made and that still exist.
+
+        All in such a folder counts, whoever wrote it. Data that the script downloaded or prepared
+        before training, and read again, does not.
+        """
         folders = [name for name in self._folders if os.path.isdir(name)]
         found = {name: None for name in self._made if _lexists(name)}
         for inner, subfolders, names in (walked for f in folders for walked in os.walk(f)):
@@ -157,7 +158,7 @@ class ScriptFiles:
         return files + links_too, folders
 
     def changed_since(self, interval: int) -> dict[str, Change]:
-        """What was replaced or deleted of the files that were there when `interval` began."""
+        """What was replaced or deleted of the files that existed when `interval` began."""
         found = {}
         for path, changes in self._changes.items():
             later = [changes[n] for n in sorted(changes) if n >= interval]
@@ -167,12 +168,12 @@ class ScriptFiles:
         return found
 
     def problem_at(self, interval: int) -> str:
-        """Why it is not known what became of the files since `interval`; empty if it is."""
+        """Why the record since `interval` is incomplete; empty if it is complete."""
         lost = "" if self.interval >= interval else "their record is gone, or ends earlier"
         return self._list.problem or lost
 
     def began_at(self, interval: int) -> float | None:
-        """When an interval began, in the time of files; None if that is not known."""
+        """When an interval began, in file time; None if unknown."""
         return self._began.get(interval)
 
     def unseen(self) -> list[str]:
@@ -191,10 +192,10 @@ class ScriptFiles:
         return None if made is None else made >= interval
 
     def continue_at(self, interval: int, gone: set[str]) -> None:
-        """The script's files are as they were when `interval` began, which begins again.
+        """Notes that the script's files are as they were when `interval` began, which begins again.
 
         Args:
-            interval: of the checkpoint; what was noted since is forgotten.
+            interval: of the checkpoint; later notes are dropped.
             gone: files that were set aside.
         """
         self.interval, self.is_replay = interval, False
@@ -206,18 +207,18 @@ class ScriptFiles:
         self._list.rewrite()
 
     def begin_anew(self) -> None:
-        """The training goes another way than the recorded one: nothing of it is put back."""
+        """The training departs from the recorded one: nothing is restored."""
         if self._made or self._changes:
             self.continue_at(self.interval + 1, set())
 
     def end(self) -> None:
-        """The run is completed: nothing will be put back any more."""
+        """The run is completed: nothing will be restored any more."""
         self._drop_versions(lambda number: True)
 
     # --- helpers -------------------------------------------------------------------------------
 
     def _drop_versions(self, goes: Callable[[int], bool]) -> None:
-        """Removes what was kept in the intervals that `goes` names."""
+        """Removes the contents kept in the intervals that `goes` selects."""
         for path, changes in list(self._changes.items()):
             for number in [n for n in changes if goes(n)]:
                 remove(changes.pop(number).kept)

@@ -1,4 +1,4 @@
-"""Files of the script that a fast-forward moves out of its way, and their way back."""
+"""Sets files of the script aside during a fast-forward, and brings them back."""
 
 from __future__ import annotations
 
@@ -20,15 +20,14 @@ from supervisor.storage.run.rundir import RunDirectory
 _rename, _unlink, _rmdir, _mkdir = os.rename, os.unlink, os.rmdir, os.mkdir  # workers patch them
 
 _CLOCKS_APART_S = 2.0
-"""Some file systems keep times of two seconds; those of network disks have clocks of their own."""
+"""Some file systems round times to two seconds; network disks have clocks of their own."""
 
 
 class SetAside:
-    """The files that one rank's replay has moved aside, until it arrives at its target.
+    """The files that one rank's replay has set aside, until it reaches its target.
 
-    Every move is on disk before it is made, so a replay that is killed at any place can be undone:
-    what it moved goes back, and what it wrote, which nobody trained, goes away. Files are moved
-    into the run directory, or stand hidden beside their place if that is another disk.
+    Every move is listed on disk before it is made, so a replay killed at any point can be undone.
+    Files go into the run directory, or are hidden in place if that is on another disk.
     """
 
     def __init__(self, rundir: RunDirectory, rank: int) -> None:
@@ -40,10 +39,10 @@ class SetAside:
         self.folded: dict[str, int] = {}
 
     def move_all(self, paths: Sequence[str]) -> None:
-        """Moves files and links away; all moves are on disk before the first is made.
+        """Sets files and links aside; all moves are listed on disk before the first is made.
 
         Raises:
-            OSError: the list cannot be written, or one cannot be moved.
+            OSError: the list cannot be written, or a file cannot be moved.
         """
         places = {path: self._place() for path in paths if path not in self.stored}
         for path, to in places.items():
@@ -53,10 +52,10 @@ class SetAside:
             self._rename_away(path, to)
 
     def move(self, path: str) -> bool:
-        """Moves a file or link away; False if one of that path stands aside already.
+        """Sets a file or link aside; False if one of that path is already.
 
         Raises:
-            OSError: it cannot be moved, or the list not be written; it is where it was.
+            OSError: it cannot be moved or listed; it is where it was.
         """
         if path in self.stored:
             return False
@@ -66,10 +65,10 @@ class SetAside:
         return True
 
     def copy(self, path: str) -> None:
-        """Keeps a copy of a file that is about to be changed in place, as if it stood aside.
+        """Sets a copy aside of a file that is about to be changed in place.
 
         Raises:
-            OSError: it cannot be read, or copy or list not be written.
+            OSError: it cannot be read, or copy or list cannot be written.
         """
         found = os.lstat(path)
         to = self._place()
@@ -91,7 +90,7 @@ class SetAside:
         self.folded[folder] = mode
 
     def bring_back(self, path: str) -> bool:
-        """Puts a file that stands aside back to its place, if nothing is there."""
+        """Puts a file back in its place, if nothing is there."""
         to = self.stored.get(path)
         if to is None or os.path.lexists(path) or not os.path.lexists(to):
             return False
@@ -101,11 +100,11 @@ class SetAside:
         return True
 
     def wrote(self, path: str) -> None:
-        """The replay is about to make a file at `path`: its content is that of no trained model."""
+        """The replay is about to write `path`; what it writes comes from no trained model."""
         self._write({"wrote": path, "time": time.time()})
 
     def arrived(self) -> dict[str, str]:
-        """The replay has come to its target: nothing is undone any more.
+        """The replay has reached its target: nothing will be undone any more.
 
         Returns:
             Where the files are that did not come back, by their paths.
@@ -116,7 +115,7 @@ class SetAside:
         return left
 
     def keep_for_a_person(self, paths: Sequence[str], left: dict[str, str], name: str) -> Path:
-        """Gives files that did not come back their names again, in a folder of the run.
+        """Keeps files that did not come back, under their own names, in a folder of the run.
 
         Args:
             paths: of the script's files.
@@ -134,12 +133,12 @@ class SetAside:
         return folder
 
     def undo(self) -> list[str]:
-        """Puts everything back as it was before a replay that did not arrive.
+        """Restores everything to how it was before a replay that did not reach its target.
 
         Called when no replay is under way. May be interrupted and called again.
 
         Returns:
-            What could not be put back, one sentence each.
+            What could not be restored, one sentence each.
         """
         self._lines.close()
         self.stored = {}
@@ -171,7 +170,7 @@ class SetAside:
             os.replace(to, path)
 
     def _is_ours(self, path: str, to: str) -> bool:
-        """Whether `move` gives such names: a list is not believed when it names other files."""
+        """Whether `move` makes such names; other entries of a list are not trusted."""
         folder, name = os.path.split(to)
         if folder == str(self._folder):
             return name.isdigit()
@@ -216,7 +215,7 @@ def is_under_way(listed: Path) -> bool:
 
 
 def remove(path: str) -> None:
-    """Removes a file or folder that stands aside, if it is there."""
+    """Removes a file or folder that was set aside, if it is there."""
     if os.path.isdir(path) and not os.path.islink(path):
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -234,7 +233,7 @@ def _is_path(value: Any) -> bool:
 
 
 def _remove_untrained(line: dict[str, Any]) -> None:
-    """Only what was written since: a file that is older is none of the replay's."""
+    """Removes a file that the replay wrote; an older one is not its own."""
     path, since = line.get("wrote"), line.get("time")
     if not _is_path(path) or not isinstance(since, (int, float)):
         return

@@ -1,4 +1,4 @@
-"""Files that were written in a way that is not seen: by other programs, or in C."""
+"""Files whose writing was not seen: by other programs, or from C code."""
 
 from __future__ import annotations
 
@@ -14,25 +14,24 @@ import psutil
 from supervisor.storage.run.nobodys_files import is_nobodys
 
 _CLOCK_S = 0.02
-"""The system counts a process's beginning in hundredths of a second."""
+"""The system rounds the start of a process to hundredths of a second."""
 
 MOST_FILES = 20_000
-"""Looked at in one folder; more are a data set, and would take longer than 50 ms."""
+"""Most files looked at in one folder: more are a data set, and would take longer than 50 ms."""
 
 
 def unseen_files(
     folders: Iterable[str], known: Collection[str], since: float, root: str
 ) -> list[str]:
-    """Returns files that changed since then, sorted, of which nobody knows who wrote them.
+    """Returns the files that changed since a time and whose writer is unknown, sorted.
 
-    Called before the script goes on in a new process: a file that a living process has open for
-    writing is that process's (a terminal's log, another run), and is left out. So is what changed
-    since this process began: the script writes it at every start, before it imports torch.
+    Called before the script goes on in a new process. Files that a living process has open for
+    writing are that process's, and left out; so is what the script writes before it imports torch.
 
     Args:
         folders: to look into, not below them.
-        known: files of which it is known.
-        since: in the time of files.
+        known: files whose writer is known.
+        since: in file time.
         root: absolute path of the run directory.
     """
     until = psutil.Process().create_time() - _CLOCK_S

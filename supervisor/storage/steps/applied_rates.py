@@ -1,7 +1,6 @@
-"""By what the learning rate of an update was multiplied, in a file beside the flight recorder.
+"""The factors by which updates' learning rates were multiplied, in a file beside the recorder's.
 
-One entry for each update whose rate was not the script's own: row (u64), factor (f64), in the order
-of rows. A run that was never slowed down has no such file.
+One entry for each update whose rate was not the script's own: row (u64), factor (f64), by row.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class AppliedRates:
         self._fd = -1
 
     def append(self, row: int, factor: float) -> None:
-        """Stores the factor of a row. A full disk costs the note."""
+        """Stores the factor of a row; on a full disk it is dropped."""
         with contextlib.suppress(OSError):
             if self._fd < 0:
                 flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
@@ -68,7 +67,7 @@ def read_rates(path: Path) -> dict[int, float]:
 def describe_rates(path: Path) -> str:
     """Returns ``learning rate held at x0.1 for 248 of 400 steps``; empty if it was the script's.
 
-    Of a step that was made more than once, the last time counts.
+    Of a step that was repeated, the last time counts.
     """
     with contextlib.suppress(OSError, RunDirectoryError):
         rates = read_rates(path)

@@ -1,4 +1,4 @@
-"""Reads a flight recorder: while its writer lives, after its death, and before its birth."""
+"""Reads a flight recorder, whether or not its writer has started or still lives."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ ROWS_AT_ONCE = 32768
 
 
 class FlightReader:
-    """Reads one rank's steps with plain reads: a file that grows or ends under it does no harm.
+    """Reads one rank's steps from a file that may grow meanwhile.
 
-    A file that does not exist yet has no rows; it is looked for again at every call.
+    A file that does not exist yet has no rows; it is looked for at every call.
     """
 
     def __init__(self, path: Path) -> None:
@@ -47,7 +47,7 @@ class FlightReader:
         self._fd = -1
 
     def rows(self) -> int:
-        """Returns how many complete rows there are now; costs one small read.
+        """Returns how many complete rows there are now.
 
         Raises:
             RunDirectoryError: the file is not a flight recorder's, or of another version.
@@ -62,7 +62,7 @@ class FlightReader:
         return min(rows, stored)
 
     def lost_rows(self) -> int:
-        """Returns how many rows were written that the file no longer holds: it was cut.
+        """Returns how many rows are missing because the file was truncated.
 
         Raises:
             RunDirectoryError: the file is not a flight recorder's, or of another version.
@@ -97,13 +97,13 @@ class FlightReader:
         return np.frombuffer(data, STEP_DTYPE, count=whole // ROW.size)
 
     def chunks(self, stop: int | None = None) -> Iterator[tuple[int, np.ndarray]]:
-        """Yields (number of the first row, rows) until `stop`, a bounded number at once."""
+        """Yields (number of the first row, rows) until `stop`, in chunks of bounded size."""
         stop = self.rows() if stop is None else min(stop, self.rows())
         for start in range(0, stop, ROWS_AT_ONCE):
             yield start, self.read(start, min(start + ROWS_AT_ONCE, stop))
 
     def read_fields(self, fields: Sequence[str]) -> np.ndarray:
-        """Returns these fields of all rows: of a long run, a third of what whole rows take."""
+        """Returns these fields of all rows; takes less memory than whole rows."""
         dtype = np.dtype([(name, STEP_DTYPE.fields[name][0]) for name in fields])  # type: ignore[index]
         rows = self.rows()
         found = np.empty(rows, dtype)
@@ -128,15 +128,15 @@ class FlightReader:
         return known[:OBSERVED_SLOTS] + unknown
 
     def known_names(self) -> list[str]:
-        """Returns the names of all values by their slots, as far as they are known."""
+        """Returns slot → name, as far as names are known."""
         return self._known_names()
 
     def more_chunks(self, stop: int) -> Iterator[np.ndarray]:
-        """Yields what had no slot in its row, as arrays of `ENTRY_DTYPE` in the order of rows."""
+        """Yields the values beyond a row's slots, as arrays of `ENTRY_DTYPE` by row."""
         return more_chunks(self.path, stop)
 
     def more(self, start: int = 0, stop: int | None = None) -> list[tuple[int, str, float]]:
-        """Returns (row, name, value) of what had no slot in its row, in the order of rows."""
+        """Returns (row, name, value) of the values beyond a row's slots, by row."""
         stop = self.rows() if stop is None else stop
         found = read_more(self.path, max(start, 0), stop)
         names = dict(enumerate(self._known_names())) if found else {}

@@ -1,7 +1,7 @@
 """The flight recorder: the numbers of every step, in a mapped file that outlives its writer.
 
-A step costs one `struct.pack_into` into shared memory. The kernel owns the pages from then on, so
-a SIGKILL loses nothing and nothing is ever flushed; the parent reads the same file as heartbeat.
+A step is one `struct.pack_into` into shared memory. The kernel owns the pages, so a SIGKILL loses
+nothing and nothing has to be flushed; the parent reads the same file as a heartbeat.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ class FlightRecorder:
     """Writes one rank's steps. One writer a file; later attempts append to the same file.
 
     Args:
-        on_left_out: called with the first observed name that there is no room for.
+        on_left_out: called with the first observed name for which there is no slot.
         max_more_bytes, on_thinned: see `MoreValues`.
 
     Raises:
         RunDirectoryError: the file is not a flight recorder's, or of another version.
-        OSError: the file cannot be made or cannot grow. Space is reserved chunk by chunk, because
-            a store into a mapped page without disk behind it would kill the process (SIGBUS).
+        OSError: the file cannot be created or grow. Space is reserved in advance: a store into a
+            mapped page without disk space would kill the process (SIGBUS).
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class FlightRecorder:
         risk: float = math.nan,
         flags: int = 0,
     ) -> int:
-        """Stores one step and returns its row; whoever reads from now on sees it whole."""
+        """Stores one step and returns its row; readers see it completely or not at all."""
         row = self._rows
         if row >= self._capacity:
             self._map(row + 1)
@@ -161,7 +161,7 @@ class FlightRecorder:
         return row
 
     def _observed(self, row: int, found: Mapping[str, float]) -> tuple[list[float], int]:
-        """Returns the values of a row's slots and their flags; the rest lies beside."""
+        """Returns the values of a row's slots and their flags; stores the rest in `MoreValues`."""
         values = [math.nan] * OBSERVED_SLOTS
         more: list[tuple[int, float]] = []
         flags = 0
@@ -203,7 +203,7 @@ class FlightRecorder:
             _RISK.pack_into(self._memory, first + row * ROW_BYTES, risk)
 
     def close(self) -> None:
-        """Unmaps the file; a second call does nothing. Readers are not disturbed."""
+        """Unmaps the file; a second call does nothing."""
         if self._fd < 0:
             return
         self._unmap()
@@ -259,7 +259,7 @@ class FlightRecorder:
             return [f"observed_{slot}" for slot in range(lost)]
 
     def _register(self, name: str) -> int:
-        """Returns the slot of a new name, or -1: all are taken, or the disk is full for now."""
+        """Returns the slot of a new name, or -1 if all are taken or the disk is full."""
         slot = len(self._slots)
         if slot >= MAX_NAMES:
             told, self._on_left_out = self._on_left_out, None
@@ -275,7 +275,7 @@ class FlightRecorder:
 
 
 def _reserve(fd: int, size: int) -> None:
-    """Makes the file at least `size` bytes, with disk behind them where the disk can promise it."""
+    """Grows the file to at least `size` bytes, with disk space reserved where possible."""
     try:
         os.posix_fallocate(fd, 0, size)
     except OSError as error:

@@ -1,7 +1,7 @@
-"""Observed values beyond those that a flight recorder's row has room for, in a file beside it.
+"""Observed values beyond the slots of a flight recorder's row, in a file beside it.
 
-One entry a value, in the order of rows: row (u64), slot (u64), value (f64). A step's entries are
-written before its row is counted, so whoever sees the row sees them too.
+One entry per value, by row: row (u64), slot (u64), value (f64). A step's entries are written before
+its row is counted, so that readers of the row see them too.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ ENTRY_DTYPE = np.dtype([("row", "<u8"), ("slot", "<u8"), ("value", "<f8")])
 ENTRIES_AT_ONCE = 1 << 18
 """Entries that are read together where many are read: 6 MB."""
 MAX_NAMES = 256
-"""Names in all; a script that makes up names as it goes must not fill the disk with them."""
+"""Names in all: a script that keeps inventing names must not fill the disk."""
 
 
 def more_path(path: Path) -> Path:
-    """Where the further values of the flight recorder at `path` are."""
+    """Where the additional values of the flight recorder at `path` are."""
     return path.with_name(path.name + ".more")
 
 
 class MoreValues:
-    """Appends further values; the file is made with the first of them.
+    """Appends additional values; the file is created with the first of them.
 
-    The file stays below its budget: behind a half of it only every fourth row's values are kept,
-    behind half of the rest every sixteenth row's, and so on; each part lasts twice as long.
+    It stays below its budget: past half of it only every fourth row's values are kept, past half of
+    the rest every sixteenth row's, and so on.
 
     Args:
         path: of the flight recorder.
-        rows: rows that it has; entries of later ones were written by a process that died before
-            it could count the row, and are dropped.
+        rows: rows that it has; entries of later ones belong to rows that were never counted, and
+            are dropped.
         max_bytes: the budget.
-        on_thinned: called each time with the rows from one that is kept to the next.
+        on_thinned: called with the new spacing of the rows that are kept.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class MoreValues:
             os.ftruncate(self._fd, ENTRY.size * _first_of(self._fd, rows))
 
     def append(self, row: int, values: Sequence[tuple[int, float]]) -> None:
-        """Stores (slot, value) of a row that is not counted yet. A full disk costs the values."""
+        """Stores (slot, value) of a row not counted yet; on a full disk they are dropped."""
         with contextlib.suppress(OSError):
             if self._fd < 0:
                 self._open()

@@ -1,8 +1,8 @@
 """The flight recorder's file format: a header of 64 bytes, then rows of one fixed size.
 
-The header holds magic, version, row size and, at byte 16, the number of complete rows. That number
-is stored after its row and in one aligned 8-byte store, so that no reader sees half a row. The
-magic is stored last when a file is made: a file without one is a file without rows.
+The header holds magic, version, row size and, at byte 16, the number of complete rows, which is
+stored after its row in one aligned 8-byte store: no reader sees half a row. The magic is stored
+last, so that a file without it has no rows.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ STEP_DTYPE = np.dtype(
         ("observed", "<f8", (OBSERVED_SLOTS,)),
     ]
 )
-"""One step: `time` in unix seconds, `risk` NaN until it was judged, the rest as in `StepRecord`."""
+"""One step: `time` in unix seconds, `risk` NaN until judged, the rest as in `StepRecord`."""
 
 FIXED = struct.Struct("<qiId6dqiiQd")
 OBSERVED = struct.Struct(f"<{OBSERVED_SLOTS}d")
@@ -53,14 +53,14 @@ SCALER_SKIPPED = 4
 UPDATE_SKIPPED = 8
 """The policy left this update out."""
 REPLAYED = 16
-"""The step was repeated after a restart or a rollback; its numbers stand in an older row too."""
+"""The step repeats an earlier one after a restart or rollback; an older row has it too."""
 OTHERS_TRAINED = 32
 BEGINS_TRAINING = 64
 ANNOUNCED = 128
 IN_ENVIRONMENT = 256
 
 OBSERVED_SHIFT = 16
-"""Bit 16 + i of `flags` says that slot i was observed, since NaN is a value too."""
+"""Bit 16 + i of `flags`: slot i was observed (NaN is a value too)."""
 
 FLAGS_OFFSET = 12
 RISK_OFFSET = int(STEP_DTYPE.fields["risk"][1])  # type: ignore[index]

@@ -1,12 +1,8 @@
-"""The tape: what a fast-forward must know of the steps before a checkpoint.
+"""The tape: what a fast-forward must know about the steps before a checkpoint.
 
-A flat sequence of entries, written in the order in which things happened and read back in the same
-order: values that the script read from tensors, states of the random generators after a region of
-training that drew from them, and a marker a step by which the replay proves that it is the same.
-
-The writer buffers; `write_out` and `sync` make everything so far durable, and the first returns
-the offset that a checkpoint keeps. Entries behind that offset are of no use to it: the next attempt
-cuts them off.
+A sequence of entries in order of time: values that the script read from tensors, states of the
+random generators after regions that drew from them, and one mark per step to prove the replay
+equal. `write_out` returns the offset that a checkpoint keeps; the next attempt drops what follows.
 """
 
 from __future__ import annotations
@@ -45,7 +41,7 @@ class EntryKind(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class StepMark:
-    """By what a replayed step is compared with the recorded one."""
+    """What a replayed step is compared by."""
 
     step: int
     lr: float
@@ -59,7 +55,7 @@ class StepMark:
 
 
 def entry_head(kind: int, size: int) -> bytes:
-    """What stands before the `size` bytes of an entry."""
+    """The header of an entry of `size` bytes."""
     return _HEAD.pack(kind, size)
 
 
@@ -91,14 +87,13 @@ class TapeWriter:
 
     @property
     def offset(self) -> int:
-        """Length of the tape with everything that was appended so far."""
+        """Length of the tape, buffered entries included."""
         return self._written + self._waiting
 
     def append(self, kind: int, data: bytes) -> None:
-        """Adds one entry. Called many times a step: a few hundred nanoseconds.
+        """Adds one entry; called many times per step. Never raises.
 
-        Never raises: what a full disk does not take is kept and tried again later; past 64 MiB
-        of it the tape counts as full.
+        What a full disk does not take is tried again later; past 64 MiB the tape counts as full.
         """
         self.append_split(_HEAD.pack(kind, len(data)), data)
 
@@ -107,8 +102,7 @@ class TapeWriter:
 
         Args:
             head: of the entry, and what of it comes before `data`.
-            data: bytes, copied at once: to keep what holds them until they are written out was
-                measured to cost more (docs/architecture.md).
+            data: bytes, copied at once (docs/architecture.md says why).
         """
         start = self._waiting
         middle = start + len(head)
@@ -123,7 +117,7 @@ class TapeWriter:
     def append_step(
         self, step: int, lr: float, backward_calls: int, forward_calls: int, signature: int
     ) -> None:
-        """Adds the `StepMark` of these fields, without making an object of it."""
+        """Adds the `StepMark` of these fields, without creating the object."""
         start = self._waiting
         end = start + _STEP_ENTRY_BYTES
         if end > self._flush_at:
@@ -144,8 +138,8 @@ class TapeWriter:
     def write_out(self) -> int:
         """Hands all entries to the operating system; returns the offset behind them.
 
-        That survives the death of this process; `sync` makes it survive the machine's. -1 if the
-        disk is full or gone: what is on it does not tell how the script came here.
+        They survive the death of the process then, and that of the machine after `sync`. Returns -1
+        if the disk is full or gone.
         """
         return self._written if self._try_write_out() else -1
 
@@ -160,7 +154,7 @@ class TapeWriter:
             self._file.close()
 
     def _make_room(self, start: int, middle: int, end: int) -> tuple[int, int, int]:
-        """Writes out what waits; returns the places of the next entry, for which there is room."""
+        """Writes out the buffer; returns the positions of the next entry."""
         self._try_write_out()
         moved = start - self._waiting
         if end - moved > len(self._memory):
@@ -229,7 +223,7 @@ class TapeReader:
 
     @classmethod
     def empty(cls) -> TapeReader:
-        """A tape on which nothing was recorded."""
+        """An empty tape."""
         reader = cls.__new__(cls)
         reader._data, reader._position = b"", 0
         return reader
@@ -246,7 +240,7 @@ class TapeReader:
         """Returns the next entry's data.
 
         Raises:
-            ReplayError: the next entry is of another kind: the script does something else now.
+            ReplayError: the next entry is of another kind: the script behaves differently.
         """
         if self.peek() != kind:
             found = EntryKind(self.peek()).name.lower() if self.peek() else "the end"
