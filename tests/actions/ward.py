@@ -10,6 +10,7 @@ import torch
 from supervisor.actions.base import Action, carry_out
 from supervisor.records import ActionResult
 from supervisor.worker.ground.step_probe import gradient_norm
+from supervisor.worker.ground.script_use import ScriptUse
 from supervisor.worker.treatment.update_controls import UpdateControls
 from tests.actions.small_context import Scene, build_scene
 
@@ -34,7 +35,7 @@ class Ward:
         self.context = self.scene.context
         self.context.skip_batches = self._skip
         self.controls = self.context.controls
-        self._updates = UpdateControls(self.controls, lambda step, why: None)
+        self._updates = UpdateControls(self.controls, ScriptUse(), lambda step, why: None)
         self._order = torch.Generator().manual_seed(6)
         self._left_out = 0
         self._batches = 0

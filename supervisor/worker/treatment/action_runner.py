@@ -62,7 +62,7 @@ class ActionTools:
             request_stop=schedule.ask_for_stop,
             pipeline_restore=self.healing.after_rollback,
             skip_batches=use.leave_out_batches if use.batches else None,
-            script_clips=use.clips_at is not None,
+            script_clips=use.max_norm is not None,
             uses_batch_size=use.batch_size,
             uses_autocast=use.autocast,
         )

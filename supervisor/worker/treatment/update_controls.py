@@ -75,7 +75,7 @@ class UpdateControls:
 
     def clip_norm_for_script(self, max_norm: float) -> float:
         """The bound that the script's own `clip_grad_norm_` is to use."""
-        self._use.clips_at = float(max_norm)
+        self._use.max_norm = max_norm
         controls = self.controls
         if controls.clip_factor == 1.0 and controls.clip_norm is None is controls.adaptive:
             return max_norm
@@ -102,7 +102,7 @@ class UpdateControls:
         lead = self._lead() or optimizer
         return UpdatePlan(
             lr_factor=controls.rate_factor(float(lead.param_groups[0]["lr"])),
-            max_norm=None if self._use.clips_at is not None else controls.max_norm(None),
+            max_norm=None if self._use.max_norm is not None else controls.max_norm(None),
         )
 
     def plan_follower(self, optimizer: Optimizer, step: int) -> UpdatePlan:
