@@ -29,7 +29,6 @@ METHODS = {
 READERS = ("report", "cli", "analysis", "parent", "storage", "notify")
 
 OTHERS_WORDS = {
-    "parent/restarts/exits.py": "of the script's exception, from the worker's note: no event",
     "analysis/explain/finding.py": "of the script's exception, which it writes in one line",
 }
 """Files that read what others have said, with the reason."""

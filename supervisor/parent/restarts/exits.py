@@ -133,7 +133,7 @@ def _memory(ending: ProcessEnding) -> WorkerExit | None:
         if found is not None:
             return _exit(ending, found[0], _raised(note), found[1], ending.memory)
         # A loader worker that the kernel killed surfaces as an exception in its parent.
-        if ending.oom_kills and "killed by signal" in (note.message or ""):
+        if ending.oom_kills and failure_signs.is_killed_child(note.message or ""):
             return _exit(ending, ExitCause.HOST_OUT_OF_MEMORY, _raised(note), _oom_line(ending))
         return None
     if note is None and ending.signum == signal.SIGKILL and ending.oom_kills:

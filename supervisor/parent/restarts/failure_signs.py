@@ -141,6 +141,11 @@ def is_loader_failure(message: str) -> bool:
     return bool(_LOADER.search(message))
 
 
+def is_killed_child(message: str) -> bool:
+    """Returns whether a process of the script's own was killed, as a loader tells it."""
+    return "killed by signal" in message
+
+
 def is_users_mistake(exception: str, phase: str, *, has_stepped: bool) -> bool:
     """Returns whether starting again cannot help, because the script itself is wrong.
 
