@@ -11,7 +11,10 @@ above that of the same training without misfortune. For misfortunes that last fr
 have been.
 
 The other side: healthy trainings, ordinary and hard ones (warm restarts, batches of four), alone
-and supervised: how often was one treated, and was it worse for it?
+and supervised: how often was one treated, and was it worse for it? And the healthy kinds of
+benchmarks/healthy (losses that are usually zero, of mixed sign, that rise on purpose): was one
+treated, and does it end with the weights of plain python, bit for bit? Under the default policy;
+`--policies all` is every shipped one, `--parts kinds` these alone (about 45 minutes).
 
 With FILE the runs that are in it already are not made again; `--tell` prints what it holds. The
 whole table needs about two hours of processor time, `--quick` about 3 minutes.
@@ -23,18 +26,19 @@ import argparse
 import json
 import math
 import random
-import statistics
 import tempfile
 import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
+from benchmarks.healthy import KINDS, trial
 from benchmarks.plain_runs import PlainRuns
+from benchmarks.survival_table import Row, name_of, table, tell_healthy, tell_kinds
 from supervisor.analysis.drill.outcome import ReferenceRun, judge
 from supervisor.analysis.trial_run import TrialScript, try_script
 from supervisor.codes import ActionOutcome
+from supervisor.config import available_policies
 from supervisor.errors import SupervisorError
 from supervisor.events.step_events import ActionEvent
 
@@ -46,6 +50,7 @@ ON_FLOATS = ("nan_batch", "wild_batch", "poisoned_sample")
 LASTING = ("high_lr", "long_high_lr")
 PLAIN_ARMS = ("alone", "loop", "clip", "skip_step", "zclip")
 ARMS = (*PLAIN_ARMS, "observe_only", "default")
+POLICIES = tuple(policy.name for policy in available_policies())
 TOLERANCE = 1.02
 SETTINGS = {"checkpoint.every_steps": "25", "checkpoint.max_overhead": "0.2"}
 """A run of a second cannot afford copies at 1 % of its time; a drill does the same."""
@@ -55,7 +60,8 @@ HANG = {
     "watchdog.grace_s": "1",
 }
 
-Row = dict[str, Any]
+PARTS = ("misfortunes", "hard", "kinds")
+
 _local = threading.local()
 _rows: dict[str, Row] = {}
 _lock = threading.Lock()
@@ -87,12 +93,21 @@ def healthy_cases(seeds: int, *, quick: bool) -> list[Row]:
     ]
 
 
+def kind_cases(seeds: int, *, quick: bool) -> list[Row]:
+    kinds = [*KINDS][::5] if quick else [*KINDS]
+    return [{"kind": kind, "seed": seed} for seed in range(seeds) for kind in kinds]
+
+
 def _at(task: str, fault: str, seed: int) -> int:
     return random.Random(f"{task} {fault} {seed}").randrange(STEPS * 3 // 10, STEPS * 7 // 10)
 
 
 def run_case(case: Row, arms: Iterable[str], folder: Path) -> list[Row]:
     """Runs a case in each arm, and its reference first."""
+    if "kind" in case:
+        weights = _run(case, "alone", folder)["weights"]
+        made = [dict(_run(case, policy, folder)) for policy in arms]
+        return [{**row, "same": row["weights"] == weights != ""} for row in made]
     reference = _run(_right(case), "alone", folder)["final_loss"]
     made = []
     for arm in arms:
@@ -106,6 +121,8 @@ def run_case(case: Row, arms: Iterable[str], folder: Path) -> list[Row]:
 
 def _right(case: Row) -> Row:
     """The same training as it should have been."""
+    if "kind" in case:
+        return case
     task = "mlp" if case["task"] == "half" else case["task"]
     return {**case, "task": task, "fault": "none", "at": 0}
 
@@ -126,6 +143,11 @@ def _run(case: Row, arm: str, folder: Path) -> Row:
 
 
 def _make(case: Row, arm: str, folder: Path) -> Row:
+    if "kind" in case:
+        kind, seed = case["kind"], case["seed"]
+        if arm == "alone":
+            return {**case, "arm": arm, **trial.alone(kind, seed, folder)}
+        return {**case, "arm": arm, **trial.supervised(kind, seed, arm, folder, SETTINGS)}
     words = ["--folder", str(folder), "--steps", str(STEPS)]
     for name, value in case.items():
         words += [f"--{name}", str(value)]
@@ -173,90 +195,17 @@ def _supervised(words: list[str], arm: str, folder: Path, *, hangs: bool) -> Row
     }
 
 
-def table(rows: list[Row]) -> str:
-    """One line a misfortune: survived of all in each arm, and what surviving cost."""
-    head = ["MISFORTUNE", "CASES", *(arm.upper() for arm in ARMS), "LOSS RATIO", "STEPS LOST"]
-    lines = [[*head, "SECONDS LOST"]]
-    faults = list(dict.fromkeys(row["fault"] for row in rows))
-    usual = _usual_seconds(rows)
-    for fault in [*faults, "all"]:
-        own = [row for row in rows if fault in (row["fault"], "all")]
-        ours = [row for row in own if row["arm"] == "default"]
-        alive = [row for row in ours if row["survived"]]
-        line = ["half precision" if fault == "none" else fault.replace("_", " "), str(len(ours))]
-        for arm in ARMS:
-            of_arm = [row for row in own if row["arm"] == arm]
-            line.append(f"{sum(row['survived'] for row in of_arm)}/{len(of_arm)}")
-        line.append(_median([row["ratio"] for row in alive], ".3f"))
-        line.append(_median([row["steps_lost"] for row in alive], ".0f"))
-        line.append(_median([row["seconds"] - usual[row["task"]] for row in alive], ".1f"))
-        lines.append(line)
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    return "\n".join(
-        "  ".join(word.ljust(width) for word, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    )
-
-
-def _usual_seconds(rows: list[Row]) -> dict[str, float]:
-    """The shortest supervised run of each training, as its time without misfortune."""
-    usual: dict[str, float] = {}
-    for row in rows:
-        if row["arm"] == "default" and row["completed"]:
-            usual[row["task"]] = min(row["seconds"], usual.get(row["task"], math.inf))
-    return usual
-
-
-def _median(values: list[float], form: str) -> str:
-    return format(statistics.median(values), form) if values else "-"
-
-
-def tell_healthy(rows: list[Row]) -> str:
-    """How much the healthy runs were disturbed."""
-    ours = [row for row in rows if row["arm"] == "default"]
-    treated = sum(row["interventions"] for row in ours)
-    worse = [row for row in ours if not row["completed"] or row["ratio"] > 1.01]
-    steps = len(ours) * STEPS
-    ratio = _median([row["ratio"] for row in ours], ".4f")
-    lines = [
-        f"healthy: {len(ours)} runs, {treated} treatments in {steps} steps, "
-        f"median loss ratio {ratio}, {len(worse)} runs worse by more than 1 %"
-    ]
-    lines += [f"  WORSE: {_name(row)}: {row['ratio']:.3f}, {row['how']}" for row in worse]
-    return "\n".join(lines)
-
-
-def _name(row: Row) -> str:
-    return f"{row['task']} {row['fault']} seed {row['seed']} step {row['at']}"
+Job = tuple[Row, list[str]]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="a part of the table, one seed")
-    parser.add_argument("--seeds", type=int, default=4)
-    parser.add_argument("--healthy-seeds", type=int, default=7)
-    parser.add_argument("--faults", nargs="*", help="these misfortunes alone")
-    parser.add_argument("--arms", nargs="*", choices=ARMS, default=ARMS, help="these alone")
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--tell", action="store_true", help="what FILE holds; run nothing")
-    options = parser.parse_args()
-    seeds, healthy_seeds = (1, 1) if options.quick else (options.seeds, options.healthy_seeds)
+    options = _parser().parse_args()
     if options.json and options.json.exists():
         _rows.update(json.loads(options.json.read_text())["runs"])
-    sick = cases(seeds, quick=options.quick)
-    if options.faults:
-        sick = [case for case in sick if case["fault"] in options.faults]
-        healthy_seeds = 0
-    healthy = healthy_cases(healthy_seeds, quick=options.quick)
-    jobs = [(case, [*_arms(case)]) for case in sick]
-    jobs += [(case, ["alone", "default"]) for case in healthy]
-    jobs = [(case, [arm for arm in arms if arm in options.arms]) for case, arms in jobs]
-    jobs = [(case, arms) for case, arms in jobs if arms]
+    jobs = _jobs(options)
     if options.tell:
-        jobs = [(case, [arm for arm in arms if _is_known(case, arm)]) for case, arms in jobs]
-        jobs = [(case, arms) for case, arms in jobs if arms and _is_known(_right(case), "alone")]
-    jobs.sort(key=lambda job: job[0]["seed"])  # what is done first is a whole table already
+        known = [(case, [arm for arm in arms if _is_known(case, arm)]) for case, arms in jobs]
+        jobs = [(case, arms) for case, arms in known if arms and _is_known(_right(case), "alone")]
     found: list[list[Row]] = []
     with (
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name,
@@ -269,18 +218,63 @@ def main() -> int:
             _progress(made, len(found), len(jobs))
             if options.json:
                 options.json.write_text(json.dumps({"runs": _rows}))
-    rows = [row for made in found for row in made if "hard" not in row]
-    calm = [row for made in found for row in made if "hard" in row]
-    print(table(rows))
-    for row in rows:
+    rows = [row for made in found for row in made]
+    kinds = [row for row in rows if "kind" in row]
+    calm = [row for row in rows if "hard" in row]
+    sick = [row for row in rows if "kind" not in row and "hard" not in row]
+    if sick:
+        print(table(sick, ARMS))
+    for row in sick:
         if row["arm"] == "default" and not row["survived"]:
-            print(f"  LOST: {_name(row)}: loss ratio {row['ratio']:.3f}, {row['how']}")
+            print(f"  LOST: {name_of(row)}: loss ratio {row['ratio']:.3f}, {row['how']}")
     if calm:
-        print(tell_healthy(calm))
+        print(tell_healthy(calm, STEPS))
+    if kinds:
+        print(tell_kinds(kinds))
     if options.json and not options.tell:
-        document = {"runs": _rows, "cases": rows, "healthy": calm}
+        document = {"runs": _rows, "cases": sick, "healthy": calm, "kinds": kinds}
         options.json.write_text(json.dumps(document, indent=1))
     return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="a part of the table, one seed")
+    parser.add_argument("--parts", nargs="*", choices=PARTS, default=PARTS, help="these alone")
+    parser.add_argument("--seeds", type=int, default=4, help="of each misfortune")
+    parser.add_argument("--healthy-seeds", type=int, default=7, help="of each hard training")
+    parser.add_argument("--kind-seeds", type=int, default=1, help="of each healthy kind")
+    parser.add_argument("--faults", nargs="*", help="these misfortunes alone")
+    parser.add_argument("--arms", nargs="*", choices=ARMS, default=ARMS, help="these alone")
+    parser.add_argument(
+        "--policies", nargs="*", default=["default"], choices=["all", *POLICIES],
+        help="under which the healthy kinds are run",
+    )  # fmt: skip
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--tell", action="store_true", help="what FILE holds; run nothing")
+    return parser
+
+
+def _jobs(options: argparse.Namespace) -> list[Job]:
+    """What is to be run; what is done first is a whole table already."""
+    parts = ["misfortunes"] if options.faults else options.parts
+    seeds, hard_seeds = (1, 1) if options.quick else (options.seeds, options.healthy_seeds)
+    jobs: list[Job] = []
+    if "misfortunes" in parts:
+        sick = cases(seeds, quick=options.quick)
+        sick = [case for case in sick if case["fault"] in (options.faults or [case["fault"]])]
+        jobs += [(case, [*_arms(case)]) for case in sick]
+    if "hard" in parts:
+        calm = healthy_cases(hard_seeds, quick=options.quick)
+        jobs += [(case, ["alone", "default"]) for case in calm]
+    jobs = [(case, [arm for arm in arms if arm in options.arms]) for case, arms in jobs]
+    jobs = sorted((job for job in jobs if job[1]), key=lambda job: int(job[0]["seed"]))
+    if "kinds" in parts:
+        policies = POLICIES if "all" in options.policies else options.policies
+        kinds = kind_cases(options.kind_seeds, quick=options.quick)
+        jobs += [(case, [policy]) for policy in policies for case in kinds]
+    return jobs
 
 
 def _arms(case: Row) -> Sequence[str]:
@@ -292,11 +286,14 @@ def _arms(case: Row) -> Sequence[str]:
 
 def _progress(made: list[Row], done: int, of: int) -> None:
     ours = made[-1]
-    verdict = "survived" if ours["survived"] else "LOST"
-    print(
-        f"[{done}/{of}] {_name(ours)}: {verdict}, loss ratio {ours['ratio']:.3f}, {ours['how']}",
-        flush=True,
-    )
+    if "kind" in ours:
+        verdict = "the same" if ours["same"] else "OTHER WEIGHTS"
+        told = f"{ours['kind']} seed {ours['seed']}, {ours['arm']}: {verdict}"
+        told += f", {len(ours['treatments'])} treatments, {ours['alerts']} alerts"
+    else:
+        verdict = "survived" if ours["survived"] else "LOST"
+        told = f"{name_of(ours)}: {verdict}, loss ratio {ours['ratio']:.3f}, {ours['how']}"
+    print(f"[{done}/{of}] {told}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Small trainings with nothing wrong with them, whatever their losses look like."""
 
-from benchmarks.healthy import margins, mixed_sign, near_zero, on_purpose
+from benchmarks.healthy import margins, mixed_sign, near_zero, on_purpose, small_start
 from benchmarks.healthy.base import Training
 
 KINDS: dict[str, Training] = {
@@ -8,4 +8,5 @@ KINDS: dict[str, Training] = {
     **near_zero.TRAININGS,
     **mixed_sign.TRAININGS,
     **on_purpose.TRAININGS,
+    **small_start.TRAININGS,
 }

@@ -10,22 +10,24 @@ from typing import Any
 LAST_STEP = 60
 """What goes wrong later has a course that it leaves, and is judged against that."""
 
-LOOK = 5
+BLOWN_UP_LOOK = 10
 BLOWN_UP = 5.0
-"""All of `LOOK` losses, that many times the first loss of the run: where tasks of different sizes
-take turns, only some are. The first update of a run
+"""`BLOWN_UP_LOOK` losses in a row, that many times the first loss of the run, and none back at its
+level since the first of them: where tasks of different sizes take turns, only some are, and where
+batches are single samples, losses like the first come again. The first update of a run
 whose rate was 40 to 60 times too high made it 2 to 700 times, in five small trainings. Of the
 healthy runs of the corpus only adversarial games start so, or as below, and their weights speak for
 them (`BackToStart.precondition`)."""
 
+LOOK = 5
 LEAP = 1.5
 ENOUGH_LEAPS = 2
 STUCK_LOOK = 20
 STUCK = 0.9
 """Or `ENOUGH_LEAPS` of the first `LOOK` losses leapt to `LEAP` times the first and the later ones,
 and the median of losses 20 to 40 is no better than `STUCK` times the first: nothing has been
-learned since. One high loss says nothing in small batches. A run without any leap has started well
-after 20 steps."""
+learned since. One high loss says nothing in small batches; nor does a leap where the quartiles of
+the later losses lie as far apart. A run without any leap has started well after 20 steps."""
 
 
 class InitialDivergence:
@@ -43,6 +45,8 @@ class InitialDivergence:
         self._first = math.nan
         self._losses: list[float] = []
         self._leapt = False
+        self._blown_up = 0
+        self._came_back = False
 
     def update(self, step: int, loss: float) -> None:
         """Takes in the loss of a step of the run; what is not finite is the guard's business."""
@@ -63,10 +67,13 @@ class InitialDivergence:
         self._losses.append(loss)
         if len(self._losses) <= LOOK:
             self._leapt = self._leapt or self._losses[-1] > LEAP * self._first
-        if len(self._losses) >= LOOK:
-            self.found = self._has_failed()
+        if loss > BLOWN_UP * self._first:
+            self._blown_up += 1
+        elif self._blown_up:
+            self._came_back = True
+        self.found = self._has_failed()
         if self.found:
-            self._losses.clear()
+            self._begin_anew()
 
     def forget_levels(self) -> None:
         """An announced change: the first losses are no yardstick any more."""
@@ -75,18 +82,24 @@ class InitialDivergence:
 
     def forgive(self) -> None:
         """The untrained weights were put back."""
-        self._losses.clear()
+        self._begin_anew()
         self._leapt = False
+
+    def _begin_anew(self) -> None:
+        self._losses.clear()
+        self._blown_up = 0
+        self._came_back = False
 
     def _has_failed(self) -> bool:
         losses, first = self._losses, self._first
-        if min(losses[-LOOK:]) > BLOWN_UP * first:
+        if self._blown_up >= BLOWN_UP_LOOK and not self._came_back:
             return True
         if not self._leapt or len(losses) < 2 * STUCK_LOOK:
             return False
-        later = statistics.median(losses[-STUCK_LOOK:])
-        usual = max(first, statistics.quantiles(losses[-STUCK_LOOK:], n=4)[-1])
-        leaps = sum(loss > LEAP * usual for loss in losses[:LOOK])
+        low, later, high = statistics.quantiles(losses[-STUCK_LOOK:], n=4)
+        if high > LEAP * low:
+            return False
+        leaps = sum(loss > LEAP * max(first, high) for loss in losses[:LOOK])
         return later > STUCK * first and leaps >= ENOUGH_LEAPS
 
     def state_dict(self) -> dict[str, Any]:
@@ -95,6 +108,8 @@ class InitialDivergence:
             "first": self._first,
             "losses": list(self._losses),
             "leapt": self._leapt,
+            "blown_up": self._blown_up,
+            "came_back": self._came_back,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -102,3 +117,5 @@ class InitialDivergence:
         self._first = float(state["first"])
         self._losses = list(state["losses"])
         self._leapt = bool(state["leapt"])
+        self._blown_up = int(state.get("blown_up", 0))
+        self._came_back = bool(state.get("came_back", False))

@@ -380,10 +380,10 @@ def test_a_start_that_fails_is_made_anew_and_again_until_it_is_believed() -> Non
     course = Course()
     course.go(loss=2.0)
 
-    made = course.go(loss=300.0, steps=20)
+    made = course.go(loss=300.0, steps=25)
 
     assert actions(made)[:2] == [("back_to_start",)] * 2
-    assert [decision.step for decision in made[:2]] == [5, 10]
+    assert [decision.step for decision in made[:2]] == [10, 20]
 
 
 def test_a_start_that_is_refused_three_times_is_let_be() -> None:

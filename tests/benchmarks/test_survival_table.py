@@ -1,0 +1,26 @@
+"""What the table of the healthy kinds says of a run that was disturbed."""
+
+from __future__ import annotations
+
+from benchmarks.survival_table import Row, tell_kinds
+
+
+def row(kind: str, arm: str, *, same: bool = True, treatments: tuple[str, ...] = ()) -> Row:
+    return {"kind": kind, "seed": 0, "arm": arm, "same": same, "treatments": [*treatments]}
+
+
+def test_every_policy_is_counted_and_every_disturbed_run_named() -> None:
+    rows = [
+        row("hinge", "default"),
+        row("dqn", "default", same=False, treatments=("cut_lr at 40",)),
+        row("hinge", "vae"),
+        row("gan", "vae", same=False),
+    ]
+
+    told = tell_kinds(rows)
+
+    assert "default: 2 runs, 1 treatments, 1 with the weights" in told
+    assert "vae: 2 runs, 0 treatments, 1 with the weights" in told
+    assert "dqn seed 0, default: OTHER WEIGHTS; cut_lr at 40" in told
+    assert "gan seed 0, vae: OTHER WEIGHTS; no treatment" in told
+    assert "hinge" not in told
