@@ -26,12 +26,12 @@ _QUICK = {"report.enabled": "false", "restart.backoff_s": "0.05", "capture.enabl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialScript:
-    """What is tried.
+    """The script to try.
 
     Attributes:
         words: the script and its arguments, as after `supervisor run`.
-        options: options of `supervisor run` that the user gave (``--policy``, ``--set``, ...);
-            they win over what a trial sets itself.
+        options: the user's options of `supervisor run` (``--policy``, ``--set``, ...); they
+            override the trial's own.
     """
 
     words: tuple[str, ...]
@@ -43,7 +43,7 @@ class TrialScript:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRun:
-    """A trial that has ended; `seconds` by the wall clock, start of the processes included."""
+    """A trial that has ended; `seconds` is wall-clock time including the start of processes."""
 
     rundir: RunDirectory
     returncode: int
@@ -58,7 +58,7 @@ class TrialRun:
             return []
 
     def must_have_trained(self, script: TrialScript) -> None:
-        """Raises SupervisorError unless the run completed: then there is nothing to compare."""
+        """Raises SupervisorError unless the run completed."""
         if self.returncode != 0:
             lines = [line for line in self.output.splitlines() if line.strip()]
             own = [line for line in lines if not line.startswith("supervisor: ")] or lines
@@ -77,17 +77,16 @@ def try_script(
     resume: bool = False,
     environment: Mapping[str, str] | None = None,
 ) -> TrialRun:
-    """Runs the script in the current folder and returns when it has ended, one way or another.
+    """Runs the script in the current folder and returns when it has ended, however it did.
 
-    Its output goes to a file beside `run_dir`; cases of the run are not filed in the user's
-    library.
+    Its output goes to a file beside `run_dir`; its cases are not filed in the user's library.
 
     Args:
         script: what to run.
         run_dir: where the run is kept; made if missing.
         settings: config keys and their values, as after ``--set``.
-        resume: go on with the run in `run_dir` instead.
-        environment: variables to set beside the present ones.
+        resume: continue the run in `run_dir` instead.
+        environment: additional variables.
 
     Raises:
         OSError: the interpreter cannot be started.
@@ -124,7 +123,7 @@ def try_script(
 
 @contextlib.contextmanager
 def trial_folder(keep: Path | None) -> Iterator[Path]:
-    """Gives a folder for the runs of a trial: a temporary one, or `keep`, which stays.
+    """Yields a folder for the runs of a trial: a temporary one, or `keep`, which stays.
 
     Raises:
         SupervisorError: `keep` holds something already, or cannot be made.
@@ -148,7 +147,7 @@ def trial_folder(keep: Path | None) -> Iterator[Path]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends what is still running (we were interrupted): first politely, then not."""
+    """Ends what is still running after an interruption, first by SIGTERM, then by SIGKILL."""
     for signum in (signal.SIGTERM, signal.SIGTERM, signal.SIGKILL):
         if process.poll() is not None:
             return

@@ -1,7 +1,7 @@
-"""Runs captured batches again and shows what made them anomalous (REQUIREMENTS A6).
+"""Repeats captured steps and shows what made them anomalous (REQUIREMENTS A6).
 
-Only the user's script knows the model and the loss, so the script is brought to the checkpoint
-before the anomaly and performs the step once more, under close inspection.
+Only the user's script knows model and loss, so the script itself is fast-forwarded to the
+checkpoint before the anomaly and repeats the step under inspection.
 """
 
 from __future__ import annotations
@@ -49,22 +49,22 @@ def analyze(
     budget_s: float = BUDGET_S,
     say: Callable[[str], None] = lambda _: None,
 ) -> Analysis:
-    """Performs the captured steps of a run that has ended again; writes what it finds.
+    """Repeats the captured steps of a run that has ended, and writes what it finds.
 
     ``anomalies/analysis`` of the run directory gets ``step_<n>.json`` and ``summary.json``, with
     `visualize` also ``overview.png`` and ``step_<n>_gradients.png``.
 
     Args:
         rundir: of the run.
-        step: only this one, which need not have been captured; None is the worst captured ones.
-        visualize: draw.
+        step: only this one, captured or not; None for the worst captured ones.
+        visualize: draw pictures.
         budget_s: replays that cannot begin within this time are left out.
-        say: is told how far it is.
+        say: called with progress.
 
     Raises:
         UsageError: there is no such step.
-        SupervisorError: nothing was captured, a process is at work in the run, or nothing could
-            be performed again.
+        SupervisorError: nothing was captured, a process is at work in the run, or no step could be
+            repeated.
     """
     deadline = time.monotonic() + budget_s
     rows = read_steps(rundir, all_attempts=True)
@@ -74,13 +74,13 @@ def analyze(
         analysis = _Performance(rundir, runner, rows, captures, deadline, say).of(steps)
     if not analysis.anomalies:
         why = next(iter(analysis.left_out.values()), "the time was up")
-        raise SupervisorError(f"{rundir.root}: no step could be performed again: {why}")
+        raise SupervisorError(f"{rundir.root}: no step could be repeated: {why}")
     _write(rundir, analysis, rows, visualize=visualize)
     return analysis
 
 
 class _Performance:
-    """The second performance of some steps of a run."""
+    """Repeats some steps of a run."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class _Performance:
                 left_out[step] = why or "the replay did not get to it"
                 self._say(f"step {step}: left out: {left_out[step]}")
                 continue
-            self._say(f"step {step}: performed again from step {start.step if start else 0}")
+            self._say(f"step {step}: repeated from step {start.step if start else 0}")
             seeds = OTHER_SEEDS if number < MOST_SEEDED or len(steps) == 1 else ()
             found.append(self._anomaly(step, replay, self._under_other_seeds(step, start, seeds)))
         return Analysis(anomalies=tuple(sorted(found, key=lambda a: a.step)), left_out=left_out)
@@ -180,7 +180,7 @@ class _Performance:
 def _chosen(
     rundir: RunDirectory, captures: Sequence[Capture], step: int | None, rows: np.ndarray
 ) -> list[int]:
-    """Returns the steps to perform, the worst first."""
+    """Returns the steps to repeat, worst first."""
     worst = sorted(captures, key=lambda capture: -capture.badness)
     captured = list(dict.fromkeys(capture.step for capture in worst))
     if step is None:

@@ -1,4 +1,4 @@
-"""What `analyze` found: anomalous steps, performed again."""
+"""The result of `analyze`: anomalous steps, repeated."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ TOP = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Anomaly:
-    """One anomalous step, performed again.
+    """One anomalous step, repeated.
 
     Attributes:
         gradients: parameter → L2 norm before clipping, largest first.
         activations: module → figures of its output.
         other_seeds: seed → loss of the same batch.
-        same_batch: whether the replay's batch is the captured one; None if that cannot be told.
-        exact: the replay began in exactly the recorded state.
-        nonfinite: what `find_nonfinite` says, None if it was not asked.
+        same_batch: whether the replay's batch is the captured one; None if unknown.
+        exact: the replay started from exactly the recorded state.
+        nonfinite: what `find_nonfinite` says; None if it was not called.
     """
 
     step: int
@@ -46,7 +46,7 @@ class Anomaly:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Analysis:
-    """The outcome of `analyze`; `left_out` names steps that could not be performed, and why."""
+    """The result of `analyze`; `left_out` has the steps that could not be repeated, and why."""
 
     anomalies: tuple[Anomaly, ...]
     left_out: dict[int, str]

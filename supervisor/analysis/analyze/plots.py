@@ -1,4 +1,4 @@
-"""Pictures of anomalies: where they lie in the run, and which gradients are largest."""
+"""Pictures of anomalies: where they are in the run, and their largest gradients."""
 
 from __future__ import annotations
 

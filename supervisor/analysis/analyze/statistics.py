@@ -1,4 +1,4 @@
-"""What the numbers before an anomalous step say of its kind. Pure."""
+"""What the steps before an anomaly say about it. Pure."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from supervisor.analysis.explain.onset import healthy, nonfinite
 
 WINDOW = 50
 HIGH = 2.0
-"""A value that many times the median of the window lies at another level."""
+"""A value this many times the window's median is at another level."""
 SKEWED = 0.2
-"""Mean and median so far apart, relative to the median: a few steps carry the mean."""
+"""Distance of mean and median, relative to the median, from which a few steps dominate the mean."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statistics:
-    """Of the loss and gradient norm over the `WINDOW` steps before a step; NaN if unknown.
+    """Loss and gradient norm over the `WINDOW` steps before a step; NaN if unknown.
 
     Attributes:
         loss_jump, grad_jump: the step's value over that of the step before it.
@@ -37,7 +37,7 @@ class Statistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numbers:
-    """Of one performance of a step; NaN and infinite are values, too."""
+    """The numbers of a step, as recorded or repeated; may be NaN or infinite."""
 
     loss: float
     grad_norm: float
@@ -65,15 +65,14 @@ def statistics_at(rows: np.ndarray, step: int) -> Statistics:
 def cause_of(
     statistics: Statistics, original: Numbers, recomputed: Numbers, other_seeds: Sequence[Numbers]
 ) -> str:
-    """Returns one sentence on what is to blame: the numbers, then what the repetitions add.
+    """Returns one sentence on the cause: from the numbers, then from the repetitions.
 
-    The repetitions are judged by what was out of order: the loss, or else the gradient norm. Where
-    neither was, they say nothing.
+    Repetitions are compared by what was abnormal: the loss, or else the gradient norm.
 
     Args:
         statistics: of the step.
-        original, recomputed: its numbers then and now.
-        other_seeds: those of the same batch under other seeds; may be empty.
+        original, recomputed: its numbers, recorded and repeated.
+        other_seeds: with the same batch under other seeds; may be empty.
     """
     text = statistics.verdict
     if not _is_same(original.loss, recomputed.loss):
@@ -98,14 +97,14 @@ def cause_of(
 
 
 def _is_same(then: float, now: float) -> bool:
-    """Whether two values are one within rounding; so are two that are not finite."""
+    """Whether two values are equal within rounding, or both not finite."""
     if not (math.isfinite(then) and math.isfinite(now)):
         return math.isfinite(then) == math.isfinite(now)
     return math.isclose(then, now, rel_tol=1e-3)
 
 
 def _out_of_order(statistics: Statistics, original: Numbers) -> str:
-    """The field of `Numbers` that made the step an anomaly; empty if none stands out."""
+    """The field of `Numbers` that made the step an anomaly; empty if none did."""
     if not math.isfinite(original.loss):
         return "loss"
     if not math.isfinite(original.grad_norm):

@@ -1,4 +1,4 @@
-"""Any policy over any recorded run: what would have been seen and decided, without a GPU."""
+"""Runs a policy over a recorded run, without a GPU: what would have been seen and decided."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from supervisor.risk_lines import RiskLines
 from supervisor.settings import PolicySettings, RunSettings
 
 REARM_STEPS = 50
-"""Steps that the risk must stay below half the threshold until another alarm can be raised."""
+"""Steps for which the risk must stay below half the threshold before the next alarm."""
 
 
 class AlarmEdge:
-    """Turns risk into alarms: rising edges, which re-arm after calm (CONTRACT, backtest)."""
+    """Turns risk into alarms: rising edges that re-arm after calm steps (CONTRACT, backtest)."""
 
     def __init__(self, threshold: float) -> None:
         self._lines = RiskLines(warn=threshold, alarm=threshold)
@@ -83,9 +83,9 @@ class BacktestResult:
         risk: probability of every row.
         alarms: see `AlarmEdge`.
         warnings: steps at which the risk rose through the warning line.
-        decisions: what the ladder would have done; nothing was, so the run went on unhealed.
+        decisions: what the ladder would have done; the recorded run was not treated.
         errors: detectors that raised.
-        loss, grad_norm: what the plot shows of them.
+        loss, grad_norm: as the plot shows them.
     """
 
     steps: int = 0
@@ -103,7 +103,7 @@ class BacktestResult:
 
     @property
     def first_treatment(self) -> int | None:
-        """The first step at which more than a checkpoint would have been decided on."""
+        """The first step with a decision for more than a checkpoint."""
         treated = (d.step for d in self.decisions if not FREE.issuperset(d.actions))
         return next(treated, None)
 
@@ -158,7 +158,7 @@ def backtest(path: Path | str, settings: RunSettings, policy: PolicySettings) ->
 def backtest_records(
     records: Iterable[StepRecord], settings: RunSettings, policy: PolicySettings
 ) -> BacktestResult:
-    """The same for records at hand."""
+    """Like `backtest`, for records in memory."""
     pipeline = Pipeline(settings, policy)
     result = BacktestResult()
     alarms = AlarmEdge(policy.alarm_threshold)

@@ -26,8 +26,8 @@ ROWS_AT_ONCE = 2048
 def read_trace(path: Path | str) -> Iterator[StepRecord]:
     """Yields the steps of a CSV file, or of rank 0 of a run directory, in order.
 
-    In a CSV an empty cell was not observed, ``nan`` and ``inf`` are values that were; ``step`` may
-    be left out, the row's number counts then.
+    In a CSV an empty cell was not observed; ``nan`` and ``inf`` are values. Without a column
+    ``step`` the row number counts.
 
     Raises:
         UsageError: no such file, no usable column, or a cell that is no number (with its line).

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """What was looked at, whether it is well, and the figures; if not well, what to do."""
+    """What was checked, whether it is all right, and the figures; if not, what to do."""
 
     name: str
     ok: bool

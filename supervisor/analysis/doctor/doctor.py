@@ -1,4 +1,4 @@
-"""The checklist before a long training, gone through for the user."""
+"""The checklist before a long training."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def doctor(
     keep: Path | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> list[Check]:
-    """Returns the checks, the machine's first; with a script also what a short run of it shows.
+    """Returns the checks of the machine and, with a script, of short runs of it.
 
     Args:
         script: what to run, three times, in the current folder; None checks the machine alone.
         steps: of each run.
-        keep: leave the run directories there; the disk whose speed is measured, too.
-        say: is told what happens, a line at a time.
+        keep: leave the run directories there; also the disk whose speed is measured.
+        say: called with progress, line by line.
 
     Raises:
         SupervisorError: `keep` cannot be used.

@@ -1,4 +1,4 @@
-"""The part of the checklist that needs no script: versions, disk, and a state's round trip."""
+"""The checks that need no script: versions, disk, saving and restoring a state."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _python() -> Check:
 
 
 def _name_clash(package: Path) -> Check:
-    """PyPI's `supervisor` (supervisord) has the same import name: files of both get mixed."""
+    """PyPI's `supervisor` (supervisord) has the same import name, so their files get mixed."""
     mixed = (package / "supervisord.py").exists()
     try:
         metadata.distribution("supervisor")
@@ -110,7 +110,7 @@ def _write_speed(folder: Path) -> float:
 
 
 def _torch_checks() -> list[Check]:
-    """Torch is imported in a process of its own: if that fails, the other checks still stand."""
+    """Runs in its own process: if importing torch fails, the other checks still count."""
     line = [sys.executable, "-m", "supervisor.analysis.doctor.state"]
     try:
         done = subprocess.run(line, capture_output=True, text=True, timeout=_TIMEOUT_S)

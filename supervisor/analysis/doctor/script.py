@@ -1,4 +1,4 @@
-"""The part of the checklist that looks at a short run of the user's script."""
+"""The checks on a short run of the user's script."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from supervisor.analysis.verify.verify import Verification
 from supervisor.events.state_events import CheckpointSaved
 
 _WAIT_SHARE = 0.3
-"""A loader that takes a larger share of the step's time is what limits the training."""
+"""With a larger share of the step's time the loader limits the training."""
 _KEPT_CHECKPOINTS = 6
 """Three newest, two stable, and the one being written."""
 _HALF = ("float16", "bfloat16")
@@ -37,7 +37,7 @@ def check_losses(rows: np.ndarray) -> Check:
 
 
 def check_clipping(rows: np.ndarray, clips_at: float | None) -> Check:
-    """Holds the script's own bound (None: it does not clip) against the norms seen."""
+    """Compares the script's own bound (None: it does not clip) with the norms seen."""
     name = "gradient clipping"
     norms = rows["grad_norm"][np.isfinite(rows["grad_norm"])]
     if not len(norms):
@@ -61,7 +61,7 @@ def check_clipping(rows: np.ndarray, clips_at: float | None) -> Check:
 
 
 def check_precision(facts: Mapping[str, Any]) -> Check:
-    """Whether the FP32 fallback has something to fall back from, and can."""
+    """Whether an FP32 fallback makes sense here, and is possible."""
     name = "precision fallback"
     half = [dtype for dtype in facts.get("dtypes", ()) if dtype in _HALF]
     if facts.get("uses_autocast"):
@@ -72,7 +72,7 @@ def check_precision(facts: Mapping[str, Any]) -> Check:
 
 
 def check_loader(marks: Sequence[Mark], rows: np.ndarray) -> Check:
-    """Holds the time from an update to the next batch against the time of a step."""
+    """Compares the time from an update to the next batch with the step time."""
     name = "data loader"
     waits = [mark.wait_s for mark in marks if mark.wait_s is not None]
     if not waits:
@@ -89,7 +89,7 @@ def check_loader(marks: Sequence[Mark], rows: np.ndarray) -> Check:
 
 
 def check_signals(facts: Mapping[str, Any]) -> Check:
-    """Whether a SIGTERM still reaches the supervision in the worker."""
+    """Whether a SIGTERM still reaches our handler in the worker."""
     handler = str(facts.get("sigterm", ""))
     name = "signals"
     if handler.startswith("supervisor."):
@@ -102,7 +102,7 @@ def check_signals(facts: Mapping[str, Any]) -> Check:
 
 
 def check_checkpoints(saved: Sequence[CheckpointSaved], folder: Path) -> Check:
-    """Holds size and time of the checkpoints (events) against the disk under `folder`."""
+    """Compares size and time of the checkpoints (events) with the disk under `folder`."""
     name = "checkpoints"
     if not saved:
         return Check(name=name, ok=False, detail="none was written: see the run's warnings")

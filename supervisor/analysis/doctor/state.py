@@ -1,4 +1,4 @@
-"""``python -m supervisor.analysis.doctor.state``: what has to be tried with torch.
+"""``python -m supervisor.analysis.doctor.state``: the checks that need torch.
 
 Prints the checks as one JSON list.
 """
@@ -58,7 +58,7 @@ def _half_precision() -> Check:
 
 
 def _round_trip() -> Check:
-    """Trains a small model, saves its state, spoils everything, and restores it from disk."""
+    """Trains a small model, saves its state, overwrites everything, and restores it from disk."""
     model = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.BatchNorm1d(16))
     optimizer = torch.optim.AdamW(model.parameters())
     for _ in range(3):

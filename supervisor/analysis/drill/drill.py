@@ -1,6 +1,6 @@
 """Injects faults into the user's own training and says what survives, at what cost.
 
-Each fault gets a short run of its own; before them all one run goes undisturbed, as the reference.
+Each fault gets a short run of its own, after an undisturbed one as the reference.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from supervisor.errors import SupervisorError, UsageError
 
 STEPS = 100
 MIN_STEPS = 40
-"""Fewer steps leave the detectors no time to learn what is usual, or the run none to recover."""
+"""With fewer steps the detectors cannot learn what is calm, or the run cannot recover."""
 _STRIKE_AT = 0.6
 _CHECKPOINTS = 10
 _MIN_HANG_S = 5.0
@@ -27,7 +27,7 @@ _INTERRUPTED = 75  # CONTRACT: with a checkpoint, to be resumed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrillResult:
-    """The outcome of `drill`; `steps` of every run, `strike_step` of every fault."""
+    """The result of `drill`; `steps` of every run, `strike_step` of every fault."""
 
     faults: tuple[FaultOutcome, ...]
     steps: int
@@ -61,7 +61,7 @@ def drill(
         faults: names of the menu (`drill_menu.MENU`); none for all.
         steps: stop after so many steps, if the script makes more.
         keep: leave the run directories there, instead of in a temporary folder.
-        say: is told what happens, a line at a time.
+        say: called with progress, line by line.
 
     Raises:
         UsageError: an unknown fault, or too few steps.
@@ -96,7 +96,7 @@ def _settings(steps: int) -> dict[str, str]:
         "stop_after_steps": str(steps),
         "checkpoint.every_steps": str(max(2, steps // _CHECKPOINTS)),
         "checkpoint.stable_after_steps": str(max(2, steps // 5)),
-        # A short run of short steps could afford next to no copies to go back to.
+        # Otherwise a short run of short steps could afford hardly any snapshots.
         "checkpoint.max_overhead": "0.2",
     }
 

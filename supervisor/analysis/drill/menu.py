@@ -1,4 +1,4 @@
-"""The faults of a drill: what is done to the training, and under which settings."""
+"""The faults of a drill and the settings that they need."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from supervisor.errors import UsageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrillFault:
-    """One entry of the menu.
+    """A fault of the menu.
 
     Attributes:
         name: as the user calls it.
         kind: as the config key ``faults`` calls it.
         about: what happens, in a few words.
         resume: the run ends, and is continued with `supervisor resume`.
-        hangs: the step takes long: the watchdog gets a short time limit.
-        factor: times the watchdog's limit, for faults that take a time.
+        hangs: the step takes long, so the watchdog gets a short time limit.
+        factor: duration of the fault, as a multiple of the watchdog's limit.
         settings: further config keys.
     """
 
@@ -84,7 +84,7 @@ MENU: Mapping[str, DrillFault] = {
 
 
 def choose(names: Sequence[str]) -> list[DrillFault]:
-    """Returns the faults of these names; all of the menu for none.
+    """Returns the faults of these names; all faults if none is named.
 
     Raises:
         UsageError: there is no such fault; names the nearest.

@@ -18,9 +18,9 @@ from supervisor.storage.steps.flight_reader import read_steps
 from supervisor.storage.steps.step_rows import UPDATE_SKIPPED
 
 FINAL_STEPS = 10
-"""The final loss is the mean of so many last steps."""
+"""The final loss is the mean over this many last steps."""
 TOLERANCE = 0.02
-"""A final loss so much above the reference's counts as the same."""
+"""A final loss at most this share above the reference's counts as the same."""
 RULE = (
     f"survived: the run reached its end, and its final loss (mean of the last {FINAL_STEPS} "
     f"steps) is at most {TOLERANCE:.0%}, or two standard errors of the reference's own noise, "
@@ -47,12 +47,12 @@ class ReferenceRun:
         return self.final_loss_before(0)
 
     def final_loss_before(self, steps: int) -> float:
-        """Returns the mean of the last losses if the run had ended so many steps earlier."""
+        """Returns what the final loss would be if the run had ended this many steps earlier."""
         end = max(FINAL_STEPS, len(self.losses) - steps)
         return float(np.mean(self.losses[end - FINAL_STEPS : end]))
 
     def limit(self, behind: int) -> float:
-        """Returns the highest final loss that counts as survived, so many steps behind (`RULE`)."""
+        """Returns the highest final loss that counts as survived (`RULE`)."""
         mean = max(self.final_loss, self.final_loss_before(behind))
         spread = float(np.std(self.losses[-2 * FINAL_STEPS :]))
         noise = 2.0 * spread * math.sqrt(2.0 / FINAL_STEPS)
@@ -66,8 +66,7 @@ class FaultOutcome:
     Attributes:
         survived: see `RULE`.
         final_loss, reference_loss: NaN if no loss was seen.
-        steps_lost: steps that were computed again, and those that are not in the final weights
-            because they were undone or left out.
+        steps_lost: steps that were repeated, undone or left out.
         seconds_lost: time beyond that of the reference.
         detail: how it went, in a few words.
     """
@@ -85,7 +84,7 @@ class FaultOutcome:
 
 
 def read_reference(run: TrialRun) -> ReferenceRun:
-    """Returns what an undisturbed run was like.
+    """Returns the figures of the undisturbed run.
 
     Raises:
         SupervisorError: it made no step.
@@ -105,7 +104,7 @@ def read_reference(run: TrialRun) -> ReferenceRun:
 
 
 def judge(name: str, run: TrialRun, reference: ReferenceRun, seconds: float) -> FaultOutcome:
-    """Returns what became of a run under a fault.
+    """Returns the outcome of a run under a fault.
 
     Args:
         name: of the fault.
@@ -139,9 +138,7 @@ def _repeated(run: TrialRun) -> int:
 def _behind(run: TrialRun) -> int:
     """Returns how many of the steps are not in the final weights.
 
-    Follows the age of the weights, in updates, from step to step: a rollback gives them the age
-    that they had there, one that is taken back (``reinstate``) what they had before it, and so does
-    a new process that repeats steps.
+    Follows the number of updates in the weights through rollbacks, ``reinstate`` and restarts.
     """
     rollbacks = {
         (event.attempt, event.from_step): event.to_step
@@ -177,7 +174,7 @@ def _detail(run: TrialRun) -> str:
         if event.outcome is ActionOutcome.APPLIED and event.name != "checkpoint":
             name = event.name.replace("_", " ")
             counts[name] = counts.get(name, 0) + event.times
-    # The second optimizer's poisoned update (a GAN's) is left out without the ladder.
+    # A second optimizer's bad update (a GAN's) is left out without the ladder.
     others = len(run.events(UpdateSkipped)) - counts.get("skip update", 0)
     if others > 0:
         counts["update left out"] = others

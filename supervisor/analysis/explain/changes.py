@@ -1,4 +1,4 @@
-"""What each replay changes."""
+"""The changes that replays try."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from supervisor.analysis.explain.rules import (
 
 MAX_SKIPPED = 5
 OTHER = 20_231
-"""Any seed that nobody uses."""
+"""An arbitrary seed that no script is likely to use."""
 
 
 def changes_to_try(recorded: np.ndarray, onset: int, crash: int) -> list[ReplayChange]:
-    """Returns the replays that may tell something of this trouble, in the order of `CHANGES`.
+    """Returns the replays that may be informative about this trouble, in the order of `CHANGES`.
 
     Args:
         recorded: the run's steps, see `read_steps`.

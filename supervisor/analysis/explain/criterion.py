@@ -1,4 +1,4 @@
-"""What counts as a crash in a replay, so that all replays of one trouble are measured alike."""
+"""What counts as a crash, the same for all replays of one trouble."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from supervisor.events.event import of_kind
 from supervisor.events.step_events import RiskEvent
 
 EXPLODED = 3.0
-"""A value that many times the highest healthy one shows an explosion."""
+"""A value this many times the highest healthy one is an explosion."""
 ABSURD = 10.0
-"""A loss that many times the highest healthy one counts whatever the identical replay did."""
+"""A loss this many times the highest healthy one counts whatever the identical replay did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class Criterion:
 
     Attributes:
         loss, grad_norm: infinite if the trouble does not show there.
-        alarms: the trouble shows in neither and is not non-finite: alarms of the predictor count.
+        alarms: whether the predictor's alarms count, because neither number shows the trouble.
     """
 
     loss: float = math.inf
@@ -73,7 +73,7 @@ def alarm_steps(replay: Replay) -> list[int]:
 
 
 def _line(usual: np.ndarray, replayed: np.ndarray) -> tuple[float, bool]:
-    """Half way on a logarithmic scale from what is usual to the peak; whether there is one."""
+    """The middle between calm values and the peak, on a logarithmic scale; and if there is one."""
     finite = replayed[np.isfinite(replayed)]
     if len(usual) < 3 or not len(finite):
         return math.inf, False
@@ -87,7 +87,7 @@ def _line(usual: np.ndarray, replayed: np.ndarray) -> tuple[float, bool]:
 
 
 def _failed_at(replay: Replay) -> int | None:
-    """The step under way when the process failed; None if it ended as it was asked to."""
+    """The step during which the process failed; None if it ended as asked."""
     note = replay.note
     if replay.timed_out or (note is not None and note.kind == "completed"):
         return None

@@ -32,13 +32,13 @@ def next_dose(
     first_step: int,
     crash: int,
 ) -> ReplayChange | None:
-    """Returns the next replay that may still tell something; None if there is none.
+    """Returns the next informative replay; None if there is none.
 
     Called after the replays of `changes_to_try`, and again after each that it returned.
 
     Args:
-        effects: what the replays made so far did.
-        tried: names of the replays made so far, those without a result included.
+        effects: of the replays so far.
+        tried: names of the replays so far, including those without a result.
         onset, crash: first step of the trouble in the run, and step of the crash of its replay.
         first_step: where the replays begin; 0 for the script's start.
     """
@@ -68,5 +68,5 @@ def _keeps_to_its_step(effects: Mapping[str, Effect]) -> bool:
 
 
 def _is_cured(effects: Mapping[str, Effect]) -> bool:
-    """A rate of 0 is no cure: nothing is learned."""
+    """Whether a change cured it; a rate of 0 does not count, since nothing is learned."""
     return any(effect is Effect.CURED for change, effect in effects.items() if change != RATE_ZERO)

@@ -1,7 +1,7 @@
 """Finds the cause of a crash by controlled replay (REQUIREMENTS N5).
 
-The trouble is played again from a checkpoint before it: as it was, then with one thing changed at a
-time. What cures it is the cause.
+The trouble is replayed from a checkpoint before it: first unchanged, then with one change at a
+time. What cures it points to the cause.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ BUDGET_S = 900.0
 MIN_REPLAY_S = 5.0
 BEYOND_ONSET = 20
 NOT_THERE = -1
-"""A replay that ended before it could show anything."""
+"""The replay ended before it could show anything."""
 
 
 def explain(
@@ -70,18 +70,18 @@ def explain(
 ) -> Explanation:
     """Explains the first trouble of a run that has ended, and writes ``report/explain.json``.
 
-    The run's checkpoints, tape and journal are only read.
+    Otherwise the run directory is only read.
 
     Args:
         rundir: of the run.
         budget_s: replays that cannot begin within this time are left out.
         changes: which replays to make; the identical one is always made.
-        make_all: also those that cannot change the answer any more.
-        say: is told how far it is.
+        make_all: also those that can no longer change the answer.
+        say: called with progress.
 
     Raises:
-        SupervisorError: nothing went wrong in the run, there is no state from before, a process
-            is at work in it, or no replay reached its trouble.
+        SupervisorError: nothing went wrong, no earlier state is left, a process is at work in the
+            run, or no replay reached its trouble.
     """
     deadline = time.monotonic() + budget_s
     trouble = find_trouble(rundir)
@@ -101,7 +101,7 @@ def _tell_lost_steps(rundir: RunDirectory, say: Callable[[str], None]) -> None:
 
 
 class _Case:
-    """One trouble on its way to an explanation."""
+    """Explains one trouble."""
 
     def __init__(
         self,
@@ -244,7 +244,7 @@ class _Case:
         return Diagnosis(root_cause="unknown", confidence=0.2, because=text)
 
     def _look(self, unchanged: Replay, crash: int) -> StepFinding:
-        """Looks closely at the first bad steps and the one before, whose update may be bad."""
+        """Inspects the first bad steps and the one before, whose update may be bad."""
         first = min(crash, self._trouble.onset_step) if self._is_sudden(crash) else crash
         bad_steps = range(first, crash + 1)
         if remaining_s(self._deadline) < MIN_REPLAY_S:
@@ -264,7 +264,7 @@ class _Case:
         )
 
     def _overflow_step(self, unchanged: Replay) -> int | None:
-        """The step at which numbers left the finite range that FP32 holds; None without one."""
+        """The step at which values left the range that FP32 can hold; None without one."""
         left = unchanged.rows["step"][nonfinite(unchanged.rows)]
         if not len(left) or self._fp32 is None or not len(self._fp32.rows):
             return None
@@ -288,7 +288,7 @@ class _Case:
 
 
 _WHOLE = ("learning_rate", "optimizer_state", "weights")
-"""Causes that lie in no single sample and no single module."""
+"""Causes that concern no single sample or module."""
 
 
 def _outcome(change: str, crash: int | None, say: Callable[[str], None]) -> ReplayOutcome:

@@ -1,4 +1,4 @@
-"""What `explain` returns, prints, and writes for the report."""
+"""The result of `explain`: returned, printed, and written for the report."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ class ReplayOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """The outcome of `explain`; the fields are those of ``explain --json``.
+    """The result of `explain`; the fields are those of ``explain --json``.
 
     Attributes:
         root_cause: ``data``, ``precision``, ``learning_rate``, ``optimizer_state``, ``weights``,
             ``model_code``, ``transient`` or ``unknown``.
         confidence: 0...1.
-        sample: index of the guilty sample in its batch, None if it is none or cannot be told.
-        module: dotted path of the first module that leaves the finite range, ``(loss)`` outside
-            of the model, None if it cannot be told.
-        operation: the one that leaves it, in the backward pass that whose derivative does.
-        precision: FP32 against the precision in use at the bad step, layer by layer, and the tensor
-            that overflows (`PrecisionView.to_dict`); None where all was FP32, or not looked at.
+        sample: index of the faulty sample in its batch; None if there is none or it is unknown.
+        module: dotted path of the first module with a non-finite result, ``(loss)`` outside the
+            model, None if unknown.
+        operation: the operation, or in the backward pass the one whose derivative it is.
+        precision: comparison of FP32 with the precision in use at the bad step
+            (`PrecisionView.to_dict`); None if all was FP32, or it was not looked at.
     """
 
     root_cause: str

@@ -1,4 +1,4 @@
-"""What a close look at the bad step shows, and what it adds to the table of replays. Pure."""
+"""What inspecting the bad step shows, and what that adds to the table of replays. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ UNGUARDED = frozenset(
         "zero_variance",
     }
 )
-"""Kinds of `find_nonfinite` that ordinary values can meet: the code has no guard against them."""
+"""Kinds of `find_nonfinite` that normal values can cause: the code lacks a guard."""
 
 
 SURE_OF_DATA = 0.7
@@ -35,16 +35,15 @@ SURE_OF_DATA = 0.7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepFinding:
-    """The place of the trouble within its step; texts are empty where it cannot be told.
+    """The place of the trouble within its step; texts are empty where it is unknown.
 
     Attributes:
-        sample: index of the guilty sample in its batch.
-        sample_is_odd: the sample's own values are to blame: not finite, or far from all others.
-        sample_reason: why it is that sample.
+        sample: index of the faulty sample in its batch.
+        sample_is_odd: its values are to blame: not finite, or far from all others.
+        sample_reason: why it is this sample.
         phase, module, operation, kind, cause, fix: as in `NonfiniteReport`.
         precision: `PrecisionView` of that step as a dict; None where all was FP32.
-        rows, rows_before: samples in the batch of the step, and of the one before it; None if that
-            cannot be told.
+        rows, rows_before: batch size of this step and the one before it; None if unknown.
     """
 
     sample: int | None = None
@@ -62,7 +61,7 @@ class StepFinding:
 
     @property
     def place(self) -> str | None:
-        """The module, None if the trouble was in the input or cannot be told."""
+        """The module; None if it is unknown, or the trouble was in the input."""
         return None if self.phase == "input" else self.module or None
 
     @property
@@ -92,11 +91,11 @@ NOTHING = StepFinding()
 def finding_of(
     inspections: Mapping[int, Mapping[str, Any]], bad_steps: Iterable[int]
 ) -> StepFinding:
-    """Puts together what was seen in one step or several, the earliest first.
+    """Combines the inspections of one or several steps, earliest first.
 
     Args:
         inspections: step → what `supervisor.worker.inspection.inspection` wrote.
-        bad_steps: in which a sample may be guilty; other steps can only have spoiled the weights.
+        bad_steps: those in which a sample may be faulty; others can only have damaged the weights.
     """
     finding = NOTHING
     blamed = set(bad_steps)
@@ -128,7 +127,7 @@ def finding_of(
 
 
 def exception_of(note: ExitNote | None) -> StepFinding:
-    """Returns where a script's own exception was raised; nothing found if it raised none."""
+    """Returns where the script raised an exception; `NOTHING` if it did not."""
     if note is None or not note.exception:
         return NOTHING
     frames = [line.strip() for line in note.traceback.splitlines() if line.startswith("  File ")]
@@ -138,13 +137,13 @@ def exception_of(note: ExitNote | None) -> StepFinding:
 
 
 def refined(diagnosis: Diagnosis, finding: StepFinding, *, is_sudden: bool) -> Diagnosis:
-    """Returns the diagnosis with what the table alone cannot tell.
+    """Refines a diagnosis by what the table of replays alone cannot show.
 
-    A batch or a learning rate that brings ordinary values to where an operation is not defined is
-    only the occasion; the missing guard in the code is the cause.
+    Where normal values reach a point at which an operation is undefined, the missing guard in the
+    code is the cause, not the batch or the learning rate.
 
     Args:
-        diagnosis: by the table of replays.
+        diagnosis: from the table of replays.
         finding: of the bad step.
         is_sudden: the numbers were healthy until then.
     """
@@ -169,11 +168,11 @@ def refined(diagnosis: Diagnosis, finding: StepFinding, *, is_sudden: bool) -> D
     return Diagnosis(
         root_cause="model_code",
         confidence=0.8,
-        because="the values are ordinary, but the code does not guard an operation against them",
+        because="the values are normal, but the code does not guard an operation against them",
     )
 
 
 def _other_size(finding: StepFinding) -> bool:
-    """A batch of a size of its own, as the last of an epoch is: its values need not be to blame."""
+    """Whether the batch has another size than the one before, like the last of an epoch."""
     known = finding.rows is not None and finding.rows_before is not None
     return known and finding.rows != finding.rows_before

@@ -1,4 +1,4 @@
-"""Where the trouble of a run began, and which state lies before it."""
+"""Where the trouble of a run began."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from supervisor.storage.steps.flight_reader import read_steps
 from supervisor.storage.steps.step_rows import GRAD_SEEN, LOSS_SEEN, SCALER_SKIPPED
 
 ALARM_REACH = 100
-"""An alarm so many steps before a crash belongs to it."""
+"""An alarm at most this many steps before a crash belongs to it."""
 
 RATE_JUMP = 3.0
-"""From one step to the next: no warm-up does that but in its first step, from zero."""
+"""Factor from one step to the next; a warm-up does that only in its first step, from zero."""
 JUMP_REACH = 20
-"""Steps: a rate that the training bore for longer did not break it."""
+"""Steps; a rate that the training survived for longer is not the cause."""
 
 _NO_FAILURE = frozenset(
     {ExitCause.COMPLETED, ExitCause.INTERRUPTED, ExitCause.PREEMPTED, ExitCause.USER_ERROR}
@@ -33,12 +33,12 @@ _NO_FAILURE = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """What is to be explained.
+    """The trouble to be explained.
 
     Attributes:
         onset_step: first step at which it was visible.
-        crash_step: step at which it was beyond doubt: not finite, an alarm, an update that was left
-            out or rolled back, the end of the process.
+        crash_step: step at which it was certain: not finite, an alarm, a skipped or rolled-back
+            update, the end of the process.
         what: a few words.
     """
 
@@ -107,7 +107,7 @@ def first_trouble(rows: np.ndarray, events: Sequence[JournalEvent]) -> Trouble |
 
 
 def nonfinite(rows: np.ndarray) -> np.ndarray:
-    """Which rows saw a loss or gradient that is not finite and that no GradScaler took care of."""
+    """Which rows have a non-finite loss or gradient that no GradScaler handled."""
     flags = rows["flags"]
     loss = ((flags & LOSS_SEEN) > 0) & ~np.isfinite(rows["loss"])
     grad = ((flags & GRAD_SEEN) > 0) & ~np.isfinite(rows["grad_norm"])

@@ -1,4 +1,4 @@
-"""The lines of `explain` about the precision in use. Pure."""
+"""What `explain` prints about the precision in use. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MOST_LINES = 12
 
 
 def precision_lines(seen: Mapping[str, Any]) -> list[str]:
-    """Returns a table of the layers that lose most, in forward order, and the overflow.
+    """Returns a table of the layers with the largest errors, in forward order, and the overflow.
 
     Args:
         seen: `PrecisionView.to_dict`.

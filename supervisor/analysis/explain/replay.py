@@ -37,7 +37,7 @@ NEVER = 10**9
 PROCESS_FAULTS = frozenset(
     {"sigkill", "sigsegv", "sigterm_parent", "exception", "hang", "out_of_memory", "exit"}
 )
-"""Faults that belong to the machine: they do not strike again in a replay."""
+"""Faults of the machine, which are not repeated in a replay."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class Replay:
         events: its rank's journal.
         note: the worker's exit note, None if it left none.
         returncode: of the worker; negative after a signal.
-        timed_out: it was ended by us because the time was up.
+        timed_out: we ended it because the time was up.
         inspections: step → what `Inspection` wrote.
         output: the end of what the script printed.
     """
@@ -74,7 +74,7 @@ class Replay:
 
     @property
     def is_exact(self) -> bool:
-        """Whether it began in exactly the recorded state."""
+        """Whether it started from exactly the recorded state."""
         resumed = of_kind(self.events, Resumed)
         return not resumed or resumed[-1].exactness is Exactness.EXACT
 
@@ -85,7 +85,7 @@ class Replay:
 
 
 class ReplayRunner:
-    """Makes replays of one run. The run's own files are read, never written.
+    """Replays steps of one run; never writes to the run's own files.
 
     Args:
         rundir: the run; no process may be at work in it.
@@ -188,7 +188,7 @@ class ReplayRunner:
 
 @contextlib.contextmanager
 def replay_studio(rundir: RunDirectory) -> Iterator[ReplayRunner]:
-    """Gives a studio whose copies are removed in the end.
+    """Yields a `ReplayRunner` whose copies are removed at the end.
 
     Raises:
         RunDirectoryError: a process is at work in this run, or it cannot be read.
@@ -218,10 +218,9 @@ def replay_studio(rundir: RunDirectory) -> Iterator[ReplayRunner]:
 def faults_to_repeat(
     faults: list[dict[str, Any]], strikes: Mapping[str, int], first_step: int
 ) -> dict[str, int]:
-    """Returns what ``faults.json`` must hold so that a replay meets the faults of its steps again.
+    """Returns the ``faults.json`` with which a replay meets the faults of its steps again.
 
-    Faults of the process and those called ``transient`` count as struck for ever: they stand for
-    the machine, which a replay does not repeat.
+    Faults of the process and ``transient`` ones stand for the machine, and are not repeated.
     """
     counts: dict[str, int] = {}
     for index, fault in enumerate(faults):
@@ -266,7 +265,7 @@ def _read(
 
 
 def _end_of(path: Path) -> str:
-    """Empty without the file: the time was up before the process began."""
+    """The end of the output; empty if there is none."""
     try:
         return path.read_text(errors="replace")[-4000:]
     except OSError:
@@ -275,7 +274,7 @@ def _end_of(path: Path) -> str:
 
 @contextlib.contextmanager
 def _folder_beside(rundir: RunDirectory) -> Iterator[Path]:
-    """In the run directory, where files can be linked instead of copied; else elsewhere."""
+    """Makes a folder in the run directory, where files can be linked; else elsewhere."""
     inside: str | None = str(rundir.root) if os.access(rundir.root, os.W_OK) else None
     with tempfile.TemporaryDirectory(
         prefix=".replays-", dir=inside, ignore_cleanup_errors=True
@@ -284,7 +283,7 @@ def _folder_beside(rundir: RunDirectory) -> Iterator[Path]:
 
 
 def _link_or_copy(source: str, target: str) -> str:
-    """Checkpoint files are never written into, only replaced: a second name is as good."""
+    """Links if possible: checkpoint files are replaced, never written into."""
     try:
         os.link(source, target)
     except OSError:
@@ -293,7 +292,7 @@ def _link_or_copy(source: str, target: str) -> str:
 
 
 def _copy_start(source: Path, target: Path, start: Checkpoint) -> None:
-    """Copies the tape up to the checkpoint; the worker goes on writing behind it."""
+    """Copies the tape up to the checkpoint; the worker appends to the copy."""
     left = max(0, int(start.meta.get("tape_offset", 0)))
     if not source.exists():
         return

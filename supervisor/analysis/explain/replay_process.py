@@ -23,9 +23,8 @@ FORK_SERVER = "supervisor.worker.fork_server"
 class ReplayProcesses:
     """Runs workers one after another in one folder.
 
-    Importing torch takes a replay of a small script twenty times as long as its steps. So from the
-    second replay on a process that has imported it forks; the first is as the run itself was. Where
-    forking fails, each one starts from scratch.
+    From the second replay on they are forked from a process that has imported torch, which takes
+    most of a short replay's time. Where forking fails, each starts from scratch.
 
     Args:
         folder: in which the script runs.
@@ -81,7 +80,7 @@ class ReplayProcesses:
     def _fork(
         self, arguments: Sequence[str], output: Path, deadline: float
     ) -> tuple[int, bool] | None:
-        """As `_start`; None if the warm process is not able to."""
+        """Like `_start`; None if the warm process fails."""
         if self._server is None:
             self._server = self._popen(
                 [FORK_SERVER],
@@ -114,7 +113,7 @@ class ReplayProcesses:
         self._server.stdin.flush()
 
     def _receive(self, deadline: float) -> dict[str, Any] | None:
-        """Returns an answer; None when the time is up. ValueError: the server is gone."""
+        """Returns an answer, None when the time is up; raises ValueError if the server is gone."""
         assert self._server is not None
         assert self._server.stdout is not None
         stream = self._server.stdout
@@ -135,6 +134,6 @@ class ReplayProcesses:
 
 
 def _end_group(pid: int) -> None:
-    """Loader workers, too."""
+    """Ends a whole process group, loader workers included."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)

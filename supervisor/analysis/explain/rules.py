@@ -1,4 +1,4 @@
-"""From a table of what cures a crash to its cause. Pure."""
+"""Infers the cause of a crash from what cures it. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ USUAL_WEIGHTS = "oversized weights at the usual scale"
 LATER_BATCHES = "a healthy batch from there on"
 
 LR_DIVIDED = {f"lr/{10**power}": 10.0**power for power in range(2, 10)}
-"""Smaller doses of the rate, replayed in turn until one cures; the last ends at any float's end."""
+"""Divisors of the rate, tried in turn until one cures."""
 
 CHANGES = (
     UNCHANGED,
@@ -39,23 +39,23 @@ CHANGES = (
     CLIPPED,
     OTHER_SEED,
 )
-"""In the order of making: what tells most comes first, in case the time runs out."""
+"""In the order of replay: the most informative first, in case time runs out."""
 
 TELLING = (WITHOUT_BATCH, LR_TENTH, RESHUFFLED, FRESH_OPTIMIZER, FP32)
-"""One for each cause that a change can cure: without all of them no diagnosis is settled."""
+"""One change per curable cause; a diagnosis is settled only after all of them."""
 
 SETTLED = 0.9
-"""A diagnosis so sure cannot be overturned by the replays that follow `TELLING`."""
+"""Replays after `TELLING` cannot overturn a diagnosis of this confidence."""
 
 BEFORE_ONSET = 2
-"""What makes a step explode may have happened in the one or two updates before it."""
+"""Updates before an explosion that may have caused it."""
 IMMEDIATE_STEPS = 2
 SHIFT_STEPS = 3
-"""A crash that comes so much earlier or later is the same one."""
+"""A crash at most this many steps earlier or later is the same one."""
 
 
 class Effect(enum.Enum):
-    """What a change did to the crash."""
+    """The effect of a change on the crash."""
 
     CURED = "cured"
     MOVED = "moved"
@@ -64,13 +64,13 @@ class Effect(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """The cause, how sure it is (0...1), and why, in one sentence that follows the table."""
+    """The cause, its confidence (0...1), and the reason in one sentence."""
 
     root_cause: str
     confidence: float
     because: str
     advice: str = ""
-    """What to do, where it is not what one does of this cause in general."""
+    """What to do, if not the general advice for this cause."""
 
 
 TOO_NARROW = Diagnosis(
@@ -82,13 +82,13 @@ TOO_NARROW = Diagnosis(
 
 
 def effect_of(change: str, crash: int | None, unchanged_crash: int, skipped: int) -> Effect:
-    """Returns what became of the crash.
+    """Returns the effect of a change on the crash.
 
     Args:
         change: its name.
         crash: step of the crash under the change, None without one.
         unchanged_crash: step of the crash of the identical replay.
-        skipped: how many updates were left out: a growing trouble is late by as many.
+        skipped: updates left out; a growing trouble comes later by as many steps.
     """
     if crash is None:
         return Effect.CURED
@@ -108,11 +108,11 @@ def diagnose(
     """Returns the cause of a crash that the identical replay reproduced.
 
     Args:
-        effects: change → what it did, `UNCHANGED` left out; replays that were not made are missing.
-            A rate of 0 is no cure, only a control (see `next_dose`).
+        effects: change → effect, without `UNCHANGED` and without replays that were not made. A rate
+            of 0 is only a control (see `next_dose`).
         steps_to_crash: from the start of the identical replay to its crash.
-        from_checkpoint: the replays began from a state of the run, not from nothing.
-        is_sudden: the crash came at once, not after a climb.
+        from_checkpoint: the replays started from a checkpoint, not from the script's start.
+        is_sudden: the crash came without a climb.
     """
     effects = {name: effect for name, effect in effects.items() if name != RATE_ZERO}
     cured = {name for name, effect in effects.items() if effect is Effect.CURED}
@@ -134,7 +134,7 @@ def diagnose(
 
 
 def is_settled(effects: Mapping[str, Effect]) -> bool:
-    """Whether the replays made so far give the cause that all of them would give."""
+    """Whether further replays could not change the diagnosis."""
     if not effects.keys() >= set(TELLING):
         return False
     cured = Effect.CURED in (effects[LR_TENTH], effects[FRESH_OPTIMIZER])

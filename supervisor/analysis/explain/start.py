@@ -1,4 +1,4 @@
-"""From where a trouble is replayed, and whether the replay is the recorded run."""
+"""Where a replay starts, and whether it repeats the recorded run."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def start_before(
 ) -> Checkpoint | None:
     """Returns the newest stable checkpoint before a step, else the newest that verifies.
 
-    One that lies so close that its state may be sick already only counts without an older one.
-    `say` is told once of each damaged one that was passed over.
+    One so close that its state may already be sick is taken only if there is no older one. `say` is
+    called for each damaged one.
     """
     told: set[int] = set()
 
@@ -41,7 +41,7 @@ def start_before(
 
 
 def first_difference(recorded: np.ndarray, replayed: np.ndarray, until: int) -> int | None:
-    """Returns the first step before `until` whose loss is not the recorded one, to the bit."""
+    """Returns the first step before `until` whose loss differs from the recorded one in any bit."""
     losses: dict[int, set[float]] = {}
     for step, loss in zip(recorded["step"], recorded["loss"], strict=True):
         losses.setdefault(int(step), set()).add(float(loss))

@@ -26,12 +26,12 @@ def explanation_of(
     outcomes: Sequence[ReplayOutcome],
     finding: StepFinding = NOTHING,
 ) -> Explanation:
-    """Puts together what the replays told and what a close look at the bad step showed.
+    """Combines what the replays and the inspection of the bad step showed.
 
     Args:
         onset: first step of the trouble.
-        diagnosis, outcomes: what the replays told.
-        finding: what the look showed.
+        diagnosis, outcomes: from the replays.
+        finding: from the inspection.
     """
     cause = diagnosis.root_cause.replace("_", " ")
     told = {

@@ -1,4 +1,4 @@
-"""What a difference between two runs means for the user, in one or two sentences."""
+"""What a difference between two runs means, and what to do about it."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ _BY_THE_BREAK = {
 
 
 def kind_of(parting: Parting, *, by_itself: bool) -> str:
-    """Returns what it is in the user's words: the part, an ``operation`` or ``hidden state``.
+    """Returns what differs in the user's words: the part, an ``operation`` or ``hidden state``.
 
-    A loss, or weights, that differ although data and state were the same one step before, can only
-    come from the computation itself.
+    If loss or weights differ although data and state were the same a step before, the computation
+    itself is nondeterministic.
 
     Args:
         parting: the first difference.
-        by_itself: it was seen between two runs that nothing disturbed.
+        by_itself: it was seen between two undisturbed runs.
     """
     if parting.what == "loss":
         return "operation" if by_itself else "hidden state"

@@ -1,4 +1,4 @@
-"""Reads the digests that runs left at every step, and finds where two runs part."""
+"""Reads the digests that runs left at every step, and finds where two runs diverge."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from supervisor.errors import SupervisorError
 from supervisor.storage.run.rundir import RunDirectory
 
 PARTS = ("weights", "optimizer", "scaler", "schedule", "tracked", "module", "rng", "variable")
-"""In the order of cause and effect, after the data and the loss."""
+"""In order of cause and effect, after data and loss."""
 PRIVATE_PARTS = ("rng", "variable")
-"""May differ from run to run without any effect: a generator that is never drawn from, a clock."""
+"""May differ between runs without effect: an unused generator, a clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,8 +21,8 @@ class Mark:
     """The digests of one boundary; `step` counts the steps done there.
 
     Attributes:
-        data, loss: what the step before this boundary was given and what came out; None if
-            unknown (the first boundary of a process).
+        data, loss: batch and loss of the step before this boundary; None if unknown (the first
+            boundary of a process).
         parts: part (`PARTS`) → name → digest.
     """
 
@@ -38,12 +38,12 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parting:
-    """The first thing in which two runs differ.
+    """The first difference between two runs.
 
     Attributes:
         what: ``data``, ``loss``, ``steps`` (one run made fewer), or one of `PARTS`.
-        name: which one of them: ``optimizer_0.exp_avg of model_0.0.weight``, ``torch``.
-        step: steps done at the boundary at which it was seen.
+        name: which one: ``optimizer_0.exp_avg of model_0.0.weight``, ``torch``.
+        step: steps done at the boundary where it was seen.
         same: the parts that are equal at that boundary.
     """
 
@@ -54,10 +54,10 @@ class Parting:
 
 
 def read_trail(rundir: RunDirectory) -> list[Mark]:
-    """Returns all marks in the order of writing; a last line cut off by a kill is left out.
+    """Returns all marks in the order of writing, without a torn last line.
 
     Raises:
-        SupervisorError: the run left none: no step was seen.
+        SupervisorError: there are none: no step was seen.
     """
     marks: list[Mark] = []
     try:
@@ -83,7 +83,7 @@ def newest(marks: Iterable[Mark]) -> dict[int, Mark]:
 
 
 def private_names(one: Mapping[int, Mark], other: Mapping[int, Mark]) -> set[tuple[str, str]]:
-    """Returns (part, name) of what differs between two undisturbed runs and may do so."""
+    """Returns (part, name) of harmless differences between two undisturbed runs."""
     found: set[tuple[str, str]] = set()
     for step in one.keys() & other.keys():
         for part in PRIVATE_PARTS:
@@ -97,7 +97,7 @@ def part_ways(
     other: Mapping[int, Mark],
     ignored: set[tuple[str, str]],
 ) -> Parting | None:
-    """Returns the first difference between two runs, None if they are equal to the last digest.
+    """Returns the first difference between two runs, None if all digests are equal.
 
     Args:
         one, other: step → mark (`newest`).
@@ -133,7 +133,7 @@ def _compare(one: Mark, other: Mark, ignored: set[tuple[str, str]]) -> Parting |
 def _first_name(
     part: str, one: Mapping[str, str], other: Mapping[str, str], ignored: set[tuple[str, str]]
 ) -> str | None:
-    """Variables that only one run has do not count: whether one is seen depends on its address."""
+    """Variables that only one run has do not count: whether one is seen can be chance."""
     names = [*one, *(name for name in other if name not in one)]
     for name in names:
         if (part, name) in ignored or one.get(name) == other.get(name):

@@ -1,8 +1,7 @@
 """Proves that a script resumes exactly, or names the first thing that differs.
 
 The script runs three times for a few steps: twice undisturbed, once with a checkpoint, a SIGKILL
-and a resume. At every boundary every tensor, generator and schedule is digested; nothing is
-estimated: equal digests are equal bits.
+and a resume. Digests of every tensor, generator and schedule are compared at every boundary.
 """
 
 from __future__ import annotations
@@ -33,23 +32,23 @@ MIN_STEPS = 8
 UNDISTURBED, CHECKPOINTED = "undisturbed", "again"
 """Names of the run directories of the two undisturbed runs."""
 _REPEATED = 3
-"""Steps between the checkpoint and the kill: they are computed twice."""
+"""Steps between the checkpoint and the kill; they are repeated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """The outcome of `verify`.
+    """The result of `verify`.
 
     Attributes:
         exact: the resumed run equals the undisturbed one in every digest at every step.
-        deterministic: two undisturbed runs do; without that nothing can be proved.
+        deterministic: two undisturbed runs are equal; otherwise nothing can be proved.
         steps: how many steps were compared.
         break_at: steps done when the process was killed.
         first_difference: ``{"what", "name", "step"}``, None if `exact`; step counts steps done.
         advice: what to do about it, "" if `exact`.
-        resumed_from: steps done at the checkpoint from which it went on; None if it did not.
-        values: how many digests an undisturbed run has.
-        proof: part → one digest over all of its digests at the last step.
+        resumed_from: steps done at the checkpoint it resumed from; None if it did not resume.
+        values: number of digests of an undisturbed run.
+        proof: part → one digest over its digests at the last step.
     """
 
     exact: bool
@@ -104,10 +103,10 @@ def verify(
         steps: stop after so many steps, if the script makes more.
         break_at: kill the process after so many steps; None is half of `steps`.
         keep: leave the run directories there, instead of in a temporary folder.
-        say: is told what happens, a line at a time.
+        say: called with progress, line by line.
 
     Raises:
-        UsageError: `steps` or `break_at` leave nothing to compare.
+        UsageError: with `steps` or `break_at` there is nothing to compare.
         SupervisorError: the script does not train by itself, or ends before the break.
     """
     break_at = steps // 2 if break_at is None else break_at

@@ -1,4 +1,4 @@
-"""The number formats a model can be computed in, with the lines where each one loses values."""
+"""The number formats a model can run in, with the magnitudes at which each loses values."""
 
 from __future__ import annotations
 

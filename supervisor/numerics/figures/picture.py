@@ -1,4 +1,4 @@
-"""Pictures as files that only their owner can read."""
+"""Writes pictures as files that only their owner can read."""
 
 from __future__ import annotations
 

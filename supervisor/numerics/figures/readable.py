@@ -1,4 +1,4 @@
-"""Figures as a reader wants them."""
+"""Numbers formatted for people."""
 
 from __future__ import annotations
 

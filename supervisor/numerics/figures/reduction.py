@@ -8,15 +8,14 @@ from supervisor.numerics.figures.number_format import NumberFormat
 
 MOST_ADDENDS = 4096
 MOST_SUMS = 256
-"""Long dimensions and many sums are sampled evenly: the walk below is one rounding an addend."""
+"""More sums, and longer ones, are sampled evenly: every addend is rounded one by one."""
 
 
 def reduction_error(values: torch.Tensor, dim: int, target: NumberFormat) -> float:
     """Returns the relative error (L2 over all sums along `dim`) against FP64.
 
-    Addends and running total are rounded to `target` after each addition, one after the other:
-    what a plain loop in that format gives. Kernels that keep their total in FP32 do better, and
-    sums of several cards or micro-batches in that format do this.
+    Addends and running total are rounded to `target` after each addition, as in sums over devices
+    or micro-batches in that format. Kernels with an FP32 total do better.
 
     Args:
         values: finite numbers.

@@ -8,8 +8,8 @@ import torch
 def relative_error(reference: torch.Tensor, low: torch.Tensor) -> float:
     """Returns the L2 norm of the difference over that of `reference` (over 1 where that is zero).
 
-    Entries that are the same infinity, or NaN, in both are left out; one that only one of the two
-    has makes the error infinite.
+    Entries that are the same infinity, or NaN, in both are ignored; one in only one of them makes
+    the error infinite.
     """
     expected, got = as_real(reference).double(), as_real(low).double()
     sound = torch.isfinite(expected) & torch.isfinite(got)
@@ -23,6 +23,6 @@ def relative_error(reference: torch.Tensor, low: torch.Tensor) -> float:
 
 
 def as_real(tensor: torch.Tensor) -> torch.Tensor:
-    """FP32, or the type itself where it is finer; a complex tensor as pairs of numbers."""
+    """Returns the tensor in FP32, or its own type if finer; complex numbers as pairs."""
     real = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
     return real if real.dtype == torch.float64 else real.float()

@@ -1,4 +1,4 @@
-"""Random numbers of a low-precision pass that equal those of the FP32 pass."""
+"""Gives a low-precision pass the same random numbers as the FP32 pass."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ LOW = (torch.bfloat16, torch.float16)
 class FloatNoise(TorchDispatchMode):
     """While active, low-precision draws are made in FP32 and rounded.
 
-    The generators otherwise use other bits of their stream for each type, so that dropout masks
-    and sampled latents of the two passes would have nothing to do with each other.
+    Otherwise dropout masks and sampled latents of the two passes would be unrelated.
     """
 
     def __init__(self) -> None:

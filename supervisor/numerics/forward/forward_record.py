@@ -1,4 +1,4 @@
-"""What every module of a model returned in one forward pass, in the order of their returning."""
+"""The outputs of every module in one forward pass, in the order of return."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class LayerCall:
     """One call of one module.
 
     Attributes:
-        name: dotted path in the model, ``(model)`` for the whole; from the second call of the same
-            module on with ``#2``, ``#3``.
+        name: dotted path in the model, ``(model)`` for the whole; further calls of the same module
+            have ``#2``, ``#3``.
         type: class name of the module.
         outputs: path within the output → copy of the floating tensor found there.
     """
@@ -54,7 +54,7 @@ class ForwardRecord(ModuleHooks):
 
     @property
     def innermost(self) -> str:
-        """The module that was running when the pass broke off; the whole model before any."""
+        """The module that was running when the pass failed; the whole model before any."""
         return self.running[-1][1] if self.running else ROOT
 
     def _entering(self, path: str) -> Callable[..., None]:

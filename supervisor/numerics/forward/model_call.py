@@ -1,4 +1,4 @@
-"""Calls a model with a sample as the user would, and says in one line what went wrong."""
+"""Calls a model with a sample as the user would, and sums up errors in one line."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ LONGEST_MESSAGE = 300
 def call_model(model: nn.Module, sample: Any) -> Any:
     """Returns the model's output.
 
-    A tuple or list becomes positional arguments and a dict keyword arguments, when `forward` takes
-    them so; otherwise the sample is the one argument.
+    If `forward` takes them so, a tuple or list becomes positional arguments and a dict keyword
+    arguments; otherwise the sample is the only argument.
     """
     if isinstance(sample, (list, tuple)) and _takes(model.forward, sample, {}):
         return model(*sample)
@@ -28,7 +28,7 @@ def call_model(model: nn.Module, sample: Any) -> Any:
 
 
 def how_to_call(model: nn.Module, sample: Any) -> str:
-    """Returns what to do about a sample that the model does not take."""
+    """Returns advice about a sample that the model does not accept."""
     try:
         wanted = str(inspect.signature(model.forward))
     except (TypeError, ValueError):  # compiled functions need not have one
@@ -50,7 +50,7 @@ def one_line(error: BaseException) -> str:
 
 
 def bare_model(model: Any) -> nn.Module:
-    """Returns the module itself; of a compiled one the original, which has layers to look at.
+    """Returns the module; for a compiled one the original, whose layers can be watched.
 
     Raises:
         UsageError: it is no `torch.nn.Module`, or has no values (device ``meta``).
@@ -69,7 +69,7 @@ def bare_model(model: Any) -> nn.Module:
 
 
 def watched_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yields what `named_modules` does, without compiled parts, which run no hooks.
+    """Like `named_modules`, without compiled parts, which run no hooks.
 
     Raises:
         UsageError: the model as a whole is compiled by TorchScript.

@@ -13,10 +13,10 @@ from supervisor.numerics.forward.tensor_tree import tensors_in
 
 
 def copy_of(model: nn.Module) -> nn.Module:
-    """Returns a deep copy; results of earlier passes in its attributes come along as plain values.
+    """Returns a deep copy; results of earlier passes in its attributes are detached.
 
     Raises:
-        UsageError: a class in it does not let itself be copied.
+        UsageError: a class in it cannot be copied.
     """
     # torch refuses to copy tensors that hang on a graph: what is in the memo is not copied.
     results: dict[int, torch.Tensor] = {

@@ -19,7 +19,7 @@ from supervisor.numerics.forward.model_call import bare_model, one_line
 def load_model(reference: str) -> nn.Module:
     """Runs the file and calls the factory (a function, a class or a model itself).
 
-    The file's folder is importable meanwhile, as it is for a script.
+    Meanwhile the file's folder is on the import path, as for a script.
 
     Args:
         reference: ``path/model.py:build``; what follows the last colon is the name.
@@ -44,7 +44,7 @@ def load_model(reference: str) -> nn.Module:
 
 
 def _run(path: Path) -> ModuleType:
-    # A name of its own: the user's `model.py` must hide no module that is called so.
+    # Under its own name: the user's `model.py` must not hide another module of that name.
     title = f"supervisor_model_{path.stem}"
     spec = importlib.util.spec_from_file_location(title, path)
     if spec is None or spec.loader is None:

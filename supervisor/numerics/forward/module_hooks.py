@@ -1,4 +1,4 @@
-"""Hooks on the modules of a model for as long as somebody looks."""
+"""Temporary hooks on all modules of a model."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Entered = TypeVar("Entered", bound="ModuleHooks")
 
 
 class ModuleHooks(abc.ABC):
-    """A context in which every watched module tells when it is called and when it returns.
+    """A context in which calls and returns of every module are reported.
 
-    Leaves no hook on the model behind; hooks that the model has run before ours.
+    Leaves no hook behind; the model's own hooks run before ours.
     """
 
     def __init__(self, model: nn.Module) -> None:

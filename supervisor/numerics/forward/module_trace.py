@@ -1,4 +1,4 @@
-"""Which module is at work: in the forward pass by hooks, in the backward pass by marked nodes."""
+"""Which module is running: by hooks in the forward, by marked graph nodes in the backward pass."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ MARK = "training_supervisor_module"
 
 
 class ModuleTrace(ModuleHooks):
-    """Knows the running module while it is entered; leaves no hook on the model behind.
+    """Knows the running module while it is entered; leaves no hook behind.
 
-    Nodes of the autograd graph are marked with the module that made them when it returns (and what
-    its parent computed before, when it is called), so that each node belongs to the innermost one.
+    Autograd nodes are marked with the innermost module that made them.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -30,11 +29,11 @@ class ModuleTrace(ModuleHooks):
         self._stack: list[str] = []
         self._node: tuple[str, str] | None = None
         self.outside = LOSS
-        """What work outside of the model counts as."""
+        """The name for work outside of the model."""
 
     @property
     def module(self) -> str:
-        """The innermost module at work; `outside` of the model ``(loss)``, if not set otherwise."""
+        """The innermost running module, or `outside`."""
         if self._stack and not self._deriving:
             return self._stack[-1]
         return self._node[0] if self._node else self.outside
@@ -49,19 +48,19 @@ class ModuleTrace(ModuleHooks):
 
     @property
     def _deriving(self) -> bool:
-        """Activation checkpointing runs modules again in the backward pass, with gradients on."""
+        """Whether a derivative is computed now, and no activation recomputed (gradients on)."""
         return self._node is not None and not torch.is_grad_enabled()
 
     def type_of(self, module: str) -> str:
         return self._types.get(module, "")
 
     def settle(self) -> None:
-        """Nothing is at work: the backward pass is over, or a pass broke off."""
+        """Notes that nothing is running: the backward pass is over, or a pass failed."""
         self._stack.clear()
         self._node = None
 
     def mark(self, value: Any, module: str) -> None:
-        """Marks the nodes behind the tensors of `value` that nobody marked yet."""
+        """Marks the unmarked nodes behind the tensors of `value`."""
         open_nodes = [tensor.grad_fn for _, tensor in tensors_in(value)]
         while open_nodes:
             node = open_nodes.pop()

@@ -1,4 +1,4 @@
-"""Samples and tensors from ``.pt`` files, without running code that a file may hold."""
+"""Loads samples and tensors from ``.pt`` files without running code from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lets a model run for a look at it, and puts back what the run changed."""
+"""Runs a model for inspection and restores what that changed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from supervisor.training_state.module_attributes import module_attributes, put_b
 
 @contextmanager
 def state_kept(model: nn.Module) -> Iterator[None]:
-    """Puts buffers, plain and tensor attributes of modules, and the random state back."""
+    """Restores buffers, attributes of modules, and the random state."""
     attributes = module_attributes(model)
     tensors = [
         (vars(module), name, value, value._version, value.detach().clone())

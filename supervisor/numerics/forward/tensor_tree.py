@@ -47,13 +47,13 @@ def map_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> A
 
 
 def is_float(tensor: torch.Tensor) -> bool:
-    """Whether rounding concerns it: dense and of a real or complex floating type."""
+    """Whether it is dense and of a real or complex floating type."""
     dense = tensor.layout == torch.strided and not tensor.is_nested
     return dense and (tensor.is_floating_point() or tensor.is_complex())
 
 
 def cast_floats(value: Any, dtype: torch.dtype) -> Any:
-    """Returns `value` with real floating tensors in `dtype`, all tensors detached and apart."""
+    """Returns `value` with real floating tensors in `dtype`; all tensors are detached copies."""
 
     def change(tensor: torch.Tensor) -> torch.Tensor:
         apart = tensor.detach().clone()
@@ -67,7 +67,7 @@ def _is_record(value: Any) -> bool:
 
 
 def _filled(mapping: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
-    """A mapping of the same class with other values, where the class lets itself be filled."""
+    """A mapping of the same class with other values, if the class allows that."""
     try:
         filled = copy.copy(mapping)
         for key, item in items.items():

@@ -23,12 +23,12 @@ class TwinPasses:
 
     Args:
         reference: a copy that may be changed; runs in FP32.
-        lowered: another; runs in `low`.
+        lowered: another copy; runs in `low`.
         autocast: `lowered` stays FP32 and runs under `torch.autocast`.
 
     Attributes:
         reference_calls, low_calls: what each pass returned, layer by layer.
-        own_outputs: name of a call → what the lowered layer makes of the reference's inputs.
+        own_outputs: name of a call → output of the lowered layer for the reference's inputs.
     """
 
     def __init__(

@@ -163,5 +163,5 @@ def _elements(gradient: torch.Tensor) -> torch.Tensor:
 
 
 def _drawable(value: float) -> float:
-    """A logarithmic axis has no place for zero and infinity: a gap."""
+    """Zero and infinity become gaps, since a logarithmic axis cannot show them."""
     return value if math.isfinite(value) and value > 0 else math.nan

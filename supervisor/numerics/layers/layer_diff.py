@@ -34,8 +34,8 @@ class LayerDiff:
         worst: name of the layer with the largest error, the first of equals.
         first_warning: name of the first layer above 1 %; None if there is none.
         unmatched: calls that only one of the two passes made (the model branches on values).
-        nan_from: name of the first layer with NaN in FP32 already; None if there is none. Where
-            both passes have NaN nothing is compared.
+        nan_from: name of the first layer with NaN already in FP32; None if there is none. Layers
+            with NaN in both passes are not compared.
     """
 
     dtype: str

@@ -34,9 +34,9 @@ class LayerError:
     Attributes:
         name: dotted path; ``name#2`` for the second call of the same module; ``(model)``.
         type: class name of the module.
-        relative_error: of its worst output: what came in with the inputs and its own together.
-        own_error: of the layer alone, computed in low precision from FP32 inputs; NaN for layers
-            with children and for those that cannot be computed so.
+        relative_error: of its worst output, inherited and own error together.
+        own_error: of the layer alone, in low precision from FP32 inputs; NaN for layers with
+            children and where that is impossible.
         level: by `relative_error`: above 1 % warning, above 10 % severe.
         tensor: its worst output.
         dimension: the dimension of that output with the largest `max_min_ratio`; None without one.

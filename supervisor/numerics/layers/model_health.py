@@ -15,13 +15,12 @@ from supervisor.numerics.forward.tensor_tree import is_float
 from supervisor.table import table
 
 HUGE = 1e4
-"""A sixth of what FP16 can hold (65504): one more sum or product ends there. Parameters and
-gradients of sound networks stay far below in any format."""
+"""A sixth of FP16's largest value (65504), near which one more sum or product overflows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthFinding:
-    """One tensor that is not well.
+    """One unhealthy tensor.
 
     Attributes:
         layer: dotted path of the module; ``(model)`` for the model itself.
@@ -78,7 +77,7 @@ class ModelHealth:
 def model_health(model: nn.Module, *, huge: float = HUGE) -> ModelHealth:
     """Looks at every parameter, buffer and gradient; changes nothing.
 
-    Buffers of nothing but 0 and -infinity are masks and are well.
+    Buffers of only 0 and -infinity are masks, and healthy.
 
     Args:
         huge: magnitude above which a finite value is called huge.

@@ -29,9 +29,8 @@ def find_nonfinite(
 ) -> NonfiniteReport:
     """Runs one forward and backward pass and finds where NaN or an infinity came from.
 
-    Parameters, buffers, gradients, attributes, hooks and the random state are afterwards as
-    before; gradients are computed beside ``.grad``. Infinities that end in finite results
-    (attention masks) do not count. Every operation is checked, so this is slow.
+    The model, its gradients and the random state are left as they were. Infinities that end in
+    finite results (attention masks) do not count. Every operation is checked, so this is slow.
 
     Args:
         model: in the mode (train or eval) in which it fails.
@@ -92,7 +91,7 @@ def _backward(
     if not roots or not parameters:
         return None
     watch.phase = "backward"
-    # A mean over each output: gradients of a usual size whatever the number of outputs.
+    # A mean over each output keeps gradients at a normal size, whatever the number of outputs.
     weights = [torch.full_like(root, 1.0 / max(root.numel(), 1)) for root in roots]
     gradients = torch.autograd.grad(roots, parameters, weights, allow_unused=True)
     return first_birth([gradient for gradient in gradients if gradient is not None], watch)

@@ -1,4 +1,4 @@
-"""Why an operation left the finite range, by its kind, with the values that show it."""
+"""Why an operation's result is not finite, with the values that show it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class NonfiniteCause:
     """What happened.
 
     Attributes:
-        kind: snake case, to be tested for: ``log_of_zero``.
+        kind: a code in snake case: ``log_of_zero``.
         message: one sentence.
         fix: what to do.
         values: the key figures.
@@ -38,7 +38,7 @@ class NonfiniteCause:
 
 
 def cause_of(operation: OperationCall) -> NonfiniteCause:
-    """Returns the likely cause; a plain overflow or an invalid operation when nothing fits."""
+    """Returns the likely cause; if none fits, an overflow or an invalid operation."""
     values = _ranges(operation)
     for fits in (special_cause, _derivative, _projection, _own_number, _overflow):
         try:
@@ -110,7 +110,7 @@ def _projection(operation: OperationCall, values: dict[str, float]) -> Found:
 
 
 def _product_in_fp32(operation: OperationCall, tensors: list[torch.Tensor]) -> float | None:
-    """The largest magnitude that the product has in FP32; None where it is no plain product."""
+    """The largest magnitude of the product in FP32; None if the operation is no product."""
     if operation.name not in ("mm", "bmm", "addmm", "baddbmm") or len(tensors) < 2:
         return None
     reached = float((tensors[-2].float() @ tensors[-1].float()).abs().max())

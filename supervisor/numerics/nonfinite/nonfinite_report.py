@@ -1,4 +1,4 @@
-"""What `find_nonfinite` and the watch over a script's step say, and how they choose it."""
+"""The reports of `find_nonfinite` and of the watch over a script's step."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class NonfiniteReport:
         module: dotted path; ``(model)`` for the model's own forward, ``(loss)`` outside of it,
             ``(optimizer)`` in an update; for the phases input and parameter the tensor's path.
         module_type: class name.
-        operation: ``log``, ``addmm``, ``softmax``; in the backward phase that whose derivative
-            left the finite range.
+        operation: ``log``, ``addmm``, ``softmax``; in the backward phase the one whose derivative
+            is not finite.
         kernel: the ATen operation itself.
         kind: what happened, snake case: ``log_of_zero``, ``all_masked``, ``zero_variance``,
             ``projection_overflow``, ``vision_input_range``, ``infinite_derivative``, ...
@@ -65,7 +65,7 @@ class NonfiniteReport:
 
 
 def first_birth(tensors: Iterable[torch.Tensor], watch: OpWatch) -> Birth | None:
-    """Returns the earliest birth behind what is not finite in `tensors`; masks left out."""
+    """Returns the earliest birth of non-finite values in `tensors`, apart from masks."""
     behind = []
     for tensor in tensors:
         if is_float(tensor) and not bool(torch.isfinite(tensor).all()):
@@ -79,7 +79,7 @@ def first_birth(tensors: Iterable[torch.Tensor], watch: OpWatch) -> Birth | None
 
 
 def report_of(birth: Birth) -> NonfiniteReport:
-    """Returns the report of a birth, led back to the one that it comes of."""
+    """Returns the report of a birth, traced back to its source."""
     first = birth
     while first.source is not None and not first.source.on_purpose:
         first = first.source
@@ -100,7 +100,7 @@ def report_of(birth: Birth) -> NonfiniteReport:
 
 
 def sick_tensor(phase: str, tensors: Iterable[tuple[str, torch.Tensor]]) -> NonfiniteReport | None:
-    """Reports the first tensor with NaN or +infinity; -infinity is how masks are written."""
+    """Reports the first tensor with NaN or +infinity; -infinity is used for masks."""
     for path, tensor in tensors:
         if not is_float(tensor) or tensor.is_complex():
             continue

@@ -1,4 +1,4 @@
-"""Watches every tensor operation for the birth of NaN and infinities."""
+"""Watches every tensor operation for the first NaN and infinities."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ WRITES_ON_PURPOSE = frozenset(
     {"fill", "full", "full_like", "lift_fresh", "masked_fill", "masked_scatter", "new_full",
      "scalar_tensor", "tril", "triu", "where"}
 )  # fmt: skip
-"""Infinities that come out of these were asked for: attention masks are made so."""
+"""Infinities from these are intended: attention masks are made so."""
 
 UNWRITTEN = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"})
-"""Memory that holds anything until something is written there."""
+"""These return uninitialised memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Birth:
-    """An operation that made NaN or infinities out of sound inputs.
+    """An operation that made NaN or infinities from finite inputs.
 
     Attributes:
         phase: ``forward``, ``loss``, ``backward`` or ``update``.
         module, module_type: where.
-        operation: ``log``; in the backward pass that whose derivative it is.
+        operation: ``log``; in the backward pass the one whose derivative it is.
         kernel: the ATen operation itself, ``aten::log``.
         is_nan: NaN, not only infinities.
-        on_purpose: infinities that were asked for.
-        source: the birth of infinities among its inputs, if there were some.
-        cause: what happened, with key values; None for those on purpose.
+        on_purpose: intended infinities.
+        source: the birth of infinities among its inputs, if any.
+        cause: what happened, with key values; None if on purpose.
     """
 
     phase: str
@@ -52,10 +52,10 @@ class Birth:
 
 
 class OpWatch(TorchDispatchMode):
-    """While active, remembers which birth the non-finite values in each memory go back to.
+    """While active, remembers from which birth the non-finite values of each tensor come.
 
-    Infinities are followed through the operations: those of a mask that end in a finite softmax
-    are nobody's fault, and a NaN that comes of an overflow is reported as the overflow.
+    Infinities are followed: a mask's that end in a finite softmax are harmless, and a NaN caused by
+    an overflow is reported as the overflow.
     """
 
     def __init__(self, trace: ModuleTrace) -> None:
@@ -67,7 +67,7 @@ class OpWatch(TorchDispatchMode):
         self._makers: dict[int, str] = {}
 
     def origin(self, tensor: torch.Tensor) -> Birth | None:
-        """Returns the birth that non-finite values of `tensor` go back to."""
+        """Returns the birth from which the non-finite values of `tensor` come."""
         return self._origins.get(_memory(tensor))
 
     def __torch_dispatch__(
@@ -174,7 +174,7 @@ class OpWatch(TorchDispatchMode):
         return self.phase
 
     def _inherited(self, inputs: list[torch.Tensor], places: list[torch.Tensor]) -> Birth | None:
-        """The origin among the inputs; one that was no mask before others."""
+        """The origin among the inputs, preferring one that is no mask."""
         origins = [
             self._origins[_memory(place)]
             for value, place in zip(inputs, places, strict=True)

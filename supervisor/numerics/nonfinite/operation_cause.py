@@ -1,4 +1,4 @@
-"""The causes of NaN and infinities that are special to one kind of operation."""
+"""The causes of NaN and infinities that are specific to one kind of operation."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import torch
 SPREADS = frozenset(
     {"linalg_vector_norm", "norm", "sqrt", "std", "std_mean", "var", "var_mean", "clamp_min"}
 )
-"""What a value is made by that something is normalised with."""
+"""Operations whose result something may be normalised by."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationCall:
-    """One call of one operation as it was before it ran.
+    """One call of one operation, before it ran.
 
     Attributes:
         name: without namespace and underscores: ``log``, ``softmax``.
@@ -43,10 +43,11 @@ Found = tuple[str, str, str] | None
 
 
 def special_cause(operation: OperationCall, values: dict[str, float]) -> Found:
-    """Looks for what is special to the kind of operation; adds key figures to `values`.
+    """Looks for causes specific to the kind of operation; adds key figures to `values`.
 
     Raises:
-        IndexError, TypeError, ValueError, RuntimeError: this torch passes other arguments.
+        IndexError, TypeError, ValueError, RuntimeError: this version of torch passes other
+            arguments.
     """
     for names, examine in _EXAMINERS:
         if operation.name in names:

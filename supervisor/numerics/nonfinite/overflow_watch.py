@@ -13,9 +13,9 @@ from supervisor.numerics.nonfinite.op_watch import WRITES_ON_PURPOSE
 
 
 class OverflowWatch(TorchDispatchMode):
-    """While active, keeps the first finite result above `largest` that was not above it before.
+    """While active, keeps the first finite result above `largest` from inputs below it.
 
-    Values that were written on purpose (attention masks) do not count.
+    Intended values (attention masks) do not count.
 
     Args:
         trace: knows the module at work.
@@ -23,7 +23,7 @@ class OverflowWatch(TorchDispatchMode):
 
     Attributes:
         tensor: a copy of that result, None without one.
-        module, operation: where it was made.
+        module, operation: where it was computed.
     """
 
     def __init__(self, trace: ModuleTrace, largest: float) -> None:

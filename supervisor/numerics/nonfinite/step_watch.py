@@ -1,4 +1,4 @@
-"""Watches one step of a script, as it happens, for where NaN or an infinity comes from."""
+"""Watches one running step of a script for the origin of NaN and infinities."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ OPTIMIZER = "(optimizer)"
 
 
 class StepWatch:
-    """Forward, loss, backward and update of a script are watched; nothing is computed twice.
+    """Watches a script's own forward, loss, backward and update; computes nothing twice.
 
-    The caller tells it of backward passes. Unlike `find_nonfinite` it sees the script's own loss,
-    loss scale and precision. The step gives the same numbers as without it, only slowly.
+    The step gives the same numbers as without it, only slowly. The caller reports backward passes.
 
     Args:
         models: whose modules to name; with several their keys come before the paths.
@@ -41,11 +40,11 @@ class StepWatch:
         self._handles: list[Any] = []
 
     def prepare(self) -> None:
-        """Called before the step's first forward is entered: the hooks that name modules."""
+        """Adds the hooks that name modules; called before the step's first forward."""
         self._trace.__enter__()
 
     def start(self) -> None:
-        """Operations are watched from here on; called within a hook before the model's forward."""
+        """Starts to watch operations; called in a hook before the model's forward."""
         self._trace.settle()
         self._watch.__enter__()  # type: ignore[no-untyped-call]
         self._is_on = True
@@ -56,7 +55,7 @@ class StepWatch:
             ]
 
     def end(self) -> NonfiniteReport | None:
-        """Takes everything off; returns what was found, None if the step was not watched."""
+        """Removes everything; returns what was found, None if the step was not watched."""
         self._trace.__exit__(None, None, None)
         if not self._is_on:
             return None
@@ -71,7 +70,7 @@ class StepWatch:
         return report_of(birth) if birth else NonfiniteReport(found=False, values={})
 
     def before_backward(self, roots: Any) -> None:
-        """Called with what the script's backward pass starts from."""
+        """Called with the tensors that the backward pass starts from."""
         if not self._is_on:
             return
         self._note([tensor for _, tensor in tensors_in(roots)])
@@ -79,7 +78,7 @@ class StepWatch:
         self._watch.phase = "backward"
 
     def after_backward(self) -> None:
-        """Called when a backward pass is over, also one that failed."""
+        """Called after a backward pass, even one that failed."""
         if not self._is_on:
             return
         self._watch.phase = "after"

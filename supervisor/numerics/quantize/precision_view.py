@@ -1,4 +1,4 @@
-"""What the precision in use does to one forward pass: layer by layer, and where it overflows."""
+"""How the precision in use affects one forward pass, layer by layer, and where it overflows."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ MAX_LAYERS = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrecisionView:
-    """FP32 against the precision in use, at one state and one batch.
+    """Comparison of FP32 with the precision in use, for one state and one batch.
 
     Attributes:
         dtype: ``bf16`` or ``fp16``.
-        autocast: by `torch.autocast`; otherwise the model itself is in that format.
+        autocast: whether by `torch.autocast`; otherwise the model itself is in that format.
         layers: the difference of each layer.
-        overflow: the first result that FP32 holds and the format does not; None without one.
-        module, operation: where that result is made.
+        overflow: the first result that FP32 can hold and the format cannot; None without one.
+        module, operation: where that result is computed.
     """
 
     dtype: str
@@ -67,13 +67,13 @@ class PrecisionView:
 def view_precision(
     model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> PrecisionView | None:
-    """Compares a forward pass in FP32 with the precision that is in use at this moment.
+    """Compares a forward pass in FP32 with the precision in use now.
 
-    Works on copies of the model, so it needs memory for three more; its hooks are copied, too.
+    Needs memory for three copies of the model.
 
     Args:
-        model: as it is called; must be called where the script's autocast is on.
-        args, kwargs: what it is called with.
+        model: as the script calls it, within its autocast.
+        args, kwargs: the arguments.
 
     Returns:
         None if everything is computed in FP32.

@@ -22,7 +22,7 @@ from supervisor.table import table
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class QuantizationReport:
-    """Several tensors in one format; `skipped` are those that hold no floating numbers."""
+    """Several tensors in one format; `skipped` are those without floating-point numbers."""
 
     tensors: tuple[TensorAnalysis, ...]
     skipped: tuple[str, ...]
@@ -146,7 +146,7 @@ def _share(hits: torch.Tensor) -> float:
 
 
 def _unfit(value: Any) -> str:
-    """What is wrong with something that is no dense tensor of real floating numbers, and a way."""
+    """What is wrong with a value that is no dense tensor of real numbers, and what to do."""
     if not isinstance(value, torch.Tensor):
         return f"{type(value).__name__} is no torch.Tensor: make one with torch.as_tensor"
     if value.is_nested or value.layout is not torch.strided:

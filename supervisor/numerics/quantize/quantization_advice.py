@@ -14,7 +14,7 @@ SCALE_BELOW_TOP = 2.0
 
 
 def advice_for(analysis: TensorAnalysis, target: NumberFormat) -> tuple[str, ...]:
-    """Returns sentences, most important first; none when nothing is lost."""
+    """Returns advice, most important first; none if nothing is lost."""
     advice = [
         *_not_finite(analysis),
         *_saturation(analysis, target),
@@ -83,7 +83,7 @@ def _reductions(analysis: TensorAnalysis, target: NumberFormat) -> list[str]:
 
 
 def _sums_badly(dimension: DimensionAnalysis) -> bool:
-    """Worse than the warning line, and not merely because the elements themselves are rounded."""
+    """Whether sums are worse than the warning line, beyond the rounding of their elements."""
     return dimension.reduction_error > max(WARNING_ABOVE, 2 * dimension.error)
 
 

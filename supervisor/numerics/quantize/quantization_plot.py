@@ -1,4 +1,4 @@
-"""The picture of what a format does to tensors: where their magnitudes lie within its range."""
+"""The picture of how tensors fit a format: their magnitudes within its range."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from supervisor.numerics.figures.picture import picture_bytes, write_picture
 from supervisor.numerics.quantize.quantization import QuantizationReport
 
 MOST_TENSORS = 8
-"""The worst so many are drawn; more lines cannot be told apart."""
+"""The worst ones drawn; more lines could not be distinguished."""
 BINS = 60
 
 

@@ -41,12 +41,12 @@ class TensorAnalysis:
         name, shape, dtype: which tensor, in which format.
         underflow_share: below what the format can hold (FP16 5.96e-8; BF16 1.18e-38, as matrix
             units take its subnormals as zero).
-        subnormal_share: held with fewer digits than usual.
+        subnormal_share: held with fewer digits.
         saturated_share: beyond the largest finite value.
         relative_error: L2 norm of the rounding error over that of the tensor.
-        nan_count, inf_count: elements that were no numbers to begin with.
+        nan_count, inf_count: elements that are not finite in the tensor itself.
         largest, smallest: magnitudes of the finite elements that are not zero.
-        level: above 1 % warning, above 10 % severe, of what is lost; see `advice` for the rest.
+        level: of what is lost: warning above 1 %, severe above 10 %.
         dimensions: one entry a dimension.
         advice: what to do, most important first.
     """
