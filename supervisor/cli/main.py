@@ -1,8 +1,8 @@
 """The console script ``supervisor``.
 
 Each command is a module of `cli/commands/`: its docstring is the help text, `add_arguments` fills a
-parser, `execute` returns the exit code; `parse`, where there is one, replaces plain parsing. Only
-the module of the command that was asked for is imported, and heavy packages only inside `execute`.
+parser, `execute` returns the exit code, and an optional `parse` replaces `parse_args`. Only the
+requested command is imported, and heavy packages only inside `execute`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ COMMANDS = (
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose complaints are `UsageError`, and that takes no abbreviations."""
+    """An argument parser that raises `UsageError` and takes no abbreviations."""
 
     def __init__(self, prog: str, description: str) -> None:
         super().__init__(
@@ -84,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_USAGE
     except KeyboardInterrupt:
         if sys.stderr.isatty():
-            print(file=sys.stderr)  # the terminal has shown ^C: the prompt goes below it
+            print(file=sys.stderr)  # the terminal shows ^C: begin a new line for the prompt
         return EXIT_INTERRUPTED
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG and error.filename is not None:
@@ -97,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return EXIT_USAGE
         if not isinstance(error, BrokenPipeError):
             raise
-        # The reader (`head`, `less`) has seen enough; nothing more may be written at exit either.
+        # The reader (`head`, `less`) has closed the pipe: write nothing more, not even at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
@@ -152,7 +152,7 @@ def _overview() -> str:
 
 
 def _check_face() -> None:
-    """PyPI's `supervisor` (supervisord) installs the same import name: files of both get mixed."""
+    """PyPI's `supervisor` (supervisord) has the same import name, so their files get mixed."""
     folder = Path(__file__).resolve().parent.parent
     face = sys.modules["supervisor"]
     if (folder / "supervisord.py").exists() or "check_source" not in getattr(face, "__all__", ()):

@@ -1,4 +1,4 @@
-"""Which function of the same file a call by name runs, and what its parameters are given."""
+"""Resolves calls by name within a file: the function that runs, and its arguments."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _is_home(node: ast.AST) -> bool:
 
 
 def named(source: Source, name: ast.Name) -> ast.AST | None:
-    """Returns the function or class that a plain name stands for; None if there are several."""
+    """Returns the function or class that a bare name stands for; None if there are several."""
     homes = _homes(source, source.tree)
     for ancestor in source.ancestors(name):
         if isinstance(ancestor, SCOPE_NODES):
@@ -106,9 +106,9 @@ def parameters(function: Function) -> list[str]:
 
 
 def argument(source: Source, call: ast.Call, function: Function, parameter: str) -> ast.expr | None:
-    """Returns what ``call`` gives for a parameter of ``function``, or its default.
+    """Returns the argument of ``call`` for a parameter of ``function``, or its default.
 
-    None for ``self`` and for what stars hide.
+    None for ``self`` and for starred arguments.
     """
     for keyword in call.keywords:
         if keyword.arg == parameter:

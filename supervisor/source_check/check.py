@@ -66,7 +66,7 @@ def _choose(select: Sequence[str], ignore: Sequence[str]) -> list[Rule]:
 
 
 def _check_kind(start: Path) -> None:
-    """A file of another kind is not found innocent by being read as Python."""
+    """Refuses files of other kinds, which would otherwise pass without findings."""
     if start.is_file() and start.suffix.lower() not in ("", ".py", ".pyw", ".pyi"):
         hint = "give a Python file (.py) or a folder"
         if start.suffix.lower() == ".ipynb":
@@ -105,7 +105,7 @@ def _check_file(path: Path, rules: Sequence[Rule]) -> list[Finding]:
 
 
 def _trains(text: str) -> bool:
-    """Does the file speak of a package that trains? The others are parsed and no more."""
+    """Does the file mention a training package? Others are only parsed."""
     return any(package in text for package in ("torch", "lightning", "accelerate"))
 
 

@@ -1,4 +1,4 @@
-"""What happens in a function: its own moments, and those of the functions that it calls."""
+"""The training moments of a function: its own, and those of the functions it calls."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from supervisor.source_check.source import Fact, Source, facts_of_test
 from supervisor.source_check.values import definitions, function_behind
 
 _MAX_DEPTH = 3
-"""A loop's step is seldom further down: an epoch, a batch, a step."""
+"""Most calls followed: epoch, batch, step; training loops are seldom deeper."""
 _MAX_EVENTS = 200
-"""A function that leads to more than this is no training loop."""
+"""A function with more moments is no training loop."""
 _WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 
 
 def course_of(source: Source, scope: Scope, depth: int = _MAX_DEPTH) -> list[Event]:
-    """Returns the moments that a call of this function leads to, in the order they come in."""
+    """Returns the moments that a call of this function leads to, in order."""
     key = (course_of, depth), scope.node
     if key not in source.kept:
         source.kept[key] = []  # a function that calls itself adds nothing to its own course
@@ -33,7 +33,7 @@ def course_of(source: Source, scope: Scope, depth: int = _MAX_DEPTH) -> list[Eve
 
 
 def calling(source: Source, scope: Scope, depth: int = 2) -> Iterator[Scope]:
-    """Yields the scopes in which ``scope`` is called, and those in which these are."""
+    """Yields the scopes that call ``scope``, directly or not."""
     if depth and not isinstance(scope.node, ast.Module):
         for call in callers(source, scope.node):
             around = source.scope_of(call)
@@ -52,7 +52,7 @@ def is_of_training(source: Source, node: ast.AST) -> bool:
 
 
 def _at(source: Source, call: ast.Call, depth: int) -> list[Event]:
-    """A call that is known by its name counts so, unless what it runs says the same."""
+    """A call known by its name counts as that moment, unless the function it runs has it, too."""
     own = training_of(source).event(call)
     function = function_behind(source, call) if depth else None
     inner: list[Event] = []
@@ -66,7 +66,7 @@ def _at(source: Source, call: ast.Call, depth: int) -> list[Event]:
 
 
 class _Lift:
-    """Says what a function's moments are where the function is called."""
+    """Translates a function's moments to the place where it is called."""
 
     def __init__(self, source: Source, call: ast.Call, function: Function) -> None:
         self.source = source
@@ -104,7 +104,7 @@ class _Lift:
         return argument(self.source, self.call, self.function, parameter)
 
     def _fact(self, text: str, held: bool) -> set[Fact] | None:
-        """What a condition of the function says of the caller's names; None if it is ruled out."""
+        """A condition of the function in terms of the caller; None if it is ruled out."""
         if text in self.parameters:
             given = self._given(text)
             if isinstance(given, ast.Constant):
@@ -113,7 +113,7 @@ class _Lift:
         return {(self._translated(text), held)}
 
     def _translated(self, text: str) -> str:
-        """The condition in the caller's words; what is known within the function only is marked."""
+        """The condition in the caller's names; names local to the function are marked."""
         own = set(self.parameters)
         scope = self.source.scope_for(self.function)
 

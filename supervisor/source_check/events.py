@@ -36,7 +36,7 @@ class Moment(Enum):
 class Event:
     """One call that is a moment of the training loop, as seen from one function.
 
-    A moment within a function that this one calls is seen where the call stands.
+    A moment inside a called function is placed at the call.
     """
 
     moment: Moment
@@ -48,7 +48,7 @@ class Event:
     loops: tuple[ast.AST, ...]
     """The loops around it, innermost first."""
     receiver: str
-    """What the method was called on, as written: ``self.optimizer``; '' if it is no plain name."""
+    """What the method was called on, as written: ``self.optimizer``; '' if it is no name."""
     subject: ast.expr | None
     """The loss of a backward, the parameters of a clip, the optimizer of a scaler's method."""
     scaled: bool = False
@@ -58,7 +58,7 @@ class Event:
 
     @property
     def place(self) -> Place:
-        """When it happens: a call is made when its arguments are there, so its end counts."""
+        """Its place in time: a call happens after its arguments, so its end counts."""
         return tuple((call.end_lineno or 0, call.end_col_offset or 0) for call in self.path)
 
     def can_meet(self, other: Event) -> bool:
@@ -75,7 +75,7 @@ class Event:
         return self.place < other.place and self.can_meet(other)
 
     def apart_from(self, other: Event) -> ast.Call:
-        """Returns the call that leads to this event and not to the other: what is out of order."""
+        """Returns the call that leads to this event but not to the other: the one out of order."""
         for own, its in zip(self.path, other.path, strict=False):
             if own is not its:
                 return own

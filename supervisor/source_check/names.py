@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def dotted(expression: ast.AST) -> str | None:
-    """Returns ``a.b.c`` for a chain of attributes on a plain name, else None."""
+    """Returns ``a.b.c`` for a chain of attributes on a name, else None."""
     parts: list[str] = []
     node = expression
     while isinstance(node, ast.Attribute):

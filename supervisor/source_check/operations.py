@@ -26,7 +26,7 @@ _MODULES = {
 RELAYS = frozenset(
     {"view", "reshape", "squeeze", "unsqueeze", "gather", "transpose", "t", "flatten"}
 )
-"""Operations that move numbers and leave them as they are."""
+"""Operations that move values without changing them."""
 LOSSES = frozenset(
     {
         "cross_entropy",
@@ -90,16 +90,16 @@ def _from_function(name: str, call: ast.Call) -> Operation:
 
 
 def _module_behind(source: Source, called: ast.expr) -> str | None:
-    """``criterion`` in ``criterion(output, target)``: which of torch's modules it was made from."""
+    """The torch module behind a name: ``criterion`` in ``criterion(output, target)``."""
     made = {unwrapped(o) for o in origins(source, called)}
     kinds = {module_kind(source, each) for each in made if isinstance(each, ast.Call)}
     return kinds.pop() if len(kinds) == 1 else None
 
 
 def module_kind(source: Source, expression: ast.expr | None) -> str | None:
-    """Returns the function that ``nn.Softmax(dim=1)`` and its like compute when called.
+    """Returns the function that a module such as ``nn.Softmax(dim=1)`` computes.
 
-    The last layer of a ``Sequential`` says what comes out of it.
+    For a ``Sequential`` that of its last layer.
     """
     made = unwrapped(expression) if expression is not None else None
     if not isinstance(made, ast.Call):

@@ -57,8 +57,8 @@ def region(
 ) -> ast.AST | None:
     """Returns the ``with`` or the function around ``node`` that switches a mode on, or None.
 
-    Functions count when they are decorated so, or when every call of them in this file stands in
-    such a region; ``seen`` are those already under question.
+    A function counts if it is decorated so, or if every call of it in this file is in such a
+    region. ``seen`` are those being asked about already.
     """
     for ancestor in source.ancestors(node):
         if isinstance(ancestor, (ast.With, ast.AsyncWith)):
@@ -98,11 +98,11 @@ _INFERENCE = re.compile(
 
 
 _COMPARED_WITH = frozenset({"reference_fn", "ref", "reference"})
-"""Arguments that take what tests compare a result with."""
+"""Parameters for the expected values of tests."""
 
 
 def is_inference_code(source: Source, node: ast.AST) -> bool:
-    """Do the names of file, classes and functions around ``node`` say that it is not trained?"""
+    """Do the names of file, classes and functions around ``node`` say that it is for inference?"""
     if source.path.stem in {"metric", "metrics"}:
         return True
     for ancestor in source.ancestors(node):

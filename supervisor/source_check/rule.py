@@ -12,10 +12,9 @@ from supervisor.source_check.source import Source
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One mistake that can be told from source text alone.
+    """One mistake that can be recognised from source text alone.
 
-    A rule stays silent where it cannot tell: a warning that is wrong costs more trust than a
-    mistake that is missed.
+    A rule stays silent if it is unsure: a false warning costs more trust than a missed mistake.
     """
 
     name: str

@@ -22,7 +22,7 @@ _JUMPS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 def kept_for_file(
     function: Callable[[Source, Node], Result],
 ) -> Callable[[Source, Node], Result]:
-    """Makes a question about one node of a file be answered once."""
+    """Caches the answer to a question about one node of a file."""
 
     @wraps(function)
     def answer(source: Source, node: Node) -> Result:
@@ -38,7 +38,7 @@ def kept_for_file(
 def kept_meanwhile(
     nothing: Any,
 ) -> Callable[[Callable[[Source, Node], Result]], Callable[[Source, Node], Result]]:
-    """Like ``kept_for_file``, for a question that may lead to itself: that is answered so."""
+    """Like ``kept_for_file``, with an answer for a question that leads back to itself."""
 
     def guard(function: Callable[[Source, Node], Result]) -> Callable[[Source, Node], Result]:
         @wraps(function)
@@ -90,7 +90,7 @@ class Source:
         return self._spans.keys()
 
     def parent(self, node: ast.AST) -> ast.AST | None:
-        """Returns what ``node`` stands in, None for the module."""
+        """Returns the node around ``node``, None for the module."""
         return self._parents.get(node)
 
     def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
@@ -199,7 +199,7 @@ def _facts_from_parent(parent: ast.AST, child: ast.AST) -> set[Fact]:
 
 
 def _facts_from_earlier_exits(parent: ast.AST, child: ast.stmt) -> set[Fact]:
-    """Facts left by ``if test: ...; continue`` standing before ``child`` in its block."""
+    """Facts from each ``if test: ...; continue`` before ``child`` in its block."""
     facts: set[Fact] = set()
     for name in ("body", "orelse", "finalbody"):
         block = getattr(parent, name, None)
@@ -243,7 +243,7 @@ def facts_of_test(test: ast.expr, *, held: bool) -> set[Fact]:
 
 
 def _none_is_false(test: ast.Compare, text: str, held: bool) -> set[Fact]:
-    """``x is None`` speaks of the same thing as ``if x``: both say whether there is an x."""
+    """Treats ``x is None`` like ``not x``: both say whether there is an x."""
     comparator = test.comparators[0]
     if isinstance(test.ops[0], ast.Is) and isinstance(comparator, ast.Constant):
         if comparator.value is None:

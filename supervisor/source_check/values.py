@@ -1,7 +1,7 @@
 """Where a value comes from: assignments, attributes of self, arguments and results of calls.
 
-Every rule sees names through this layer. It follows what stands in the same file; a value that
-may have come from elsewhere has no origin.
+All rules resolve names through this layer. It follows values within one file; one that may come
+from elsewhere has no origin.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MAX_DEPTH = 6
 _WRAPPERS = frozenset(
     {"DataParallel", "DistributedDataParallel", "compile", "script", "partial", "prepare", "setup"}
 )
-"""Calls that return what they are given, in another form: its methods are still there."""
+"""Calls that return their argument wrapped, with its methods."""
 _MOVES = frozenset({"to", "cuda", "cpu", "half", "float", "bfloat16", "train", "eval", "double"})
 _SPLITS = frozenset({"chunk", "split", "unbind", "tensor_split"})
 

@@ -1,6 +1,6 @@
 """Find risky training code without running it.
 
-Exit code 0 without findings, 1 with.
+Exit code 0 without findings, 1 with findings.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Compare a model's forward pass in FP32 with BF16 or FP16, layer by layer.
 
-FACTORY is a function or class of MODEL.py that returns the model when it is called without
-arguments; SAMPLE.pt holds one input, made with torch.save: a tensor, a tuple or list of arguments,
+FACTORY is a function or class in MODEL.py that returns the model when called without arguments.
+SAMPLE.pt holds one input, saved with torch.save: a tensor, a tuple or list of positional arguments,
 or a dict of keyword arguments.
 """
 

@@ -1,7 +1,7 @@
 """Go through the checklist before a long training.
 
-Versions, memory, disk, and whether a state comes back; with SCRIPT also what a few steps of the
-training itself show. Exit code 0 if all is well, 1 if not.
+Checks versions, memory, disk, and saving and restoring a state; with SCRIPT also a few steps of the
+training itself. Exit code 0 if all is well, 1 if not.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Inject faults into a training of yours and show what survives, at what cost.
+"""Inject faults into your training and show what it survives, at what cost.
 
-Each fault gets a short run of its own, after one that goes undisturbed. Exit code 0 if every fault
-was survived, 1 if not.
+Each fault gets a short run of its own, after an undisturbed one. Exit code 0 if every fault was
+survived, 1 if not.
 """
 
 from __future__ import annotations

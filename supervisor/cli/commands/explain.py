@@ -1,7 +1,7 @@
 """Find the cause of a crash by controlled replay.
 
-The trouble is repeated from the last stable checkpoint as it was, then with one thing changed at a
-time; what cures it is the diagnosis. The run itself stays as it is.
+The trouble is replayed from the last stable checkpoint, first unchanged, then with one change at a
+time; what cures it points to the cause. The run itself is not changed.
 """
 
 from __future__ import annotations

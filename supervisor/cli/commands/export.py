@@ -44,7 +44,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _check_output(target: Path, *, csv: bool) -> None:
-    """TensorBoard gets a folder, which may be a new one; a CSV is one file."""
+    """Checks the target: a folder for TensorBoard, which may be new; a file for CSV."""
     if csv:
         option_values.check_output("--output", target, (".csv",))
     elif not target.is_dir():

@@ -1,6 +1,6 @@
-"""Say what a tensor loses in a smaller number format, and what to do in FP32.
+"""Show what a tensor loses in a smaller number format, and what to keep in FP32.
 
-TENSOR.pt is made with torch.save: a tensor, a list or dict of tensors, or a state_dict.
+TENSOR.pt is saved with torch.save: a tensor, a list or dict of tensors, or a state_dict.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Write the report of a run and say where it is.
 
-What happened, why, what was tried, what it cost, what to do next. With --format or --output one
-document is printed or written instead.
+It says what happened, why, what was tried, what it cost, and what to do next. With --format or
+--output one document is printed or written instead.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _format(asked: str | None, output: Path | None) -> str | None:
-    """Returns the document that is asked for, None for all of them in the run's own folder.
+    """Returns the requested document, None for all of them in the run's own folder.
 
     Raises:
-        UsageError: `output` cannot be written, or its ending says another format or none.
+        UsageError: `output` cannot be written, or its ending does not match a format.
     """
     if output is None:
         return asked

@@ -56,8 +56,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _check_state(path: Path, state: RunState, wish: str | None) -> None:
-    """A run that came to its end goes back only to a checkpoint that a person names: the end may
-    have been a sick one, and no rule says from where."""
+    """Refuses to resume a run that has ended, unless a person names the checkpoint."""
     from supervisor.storage.run.run_state import has_live_parent
 
     if has_live_parent(state):
@@ -100,7 +99,7 @@ def _spec(args: argparse.Namespace, rundir: RunDirectory, state: RunState) -> La
 
 
 def _enter(state: RunState) -> None:
-    """Goes where the run was started: paths among the script's arguments are relative to it."""
+    """Changes to the folder where the run was started, for relative paths in its arguments."""
     if state.cwd and Path(state.cwd).is_dir():
         os.chdir(state.cwd)
     elif state.kind != "module" and not Path(state.script).is_file():

@@ -24,7 +24,7 @@ from supervisor.errors import UsageError
 from supervisor.settings import PolicySettings
 
 LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
-"""Modules that start the ranks of a training, each in a process of its own."""
+"""Modules that start one process per rank."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,7 +66,7 @@ def execute(args: argparse.Namespace) -> int:
     from supervisor.parent.process.launch import LaunchSpec
     from supervisor.parent.supervisor import Supervisor
 
-    # Behind the imports, which take a second: a Ctrl-C among them leaves no empty folder.
+    # After the imports, which take a second: a Ctrl-C during them leaves no empty folder.
     run_dir = _run_dir(args.run_dir, args.script)
 
     spec = LaunchSpec(
@@ -115,7 +115,7 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def _run_dir(wanted: Path | None, script: ScriptTarget) -> Path:
-    """Returns a folder that holds nothing yet; one without a given name is made, for this run."""
+    """Returns the wanted folder, which must be empty, or creates one named after the script."""
     if wanted is None:
         name = f"{script.stem}-{time.strftime('%Y%m%d-%H%M%S')}"
         return _make_first_free(Path("runs") / name)
@@ -132,7 +132,7 @@ def _run_dir(wanted: Path | None, script: ScriptTarget) -> Path:
 
 
 def _make_first_free(path: Path) -> Path:
-    """Makes the folder, or one of the same name and a counter: two launches never share one."""
+    """Creates the folder, with a number after its name if taken: launches never share one."""
     try:
         path.parent.mkdir(mode=0o700, exist_ok=True)
         number, free = 1, path
@@ -145,7 +145,7 @@ def _make_first_free(path: Path) -> Path:
 
 
 def _made(path: Path) -> bool:
-    """Makes the folder; False if the name is taken, were it by a launch of this very moment."""
+    """Creates the folder; False if the name is taken, even by a simultaneous launch."""
     try:
         path.mkdir(mode=0o700)
     except FileExistsError:

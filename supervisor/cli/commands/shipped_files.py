@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def print_shipped(heading: str, files: Sequence[ShippedFile], *, as_json: bool) -> None:
-    """Prints names and descriptions, and where the files are, to be read and copied."""
+    """Prints names and descriptions, and where the files are."""
     if as_json:
         print_json(files)
         return

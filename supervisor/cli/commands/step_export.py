@@ -1,4 +1,4 @@
-"""Recorded steps for other programs."""
+"""Writes recorded steps for other programs."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ MARKS = {
     "announced": ANNOUNCED,
     "in_environment": IN_ENVIRONMENT,
 }
-"""Columns that are there only if some step has them, with their flags."""
+"""Optional columns, present only if some step has their flag."""
 
 ROWS_AT_ONCE = 2048
 """Records of 256 observed values: 60 MB."""
 
 
 class NewestSteps:
-    """One record a step, the newest where a step was repeated, in order; read piece by piece.
+    """The records of a run in order, one per step (the newest), read piece by piece.
 
     Args:
         rundir, rank: whose steps.
 
     Attributes:
         count: steps.
-        columns: names beside `COLUMNS` that some step has: marks, and observed values.
+        columns: names in addition to `COLUMNS`: marks and observed values of some step.
 
     Raises:
         UsageError: this rank has recorded nothing.
@@ -81,7 +81,7 @@ class NewestSteps:
 
     @staticmethod
     def _observed_names(reader: FlightReader, flags: int, rows: int) -> set[str]:
-        """Names of which some step has a value."""
+        """Names with a value in some step."""
         slots = {slot for slot in range(OBSERVED_SLOTS) if flags >> (OBSERVED_SHIFT + slot) & 1}
         for chunk in reader.more_chunks(rows):
             slots.update(np.unique(chunk["slot"]).tolist())
@@ -92,8 +92,8 @@ class NewestSteps:
 def write_csv(rundir: RunDirectory, rank: int, path: Path) -> int:
     """Writes the steps in the form that `supervisor backtest` reads; returns how many.
 
-    An empty cell was not observed; ``nan`` and ``inf`` are values. Where a treatment changed the
-    rate of an update, a column ``applied_lr`` says what was used.
+    An empty cell was not observed; ``nan`` and ``inf`` are values. If a treatment changed a rate,
+    the column ``applied_lr`` has the rates that were used.
     """
     steps = NewestSteps(rundir, rank)
     factors = read_rates(rundir.steps(rank))
@@ -138,7 +138,7 @@ def write_tensorboard(rundir: RunDirectory, rank: int, folder: Path) -> int:
 
 
 def _values(record: StepRecord) -> Mapping[str, float]:
-    """What was observed; a value that was seen and was NaN is among it."""
+    """The observed values of a step, NaN included."""
     values = {name: float(getattr(record, name)) for name in COLUMNS}
     seen = {"loss": record.loss_seen, "grad_norm": record.grad_norm_seen}
     known = {name: value for name, value in values.items() if seen.get(name, not math.isnan(value))}

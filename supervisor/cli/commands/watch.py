@@ -1,6 +1,6 @@
-"""Watch a run as it goes: what it does, step, loss, risk, times, alerts, actions.
+"""Watch a run live: state, step, loss, risk, times, alerts, actions.
 
-Ends when the run ends. --demo shows a simulated latent model whose posterior collapses.
+Ends when the run ends. --demo shows a simulated latent-variable model whose posterior collapses.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class FrameSource(Protocol):
-    """What gives the frames."""
+    """What provides the frames."""
 
     def look(self) -> WatchView: ...
 

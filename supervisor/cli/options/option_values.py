@@ -1,6 +1,6 @@
-"""What may stand for an option's value: each function is a `type` of argparse.
+"""Types of option values for argparse.
 
-A value that cannot be meant is refused where it is read, before anything is opened or made.
+Invalid values are refused here, before anything is opened or created.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from supervisor.errors import UsageError
 
 
 def path(text: str) -> Path:
-    """Returns a path; an empty text, often an unset variable of a shell, is none."""
+    """Returns a path; refuses an empty string (often an unset shell variable)."""
     if not text.strip():
         raise ArgumentTypeError("is empty: give a path")
     if "\0" in text:
@@ -23,7 +23,7 @@ def path(text: str) -> Path:
 
 
 def whole(low: int, high: int = 2**31 - 1) -> Callable[[str], int]:
-    """Returns the type of whole numbers from `low` to `high`; nothing here counts further."""
+    """Returns the type of whole numbers from `low` to `high`."""
 
     def read(text: str) -> int:
         try:
@@ -53,12 +53,12 @@ def seconds(low: float, high: float, unit: str = "seconds") -> Callable[[str], f
 
 
 def days(text: str) -> float:
-    """Returns a number of days; a century is long enough."""
+    """Returns a number of days, a century at most."""
     return seconds(0.0, 36525.0, "days")(text)
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Returns the names of a list with commas; one without a name is refused."""
+    """Returns the names in a comma-separated list, which must not be empty."""
     found = tuple(text.replace(",", " ").split())
     if not found:
         raise ArgumentTypeError(f"{text!r}: give at least one name (a,b,c)")
@@ -66,12 +66,12 @@ def names(text: str) -> tuple[str, ...]:
 
 
 def check_output(option: str, target: Path, suffixes: tuple[str, ...] = ()) -> None:
-    """Sees that a document can be written to `target` before any work is done for it.
+    """Checks that `target` can be written, before any work is done.
 
     Args:
         option: as the user wrote it.
         target: where to; its folder must be there.
-        suffixes: allowed endings; none for any.
+        suffixes: allowed endings; empty for any.
 
     Raises:
         UsageError: a folder, a device, another ending, or no such folder.

@@ -1,4 +1,4 @@
-"""Tells the options of `supervisor` from the script and from what belongs to the script."""
+"""Separates the options of `supervisor` from the script and its arguments."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def parse_with_script(
 ) -> argparse.Namespace:
     """Parses options up to SCRIPT; sets `script` (a `ScriptTarget`) and `arguments`.
 
-    Everything after SCRIPT (or ``-m MODULE``) belongs to the script, whatever it looks like.
+    Everything after SCRIPT (or ``-m MODULE``) belongs to the script.
 
     Raises:
-        UsageError: an unknown option, no SCRIPT although it is needed, or one that is not there.
+        UsageError: an unknown option, or SCRIPT is missing or does not exist.
     """
     options, rest = _split(parser, words)
     arguments = parser.parse_args(options)
@@ -59,7 +59,7 @@ def parse_with_script(
 def _split(
     parser: argparse.ArgumentParser, words: Sequence[str]
 ) -> tuple[list[str], Sequence[str]]:
-    """Splits before SCRIPT; an option and its value become one word, whatever the value is."""
+    """Splits before SCRIPT; joins each option with its value, even one like ``-x``."""
     takes_value = {
         name
         for action in parser._actions
@@ -103,7 +103,7 @@ def _script(word: str) -> ScriptTarget:
 
 
 def _check_python(path: Path) -> None:
-    """A file of another kind would be run as Python; one without a suffix may be anything."""
+    """Refuses files that are not Python by their suffix; without one they may be."""
     suffix = path.suffix.lower()
     if suffix == ".ipynb":
         raise UsageError(
@@ -115,7 +115,7 @@ def _check_python(path: Path) -> None:
 
 
 def _check_function(path: Path, function: str) -> None:
-    """Looks for the name at the top level of the file; what cannot be parsed fails when it runs."""
+    """Looks for the function at the top level; a file that cannot be parsed fails when it runs."""
     try:
         body = ast.parse(path.read_bytes()).body
     except (SyntaxError, ValueError):

@@ -1,4 +1,4 @@
-"""The options --policy, --config and --set, and what they mean."""
+"""The options --policy, --config and --set, and loading what they name."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def add_set_option(parser: argparse.ArgumentParser) -> None:
 
 
 def load_settings(arguments: argparse.Namespace) -> tuple[RunSettings, PolicySettings]:
-    """Returns the config and the policy that the options ask for, detectors checked.
+    """Returns the config and policy that the options name; checks detectors, too.
 
     Raises:
         ConfigError: as `supervisor.config.load_config`.
@@ -53,8 +53,7 @@ def load_settings(arguments: argparse.Namespace) -> tuple[RunSettings, PolicySet
 
 
 def check_detectors(settings: RunSettings, where: str) -> None:
-    """Raises ConfigError for detectors that cannot be built, alert handlers that cannot be imported
-    and faults that do not exist, before anything is started."""
+    """Raises ConfigError for detectors, alert handlers or faults that cannot be created."""
     from supervisor.detectors.alert_handlers import load_alert_handlers
     from supervisor.detectors.registry import build_detectors
     from supervisor.errors import ConfigError

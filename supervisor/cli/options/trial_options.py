@@ -1,4 +1,4 @@
-"""What `verify`, `doctor` and `drill` share: the script, settings for its runs, a folder."""
+"""Options shared by `verify`, `doctor` and `drill`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def add_trial_options(parser: argparse.ArgumentParser) -> None:
 
 
 def trial_script(args: argparse.Namespace) -> TrialScript:
-    """Returns what is to be tried.
+    """Returns the script to try.
 
     Raises:
         ConfigError: the options for its runs are wrong.
@@ -44,5 +44,5 @@ def trial_script(args: argparse.Namespace) -> TrialScript:
 
 
 def say(line: str) -> None:
-    """Tells a person how far it is; standard output is for the result."""
+    """Prints progress to stderr; stdout is for the result."""
     print(f"supervisor: {line}", file=sys.stderr, flush=True)

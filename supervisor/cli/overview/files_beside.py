@@ -1,4 +1,4 @@
-"""What a run directory holds of the script's own files: older contents, and what was set aside."""
+"""The script's own files in a run directory: earlier contents, and files set aside."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from supervisor.storage.run.set_aside import is_under_way
 
 @dataclass(frozen=True, slots=True)
 class FilesBeside:
-    """Files below ``RUN/aside`` and ``RUN/files``, without the lists of what they are.
+    """Files below ``RUN/aside`` and ``RUN/files``, without their lists.
 
     Attributes:
-        paths: of the files, links themselves included.
-        bytes: what they hold.
-        reason: why they stay; empty if they may go.
+        paths: of files and links.
+        bytes: their total size.
+        reason: why they are kept; empty if they may be removed.
     """
 
     paths: tuple[Path, ...] = ()
@@ -27,7 +27,7 @@ class FilesBeside:
 
 
 def files_beside(rundir: RunDirectory) -> FilesBeside:
-    """Returns what lies there; looks only.
+    """Returns the files that are there; changes nothing.
 
     Raises:
         OSError: a folder cannot be read.
@@ -49,7 +49,7 @@ def remove_files(rundir: RunDirectory, beside: FilesBeside) -> None:
     """Removes them, and the folders that become empty.
 
     Raises:
-        OSError: one cannot be removed; others may be gone.
+        OSError: one cannot be removed; others may be removed already.
     """
     for path in beside.paths:
         path.unlink(missing_ok=True)
@@ -61,7 +61,7 @@ def remove_files(rundir: RunDirectory, beside: FilesBeside) -> None:
 
 
 def _inside(folder: Path) -> list[Path]:
-    """Files below `folder`; links are not followed, and named."""
+    """Files below `folder`; links are listed, not followed."""
     found = []
     for place, subfolders, names in os.walk(folder, onerror=_raise):
         links = [name for name in subfolders if os.path.islink(os.path.join(place, name))]

@@ -1,4 +1,4 @@
-"""A run in one line."""
+"""Sums up a run in one line."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_reader import FlightReader
 
 LOOK_BACK = 100
-"""Steps in which the last loss is looked for: some scripts show one every few steps."""
+"""Steps searched for the last loss; some scripts have one only every few steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOverview:
-    """What `supervisor list` shows.
+    """A line of `supervisor list`.
 
     Attributes:
         name: of its folder.
-        state: as in run.json; ``died`` when that says running but its supervisor is gone,
-            ``unreadable`` when it is damaged.
+        state: as in run.json, ``died`` if that says running but the supervisor is gone, or
+            ``unreadable``.
         script: path, or name of a module.
         started: ISO 8601, UTC.
         attempts: how many were begun.
         last_step: of rank 0; None before the first one.
-        last_loss: the last that was seen, of rank 0; None if there was none.
-        treatments: what was done to the training, in all attempts.
-        age_s: since it was started; None if that is not known.
+        last_loss: last one seen on rank 0; None without any.
+        treatments: number of treatments in all attempts.
+        age_s: seconds since the start; None if unknown.
     """
 
     name: str
@@ -64,7 +64,7 @@ def find_runs(folder: Path) -> list[RunOverview]:
 
 
 def overview(path: Path) -> RunOverview:
-    """Returns the overview of the run at `path`; never fails because of what it finds there."""
+    """Returns the overview of the run at `path`, whatever it finds there."""
     rundir = RunDirectory(path)
     try:
         run = load_run_state(rundir)
@@ -97,9 +97,9 @@ def _last_loss(reader: FlightReader) -> float | None:
 
 
 def has_died(rundir: RunDirectory, run: RunState) -> bool:
-    """Whether the run's supervisor is gone without having said so.
+    """Whether the run's supervisor ended without saying so.
 
-    On another host only a lease that is no longer renewed shows it.
+    On another host only an expired lease shows that.
     """
     if run.state != "running" or has_live_parent(run):
         return False

@@ -1,4 +1,4 @@
-"""What a run is doing now, from its journal: starting, fast-forwarding, training, stopping."""
+"""The present phase of a run, from its journal: starting, fast-forwarding, training, stopping."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _COUNTER = struct.Struct("<Q")
 def find_phase(
     rundir: RunDirectory, events: Sequence[JournalEvent], *, attempt: int, now_s: float
 ) -> str:
-    """Returns a few words on a run that its supervisor has not ended.
+    """Returns a few words about a run that has not ended.
 
     Args:
         rundir: the run.
@@ -75,7 +75,7 @@ def _replayed(path: Path, since_s: float) -> int | None:
     """Steps that the fast-forward of this attempt has done; None while there is none."""
     try:
         data = path.read_bytes()
-        # A mapped file's time is not renewed by writing: it is that of the mapping, or later.
+        # Writing to a mapped file does not update its time, which is that of the mapping or later.
         fresh = path.stat().st_mtime >= since_s - 1.0
     except OSError:
         return None
@@ -83,7 +83,7 @@ def _replayed(path: Path, since_s: float) -> int | None:
 
 
 def unix_time(text: Any) -> float:
-    """Returns the time of an ISO 8601 text, 0 for anything else."""
+    """Returns the unix time of an ISO 8601 string, 0 for anything else."""
     try:
         return datetime.fromisoformat(str(text)).timestamp()
     except (ValueError, OverflowError):

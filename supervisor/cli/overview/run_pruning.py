@@ -1,4 +1,4 @@
-"""Which checkpoints and files of ended runs may go, and their removal."""
+"""Finds and removes checkpoints and files of ended runs that are no longer needed."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ RESUMABLE = ("interrupted", "gave_up", "failed", "died")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What a person wants to be rid of.
+    """What the user wants to remove.
 
     Attributes:
-        older_than_s: only of runs of which nothing was written for so long.
-        also_newest: of a run that can be resumed, also what it would be resumed from.
+        older_than_s: only from runs that wrote nothing for this long.
+        also_newest: also the checkpoints that a run could be resumed from.
     """
 
     older_than_s: float = 0.0
@@ -40,13 +40,13 @@ class Pruning:
     Attributes:
         path: of its folder.
         state: as `RunOverview.state`.
-        steps: of the checkpoints that go, or went.
-        kept: of those that stay.
-        bytes: what the files of those that go hold.
-        files: of the script's own, older ones and some that were set aside, that go or went.
-        file_bytes: what they hold.
-        reason: why some or all stay.
-        deleted: they are gone.
+        steps: of the checkpoints to remove, or removed.
+        kept: steps of those kept.
+        bytes: size of the former.
+        files: the script's own older or set-aside files to remove, or removed.
+        file_bytes: their size.
+        reason: why some or all are kept.
+        deleted: whether they have been removed.
     """
 
     path: str
@@ -61,12 +61,12 @@ class Pruning:
 
 
 def plan(path: Path, wish: Wish, *, held: bool = False) -> Pruning:
-    """Returns what may go of the run at `path`; looks only.
+    """Returns what may be removed from the run at `path`; changes nothing.
 
     Args:
         path: a run directory.
-        wish: what is to go.
-        held: this process holds the run's lease, which is then no sign that it is alive.
+        wish: what to remove.
+        held: this process holds the run's lease, so the lease does not mean that the run is alive.
     """
     rundir, run = RunDirectory(path), overview(path)
     try:
@@ -93,8 +93,9 @@ def plan(path: Path, wish: Wish, *, held: bool = False) -> Pruning:
 
 
 def carry_out(path: Path, wish: Wish) -> Pruning:
-    """Removes what `plan` names while holding the run's lease, so that nobody resumes it meanwhile;
-    a run that cannot be taken is left as it is, and says why."""
+    """Removes what `plan` returns while holding the lease, so that nobody resumes it meanwhile.
+
+    A run whose lease cannot be taken is left as it is, with the reason."""
     first = plan(path, wish)
     if not first.steps and not first.files:
         return first
@@ -113,7 +114,7 @@ def carry_out(path: Path, wish: Wish) -> Pruning:
 
 
 def _cut_short(first: Pruning, error: str) -> Pruning:
-    """What is true after a refusal: of the steps that were to go, those that are gone."""
+    """Corrects the result after a refusal of the disk: only some steps are gone."""
     folders = {step: RunDirectory(first.path).checkpoint(step) for step in first.steps}
     gone = tuple(step for step, folder in folders.items() if not folder.exists())
     left = [step for step in first.steps if step not in gone]
@@ -130,7 +131,7 @@ def _cut_short(first: Pruning, error: str) -> Pruning:
 
 
 def _ring(rundir: RunDirectory) -> CheckpointRing:
-    """Raises CheckpointError for checkpoints that lie outside the run: they are somebody else's."""
+    """Raises CheckpointError for checkpoints outside of the run directory."""
     if not rundir.holds(rundir.checkpoints):
         raise CheckpointError(f"{rundir.checkpoints}: is a symbolic link that leads out of the run")
     return CheckpointRing(rundir.checkpoints, CheckpointSettings())
@@ -141,7 +142,7 @@ def _all(ring: CheckpointRing) -> list[Checkpoint]:
 
 
 def _why_whole(rundir: RunDirectory, run: RunOverview, wish: Wish, *, held: bool) -> str:
-    """Why nothing of the run may go; empty if some may."""
+    """Why nothing of the run may be removed; empty if something may."""
     if run.state == "unreadable":
         return "run.json cannot be read"
     if run.state == "running" or (not held and living_holder(rundir) is not None):
@@ -152,7 +153,7 @@ def _why_whole(rundir: RunDirectory, run: RunOverview, wish: Wish, *, held: bool
 
 
 def _needed(ring: CheckpointRing, run: RunOverview) -> tuple[list[Checkpoint], str]:
-    """What a resume would start from: the newest that verifies, and the newest stable one."""
+    """What a resume needs: the newest checkpoint that verifies, and the newest stable one."""
     is_sick = run.last_loss is not None and run.last_loss != run.last_loss
     if run.state not in RESUMABLE and not is_sick:
         return [], ""
@@ -179,7 +180,7 @@ def _size(folder: Path) -> int:
 
 
 def _note(rundir: RunDirectory, planned: Pruning) -> None:
-    """The journal says what went, so that no report names it as what to resume from."""
+    """Notes the removal in the journal, so that no report suggests resuming from it."""
     gone = []
     if planned.steps:
         gone.append(f"the checkpoints of steps {', '.join(map(str, planned.steps))}")

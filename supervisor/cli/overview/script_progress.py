@@ -1,4 +1,4 @@
-"""How long a script's own loop is, as far as the script says it."""
+"""The length of a script's own loop, if the script tells it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from supervisor.storage.files.private_files import open_private
 
 TOTAL = "total_steps"
-"""What a script observes to tell its length: ``supervisor.observe(total_steps=10_000)``."""
+"""The observed name that tells it: ``supervisor.observe(total_steps=10_000)``."""
 
 _BAR = re.compile(r"(\d+)/(\d+) \[[\d:]+<([\d:]+),")
 """As tqdm draws it, and with it Lightning, Transformers and fastai."""
@@ -17,13 +17,13 @@ _TAIL = 4096
 
 
 def steps_left(observed: Mapping[str, float], step: int) -> int | None:
-    """Returns the steps after `step`, None where the script does not say its length."""
+    """Returns the number of steps left, None if the script does not tell its length."""
     total = observed.get(TOTAL, 0.0)
     return max(0, int(total) - step - 1) if 0 < total < 2**53 else None
 
 
 def own_bar(log: Path) -> str:
-    """Returns where the script's newest progress bar stands; empty without one."""
+    """Returns the state of the script's newest progress bar; empty without one."""
     try:
         with open_private(log, "rb") as file:
             file.seek(0, 2)

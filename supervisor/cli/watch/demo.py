@@ -1,4 +1,4 @@
-"""Frames of a training that does not exist: a latent model whose posterior collapses."""
+"""Frames of a simulated training: a latent-variable model whose posterior collapses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COLLAPSE_AT = 500
 
 
 class DemoView:
-    """Feeds simulated steps into the real pipeline: what it says is what it would say.
+    """Feeds simulated steps into the real pipeline.
 
     The same seed gives the same frames.
     """
@@ -63,7 +63,7 @@ class DemoView:
             self._say(record.step, "would do", actions)
 
     def _say(self, step: int, kind: str, sentence: str) -> None:
-        """Adds a line; the same again is shown once, with its newest step."""
+        """Adds a line; a repeated one is shown once, with its newest step."""
         for event in list(self._events):
             if (event.kind, event.sentence) == (kind, sentence):
                 self._events.remove(event)

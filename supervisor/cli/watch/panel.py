@@ -20,27 +20,27 @@ WIDTH, HEIGHT = 80, 24
 LABEL = 11
 """Columns of a chart's labels."""
 CELL = 24
-"""Columns that a name and its figure need."""
+"""Columns of a name and its figure."""
 KIND = 15
 """Columns of the longest kind of event."""
 TALLEST_RISK = 8
-"""Lines of the chart of the risk: more show no more."""
+"""Most lines of the risk chart; more would show nothing more."""
 
 
 def build_panel(view: WatchView, width: int = WIDTH, height: int | None = None) -> Panel:
-    """Returns the frame; nothing in it is read as markup, whatever a script calls its values.
+    """Returns the frame; names given by the script are never read as markup.
 
     Args:
         view: what to show.
         width: columns of the screen.
-        height: lines to fill; None for as many as are needed.
+        height: lines to fill; None for as many as needed.
     """
     inner = max(20, width - 4)
     lines = (height or HEIGHT) - 2
     figures = _figures(view, inner, most=max(2, lines // 3))
     room = max(3, lines - len(figures))
     shown = list(view.events)[-max(2, room // 2 if view.losses else room) :]
-    # The curves have what the events leave; without a curve all is theirs.
+    # The curves get the lines that the events leave; without curves the events get all.
     charts = _charts(view, inner, room - len(shown)) if view.losses else []
     parts: list[RenderableType] = [*figures, *charts]
     if shown:
@@ -56,7 +56,7 @@ def build_panel(view: WatchView, width: int = WIDTH, height: int | None = None) 
 
 
 def columns(values: Sequence[float], width: int) -> list[float]:
-    """Returns at most `width` values: the largest of each share, NaN where one is not finite."""
+    """Returns at most `width` values, each the largest of its share; NaN if one is not finite."""
     count = min(width, len(values))
     edges = [index * len(values) // count for index in range(count)] + [len(values)]
     shares = [values[a:b] for a, b in pairwise(edges)]
@@ -83,7 +83,7 @@ def chart(
 
 
 def risk_style(risk: float, lines: RiskLines) -> str:
-    """Returns the colour: yellow from the run's warning line on, red from its alarm line on."""
+    """Returns the colour: yellow above the run's warning line, red above its alarm line."""
     if not math.isfinite(risk):
         return "dim"
     if lines.is_alarm(risk):
@@ -97,7 +97,7 @@ def _span(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _figures(view: WatchView, width: int, *, most: int) -> list[RenderableType]:
-    """Returns at most `most` lines of names and figures; what has no room is counted."""
+    """Returns at most `most` lines of names and figures; counts those left out."""
     abreast = max(1, width // CELL)
     cells = {**_record_cells(view), **view.facts}
     room = most * abreast - len(cells) - 1
@@ -116,7 +116,7 @@ def _figures(view: WatchView, width: int, *, most: int) -> list[RenderableType]:
 
 
 def _rows(items: Sequence[Text], width: int) -> list[Text]:
-    """Puts the items into columns; one that is longer takes the room of two."""
+    """Arranges the items in columns; a long one takes two."""
     rows, line = [], Text()
     for item in items:
         if line.cell_len and line.cell_len + item.cell_len > width:
@@ -142,7 +142,7 @@ def _record_cells(view: WatchView) -> dict[str, str]:
 
 
 def _charts(view: WatchView, width: int, lines: int) -> list[RenderableType]:
-    """Returns the curves on about so many lines: three quarters for the loss."""
+    """Returns the curves on about this many lines, three quarters for the loss."""
     risk_lines = max(1, min(TALLEST_RISK, lines // 4)) if view.risks else 0
     loss_lines = max(1, lines - risk_lines)
     low, high = _span(view.losses)

@@ -1,4 +1,4 @@
-"""The frames of a run, from its flight recorder, its journal and its checkpoints."""
+"""Builds the frames of a run from its flight recorder, journal and checkpoints."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ SHOWN = (
     *(WarningEvent, GaveUp, RunFinished),
 )
 RATE_STEPS = 100
-"""Steps that the rate is taken over: it follows a change within a minute, and is steady."""
+"""Steps over which the rate is averaged: steady, and up to date within a minute."""
 
 
 class RunView:
-    """Looks at a run directory; the run may go on meanwhile, or be long over."""
+    """Reads a run directory, whether or not the run has ended."""
 
     def __init__(self, rundir: RunDirectory, clock: Callable[[], float] = time.time) -> None:
         self._rundir = rundir
@@ -63,7 +63,7 @@ class RunView:
         self._lines: RiskLines | None = None
 
     def look(self) -> WatchView:
-        """Returns the frame of now."""
+        """Returns the present frame."""
         now_s = self._clock()
         run = overview(self._rundir.root)
         rows = self._reader.read(max(0, self._rows() - HISTORY))
@@ -153,7 +153,7 @@ class RunView:
 
 
 def steps_a_second(rows: np.ndarray) -> float:
-    """Returns the rate of the newest steps of the last attempt, 0 for fewer than two."""
+    """Returns the rate of the last attempt's newest steps; 0 for fewer than two."""
     if not len(rows):
         return 0.0
     times = rows["time"][rows["attempt"] == rows["attempt"][-1]][-RATE_STEPS:]

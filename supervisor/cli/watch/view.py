@@ -1,4 +1,4 @@
-"""What one frame of `supervisor watch` shows."""
+"""The content of a frame of `supervisor watch`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from supervisor.risk_lines import RiskLines
 from supervisor.settings import PolicySettings
 
 HISTORY = 1000
-"""Steps that the curves reach back; several share a column."""
+"""Steps in the curves; several share a column."""
 LINES = 60
-"""Newest events kept: what the tallest usual screen has room for."""
+"""Newest events kept: more than a tall screen can show."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -81,7 +81,7 @@ def _mentions(entries: dict[str, ast.expr], pattern: str) -> bool:
 
 
 def _holds_optimizer(entries: dict[str, ast.expr]) -> bool:
-    """Options are often called ``opt``, too: those have no state."""
+    """Whether an ``opt`` is an optimizer; options are often called so, too."""
     return any(
         re.search("optim", key, re.IGNORECASE)
         or (_is_state(value) and _mentions({key: value}, "optim|opt"))
@@ -92,7 +92,7 @@ def _holds_optimizer(entries: dict[str, ast.expr]) -> bool:
 def _saves_weights_to_resume(source: Source) -> Iterator[ast.Call]:
     """Saves of bare weights to a file called a checkpoint, while training goes on.
 
-    The best and the last weights of a run are kept to be used, not to train on.
+    The best and the last weights are saved for use, not for further training.
     """
     training = training_of(source)
     steps = [e.call for _, e in training.every_event(Moment.STEP, Moment.SCALER_STEP)]

@@ -69,7 +69,7 @@ def _trained_in(source: Source, kinds: frozenset[str]) -> Iterator[ast.AST]:
 
 
 def _home(source: Source, scope: Scope, key: str) -> ast.AST | None:
-    """Whose name this is: that of a class for attributes of self, else of a function."""
+    """The owner of a name: the class for attributes of self, else the function."""
     return source.class_of(scope.node) if key.startswith("self.") else scope.node
 
 
@@ -115,7 +115,7 @@ def _bfloat16_model(source: Source) -> Iterator[ast.AST]:
 
 
 def _is_low_precision(source: Source, expression: ast.expr | None) -> bool:
-    """Is this tensor visibly half-precision, by a cast and what leaves the type as it is?"""
+    """Is this tensor visibly half-precision, through a cast and operations that keep the type?"""
     found = [
         _is_half(source, origin)
         for origin in (origins(source, expression) if expression is not None else ())
@@ -145,7 +145,7 @@ def _is_half(source: Source, value: ast.expr) -> bool:
 
 
 def _is_number(source: Source, value: ast.expr) -> bool:
-    """Is this a plain number, which leaves the type of a tensor as it is?"""
+    """Is this a Python number, which does not change the type of a tensor?"""
     origin = sole_origin(source, value)
     if isinstance(origin, ast.BinOp):
         sides = (origin.left, origin.right)

@@ -1,4 +1,4 @@
-"""Losses that are given what they compute themselves."""
+"""Losses whose inputs already had the loss's own activation applied."""
 
 from __future__ import annotations
 

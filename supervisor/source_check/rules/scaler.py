@@ -1,4 +1,4 @@
-"""A gradient scaler that is used in part only."""
+"""A gradient scaler that is used incompletely."""
 
 from __future__ import annotations
 

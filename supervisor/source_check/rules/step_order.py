@@ -1,4 +1,4 @@
-"""Moments of the training step in an order that undoes them."""
+"""Calls of the training step in the wrong order."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def _root_of_squares(source: Source) -> Iterator[ast.AST]:
 
 
 def _can_be_zero(source: Source, value: ast.expr) -> bool:
-    """A squared error, or a sum or mean of squares that a loss is made of, with nothing added."""
+    """Whether it is a squared error, or a sum or mean of squares in a loss, with nothing added."""
     operation = operation_of(source, value)
     if operation is None or operation.operand is None:
         return False
@@ -94,7 +94,7 @@ def _can_be_zero(source: Source, value: ast.expr) -> bool:
 
 
 def _is_of_loss(source: Source, value: ast.expr, *words: str) -> bool:
-    """Distances are often of data alone; in a loss or a module's forward they have gradients."""
+    """Is it in a loss or a module's forward? Other distances are often of data only."""
     for ancestor in source.ancestors(value):
         named = isinstance(ancestor, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
         name = getattr(ancestor, "name", "").lower() if named else ""
@@ -117,7 +117,7 @@ def _is_square(source: Source, value: ast.expr) -> bool:
 
 
 def _is_for_reading(source: Source, operation: Operation) -> bool:
-    """Is the result turned into a plain number at once, so that no gradient flows?"""
+    """Is the result turned into a Python number at once, so that no gradient flows?"""
     for ancestor in source.ancestors_in_scope(operation.call):
         if isinstance(ancestor, ast.Attribute) and ancestor.attr in {"item", "detach", "cpu"}:
             return True
