@@ -64,6 +64,8 @@ class Arrival:
             forget_compiled()
         held = start.state.get("held", {})
         mapped = mapped_files(p.value for p in places(user_frames()) if p.path in held)
+        if self.order.way == FIRST_STEP:
+            self.files.replayed.texts.restore()
         files = self.files.replayed.end(f"attempt_{self.attempt}", mapped)
         if files.later:
             self.journal.write(files.event(start.checkpoint.step))

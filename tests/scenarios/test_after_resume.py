@@ -105,7 +105,7 @@ def test_a_script_that_ends_before_its_fast_forward_arrives_is_begun_in_other_wa
 
 
 HOOKED = """
-grads, seen = {}, []
+grads, seen, log = {}, [], open("log.txt", "w")
 model = make_model(); optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
 layer = [m for m in model.modules() if isinstance(m, torch.nn.Linear)][-1]
 layer.register_full_backward_hook(lambda m, i, o: grads.__setitem__("last", o[0].norm().item()))
@@ -113,7 +113,7 @@ layer.weight.register_hook(lambda g: seen.append(1))
 for step in range(20):
     i = torch.randint(0, 96, (8,))
     loss = F.mse_loss(model(X[i]), Y[i]); optimizer.zero_grad(); loss.backward(); optimizer.step()
-    print(step, grads["last"] if READS else "", flush=True)
+    print(step, grads["last"] if READS else "", file=log, flush=True)
 result = model.state_dict()
 """
 
@@ -161,6 +161,8 @@ def test_a_kill_within_the_executed_first_step_is_tried_the_same_way_again(tmp_p
     (resumed,) = ended.events("resumed")
     assert (resumed["attempt"], resumed["exactness"]) == (4, "approximate")
     assert not differences(ended.result(), reference.result())
+    logs = [(run.folder / "log.txt").read_text() for run in (ended, reference)]
+    assert logs[0] == logs[1]
 
 
 def test_where_the_first_step_is_not_enough_the_loop_goes_on_from_its_top(tmp_path: Path) -> None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
+
+_TRIAL = re.compile(r"[a-z0-9_]{8}")
+"""With such a name Python tries whether it can write in the folder for temporary files."""
 
 _TEMPORARY = os.environ.get("TMPDIR", "/tmp").rstrip("/")
 
@@ -26,4 +30,6 @@ def is_nobodys(name: str, root: str) -> bool:
         return True
     folder, last = os.path.split(name)
     temporary = tempfile.tempdir or _TEMPORARY  # not `gettempdir`: it waits for a lock
-    return folder == temporary and last.startswith(tempfile.template)
+    return folder == temporary and (
+        last.startswith(tempfile.template) or _TRIAL.fullmatch(last) is not None
+    )

@@ -34,6 +34,7 @@ class ScriptFiles:
         interval: the current one; 0 before the first checkpoint.
         is_replay: a fast-forward is under way; files it makes belong to earlier intervals.
         at_interval: called when an interval begins.
+        early: files made before the training, of which it is noted whether they are read.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class ScriptFiles:
         self._is_training = is_training
         self._made: dict[str, int] = {}
         self._folders: dict[str, int] = {}
-        self._early: set[str] = set()
+        self.early: set[str] = set()
         self._read: set[str] = set()
         self._changes: dict[str, dict[int, Change]] = {}
         self._began: dict[int, float] = {}
@@ -121,9 +122,9 @@ class ScriptFiles:
 
     def reads(self, path: str) -> None:
         """Called for every file that is read; usually one look-up."""
-        if self._early:
+        if self.early:
             name = os.path.abspath(path)
-            if name in self._early and name not in self._read:
+            if name in self.early and name not in self._read:
                 self._read.add(name)
                 self._list.append({"read": name})
 
@@ -154,8 +155,7 @@ class ScriptFiles:
             links = [each for each in subfolders if os.path.islink(os.path.join(inner, each))]
             found.update({os.path.join(inner, name): None for name in [*names, *links]})
         files = [f for f in found if f not in self._read and not os.path.isdir(f)]
-        links_too = [f for f in found if os.path.islink(f) and os.path.isdir(f)]
-        return files + links_too, folders
+        return files + [f for f in found if os.path.islink(f) and os.path.isdir(f)], folders
 
     def changed_since(self, interval: int) -> dict[str, Change]:
         """What was replaced or deleted of the files that existed when `interval` began."""
@@ -235,7 +235,7 @@ class ScriptFiles:
         self._made[name] = now
         line: dict[str, Any] = {"made": name, "interval": now}
         if not self._is_training() and not self.is_replay:
-            self._early.add(name)
+            self.early.add(name)
             line["early"] = True
         self._list.append(line)
 
@@ -268,7 +268,7 @@ class ScriptFiles:
         lines: list[dict[str, Any]] = [{"begins": n, "time": t} for n, t in self._began.items()]
         lines.append({"begins": self.interval})
         for name, made in self._made.items():
-            early = {"early": True} if name in self._early else {}
+            early = {"early": True} if name in self.early else {}
             lines.append({"made": name, "interval": made, **early})
         lines += [{"folder": name, "interval": made} for name, made in self._folders.items()]
         lines += [{"read": name} for name in self._read]
@@ -278,7 +278,7 @@ class ScriptFiles:
         return lines
 
     def _load(self, line: dict[str, Any]) -> None:
-        number, early = line.get("interval"), line.get("early") is True
+        number = line.get("interval")
         if isinstance(line.get("begins"), int):
             self.interval = line["begins"]
             if isinstance(line.get("time"), float):
@@ -289,7 +289,7 @@ class ScriptFiles:
             self._touched.add(line["touched"])
         elif isinstance(number, int) and _is_path(line.get("made")):
             self._made[line["made"]] = number
-            self._early.update([line["made"]] if early else [])
+            self.early.update([line["made"]] if line.get("early") is True else [])
         elif isinstance(number, int) and _is_path(line.get("folder")):
             self._folders[line["folder"]] = number
         elif isinstance(number, int) and _is_path(line.get("changed")):

@@ -28,6 +28,8 @@ from supervisor.worker.recording.file_sizes import FileSizes
 from supervisor.worker.recording.replayed_files import ReplayedFiles
 
 _PATH = (str, bytes, os.PathLike)
+_TEXTS = frozenset({"w", "wt", "w+"})
+_READING = frozenset({"r", "rb", "rt"})
 
 
 class _Files:
@@ -98,12 +100,13 @@ def _never(*_: str) -> bool:
 def _patch_open(files: _Files) -> None:
     original = builtins.open
     interception = files.interception
+    early = files.record.early
 
     @functools.wraps(original)
     def open_(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         if not (
             interception.active and isinstance(mode, str) and isinstance(file, (str, os.PathLike))
-        ):
+        ) or (not early and mode in _READING):  # most calls: nothing depends on them
             return original(file, mode, *args, **kwargs)
         if "a" in mode and interception.is_ours():
             with files.ours:
@@ -117,7 +120,11 @@ def _patch_open(files: _Files) -> None:
                     return kept
             if files.is_recorded:
                 _record_open(files.record, os.fsdecode(file), mode)
-        return original(file, mode, *args, **kwargs)
+        opened = original(file, mode, *args, **kwargs)
+        if mode in _TEXTS and files.is_replayed:
+            with files.ours:
+                files.replayed.texts.opened(os.fsdecode(file), opened)
+        return opened
 
     builtins.open = open_
     io.open = open_  # pathlib's way

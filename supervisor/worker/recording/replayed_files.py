@@ -16,6 +16,7 @@ from supervisor.storage.run.script_files import ScriptFiles
 from supervisor.storage.run.set_aside import SetAside, remove
 from supervisor.worker.recording.changed_in_place import ChangedInPlace
 from supervisor.worker.recording.nameless_files import NamelessFiles
+from supervisor.worker.recording.rewritten_texts import RewrittenTexts
 
 _unlink, _link = os.unlink, os.link  # before they are patched
 
@@ -44,6 +45,7 @@ class ReplayedFiles:
         self._unseen: list[str] = []
         self._deleted: set[str] = set()
         self._nameless = NamelessFiles()
+        self.texts = RewrittenTexts(aside)
         self._created: set[str] = set()
         self._kept: set[str] = set()
         self._began = time.time() - _CLOCK_S
@@ -53,7 +55,7 @@ class ReplayedFiles:
 
         Args:
             interval: of the record, that began with the checkpoint.
-            saved_at: when the checkpoint was written, unix seconds; for files that others wrote.
+            saved_at: when the checkpoint was written, where the record does not know it.
 
         Raises:
             OSError: something could not be moved; the parent or the next start undo it.
@@ -223,16 +225,14 @@ class ReplayedFiles:
         left = self._aside.arrived()
         for path in done:
             remove(left[path])
-        folder_of_later = ""
-        if later:
-            folder_of_later = str(self._aside.keep_for_a_person(later, left, aside_name))
+        kept_in = self._aside.keep_for_a_person(later, left, aside_name) if later else ""
         not_restored += self._in_place.lost.difference(mapped, self._unseen)
         unknown = ""
         if self._interval is not None:
             unknown = self._record.problem_at(self._interval)
             self._record.continue_at(self._interval, set(later) - restored)
-        lost = sorted(not_restored)
-        return FilesAtTarget(sorted(later), folder_of_later, lost, unknown, self._unseen)
+        not_restored.sort()
+        return FilesAtTarget(sorted(later), str(kept_in), not_restored, unknown, self._unseen)
 
     def _restore(self) -> tuple[set[str], list[str]]:
         """Puts back what was kept; returns those paths, and what was not kept."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -140,6 +141,16 @@ def test_hidden_folders_and_the_run_directory_are_left_out(tmp_path: Path) -> No
         write(record, path, "1")
 
     assert record.results() == ([], [])
+
+
+def test_what_python_writes_to_try_the_temporary_folder_is_nobodys(tmp_path: Path) -> None:
+    record = record_in(tmp_path, training=False)
+
+    write(record, Path(tempfile.gettempdir()) / "a1b2c3_d", "blat")
+    (Path(tempfile.gettempdir()) / "a1b2c3_d").unlink()
+
+    assert record.results() == ([], [])
+    assert not record.early
 
 
 def test_a_damaged_record_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
