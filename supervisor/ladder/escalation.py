@@ -231,6 +231,8 @@ class EscalationLadder:
         leap = self._rate_spike
         if not (leap.harms and self.policy.guard.rate_leap) or "limit_lr" in self.active:
             return None
+        if not self._failures.left(("limit_lr",), Cause.DIVERGENCE):
+            return None
         risk = replace(
             risk,
             cause=Cause.DIVERGENCE,
@@ -300,9 +302,9 @@ class EscalationLadder:
         if not fitting and not own:
             return None
         left = self._failures.left
-        treating = [
-            i for i in fitting if not rungs.is_free(i) and left(rungs.actions(i), risk.cause)
-        ]
+        treating = [i for i in fitting if not rungs.is_free(i)]
+        if risk.probability < CERTAIN:
+            treating = [i for i in treating if left(rungs.actions(i), risk.cause)]
         ready = self._tick - self._treated_at >= self.policy.cooldown_steps
         # Milder help may not delay what certain trouble needs: half a window may be all there is.
         urgent = risk.probability >= CERTAIN and not (self._rolled_back or self._restarts)
@@ -338,14 +340,14 @@ class EscalationLadder:
         if self._rungs.own_list(risk)[:1] == [name]:
             self._rungs.take_own(risk.cause)
         decision = self._treat_with(record, risk, (name,), 0 if rung is None else rung)
-        if name not in decision.actions:
+        if decision is None or name not in decision.actions:
             return decision  # no budget is left for it
         reason = f"{decision.reason}; {name} helped in similar cases"
         return replace(decision, reason=reason, source=DecisionSource.CASE_LIBRARY)
 
     def _treat(self, record: StepRecord, risk: CrashRisk, fitting: list[int]) -> Decision | None:
         own = self._rungs.own_list(risk)
-        while own and not self._failures.left(own[:1], risk.cause):
+        while own and risk.probability < CERTAIN and not self._failures.left(own[:1], risk.cause):
             self._rungs.take_own(risk.cause)
             own = own[1:]
         if own and not (risk.probability >= CERTAIN and "rollback" in own[1:]):
@@ -362,16 +364,20 @@ class EscalationLadder:
         if not fitting or self._tick - self._treated_at < self.policy.verify_steps:
             return None
         index = self._rungs.repeat(fitting)
-        if index is not None and not self._failures.left(self._rungs.actions(index), risk.cause):
-            return None
         if index is None:
             return self._last_resort(record, risk)
+        is_left = self._failures.left(self._rungs.actions(index), risk.cause)
+        if risk.probability < CERTAIN and not is_left:
+            return None
         return self._treat_with(record, risk, self._rungs.actions(index), index)
 
     def _treat_with(
         self, record: StepRecord, risk: CrashRisk, actions: tuple[str, ...], rung: int
-    ) -> Decision:
-        actions = self._failures.left(actions, risk.cause)
+    ) -> Decision | None:
+        left = self._failures.left(actions, risk.cause)
+        if not left:
+            return self._pass_turn(record, risk, actions)
+        actions = left
         if "stop" in actions:
             self._stopped = True
         elif "restart" in actions:
@@ -386,6 +392,18 @@ class EscalationLadder:
             self._budget.rollbacks += 1
             self._rolled_back = True
         return self._decide(record, risk, actions, rung)
+
+    def _pass_turn(
+        self, record: StepRecord, risk: CrashRisk, actions: tuple[str, ...]
+    ) -> Decision | None:
+        """What failed before is not repeated, but what is stronger comes no sooner for that."""
+        self._treated_at = self._tick
+        if "rollback" in actions:
+            if not self._budget.has_rollbacks:
+                return self._last_resort(record, risk)
+            self._budget.rollbacks += 1
+            self._rolled_back = True
+        return None
 
     # -- stepping down ----------------------------------------------------------------------------
 
