@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from supervisor.storage.run.files_at_target import FilesAtTarget
-from supervisor.storage.run.kept_versions import Change
+from supervisor.storage.run.kept_versions import COPIED_BYTES, Change
 from supervisor.storage.run.script_files import ScriptFiles
 from supervisor.storage.run.set_aside import SetAside, remove
 from supervisor.worker.recording.changed_in_place import ChangedInPlace
@@ -64,8 +64,11 @@ class ReplayedFiles:
         self._interval, self._saved_at = interval, saved_at if began is None else began
         self._record.is_replay = True
         self._unseen = self._record.unseen()
+        room = COPIED_BYTES
         for path in self._unseen:
-            self._in_place.keep(path, anew=False)
+            room -= os.path.getsize(path)
+            if room >= 0:
+                self._in_place.keep(path, anew=False)
         files, folders = self._record.results()
         self._aside.move_all(files)
         for folder in sorted(folders, key=len, reverse=True):
