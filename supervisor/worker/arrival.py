@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from supervisor.codes import Exactness
 from supervisor.events.state_events import Resumed
@@ -67,6 +67,8 @@ class Arrival:
         if self.order.way == FIRST_STEP:
             self.files.replayed.texts.restore()
         files = self.files.replayed.end(f"attempt_{self.attempt}", mapped)
+        if self.order.experiment:  # `explain` replays a copy of the run, without this record
+            files = replace(files, unknown="")
         if files.later:
             self.journal.write(files.event(start.checkpoint.step))
         return reasons + files.problems
