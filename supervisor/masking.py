@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
@@ -78,6 +79,8 @@ def mask_all(value: T) -> T:
 
 
 def _masked(value: Any) -> Any:
+    if isinstance(value, enum.Enum):
+        return value  # one of our own words
     if isinstance(value, str):
         return mask_secrets(value)
     if isinstance(value, Mapping):
@@ -93,7 +96,7 @@ def _masked(value: Any) -> Any:
 
 
 def _masked_under(key: Any, item: Any) -> Any:
-    if isinstance(key, str) and isinstance(item, str):
+    if isinstance(key, str) and isinstance(item, str) and not isinstance(item, enum.Enum):
         pair = f"{key}={item}" if " " not in item else f"{key}='{item}'"
         if mask_secrets(pair) == f"{key}={HIDDEN}":
             return HIDDEN

@@ -54,10 +54,10 @@ class JournalEvent:
     def own_fields(self) -> dict[str, Any]:
         """Returns the fields of its kind that stand in its line, by name."""
         own = {}
-        for each in fields(self)[HEADER:]:
-            value = getattr(self, each.name)
-            if each.default is MISSING or value != each.default:
-                own[each.name] = value
+        for name, default in _own_defaults(type(self)):
+            value = getattr(self, name)
+            if default is MISSING or value != default:
+                own[name] = value
         if self.left_out:
             own["left_out"] = self.left_out
         return {**own, **self.extra}
@@ -78,6 +78,15 @@ def of_kind(events: Iterable[JournalEvent], kind: type[E]) -> list[E]:
 
 HEADER = len(fields(JournalEvent))
 """The fields of a kind come behind those of all."""
+
+_OWN_DEFAULTS: dict[type[JournalEvent], list[tuple[str, Any]]] = {}
+
+
+def _own_defaults(kind: type[JournalEvent]) -> list[tuple[str, Any]]:
+    """The fields of a kind with their defaults, looked up once."""
+    if kind not in _OWN_DEFAULTS:
+        _OWN_DEFAULTS[kind] = [(each.name, each.default) for each in fields(kind)[HEADER:]]
+    return _OWN_DEFAULTS[kind]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

@@ -56,7 +56,8 @@ class Journal:
             left_out = self._budget.admit(event)
             if left_out is None:
                 return False
-            return self._append(self._line(replace(event, left_out=left_out)))
+            told = replace(event, left_out=left_out) if left_out else event
+            return self._append(self._line(told))
 
     def close(self) -> None:
         with self._lock:
