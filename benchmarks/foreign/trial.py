@@ -92,7 +92,10 @@ class Trial:
             killed=_difference(first, killed, masked) if _was_killed(killed) else "not struck",
             exactness=" ".join(e["exactness"] for e in resumed),
             treatments=sum(
-                e["kind"] == "action" and e.get("outcome") == "applied" for e in healthy.events
+                e["kind"] == "action"
+                and e.get("outcome") == "applied"
+                and e["name"] != "checkpoint"
+                for e in healthy.events
             ),
             steps=max((e["step"] or 0 for e in healthy.events), default=0),
             seconds=time.monotonic() - started,
@@ -151,7 +154,7 @@ class Trial:
             returncode=process.returncode,
             lines=[DURATION.sub("#", line) for line in out.splitlines()],
             errors=errors,
-            weights=json.loads(result.read_text()) if result.exists() else [],
+            weights=sorted(json.loads(result.read_text())) if result.exists() else [],
             files=files,
             seconds=time.monotonic() - started,
             events=[json.loads(e) for e in events.read_text().splitlines()]
