@@ -50,7 +50,7 @@ class AttemptContext:
 class Attempt:
     """Starts one worker and watches it: steps, life, memory, signals to us, output.
 
-    A failure of our own watching is written to the journal once and costs that watch alone.
+    If a part of the watching fails, that is written to the journal once, and the others go on.
     """
 
     def __init__(self, context: AttemptContext, number: int) -> None:
@@ -132,7 +132,7 @@ class Attempt:
         self._memory = str(sample_memory(process.family.resident_bytes()))
 
     def _heed_signals(self, process: WorkerProcess, now_s: float) -> None:
-        """Lets the worker save and end at its next boundary; ends it after the grace time."""
+        """Passes signals on: the worker saves and ends at its next boundary, or is ended later."""
         inbox = self._s.inbox
         if inbox.asked_by is None:
             return
@@ -194,7 +194,7 @@ class Attempt:
         )
 
     def _guarded(self, what: str, work: Callable[[], Any]) -> Any:
-        """Runs a part of the watching; its failure is written down once and returns None."""
+        """Runs a part of the watching; if it fails, notes that once and returns None."""
         try:
             return work()
         except Exception as error:

@@ -1,4 +1,4 @@
-"""Makes a run directory ready: everything that can go wrong before anything is started."""
+"""Prepares a run directory: everything that can go wrong before anything is started."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Preparation:
     Attributes:
         rundir: the directory.
         lease: the right to write in it; whoever called `prepare` starts and releases it.
-        attempt: number of the first attempt to be made.
-        was_numerical: the run that is continued ended in numerical trouble.
+        attempt: number of the first attempt to make.
+        was_numerical: the run to be continued ended in numerical trouble.
         onset_step: where that trouble began, if known.
-        way: by which the last attempt was to come back to its checkpoint.
+        way: how the last attempt was to return to its checkpoint.
     """
 
     rundir: RunDirectory
@@ -43,7 +43,7 @@ class Preparation:
 
 
 def prepare(spec: LaunchSpec) -> Preparation:
-    """Makes the directory, saves config and policy in it, and looks at what it already holds.
+    """Creates the directory, saves config and policy in it, and reads what it already holds.
 
     Raises:
         UsageError: the script is missing, the directory holds another run or none to continue, or

@@ -1,4 +1,4 @@
-"""``run.json`` as the run goes on."""
+"""Keeps ``run.json`` up to date."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from supervisor.storage.run.rundir import RunDirectory
 
 
 class RunFile:
-    """Keeps ``run.json`` true; a disk that refuses costs the file alone, not the run."""
+    """Keeps ``run.json`` up to date; errors of the disk do not end the run."""
 
     def __init__(self, rundir: RunDirectory, spec: LaunchSpec) -> None:
         self._rundir = rundir

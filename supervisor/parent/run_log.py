@@ -1,4 +1,4 @@
-"""Tells what happens in a run to the journal, to ``run.json`` and to the person at the terminal."""
+"""Reports what happens in a run to the journal, ``run.json`` and the terminal."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ from supervisor.storage.steps.applied_rates import describe_rates
 
 
 class RunLog:
-    """The parent's own events, in the order in which the methods stand. None of them fails.
+    """Reports the parent's own events; the methods are in order of time, and never fail.
 
     Attributes:
-        resumed_attempt: the last one that came back to its checkpoint; 0 for none.
+        resumed_attempt: the last one that reached its checkpoint; 0 for none.
     """
 
     def __init__(self, spec: LaunchSpec, rundir: RunDirectory, journal: JournalMerger) -> None:

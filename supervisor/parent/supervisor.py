@@ -1,4 +1,4 @@
-"""The outer loop: attempt after attempt until the run has ended, one way or another."""
+"""The outer loop: attempt after attempt until the run has ended."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Supervisor:
         poll_s: float = POLL_S,
         backoff: Backoff | None = None,
     ) -> None:
-        """`worker_command`: what is started instead of the worker, for tests of this loop."""
+        """`worker_command`: started instead of the worker, in tests of this loop."""
         self._spec = spec
         self._worker_command = worker_command
         self._poll_s = poll_s
@@ -175,7 +175,7 @@ class _Run:
         return worker_exit
 
     def _undo_unfinished_replay(self) -> None:
-        """A fast-forward that did not arrive leaves the script's files as it found them."""
+        """Restores the script's files after a fast-forward that did not arrive."""
         try:
             problems = SetAside(self._rundir, 0).undo()
         except OSError as error:

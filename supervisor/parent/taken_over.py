@@ -1,4 +1,4 @@
-"""Another host has taken the run over with ``--force``: this supervisor leaves it at once."""
+"""Raised when another host has taken the run over with ``--force``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from supervisor.storage.run.lease_holder import Holder
 
 
 class RunTakenOver(Exception):
-    """Ends the outer loop from anywhere in it; no error of the run, which goes on elsewhere."""
+    """Ends the outer loop at once; the run itself goes on elsewhere."""
 
     def __init__(self, holder: Holder) -> None:
         super().__init__(f"{holder} has taken this run over: ended here, nothing more is written")

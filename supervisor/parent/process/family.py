@@ -15,11 +15,10 @@ _NAP_S = 0.02
 
 
 class Family:
-    """Knows the descendants of one worker.
+    """Knows the descendants of one worker, by process number and start time.
 
-    The kernel gives its orphans to the guardian, so all of them are below that, daemons too; where
-    the kernel does not, the worker's own session finds those that stayed in it. A process is told
-    by its number and its start, since numbers are given out again.
+    The kernel gives orphans to the guardian, so that all are found below it, daemons included.
+    Elsewhere those in the worker's own session are found.
     """
 
     def __init__(self, worker_pid: int, guardian_pid: int) -> None:
@@ -28,7 +27,7 @@ class Family:
         self._known: set[psutil.Process] = set()
 
     def look(self) -> None:
-        """Notes the descendants of now; called from time to time while the worker lives."""
+        """Notes the present descendants; called from time to time while the worker lives."""
         with contextlib.suppress(psutil.Error):
             found = psutil.Process(self._guardian_pid).children(recursive=True)
             others = {process for process in found if process.pid != self._worker_pid}
@@ -50,8 +49,7 @@ class Family:
         return 0.0
 
     def all_cpu_s(self) -> float:
-        """Returns the processor time of the worker, its living descendants, and those that they
-        have waited for: datasets are prepared and kernels compiled in processes of their own."""
+        """Returns the processor time of the worker and its descendants, ended ones included."""
         total = 0.0
         for process in (_process(self._worker_pid), *self._known):
             with contextlib.suppress(psutil.Error):
@@ -59,7 +57,7 @@ class Family:
         return total
 
     def end(self) -> tuple[str, ...]:
-        """Ends what is left after the worker: SIGTERM, then SIGKILL; returns their names."""
+        """Ends processes left after the worker: SIGTERM, then SIGKILL; returns their names."""
         # Some end by themselves when the worker does, such as multiprocessing's resource tracker.
         left = _wait(self._all(), _OWN_END_S)
         names = tuple(sorted(map(_name, left)))
@@ -104,8 +102,7 @@ def _name(process: psutil.Process) -> str:
 def _wait(processes: set[psutil.Process], timeout_s: float) -> set[psutil.Process]:
     """Returns those that still live after at most `timeout_s`.
 
-    They are no children of ours: one that has ended may stay a zombie for ever where nobody
-    collects orphans (a container without an init), so zombies count as ended.
+    Zombies count as ended: in a container without an init nobody collects them.
     """
     deadline = time.monotonic() + timeout_s
     while True:

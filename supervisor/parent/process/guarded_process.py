@@ -1,4 +1,4 @@
-"""A worker process with its guardian, seen from the parent."""
+"""A worker process and its guardian, as the parent sees them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _LEAVES_S = 10.0
 
 
 class GuardedProcess:
-    """What `guardian.py` starts: its number, its end, and what came of it.
+    """The process that `guardian.py` starts: its number, its end, and its descendants.
 
     Attributes:
         pid: of the process itself.
-        guardian_pid: of the guardian, the ancestor of everything that comes of the process.
+        guardian_pid: of the guardian, the ancestor of all its descendants.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class GuardedProcess:
         return True
 
     def dismiss(self, *, keep: bool) -> None:
-        """The guardian ends, with all that came of the process, which `keep` lets live on."""
+        """Ends the guardian and, unless `keep`, all descendants of the process."""
         if keep:
             with contextlib.suppress(OSError):
                 os.write(self._control, b"keep\n")

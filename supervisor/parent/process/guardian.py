@@ -1,8 +1,7 @@
 """``python -I -S guardian.py STATUS_FD CONTROL_FD COMMAND...``: stands between parent and worker.
 
-The kernel hands it every orphan of the worker's, daemons with a session of their own too, so that
-none is lost sight of. When the parent ends, however that happens, it ends all of them. It imports
-nothing of ours and no site packages: 8 MB, a few milliseconds. `guarded_process` is its other end.
+The kernel hands it every orphan of the worker, daemons included, and it ends all of them when the
+parent ends, however that happens. It imports nothing of ours, to be small and fast to start.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _PASSED_OVER = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, si
 
 
 def main(status: int, control: int, command: list[str]) -> None:
-    """Starts the worker, tells of its end, and stays until the parent closes the control pipe."""
+    """Starts the worker, reports its end, and stays until the parent closes the control pipe."""
     with contextlib.suppress(OSError, AttributeError):  # not Linux: orphans are looked for
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     for fd in (status, control):
@@ -52,7 +51,7 @@ def main(status: int, control: int, command: list[str]) -> None:
 
 
 def _become_worker(command: list[str], mask: Iterable[int]) -> NoReturn:
-    """In the child: a session of its own, the signals as they were, then the worker."""
+    """In the child: starts a session, restores signals, and executes the worker."""
     try:
         os.environ["SUPERVISOR_PARENT_PID"] = str(os.getppid())
         os.setsid()
@@ -67,7 +66,7 @@ def _become_worker(command: list[str], mask: Iterable[int]) -> NoReturn:
 
 
 def _watch(worker: int, status: int, control: int, woken: int) -> bool:
-    """Collects who ends until the parent is gone or done; returns whether the rest may live on."""
+    """Reaps children until the parent is gone or done; returns whether the rest may live on."""
     waiting = select.poll()
     waiting.register(control, select.POLLIN)
     waiting.register(woken, select.POLLIN)
@@ -81,7 +80,7 @@ def _watch(worker: int, status: int, control: int, woken: int) -> bool:
 
 
 def _collect(worker: int, status: int) -> None:
-    """Takes the ended children off the kernel's hands; tells of the worker's end."""
+    """Reaps ended children; reports the worker's end."""
     with contextlib.suppress(ChildProcessError):
         while True:
             pid, code = os.waitpid(-1, os.WNOHANG)
@@ -92,7 +91,7 @@ def _collect(worker: int, status: int) -> None:
 
 
 def _end_all(worker: int) -> None:
-    """The worker at once, everything that came of it politely first."""
+    """Kills the worker at once; asks its descendants to end first."""
     _send(worker, signal.SIGKILL)
     _end_others(signal.SIGTERM, _TERM_S)
     _end_others(signal.SIGKILL, _KILL_S)
@@ -113,7 +112,7 @@ def _end_others(signum: int, patience_s: float) -> None:
 
 
 def _descendants(root: int) -> set[int]:
-    """Returns all of them; zombies that others have to collect are left out."""
+    """Returns all descendants, without zombies that others have to reap."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
         if name.isdigit():
@@ -131,7 +130,7 @@ def _descendants(root: int) -> set[int]:
 
 
 def _let_go_of_streams() -> None:
-    """Whoever reads the worker's output must see its end."""
+    """Closes the output streams, so that their readers see the end."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(nothing, fd)

@@ -1,4 +1,4 @@
-"""What the parent is asked to run."""
+"""What the parent is to run."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ class LaunchSpec:
         kind: ``script`` (a file), ``function`` (``file.py:function``) or ``module`` (as ``-m``).
         target: the file, or the module's dotted name.
         function: name of the function when `kind` is ``function``.
-        arguments: what belongs to the script.
-        run_dir: where everything is kept; made if missing.
+        arguments: the script's own.
+        run_dir: where everything is kept; created if missing.
         resume_arguments: appended to `arguments` from the second attempt on.
         quiet: print nothing of our own.
-        resume: go on with the run that lies in `run_dir`; without it that must not hold a run.
-        resume_from: ``last-stable``, ``latest`` or a step; implies `resume`. None: by how it ended.
+        resume: continue the run in `run_dir`, which otherwise must not hold a run.
+        resume_from: ``last-stable``, ``latest`` or a step; implies `resume`. None: chosen by how
+            the run ended.
         force: take the run over although a supervisor on another host seems to be alive.
         command: what the user typed, for ``run.json``.
     """

@@ -13,7 +13,7 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemorySample:
-    """Resident memory of a worker with its descendants, and what the machine had left, in GiB."""
+    """Resident memory of a worker with its descendants, and free memory of the machine, in GiB."""
 
     resident_gib: float
     available_gib: float
@@ -26,16 +26,15 @@ class MemorySample:
 
 
 def sample_memory(resident_bytes: int) -> MemorySample:
-    """Returns a sample of now."""
+    """Takes a sample."""
     available = psutil.virtual_memory().available
     return MemorySample(resident_gib=resident_bytes / _GIB, available_gib=available / _GIB)
 
 
 def count_oom_kills(root: Path = _CGROUPS, own: Path = Path("/proc/self/cgroup")) -> int:
-    """Returns how often the kernel killed for memory in this process's group; 0 if unknown.
+    """Returns the number of out-of-memory kills in this process's control group; 0 if unknown.
 
-    Reads ``memory.events`` (control groups v2) or ``memory.oom_control`` (v1). The count belongs to
-    the group, so only its growth during an attempt says something about that attempt.
+    Only its growth during an attempt says something about that attempt.
     """
     for path in _counters(root, own):
         try:

@@ -1,4 +1,4 @@
-"""One worker process: started in a session of its own, signalled alone, ended with its family."""
+"""One worker process: starts in its own session, ends with all its descendants."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ DEFAULT_COMMAND = command("supervisor.worker.__main__")
 class WorkerProcess:
     """A worker of one attempt, rank 0.
 
-    Its own session keeps the terminal's Ctrl-C from it and its loader workers: signals reach it
-    only through us. Between us and it stands its guardian (`guardian.py`), with which the kernel
-    has it die (PR_SET_PDEATHSIG), and which ends it and all that came of it when we are gone.
+    In its own session signals such as the terminal's Ctrl-C reach it only through us. Its guardian
+    (`guardian.py`) ends it and all its descendants when we are gone.
     """
 
     def __init__(
@@ -61,20 +60,17 @@ class WorkerProcess:
         return self._process.wait(timeout_s)
 
     def send(self, signum: int) -> None:
-        """Sends to the worker alone, not to its loader workers; nothing if it has ended."""
+        """Sends a signal to the worker only, not to its loader workers, if it lives."""
         if self._process.send(signum):
             self.signals_sent.append(signum)
 
     def resize(self) -> None:
-        """Tells the worker that the user's terminal has another size."""
+        """Tells the worker that the user's terminal was resized."""
         self._output.copy_window_size()
         self._process.send(signal.SIGWINCH)
 
     def end(self, *, keep_others: bool = False) -> tuple[str, ...]:
-        """Kills it if it lives, ends its descendants, and returns which were left over.
-
-        With `keep_others` they live on.
-        """
+        """Kills it if it lives and ends its descendants, unless `keep_others`; returns which."""
         if not self._process.wait(0.0):
             self.family.look()
             self.send(signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Has the report written by a process of its own: plotting would triple this one's memory."""
+"""Writes the report in a separate process, because plotting needs much memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def write_report_apart(
 ) -> tuple[Path | None, str]:
     """Writes the report of a run; returns its path, or None with the reason. Never raises.
 
-    Ends the writing when `is_forced` says that nobody wants to wait for it.
+    Stops when `is_forced` says that nobody wants to wait.
     """
     try:
         if importlib.util.find_spec("supervisor.report.__main__") is None:

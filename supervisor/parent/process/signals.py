@@ -15,17 +15,16 @@ _NAP_S = 0.05
 
 
 class SignalInbox:
-    """Collects the signals that ask the run to end, for the main loop to act upon.
+    """Collects the signals that ask the run to end, for the main loop to act on.
 
-    The handlers only note the number: whatever they did else could meet a half-done operation of
-    the main loop, such as a lock that it holds.
+    The handlers only note the number, since they may interrupt any operation of the main loop.
     """
 
     def __init__(self) -> None:
         self._received: list[int] = []
         self._resized = False
         self.on_typed: Callable[[], None] | None = None
-        """Told of each SIGINT at once, which a terminal shows as it comes; must not block."""
+        """Called at each SIGINT, which a terminal shows as ``^C``; must not block."""
 
     @property
     def asked_by(self) -> int | None:
@@ -34,7 +33,7 @@ class SignalInbox:
 
     @property
     def is_forced(self) -> bool:
-        """Whether a second one came: do not wait any longer."""
+        """Whether a second signal came: do not wait any longer."""
         return len(self._received) > 1
 
     def note(self, signum: int) -> None:
@@ -46,7 +45,7 @@ class SignalInbox:
         return resized
 
     def sleep(self, seconds: float, nap: Callable[[float], None] = time.sleep) -> bool:
-        """Waits, and returns early and true when a signal asks the run to end."""
+        """Waits; returns early, with True, when a signal asks the run to end."""
         deadline = time.monotonic() + seconds
         while self.asked_by is None:
             left = deadline - time.monotonic()

@@ -11,8 +11,7 @@ JITTER = 0.2
 class Backoff:
     """Waits that double from `first_s` up to `longest_s`, each spread by +-20 %.
 
-    The spread keeps the workers of many runs from coming back at the same moment after a failure
-    that they share (a file system, a scheduler).
+    The spread keeps many runs from restarting at the same moment after a common failure.
     """
 
     def __init__(
@@ -26,7 +25,7 @@ class Backoff:
         self._uniform = uniform or random.Random().uniform
 
     def delay_s(self, failures: int) -> float:
-        """Returns the wait after so many failures without progress, counted from 1."""
+        """Returns the wait after the n-th failure without progress, counted from 1."""
         # 2**64 seconds is longer than any limit; without the cap a long run overflows the float.
         doubled = self._first_s * 2.0 ** min(max(failures, 1) - 1, 64)
         return min(doubled, self._longest_s) * self._uniform(1 - JITTER, 1 + JITTER)

@@ -1,8 +1,7 @@
-"""Why a worker process ended: ordered rules over what is known, the first that matches wins.
+"""Why a worker process ended: ordered rules, of which the first that matches wins.
 
-The order is the order of proof. What the worker itself left (marker, note) comes before what was
-done to it, and that before what can only be guessed; exit code 0 alone proves nothing, and neither
-does SIGKILL (137 in a shell) prove that memory ran out.
+The worker's own note comes before what was done to it, and that before guesses. Exit code 0 alone
+proves nothing, nor does SIGKILL prove that memory ran out.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ class ProcessEnding:
         returncode: as `subprocess` gives it: negative for a signal.
         note: what the worker wrote at its end; None if it could not.
         last_step: the last step of the flight recorder that this attempt wrote.
-        has_stepped: any attempt of this run made a step.
-        hang: why the watchdog called it hung; None if it did not.
+        has_stepped: whether any attempt of this run made a step.
+        hang: why the watchdog considered it hung; None if it did not.
         signals_sent: signals that the parent sent to it.
         asked_by: the signal by which the parent itself was asked to end.
         oom_kills: kills by the kernel's memory controller in our group during the attempt.
@@ -55,7 +54,7 @@ class ProcessEnding:
 
 
 def classify(ending: ProcessEnding) -> WorkerExit:
-    """Returns why the worker ended; never fails, and always has at least one line of evidence."""
+    """Returns why the worker ended, with at least one line of evidence; never fails."""
     for rule in _RULES:
         verdict = rule(ending)
         if verdict is not None:
@@ -211,9 +210,9 @@ def signal_name(signum: int) -> str:
 
 
 def failure_key(worker_exit: WorkerExit) -> str:
-    """Returns what must be equal for two failures to be the same one, their step aside.
+    """Returns a key that is equal for two occurrences of the same failure, whatever their step.
 
-    Numbers are left out of messages: addresses, sizes and process ids differ between attempts.
+    Numbers in messages are ignored: addresses, sizes and process ids differ between attempts.
     """
     first = worker_exit.evidence[0] if worker_exit.evidence else ""
     return f"{worker_exit.cause.value}: {re.sub(r'0x[0-9a-f]+|[0-9.]+', '#', first)}"

@@ -1,4 +1,4 @@
-"""What follows the end of an attempt: another one, from where and how, or the end of the run."""
+"""Decides what follows an attempt: another one, from where and how, or the end of the run."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Start = Literal["stable", "latest"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What the restart policy wants.
+    """A decision of the restart policy.
 
     Attributes:
         again: start another attempt; else the run is given up.
         reason: why, in one sentence.
         delay_s: wait before the attempt.
-        start: from the newest ``stable`` checkpoint, or the ``latest`` one that is whole.
-        before_step: only checkpoints of earlier steps, so that the new settings are in force there.
+        start: from the newest ``stable`` checkpoint, or the ``latest`` that verifies.
+        before_step: only checkpoints of earlier steps, so that new settings apply at this step.
         skip_steps, lr_factor, careful_steps, fp32, batch_factor, checkpoint_activations: see
             `WorkerOrder`.
     """
@@ -82,12 +82,12 @@ class RestartPolicy:
         return self._memory.without_progress
 
     def decide(self, worker_exit: WorkerExit, *, risky: bool = False) -> Verdict:
-        """Returns what to do after an attempt that ended so and may be retried.
+        """Returns what to do after an attempt that may be retried.
 
         Args:
             worker_exit: an exit whose `retry` is true.
-            risky: the crash risk was at the alarm line when the attempt ended, so its newest
-                state may be sick although the process died of something else.
+            risky: the crash risk was above the alarm line at the end, so the newest state may be
+                sick although the process died of something else.
         """
         untried = worker_exit.offers_checkpointing and not self._memory.checkpoint_activations
         if worker_exit.cause in MEMORY and untried:

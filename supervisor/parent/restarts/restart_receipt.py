@@ -1,4 +1,4 @@
-"""The receipt of a restart that the ladder asked for: the new process cannot know of it."""
+"""Reports the outcome of a restart that the ladder asked for; the new process cannot."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ _HEALED = frozenset({ExitCause.COMPLETED, ExitCause.INTERRUPTED, ExitCause.PREEM
 
 
 class RestartReceipt:
-    """Writes the outcome of the action ``restart`` when the attempt that it led to has ended.
+    """Writes the outcome of the action ``restart`` when the attempt that followed has ended.
 
-    It helped if that attempt ended well, or went `verify_steps` beyond the step of the restart. It
-    cost the seconds from the asking until that step was made again, or until the attempt's end.
+    It helped if that attempt ended well, or got `verify_steps` beyond the step of the restart.
 
     Args:
         write: writes an event.

@@ -24,9 +24,9 @@ class Checkpoints(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartingPoint:
-    """The checkpoint of an attempt, None for a start from nothing; and why, in a few words.
+    """The checkpoint of an attempt (None: from the script's start), and why, in a few words.
 
-    `is_older` says that later checkpoints hold what the new attempt shall leave behind.
+    `is_older`: later checkpoints contain the trouble, and are to be removed.
     """
 
     step: int | None

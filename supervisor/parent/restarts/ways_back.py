@@ -1,7 +1,7 @@
-"""How an attempt comes back to its checkpoint, and what is tried when it did not arrive there.
+"""How an attempt returns to its checkpoint, and what is tried if it does not get there.
 
-An attempt that ends before its arrival has trained nothing, so it is no crash of the training: the
-next one starts another way. The ways are few and none comes twice, so this cannot go on for ever.
+An attempt that ends before that has trained nothing, so it is no crash of the training: the next
+one tries another way. No way is tried twice, so this ends.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class WaysBack:
 
     Args:
         settings: the order of the ways.
-        kills: ends from outside (killed, hung, out of memory) that a way gets before the next one.
-        few_steps: a checkpoint of no more steps is not worth an approximate resume.
-        way: that the last attempt of an earlier parent took.
+        kills: ends from outside (killed, hung, out of memory) that a way may have.
+        few_steps: a checkpoint of at most this many steps is not worth an approximate resume.
+        way: taken by the last attempt of an earlier parent.
     """
 
     def __init__(
@@ -41,13 +41,13 @@ class WaysBack:
         self._killed = 0
 
     def arrived(self) -> None:
-        """The way has proved itself: ends from outside are counted anew."""
+        """Notes that the way worked: ends from outside are counted anew."""
         self._killed = 0
 
     def next(self, worker_exit: WorkerExit, checkpoint_step: int) -> str | None:
-        """Returns the way after an attempt that did not arrive; `START` for none to a checkpoint.
+        """Returns the way after an attempt that did not arrive; `START`: from the script's start.
 
-        None when there is no other way: the end is then judged like any other.
+        None if there is no other way: the end is then judged like any other.
         """
         if worker_exit.cause in _FROM_OUTSIDE:
             self._killed += 1

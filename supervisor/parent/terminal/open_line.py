@@ -1,4 +1,4 @@
-"""Whether the cursor of the user's terminal stands in the middle of a line of the script."""
+"""Knows whether the terminal's cursor is in the middle of a line of the script."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ _NEW_LINE = "\r\n\x1b[J"
 
 
 class OpenLine:
-    """Keeps our lines and the script's output apart where both come out in the same place.
+    """Keeps our lines and the script's output apart where both go to the same place (`fd`).
 
-    Those who write there hold `lock`, and say with `saw` what they wrote. `fd` is where our lines
-    go.
+    Writers hold `lock`, and report with `saw` what they wrote.
     """
 
     def __init__(self, fd: int = 2) -> None:

@@ -1,4 +1,4 @@
-"""How a run ended, and the exit code by which other programs learn it (CONTRACT.md)."""
+"""How a run ended, and the exit code for it (CONTRACT.md)."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def gave_up(reason: str) -> Outcome:
 
 
 def _own_code(worker_exit: WorkerExit) -> int:
-    """The code a shell would have seen; a failure never looks like success."""
+    """The script's own code as a shell would see it; never 0 after a failure."""
     code = worker_exit.returncode
     if code is None or code == 0:
         return 1

@@ -25,9 +25,8 @@ _DRAIN_S = 0.2
 class OutputPump:
     """Carries standard output and standard error of one worker.
 
-    Where the user's stream is a terminal the worker gets a pseudo-terminal, so that progress bars
-    and colours look as without us; otherwise a pipe. Streams that are one terminal stay one, which
-    keeps their order. A pseudo-terminal is raw: the real one does the line ends, once.
+    If the user's stream is a terminal the worker gets a pseudo-terminal, so that progress bars and
+    colours look as without us, otherwise a pipe. Streams to one terminal stay one, in order.
     """
 
     def __init__(
@@ -74,7 +73,7 @@ class OutputPump:
             _copy_window_size(real, ours)
 
     def finish(self, timeout_s: float = 5.0) -> None:
-        """Carries what the ended worker has left, then closes, whoever holds the other end."""
+        """Passes on the rest of an ended worker's output, then closes."""
         self._ended = True
         if self._thread.ident is not None:
             self._thread.join(timeout_s)

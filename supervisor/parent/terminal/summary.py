@@ -1,4 +1,4 @@
-"""What the parent tells a person on the terminal: a few lines, each of one thought."""
+"""What the parent prints on the terminal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from supervisor.records import WorkerExit
 class Teller:
     """Prints lines to standard error, beginning with ``supervisor:``; silent with `quiet`.
 
-    Each stands on a line of its own, whatever the script has written before.
+    Each starts on a new line, whatever the script has written before.
     """
 
     def __init__(self, *, quiet: bool, line: OpenLine | None = None) -> None:
@@ -31,7 +31,7 @@ class Teller:
                     begin = self._line.beginning()
                     print(f"{begin}supervisor: {text}", file=sys.stderr, flush=True)
         except OSError:
-            self._quiet = True  # whoever read it is gone; the run is not
+            self._quiet = True  # the reader is gone, the run is not
 
 
 def describe_exit(attempt: int, worker_exit: WorkerExit) -> str:
@@ -60,7 +60,7 @@ def closing_lines(
 
     Args:
         outcome: of the run.
-        run_dir: as the user wrote it.
+        run_dir: as the user gave it.
         attempts: how many this command made.
         report: where it lies, None without one.
         treated: what was done to the training, in words.

@@ -1,4 +1,4 @@
-"""What the terminal says of treatments: a line each, and of many of a kind how many."""
+"""The terminal's lines about treatments: one each, or a count where there are many of a kind."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class TreatmentLines:
         self._kinds: dict[tuple[str, str], _Kind] = {}
 
     def of(self, events: Iterable[JournalEvent]) -> list[str]:
-        """Returns what is to be said after these events; called with none, too."""
+        """Returns the lines after these events, which may be none."""
         now_s = self._clock()
         lines = []
         for event in events:

@@ -1,4 +1,4 @@
-"""What is done with a worker that hangs: its stacks are read, then it is ended."""
+"""Handles a hung worker: reads its stacks, then ends it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LATE_LOOK_S = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HangEvidence:
-    """Where a hung worker stood: innermost frames of its main thread, and all its stacks."""
+    """Where a worker hung: innermost frames of its main thread, and all its stacks."""
 
     frames: tuple[str, ...]
     stacks: Path
@@ -33,10 +33,10 @@ def dump_stacks(
     *,
     is_back: Callable[[], bool],
 ) -> HangEvidence | None:
-    """Has the worker dump its stacks, several times; returns None when it lives after all.
+    """Makes the worker dump its stacks several times; returns None if it lives after all.
 
-    The worker registers `faulthandler` on SIGUSR2, which answers even while the interpreter's lock
-    is held. Two equal dumps tell a wait from a slow loop.
+    `faulthandler` answers SIGUSR2 even while the interpreter's lock is held. Equal dumps
+    distinguish a wait from a slow loop.
     """
     for dump in range(settings.stack_dumps):
         process.send(signal.SIGUSR2)
@@ -56,7 +56,7 @@ def end_hung(process: WorkerProcess, grace_s: float = GRACE_S) -> None:
 
 
 def _frames(process: WorkerProcess, stacks: Path) -> tuple[str, ...]:
-    """Waits a little for the dump: on a machine that swaps, even a signal is answered late."""
+    """Waits a little for the dump, which may be late on a machine that swaps."""
     for _ in range(_LATE_LOOKS):
         try:
             frames = main_thread_frames(stacks.read_text(errors="replace"))

@@ -8,8 +8,7 @@ from supervisor.parent.watching.watchdog import Watchdog
 class KnownStarts:
     """What one parent has seen of the starts of its attempts.
 
-    Another parent (`supervisor resume`) begins without: it may be on another machine, where data
-    are copied and kernels compiled anew.
+    Another parent (`supervisor resume`) starts without them, since it may be on another machine.
     """
 
     def __init__(self) -> None:
@@ -18,9 +17,8 @@ class KnownStarts:
     def attempt_ended(self, watchdog: Watchdog, *, hung: bool) -> None:
         """Called after each attempt.
 
-        An attempt that was ended as hung before its first step gives the next one its whole time
-        again (`first_step_timeout_s`): should it have been alive after all, that cost one attempt
-        and not the run.
+        After an attempt that was ended as hung before its first step, the next one gets the whole
+        `first_step_timeout_s` again, in case it was only slow.
         """
         silence_s = watchdog.start_silence_s
         if silence_s is not None:
