@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ FLOORS: dict[str, int] = {
     "events": 1,
     "errors": 1,
     "masking": 1,
+    "ranks": 1,
     "version": 1,
     "begin": 1,
     "own_process": 1,
@@ -28,6 +30,7 @@ FLOORS: dict[str, int] = {
     "storage": 2,
     "training_state": 2,
     "source_check": 2,
+    "agreement": 2,
     "pipeline": 3,
     "actions": 3,
     "report": 3,
@@ -287,3 +290,49 @@ def test_an_assignment_to_torch_is_recognised() -> None:
 
     assert torch_assignments(ast.parse(source)) == ["Adam.step", "torch.nn"]
     assert torch_assignments(ast.parse(aliased)) == ["kind.a"]
+
+
+OF_A_RANK = {"alive", "log", "rank_journal", "replayed", "stacks", "steps", "tape", "trail"}
+OF_A_RANK |= {"load_exit_note", "save_exit_note", "SetAside", "Attempt"}
+"""Methods and functions whose last positional argument is a rank."""
+
+
+def test_no_rank_is_written_as_a_number() -> None:
+    """A reader of one rank says which it means (`LEAD_RANK`), so that several can follow."""
+    found = {
+        f"{name_of(path)}:{node.lineno} {ast.unparse(node)}"
+        for path in FILES
+        for node in ast.walk(TREES[path])
+        if is_numbered_rank(node)
+    }
+
+    assert not found
+
+
+def is_numbered_rank(node: ast.AST) -> bool:
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, str) and re.search(r"\brank_0\b[./]", node.value) is not None
+    if isinstance(node, ast.arguments):
+        named = [*node.posonlyargs, *node.args][-len(node.defaults) or None :]
+        pairs = [*zip(named, node.defaults, strict=False)]
+        pairs += [(a, d) for a, d in zip(node.kwonlyargs, node.kw_defaults, strict=True) if d]
+        return any(a.arg == "rank" and isinstance(d, ast.Constant) for a, d in pairs)
+    if not isinstance(node, ast.Call):
+        return False
+    by_name = any(k.arg == "rank" and is_number(k.value) for k in node.keywords)
+    called = node.func.attr if isinstance(node.func, ast.Attribute) else root_name(node.func)
+    is_of_a_rank = called in OF_A_RANK and root_name(node.func) != "math"
+    return by_name or (is_of_a_rank and bool(node.args) and is_number(node.args[-1]))
+
+
+def is_number(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, int)
+
+
+def test_a_rank_that_is_a_number_is_recognised() -> None:
+    source = "run.steps(0); f(rank=0); open('x/rank_0.log'); run.log(n, 1); run.steps(LEAD_RANK)"
+
+    found = [node for node in ast.walk(ast.parse(source)) if is_numbered_rank(node)]
+
+    assert len(found) == 4
+    assert is_numbered_rank(ast.parse("def f(rank: int = 0): ...").body[0].args)  # type: ignore[attr-defined]

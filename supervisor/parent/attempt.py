@@ -21,9 +21,9 @@ from supervisor.parent.watching import hang
 from supervisor.parent.watching.known_starts import KnownStarts
 from supervisor.parent.watching.live_pictures import LivePictures
 from supervisor.parent.watching.replica import Replica
-from supervisor.parent.watching.signs_of_life import LifeCounter, StepFeed, alive_path
+from supervisor.parent.watching.signs_of_life import LifeCounter, StepFeed
 from supervisor.parent.watching.watchdog import Watchdog
-from supervisor.storage.run.exit_notes import load_exit_note
+from supervisor.storage.run.exit_notes import ExitNote, load_exit_note
 from supervisor.storage.run.lease import Lease
 from supervisor.storage.run.rundir import RunDirectory
 
@@ -53,11 +53,12 @@ class Attempt:
     If a part of the watching fails, that is written to the journal once, and the others go on.
     """
 
-    def __init__(self, context: AttemptContext, number: int) -> None:
+    def __init__(self, context: AttemptContext, number: int, rank: int) -> None:
         self._s = context
         self._number = number
-        self._feed = StepFeed(context.rundir.steps(0))
-        self._life = LifeCounter(alive_path(context.rundir.root, 0))
+        self._rank = rank
+        self._feed = StepFeed(context.rundir.steps(rank))
+        self._life = LifeCounter(context.rundir.alive(rank))
         self._memory = ""
         self._hang: str | None = None
         self._kill_at_s: float | None = None
@@ -73,11 +74,13 @@ class Attempt:
         """
         s = self._s
         limit = int(s.spec.settings.limits.log_mib * 2**20)
-        log = AttemptLog(s.rundir.log(self._number, 0), limit)
+        log = AttemptLog(s.rundir.log(self._number, self._rank), limit)
         oom_kills = count_oom_kills()
         output = OutputPump(log, line=s.run_log.line)
         try:
-            process = WorkerProcess(s.spec, self._number, output, worker=s.worker_command)
+            process = WorkerProcess(
+                s.spec, self._number, self._rank, output, worker=s.worker_command
+            )
         except OSError:
             output.finish()
             raise
@@ -145,7 +148,7 @@ class Attempt:
             process.send(signal.SIGKILL)
 
     def _treat_hang(self, process: WorkerProcess, watchdog: Watchdog) -> None:
-        stacks = self._s.rundir.stacks(self._number, 0)
+        stacks = self._s.rundir.stacks(self._number, self._rank)
 
         def is_back() -> bool:
             count = self._guarded("steps", self._take_steps) or 0
@@ -175,14 +178,22 @@ class Attempt:
         process.wait(hang.GRACE_S)
 
     def _is_completed(self) -> bool:
-        note = self._guarded("note", lambda: load_exit_note(self._s.rundir, self._number, 0))
+        note = self._note()
         return note is not None and note.kind == "completed"
+
+    def _note(self) -> ExitNote | None:
+        rundir = self._s.rundir
+        found: ExitNote | None = self._guarded(
+            "note", lambda: load_exit_note(rundir, self._number, self._rank)
+        )
+        return found
 
     def _ending(self, process: WorkerProcess, *, oom_kills: int) -> ProcessEnding:
         rundir = self._s.rundir
         return ProcessEnding(
+            rank=self._rank,
             returncode=process.returncode or 0,
-            note=self._guarded("note", lambda: load_exit_note(rundir, self._number, 0)),
+            note=self._note(),
             last_step=self._feed.last_step,
             has_stepped=self._feed.has_stepped,
             hang=self._hang,
@@ -190,7 +201,7 @@ class Attempt:
             asked_by=self._s.inbox.asked_by,
             oom_kills=max(oom_kills, 0),
             memory=self._memory,
-            log_tail=read_tail(rundir.log(self._number, 0)),
+            log_tail=read_tail(rundir.log(self._number, self._rank)),
         )
 
     def _guarded(self, what: str, work: Callable[[], Any]) -> Any:

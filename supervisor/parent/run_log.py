@@ -34,6 +34,7 @@ from supervisor.parent.terminal.outcome import EXIT_INTERRUPTED, Outcome, RunRes
 from supervisor.parent.terminal.summary import Teller, closing_lines, describe_exit, describe_next
 from supervisor.parent.terminal.treatment_lines import TreatmentLines, sum_up
 from supervisor.parent.watching.hang import HangEvidence
+from supervisor.ranks import LEAD_RANK
 from supervisor.records import CrashRisk, WorkerExit, WorkerOrder
 from supervisor.storage.cases.case_filing import file_cases
 from supervisor.storage.cases.case_keeping import keep_memory
@@ -67,7 +68,7 @@ class RunLog:
         self._restart = RestartReceipt(
             journal.write,
             spec.policy.verify_steps,
-            made_at=lambda attempt, step: first_made(rundir.steps(0), attempt, step),
+            made_at=lambda attempt, step: first_made(rundir.steps(LEAD_RANK), attempt, step),
         )
 
     def begin(self, attempt: int) -> None:
@@ -294,5 +295,5 @@ class RunLog:
             counted = count_treatments(read_journal(self._rundir.journal))
         except (OSError, SupervisorError):
             return []
-        said = (sum_up(counted), describe_rates(self._rundir.steps(0)))
+        said = (sum_up(counted), describe_rates(self._rundir.steps(LEAD_RANK)))
         return [text for text in said if text]

@@ -13,7 +13,7 @@ from supervisor.parent.process.process import DEFAULT_COMMAND
 from supervisor.parent.process.signals import SignalInbox
 from supervisor.parent.restarts import starting_point
 from supervisor.parent.restarts.backoff import Backoff
-from supervisor.parent.restarts.exits import ProcessEnding, classify
+from supervisor.parent.restarts.exits import ProcessEnding, judge_group
 from supervisor.parent.restarts.history import records_until
 from supervisor.parent.restarts.restart_policy import RestartPolicy, Verdict
 from supervisor.parent.restarts.starting_point import StartingPoint
@@ -25,6 +25,7 @@ from supervisor.parent.terminal import outcome as outcomes
 from supervisor.parent.terminal.outcome import Outcome, RunResult
 from supervisor.parent.watching.live_pictures import LivePictures
 from supervisor.parent.watching.replica import Replica
+from supervisor.ranks import LEAD_RANK
 from supervisor.records import ExitCause, WorkerExit, WorkerOrder
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
 from supervisor.storage.journal.journal import JournalMerger
@@ -136,7 +137,7 @@ class _Run:
         return self.run_log.finish(outcome, self._last_exit, lambda: self._inbox.is_forced)
 
     def _attempts(self, order: WorkerOrder, restarts: RestartPolicy) -> Outcome:
-        """The loop: launch, watch, classify, then again or not."""
+        """The loop: launch, watch, judge_group, then again or not."""
         while True:
             check_lease(self._prepared.lease)
             worker_exit = self._attempt(order)
@@ -163,10 +164,10 @@ class _Run:
     def _attempt(self, order: WorkerOrder) -> WorkerExit:
         save_order(self._rundir, order)
         self.run_log.begin_attempt(order)
-        self.replica.restart(records_until(self._rundir.steps(0), order.checkpoint_step))
-        ending = Attempt(self.context, order.attempt).run()
+        self.replica.restart(records_until(self._rundir.steps(LEAD_RANK), order.checkpoint_step))
+        ending = Attempt(self.context, order.attempt, LEAD_RANK).run()
         self._undo_unfinished_replay()
-        worker_exit = classify(ending)
+        worker_exit = judge_group([ending])
         self._last_exit = worker_exit
         self._is_short = self._ended_short(order, ending, worker_exit)
         self.run_log.worker_exited(
@@ -177,7 +178,7 @@ class _Run:
     def _undo_unfinished_replay(self) -> None:
         """Restores the script's files after a fast-forward that did not arrive."""
         try:
-            problems = SetAside(self._rundir, 0).undo()
+            problems = SetAside(self._rundir, LEAD_RANK).undo()
         except OSError as error:
             problems = [f"files that a fast-forward set aside: {error}"]
         for problem in problems:

@@ -346,7 +346,7 @@ def _build_records(task: _Task, ground: _Ground) -> _Records:
             replayed=ReplayedFiles(set_aside, record),
             set_aside=set_aside,
         ),
-        heartbeat=Heartbeat(rundir.root / "alive" / f"rank_{rank}"),
+        heartbeat=Heartbeat(rundir.alive(rank)),
         loading=loading,
         samples=samples,
     )

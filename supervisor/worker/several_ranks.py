@@ -6,6 +6,7 @@ import sys
 
 from supervisor.codes import Found
 from supervisor.events.state_events import StateFound
+from supervisor.ranks import LEAD_RANK
 from supervisor.settings import PolicySettings
 from supervisor.storage.journal.journal import Journal
 from supervisor.training_state.snapshot import SnapshotRing
@@ -67,7 +68,7 @@ class SeveralRanks:
 
     def joined_in_child(self, world_size: int, rank: int) -> None:
         """Called in a forked child after it joined a group: one rank says it for all."""
-        if rank == 0:
+        if rank == LEAD_RANK:
             print(f"supervisor: warning: {_not_supervised(world_size)}", file=sys.stderr)
 
     def started(self, processes: int) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from supervisor.errors import UsageError
+from supervisor.ranks import LEAD_RANK
 from supervisor.records import NAN, StepRecord
 
 KNOWN = (
@@ -51,7 +52,7 @@ def _read_run(path: Path) -> Iterator[StepRecord]:
     from supervisor.storage.run.rundir import RunDirectory
     from supervisor.storage.steps.flight_recorder import FlightReader
 
-    steps = RunDirectory(path).steps(0)
+    steps = RunDirectory(path).steps(LEAD_RANK)
     if not steps.is_file():
         raise UsageError(f"{path}: no {steps.name}: give a CSV or a directory of `supervisor run`")
     with FlightReader(steps) as reader:

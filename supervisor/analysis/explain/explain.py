@@ -49,6 +49,7 @@ from supervisor.analysis.explain.rules import (
 from supervisor.analysis.explain.start import first_difference, start_before
 from supervisor.analysis.explain.words import explanation_of
 from supervisor.errors import SupervisorError
+from supervisor.ranks import LEAD_RANK
 from supervisor.storage.files.private_files import write_json
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_reader import FlightReader, read_steps
@@ -94,10 +95,10 @@ def explain(
 
 
 def _tell_lost_steps(rundir: RunDirectory, say: Callable[[str], None]) -> None:
-    with FlightReader(rundir.steps(0)) as reader:
+    with FlightReader(rundir.steps(LEAD_RANK)) as reader:
         lost = reader.lost_rows()
     if lost:
-        say(f"{rundir.steps(0)}: the file was cut, its last {lost} steps are missing")
+        say(f"{rundir.steps(LEAD_RANK)}: the file was cut, its last {lost} steps are missing")
 
 
 class _Case:

@@ -21,6 +21,7 @@ from supervisor.config import load_resolved_config, load_resolved_policy, save_r
 from supervisor.errors import RunDirectoryError, SupervisorError
 from supervisor.events.event import JournalEvent, of_kind
 from supervisor.events.state_events import Resumed
+from supervisor.ranks import LEAD_RANK
 from supervisor.records import WorkerOrder
 from supervisor.settings import RunSettings
 from supervisor.storage.checkpoints.checkpoints import Checkpoint
@@ -107,7 +108,7 @@ class ReplayRunner:
         stop_after: int,
         *,
         timeout_s: float,
-        rank: int = 0,
+        rank: int = LEAD_RANK,
     ) -> Replay:
         """Runs the script from `start`, or from its top, until `stop_after` steps are done.
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from supervisor.errors import SupervisorError
+from supervisor.ranks import LEAD_RANK
 from supervisor.storage.run.rundir import RunDirectory
 
 PARTS = ("weights", "optimizer", "scaler", "schedule", "tracked", "module", "rng", "variable")
@@ -61,7 +62,7 @@ def read_trail(rundir: RunDirectory) -> list[Mark]:
     """
     marks: list[Mark] = []
     try:
-        lines = rundir.trail(0).read_text().splitlines()
+        lines = rundir.trail(LEAD_RANK).read_text().splitlines()
     except OSError:
         lines = []
     for line in lines:

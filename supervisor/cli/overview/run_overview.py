@@ -11,6 +11,7 @@ from pathlib import Path
 
 from supervisor.cli.overview.run_phase import unix_time
 from supervisor.errors import RunDirectoryError
+from supervisor.ranks import LEAD_RANK
 from supervisor.storage.journal.events import read_journal
 from supervisor.storage.journal.treatments import count_treatments
 from supervisor.storage.run.lease import living_holder
@@ -71,7 +72,10 @@ def overview(path: Path) -> RunOverview:
     except RunDirectoryError:
         return RunOverview(name=path.name, path=str(path), state="unreadable")
     last_step, last_loss, treatments = None, None, 0
-    with contextlib.suppress(OSError, RunDirectoryError), FlightReader(rundir.steps(0)) as reader:
+    with (
+        contextlib.suppress(OSError, RunDirectoryError),
+        FlightReader(rundir.steps(LEAD_RANK)) as reader,
+    ):
         last_step = reader.last_step()
         last_loss = _last_loss(reader)
     with contextlib.suppress(OSError):

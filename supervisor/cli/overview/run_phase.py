@@ -20,6 +20,7 @@ from supervisor.events.run_events import (
     WorkerExited,
 )
 from supervisor.events.state_events import Resumed
+from supervisor.ranks import LEAD_RANK
 from supervisor.storage.run.rundir import RunDirectory
 
 _MOMENTS = (
@@ -64,7 +65,7 @@ def _beginning(rundir: RunDirectory, event: AttemptStarted, age_s: float) -> str
     target = event.checkpoint_step
     if target is None:
         return f"starting, for {age_s:.0f} s"
-    done = _replayed(rundir.root / "alive" / "rank_0.replay", unix_time(event.time))
+    done = _replayed(rundir.replayed(LEAD_RANK), unix_time(event.time))
     if done is None:
         return f"restarting: goes back to step {target}, for {age_s:.0f} s"
     share = f" ({100 * done // target} %)" if target else ""

@@ -11,6 +11,7 @@ from supervisor.cli.overview.files_beside import FilesBeside, files_beside, remo
 from supervisor.cli.overview.run_overview import RunOverview, overview
 from supervisor.errors import CheckpointError, SupervisorError
 from supervisor.events.state_events import WarningEvent
+from supervisor.ranks import LEAD_RANK
 from supervisor.settings import CheckpointSettings
 from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRing
 from supervisor.storage.journal.journal_merger import JournalMerger
@@ -165,7 +166,7 @@ def _needed(ring: CheckpointRing, run: RunOverview) -> tuple[list[Checkpoint], s
 
 def _last_written_s(rundir: RunDirectory) -> float:
     times = []
-    for path in (rundir.run_json, rundir.steps(0)):  # not what `_note` writes
+    for path in (rundir.run_json, rundir.steps(LEAD_RANK)):  # not what `_note` writes
         if path.exists():
             times.append(path.stat().st_mtime)
     return max(times, default=0.0)

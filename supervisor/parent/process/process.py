@@ -15,7 +15,7 @@ DEFAULT_COMMAND = command("supervisor.worker.__main__")
 
 
 class WorkerProcess:
-    """A worker of one attempt, rank 0.
+    """One rank of one attempt.
 
     In its own session signals such as the terminal's Ctrl-C reach it only through us. Its guardian
     (`guardian.py`) ends it and all its descendants when we are gone.
@@ -25,6 +25,7 @@ class WorkerProcess:
         self,
         spec: LaunchSpec,
         attempt: int,
+        rank: int,
         output: OutputPump,
         *,
         worker: Sequence[str] = DEFAULT_COMMAND,
@@ -36,7 +37,7 @@ class WorkerProcess:
         """
         self._output = output
         self._process = GuardedProcess(
-            worker_command(spec, attempt, worker),
+            worker_command(spec, attempt, rank, worker),
             stdout=output.stdout,
             stderr=output.stderr,
             env=worker_environment(huge_pages=spec.settings.huge_pages),
@@ -81,7 +82,7 @@ class WorkerProcess:
         return left
 
 
-def worker_command(spec: LaunchSpec, attempt: int, worker: Sequence[str]) -> list[str]:
+def worker_command(spec: LaunchSpec, attempt: int, rank: int, worker: Sequence[str]) -> list[str]:
     """Returns the whole command line of a worker."""
     line = [
         *worker,
@@ -90,7 +91,7 @@ def worker_command(spec: LaunchSpec, attempt: int, worker: Sequence[str]) -> lis
         "--attempt",
         str(attempt),
         "--rank",
-        "0",
+        str(rank),
     ]
     line += ["--kind", spec.kind, "--target", spec.target]
     if spec.function is not None:

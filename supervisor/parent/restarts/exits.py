@@ -6,13 +6,15 @@ proves nothing, nor does SIGKILL prove that memory ran out.
 
 from __future__ import annotations
 
+import math
 import re
 import signal
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from supervisor.codes import ExitSign
 from supervisor.parent.restarts import failure_signs
+from supervisor.ranks import LEAD_RANK
 from supervisor.records import ExitCause, WorkerExit
 from supervisor.storage.run.exit_notes import ExitNote
 from supervisor.storage.run.exit_signs import bytes_asked_for, sign_of
@@ -25,6 +27,7 @@ class ProcessEnding:
     """What is known about a process that has ended.
 
     Attributes:
+        rank: whose process it was.
         returncode: as `subprocess` gives it: negative for a signal.
         note: what the worker wrote at its end; None if it could not.
         last_step: the last step of the flight recorder that this attempt wrote.
@@ -38,6 +41,7 @@ class ProcessEnding:
     """
 
     returncode: int
+    rank: int = LEAD_RANK
     note: ExitNote | None = None
     last_step: int | None = None
     has_stepped: bool = False
@@ -51,6 +55,32 @@ class ProcessEnding:
     @property
     def signum(self) -> int | None:
         return -self.returncode if self.returncode < 0 else None
+
+
+def judge_group(endings: Sequence[ProcessEnding]) -> WorkerExit:
+    """Returns why an attempt ended, from the endings of all its ranks.
+
+    It has completed if all have. Otherwise the rank that failed first is the cause: a rank that
+    was merely killed comes behind those that left a word, for a launcher kills the others.
+
+    Args:
+        endings: at least one; one for each rank.
+    """
+    exits = [(ending, classify(ending)) for ending in endings]
+    failed = [found for found in exits if found[1].cause is not ExitCause.COMPLETED]
+    ending, cause = min(failed or exits, key=_is_behind)
+    if len(endings) == 1 or not failed:
+        return cause
+    told = f"rank {ending.rank} ended first of {len(endings)}"
+    return replace(cause, evidence=(*cause.evidence, told))
+
+
+def _is_behind(found: tuple[ProcessEnding, WorkerExit]) -> tuple[bool, float, int]:
+    """Sorts endings by how likely they are to be the cause of the others."""
+    ending, worker_exit = found
+    has_word = ending.note is not None or worker_exit.cause is not ExitCause.KILLED
+    written = ending.note.time if ending.note is not None else math.inf
+    return not has_word, written, ending.rank
 
 
 def classify(ending: ProcessEnding) -> WorkerExit:

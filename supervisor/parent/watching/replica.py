@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from supervisor.agreement import agree
 from supervisor.events.event import JournalEvent
 from supervisor.events.step_events import RollbackEvent
 from supervisor.records import CrashRisk, StepRecord
@@ -71,7 +72,7 @@ class Replica:
                     together = []
                     while self._rollbacks and self._rollbacks[0][0] <= record.step:
                         self._pipeline.rolled_back(self._rollbacks.pop(0)[1])
-                together.append(record)
+                together.append(agree((record,)))
             self._judge(together)
         except Exception as error:
             self._is_off = True

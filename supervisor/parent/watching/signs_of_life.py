@@ -11,11 +11,6 @@ from supervisor.storage.steps.flight_recorder import FlightReader
 _COUNTER = struct.Struct("<Q")
 
 
-def alive_path(run_dir: Path, rank: int) -> Path:
-    """Where a worker counts what is progress but no step: batches, evaluation, checkpoints."""
-    return run_dir / "alive" / f"rank_{rank}"
-
-
 class StepFeed:
     """The steps that were written since the last look, in order."""
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from supervisor.ranks import LEAD_RANK
 from supervisor.report.facts.step_table import Floats
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_recorder import FlightReader
@@ -43,7 +44,7 @@ class Course:
 
 def read_courses(root: Path) -> dict[str, Course]:
     """Returns name → course of everything that rank 0 observed; empty if nothing can be read."""
-    path = RunDirectory(root).steps(0)
+    path = RunDirectory(root).steps(LEAD_RANK)
     try:
         with FlightReader(path) as reader:
             rows = reader.rows()

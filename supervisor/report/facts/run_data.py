@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 
 from supervisor.errors import RunDirectoryError
 from supervisor.events.event import E, JournalEvent, of_kind
+from supervisor.ranks import LEAD_RANK
 from supervisor.report.facts.crash_report import Excerpt
 from supervisor.report.facts.figures import integer, moment
 from supervisor.report.facts.observed_courses import Course, read_courses
@@ -165,7 +166,7 @@ def _order(event: JournalEvent) -> float:
 
 
 def _steps(rundir: RunDirectory, reader: _Reader) -> StepTable:
-    path = rundir.steps(0)
+    path = rundir.steps(LEAD_RANK)
     if not path.exists():
         return empty_step_table()
     with contextlib.suppress(RunDirectoryError, OSError), FlightReader(path) as recorder:
@@ -176,7 +177,7 @@ def _steps(rundir: RunDirectory, reader: _Reader) -> StepTable:
         path,
         "the flight recorder",
         lambda: build_step_table(
-            read_steps(rundir.root, rank=0, all_attempts=True, fields=FIELDS),
+            read_steps(rundir.root, rank=LEAD_RANK, all_attempts=True, fields=FIELDS),
             reader.read(path, "its applied learning rates", lambda: read_rates(path), no_rates),
         ),
         empty_step_table(),
@@ -234,7 +235,7 @@ def _stacks(rundir: RunDirectory, reader: _Reader) -> list[Excerpt]:
 
 def _log_tail(rundir: RunDirectory, reader: _Reader) -> Excerpt | None:
     logs = sorted(
-        (rundir.root / "logs").glob("attempt_*/rank_0.log"),
+        (rundir.root / "logs").glob(f"attempt_*/rank_{LEAD_RANK}.log"),
         key=lambda path: integer(path.parent.name.rpartition("_")[2]) or 0,
     )
     if not logs:

@@ -53,6 +53,14 @@ class RunDirectory:
         """What a fast-forward needs to know about the steps before a checkpoint."""
         return self.root / "tape" / f"rank_{rank}.tape"
 
+    def alive(self, rank: int) -> Path:
+        """Where a worker counts what is progress but no step: batches, evaluation, checkpoints."""
+        return self.root / "alive" / f"rank_{rank}"
+
+    def replayed(self, rank: int) -> Path:
+        """Where a worker counts the steps of its fast-forward."""
+        return self.alive(rank).with_suffix(".replay")
+
     def trail(self, rank: int) -> Path:
         """Digests of the state at every step, if the config asks for them."""
         return self.root / "trail" / f"rank_{rank}.jsonl"

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from supervisor.errors import RunDirectoryError
+from supervisor.ranks import LEAD_RANK
 from supervisor.records import StepRecord
 from supervisor.storage.files.line_file import parse_json
 from supervisor.storage.run.rundir import RunDirectory
@@ -176,7 +177,7 @@ class FlightReader:
 
 def read_steps(
     run: Path | str | RunDirectory,
-    rank: int = 0,
+    rank: int = LEAD_RANK,
     *,
     all_attempts: bool = False,
     fields: Sequence[str] | None = None,

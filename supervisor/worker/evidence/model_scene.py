@@ -12,6 +12,7 @@ from torch import nn
 from supervisor.errors import UsageError
 from supervisor.numerics.layers.gradient_flow import gradient_flow
 from supervisor.numerics.layers.model_health import model_health
+from supervisor.ranks import LEAD_RANK
 from supervisor.storage.files.private_files import write_json
 from supervisor.storage.run.rundir import RunDirectory
 
@@ -43,7 +44,7 @@ class ModelScene:
         self._rundir = rundir
         self._models = models
         self._warn = warn
-        self._is_off = rank != 0
+        self._is_off = rank != LEAD_RANK
         self._last_step: int | None = None
 
     def at_anomaly(self, step: int, *, worse: bool, folder: Path | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from supervisor.agreement import agree
 from supervisor.codes import ActionOutcome, Cause, Found, Phase
 from supervisor.events.state_events import StateFound
 from supervisor.events.step_events import ActionEvent, RiskEvent
@@ -63,13 +64,14 @@ class Dispatcher(BoundaryListener):
         """Feeds one step to the pipeline and starts what it decides; calm steps may wait.
 
         Args:
-            record: the step.
+            record: the step, as this rank has seen it.
             row: its row in the flight recorder, where the risk is noted.
             is_in_time: its update was not applied yet, so it can still be left out.
 
         Returns:
             Whether its update is to be left out.
         """
+        record = agree((record,))
         waiting = self.waiting
         waiting.append((record, row))
         if self.calm.is_calm(record) and len(waiting) < MAX_WAITING:

@@ -1,13 +1,20 @@
 from __future__ import annotations
 
 import signal
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisor.codes import ExitSign
-from supervisor.parent.restarts.exits import ProcessEnding, classify, failure_key, signal_name
+from supervisor.parent.restarts.exits import (
+    ProcessEnding,
+    classify,
+    failure_key,
+    judge_group,
+    signal_name,
+)
 from supervisor.records import ExitCause
 from supervisor.storage.run.exit_notes import EXIT_KINDS, EXIT_PHASES, ExitNote
 
@@ -258,3 +265,69 @@ def test_a_script_that_ends_itself_has_a_code() -> None:
     note = ExitNote(kind="system_exit", code=3)
 
     assert classify(ProcessEnding(returncode=3, note=note)).sign is ExitSign.OWN_EXIT
+
+
+def of_rank(rank: int, returncode: int = 1, **more: Any) -> ProcessEnding:
+    return ProcessEnding(rank=rank, returncode=returncode, **more)
+
+
+def out_of_memory(rank: int, time: float) -> ProcessEnding:
+    text = "CUDA out of memory. Tried to allocate 2.00 GiB"
+    note = ExitNote(kind="exception", exception="torch.OutOfMemoryError", message=text, time=time)
+    return of_rank(rank, note=note, has_stepped=True)
+
+
+GROUPS: dict[str, tuple[list[ProcessEnding], ExitCause, int]] = {
+    "one of eight runs out of memory, and its launcher ends the others": (
+        [*(of_rank(r, -15) for r in range(5)), out_of_memory(5, 7.0), of_rank(6, -15)],
+        ExitCause.OUT_OF_MEMORY,
+        5,
+    ),
+    "the first of two to fail is the cause": (
+        [
+            out_of_memory(0, 9.0),
+            of_rank(
+                1,
+                note=ExitNote(kind="exception", exception="ValueError", time=8.0),
+                has_stepped=True,
+            ),
+        ],
+        ExitCause.EXCEPTION,
+        1,
+    ),
+    "one hangs, and the watchdog kills all": (
+        [of_rank(0, -9, signals_sent=(9,)), of_rank(1, -9, hang="no step for 60 s")],
+        ExitCause.HANG,
+        1,
+    ),
+    "all are preempted": (
+        [of_rank(0, 75, asked_by=10), of_rank(1, 75, asked_by=10)],
+        ExitCause.PREEMPTED,
+        0,
+    ),
+    "one has completed, and another was killed": (
+        [of_rank(0, 0, note=ExitNote(kind="completed")), of_rank(1, -9)],
+        ExitCause.KILLED,
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_of_a_group_the_rank_that_failed_first_is_the_cause(name: str) -> None:
+    endings, cause, rank = GROUPS[name]
+
+    found = judge_group(endings)
+
+    assert found.cause is cause
+    assert found.evidence[-1] == f"rank {rank} ended first of {len(endings)}"
+
+
+def test_a_group_of_one_is_told_as_it_is() -> None:
+    assert judge_group([out_of_memory(0, 1.0)]) == classify(out_of_memory(0, 1.0))
+
+
+def test_a_group_has_completed_when_all_have() -> None:
+    done = [of_rank(rank, 0, note=ExitNote(kind="completed")) for rank in range(3)]
+
+    assert judge_group(done).cause is ExitCause.COMPLETED
