@@ -10,7 +10,7 @@ from supervisor.detectors.statistics.robust_window import RobustWindow
 from supervisor.records import Alert, Cause, Severity, StepRecord
 
 WORSE = 10.0
-"""What is told again has another order of magnitude."""
+"""A finding is reported again only when it has grown by this factor."""
 
 
 class GradientHealthDetector(Detector):

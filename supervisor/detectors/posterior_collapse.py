@@ -1,4 +1,4 @@
-"""A latent-variable model that stops to use its latent variables."""
+"""A latent-variable model that stops using its latent variables."""
 
 from __future__ import annotations
 
