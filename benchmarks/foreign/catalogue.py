@@ -221,14 +221,6 @@ SCRIPTS = (
         needs="pyro-ppl",
     ),
     Foreign(
-        "pyro Bayesian optimisation",
-        "pyro-ppl/pyro",
-        "examples/contrib/oed/gp_bayes_opt.py -n 4",
-        20,
-        path=".",
-        needs="pyro-ppl",
-    ),
-    Foreign(
         "pyro sequence alignment",
         "pyro-ppl/pyro",
         "examples/contrib/mue/FactorMuE.py --test --small -e 12 --no-plots --no-save",
