@@ -15,6 +15,7 @@ from supervisor.cli.overview.run_overview import overview
 from supervisor.cli.overview.run_phase import TRAINING, find_phase, unix_time
 from supervisor.cli.overview.script_progress import own_bar, steps_left
 from supervisor.cli.watch.view import HISTORY, LINES, WatchEvent, WatchView
+from supervisor.codes import ActionOutcome
 from supervisor.config import load_resolved_policy
 from supervisor.errors import ConfigError, RunDirectoryError, SupervisorError
 from supervisor.events.event import JournalEvent
@@ -170,6 +171,11 @@ def _line(event: JournalEvent) -> WatchEvent:
 
 def _sentence(event: JournalEvent) -> str:
     """The most telling of its fields, behind the name of what it is about."""
+    match event:
+        case ActionEvent(name=name, outcome=ActionOutcome.REFUSED):
+            return f"{name} was refused: {event.detail or event.reason or 'no reason given'}"
+        case ActionEvent(name=name, outcome=ActionOutcome.WOULD_HAVE):
+            return f"{name} was not made, the policy only observes: {event.reason or ''}"
     for field in ("message", "detail", "reason", "cause", "outcome", "name"):
         value = getattr(event, field, None)
         if value:
