@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -38,6 +38,10 @@ class _Shelf:
 
     def remove(self, name: str) -> None:
         self._holders.pop(name, None)
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        holders = {names.get(name, name): holder for name, holder in self._holders.items()}
+        self._holders = dict(sorted(holders.items(), key=lambda item: _order(item[0])))
 
     def alive(self) -> dict[str, Any]:
         found = ((name, holder()) for name, holder in self._holders.items())
@@ -99,6 +103,14 @@ class Registry:
     def add_optimizer(self, optimizer: torch.optim.Optimizer) -> str:
         return self._optimizers.name_of(optimizer) or self._optimizers.put(optimizer)
 
+    def rename_models(self, names: Mapping[str, str]) -> None:
+        """Called before a state is put back; `names`: old → new, each new one used once."""
+        self._models.rename(names)
+
+    def rename_optimizers(self, names: Mapping[str, str]) -> None:
+        """The same for optimizers."""
+        self._optimizers.rename(names)
+
     def add_scheduler(self, scheduler: Any) -> str:
         return self._schedulers.name_of(scheduler) or self._schedulers.put(scheduler)
 
@@ -135,3 +147,8 @@ class Registry:
             if model is module or any(part is module for part in model.modules()):
                 return name
         return None
+
+
+def _order(name: str) -> tuple[str, int]:
+    kind, _, number = name.rpartition("_")
+    return kind, int(number)

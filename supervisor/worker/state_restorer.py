@@ -10,6 +10,7 @@ from supervisor.actions.controls import Controls
 from supervisor.pipeline import Pipeline
 from supervisor.storage.checkpoints.pipeline_file import read_pipeline
 from supervisor.training_state.comparison import first_difference
+from supervisor.training_state.owners import put_in_order
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.state import ALL_PARTS, TrainingState
 from supervisor.worker.capture.user_tensors import UserTensors
@@ -67,8 +68,11 @@ class StateRestorer:
         if meta["controls"]["fp32"] or self._fp32:
             # Before the state: a model that is half precision itself would lose digits of it.
             self._ordered.fp32(step)
+        problems = []
+        if "owners" in saved:
+            problems = put_in_order(self._registry, saved["owners"], frames)
         self._state.restore(saved)
-        problems = self._differences(saved)
+        problems += self._differences(saved)
         if replayed:
             if meta.get("hook_state", "") != hook_state(self._registry.models.values()):
                 problems.append("what hooks of modules and gradients keep is not as it was")

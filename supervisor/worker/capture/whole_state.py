@@ -7,6 +7,7 @@ from typing import Any
 from supervisor.actions.controls import Controls
 from supervisor.storage.steps.flight_recorder import FlightRecorder
 from supervisor.storage.steps.tape import TapeWriter
+from supervisor.training_state.owners import find_owners
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.state import TrainingState
 from supervisor.worker.capture.user_tensors import UserTensors
@@ -46,8 +47,10 @@ class WholeState:
     def take(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Returns the state and the manifest's part of it."""
         progress = self._progress
-        held = self._held.find(user_frames())
+        frames = user_frames()
+        held = self._held.find(frames)
         state = self._state.capture(held=held, include_grads=progress.grads_matter)
+        state["owners"] = find_owners(self._registry, frames)
         meta = {
             "tape_offset": self._tape_offset(),
             "pure_loading": self._loading.left_out(),
