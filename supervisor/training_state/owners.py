@@ -19,7 +19,8 @@ from supervisor.training_state.variables import places
 
 
 def find_owners(registry: Registry, frames: Any) -> dict[str, Any]:
-    """Returns where each model lies, and for each optimizer what its parameters are called.
+    """Returns where each model lies, what each optimizer's parameters are called, and for each
+    scheduler whose it is.
 
     A parameter of a model has the model's name and its own, any other the path by which the
     script's variables reach it; "" is not known. Called at a boundary.
@@ -48,7 +49,20 @@ def find_owners(registry: Registry, frames: Any) -> dict[str, Any]:
             name: [called.get(id(p)) or paths.get(id(p), "") for p in optimizer_parameters(o)]
             for name, o in optimizers.items()
         },
+        "schedulers": _schedulers(registry),
     }
+
+
+def _schedulers(registry: Registry) -> dict[str, str]:
+    """The optimizer of each, with a number where it has several."""
+    names = {id(optimizer): name for name, optimizer in registry.optimizers.items()}
+    count: Counter[str] = Counter()
+    found = {}
+    for name, scheduler in registry.schedulers.items():
+        optimizer = names.get(id(getattr(scheduler, "optimizer", None)), "")
+        count[optimizer] += 1
+        found[name] = f"{optimizer} {count[optimizer]}"
+    return found
 
 
 def put_in_order(registry: Registry, saved: Mapping[str, Any], frames: Any) -> list[str]:
@@ -75,6 +89,9 @@ def put_in_order(registry: Registry, saved: Mapping[str, Any], frames: Any) -> l
         ]
         registry.rename_optimizers(_renamed(*keys))
         _sort_parameters(registry, saved["optimizers"], frames)
+    live = _schedulers(registry)
+    if live != saved["schedulers"]:
+        registry.rename_schedulers(_renamed(live, saved["schedulers"]))
     return _problems(saved, find_owners(registry, frames), registry)
 
 
@@ -102,7 +119,7 @@ def _sort_parameters(registry: Registry, saved: Mapping[str, list[str]], frames:
 
 def _problems(saved: Mapping[str, Any], live: Mapping[str, Any], registry: Registry) -> list[str]:
     found = []
-    for kind in ("models", "optimizers"):
+    for kind in ("models", "optimizers", "schedulers"):
         for name, then in saved[kind].items():
             if name in live[kind] and live[kind][name] != then:
                 found.append(f"{name} is not the one that it was in the recorded run")

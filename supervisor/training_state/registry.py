@@ -111,6 +111,10 @@ class Registry:
         """The same for optimizers."""
         self._optimizers.rename(names)
 
+    def rename_schedulers(self, names: Mapping[str, str]) -> None:
+        """The same for schedulers."""
+        self._schedulers.rename(names)
+
     def add_scheduler(self, scheduler: Any) -> str:
         return self._schedulers.name_of(scheduler) or self._schedulers.put(scheduler)
 

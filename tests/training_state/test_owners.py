@@ -25,6 +25,11 @@ class Script:
         for index in order:
             self.optimizers[index] = torch.optim.Adam(self.nets[index].parameters())
             self.registry.add_optimizer(self.optimizers[index])
+        self.schedulers: dict[int, Any] = {}
+        for index in order:
+            optimizer = self.optimizers[index]
+            self.schedulers[index] = torch.optim.lr_scheduler.StepLR(optimizer, step_size=index + 1)
+            self.registry.add_scheduler(self.schedulers[index])
         self.shared = torch.optim.Adam([self.weights[index] for index in order])
         self.registry.add_optimizer(self.shared)
 
@@ -44,6 +49,7 @@ def test_models_optimizers_and_parameters_of_another_order_get_their_names_back(
     assert find_owners(now.registry, now.frames) == saved
     assert now.registry.models == {"model_0": now.nets[0], "model_1": now.nets[1]}
     assert now.registry.optimizers["optimizer_0"] is now.optimizers[0]
+    assert now.registry.schedulers["scheduler_0"] is now.schedulers[0]
     assert [id(p) for p in now.shared.param_groups[0]["params"]] == [id(w) for w in now.weights]
 
 
