@@ -68,14 +68,14 @@ def judge_group(endings: Sequence[ProcessEnding]) -> WorkerExit:
     """
     exits = [(ending, classify(ending)) for ending in endings]
     failed = [found for found in exits if found[1].cause is not ExitCause.COMPLETED]
-    ending, cause = min(failed or exits, key=_is_behind)
+    ending, cause = min(failed or exits, key=_order_of_blame)
     if len(endings) == 1 or not failed:
         return cause
     told = f"rank {ending.rank} ended first of {len(endings)}"
     return replace(cause, evidence=(*cause.evidence, told))
 
 
-def _is_behind(found: tuple[ProcessEnding, WorkerExit]) -> tuple[bool, float, int]:
+def _order_of_blame(found: tuple[ProcessEnding, WorkerExit]) -> tuple[bool, float, int]:
     """Sorts endings by how likely they are to be the cause of the others."""
     ending, worker_exit = found
     has_word = ending.note is not None or worker_exit.cause is not ExitCause.KILLED

@@ -44,7 +44,7 @@ class LeaveListener(BoundaryListener):
         return self._last_step, math.inf
 
     def at_boundary(self, step: int) -> None:
-        if 0 < step >= self._last_step and self._schedule.leave is None:
+        if step >= max(1, self._last_step) and self._schedule.leave is None:
             self._schedule.leave = ("completed", f"stop_after_steps is {self._last_step}")
         if self._schedule.leave is None:
             return
