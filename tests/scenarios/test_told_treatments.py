@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from supervisor.report.gathering import gather
+from supervisor.storage.journal.events import read_journal
 from supervisor.storage.journal.treatments import count_treatments
 from supervisor.storage.steps.applied_rates import read_rates
 from supervisor.storage.steps.flight_reader import FlightReader
@@ -32,7 +33,7 @@ for step in range(300):
 def test_a_rate_that_was_overridden_is_told_at_the_end(tmp_path: Path) -> None:
     ended = supervised(tmp_path, WRONG_SCHEDULE)
 
-    counted = count_treatments(ended.events())
+    counted = count_treatments(read_journal(ended.run_dir / "events.jsonl"))
     told = ended.stderr.count("supervisor: treated at step")
     recorder = ended.run_dir / "steps" / "rank_0.steps"
     rates, rows = read_rates(recorder), FlightReader(recorder).read()
