@@ -24,12 +24,11 @@ BLOCK = 31
 
 
 def digest(records: Iterable[StepRecord]) -> str:
-    """Returns a digest of risk, alerts, decision and outcomes of every step."""
+    """Returns a digest of risk, alerts, decision and outcomes of every step, their words aside."""
     pipeline = Pipeline(RunSettings(), load_policy())
     found = hashlib.sha256()
     for judgement in _judged(pipeline, list(records)):
         found.update(_text(judgement).encode())
-    found.update(json.dumps(pipeline.state_dict(), sort_keys=True, default=str).encode())
     return found.hexdigest()[:16]
 
 
@@ -39,8 +38,15 @@ def _judged(pipeline: Pipeline, records: list[StepRecord]) -> Iterator[Judgement
 
 
 def _text(judgement: Judgement) -> str:
-    parts = (judgement.risk, judgement.alerts, judgement.decision, judgement.outcomes)
-    return repr(parts)
+    risk, decision = judgement.risk, judgement.decision
+    judged = (risk.step, risk.probability, risk.warning, risk.alarm, risk.cause, risk.onset_step)
+    alerts = [
+        (a.step, a.severity.value, a.detector, a.kind, a.value, a.threshold)
+        for a in judgement.alerts
+    ]
+    decided = decision and (decision.actions, decision.undo, decision.rung, decision.cause.value)
+    outcomes = [(found.name, found.step, found.outcome) for found in judgement.outcomes]
+    return repr((judged, alerts, decided, outcomes))
 
 
 def main() -> int:
