@@ -507,7 +507,7 @@ def _build_live(
         recorder=records.recorder,
         tape=records.tape,
         probes=judging.probes,
-        updates=judging.updates,
+        update_controls=judging.updates,
         warn=ground.warn,
     )
     monitor = Monitor(
@@ -527,7 +527,7 @@ def _build_live(
             injector=injector,
             barrier=barrier,
         ),
-        clipping=judging.updates,
+        update_controls=judging.updates,
         boundary=boundary,
         loaders=LoaderHooks(ground.interception, progress, recording, records.heartbeat, barrier),
         injector=injector,

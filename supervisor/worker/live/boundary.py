@@ -11,12 +11,15 @@ from supervisor.worker.ground.error_barrier import ErrorBarrier
 
 
 class Boundary:
-    """Calls its listeners in their order, at each boundary for which one of them has asked.
+    """Calls its listeners in their order, at each boundary that one of them asked for.
+
+    A listener asks with `next_look`, at the end of the boundary before. Whoever has something to do
+    sooner (an action, a signal) calls `BoundarySchedule.ask`.
 
     Args:
-        listeners: what is done, first things first; `LeaveListener` comes last.
-        schedule: is filled in with when the next boundary is needed.
-        barrier: has a part for each listener: one that fails too often is left out.
+        listeners: what is done at a boundary, in this order; `LeaveListener` comes last.
+        schedule: keeps when the next boundary is needed; the monitor passes others by.
+        barrier: guards each listener by itself: one that fails too often is left out.
     """
 
     def __init__(
@@ -56,7 +59,7 @@ class Boundary:
                 listener.continue_at(step)
 
     def _plan(self, step: int) -> None:
-        """Says which boundary is the next with something to do."""
+        """Sets the schedule to the next boundary at which a listener has something to do."""
         next_step = next_time = math.inf
         for listener, part in self._listeners:
             if part.is_on:

@@ -1,12 +1,17 @@
-"""The live run: sees each step, has it judged before its update, and comes to the boundaries.
+"""Watches the live training: forward, backward, update and boundary of each step.
 
-`Monitor` is the inner loop of the whole product. A step passes through three places:
+`Monitor` is the inner loop of the whole product. The patched functions call it, and a step passes
+through its methods in this order:
 
-* `before_update`: the record is complete, the pipeline judges it, and what concerns this update
-  alone (skip, learning rate, clipping) is applied;
-* `after_update`: what was changed for this update is put back;
-* the boundary, the entry of the first forward after it: scheduler, scaler update, EMA and the
-  user's bookkeeping are done, so the state is whole. Checkpoints and rollbacks happen here.
+* `forward` and `backward` note what they see in `Progress.probe`; a batch may take several;
+* `before_update`: the step is recorded and judged, and its update is changed if need be; under a
+  closure this happens after the closure's backward (`SeenClosures`);
+* `after_update`: the change is taken back, and the step is counted;
+* the next outermost `forward` is the boundary. Scheduler, scaler, EMA and the user's own
+  bookkeeping are done by then, so the state is whole: checkpoints and rollbacks happen here.
+
+Where the script's GradScaler leaves an update out, `before_update` is never called:
+`scaler_step` notices, and the step is recorded and counted all the same.
 """
 
 from __future__ import annotations
@@ -45,7 +50,7 @@ from supervisor.worker.treatment.update_controls import UpdateControls
 
 
 class Monitor(TrainingHooks):
-    """See the module's docstring."""
+    """What a live training calls; a fast-forward answers the same hooks until it arrives."""
 
     def __init__(
         self,
@@ -57,7 +62,7 @@ class Monitor(TrainingHooks):
         lead: Lead,
         steps: StepRecorder,
         updates: UpdateHooks,
-        clipping: UpdateControls,
+        update_controls: UpdateControls,
         boundary: Boundary,
         loaders: LoaderHooks,
         injector: FaultInjector,
@@ -72,7 +77,7 @@ class Monitor(TrainingHooks):
         self._lead = lead
         self._steps = steps
         self._updates = updates
-        self._clipping = clipping
+        self._update_controls = update_controls
         self._boundary = boundary
         self._schedule = boundary.schedule
         self._loaders = loaders
@@ -86,10 +91,10 @@ class Monitor(TrainingHooks):
         self._update_part = barrier("update", is_essential=True, records=True)
         self._closures = SeenClosures(interception)
         self._last_module: Callable[[], Module | None] = lambda: None
-        self._boundary_at = -1  # a replay arrives at a step's first boundary: there is no second
+        self._boundary_at = -1  # steps done at the last boundary: each step has only one
         self._met: dict[int, weakref.ref[Any]] = {}
         self._scaled: tuple[Any, Any] | None = None
-        self._judged = False
+        self._update_began = False
         self._is_updating = False
 
     # --- regions -----------------------------------------------------------------------------
@@ -176,9 +181,9 @@ class Monitor(TrainingHooks):
         return result
 
     def scaler_step(self, scaler: Any, optimizer: Optimizer, call: Call) -> Any:
-        self._judged = False
+        self._update_began = False
         result = self._region(call)
-        if not self._judged:
+        if not self._update_began:
             with self._scaler_part, self._interception.region():
                 if self._updates.left_out_by_scaler(optimizer):
                     self._scaled = None
@@ -197,7 +202,7 @@ class Monitor(TrainingHooks):
                 if self._armed:
                     self._injector.on_gradients(self._progress.steps_done, parameters)
                 if part.is_on:
-                    max_norm = self._clipping.clip_norm_for_script(max_norm)
+                    max_norm = self._update_controls.clip_norm_for_script(max_norm)
             except Exception as error:
                 part.caught(error)
             norm = call(max_norm)
@@ -233,9 +238,9 @@ class Monitor(TrainingHooks):
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         self._interception.depth += 1
         try:
-            self._judged = True
+            self._update_began = True
             if self._is_updating:
-                return None  # an optimizer around another: what the inner one does is its own
+                return None  # an optimizer that calls another one: both make one update
             self._meet(optimizer, self._registry.add_optimizer)
             if self._lead.clock.lead() is None and self._is_within_forward():
                 self._progress.tape_is_whole = False  # a replay does nothing in a forward
@@ -250,12 +255,12 @@ class Monitor(TrainingHooks):
             self._update_part.caught(error)
             return None
 
-    def _plan_in_closure(self, optimizer: Optimizer, is_lead: bool, earlier: int) -> None:
-        """Between the closure's last backward and the update; later evaluations change nothing
-        of the plan."""
+    def _plan_in_closure(self, optimizer: Optimizer, is_lead: bool, plans_before: int) -> None:
+        """Called after an evaluation of the closure. The first call in a step begins the update;
+        later ones keep its plan, and hide the new gradients if it is left out."""
         try:
             with torch.no_grad():
-                if not earlier:
+                if not plans_before:
                     self._updates.begin(optimizer, is_lead=is_lead)
                 else:
                     self._updates.gradients_came_again(optimizer)

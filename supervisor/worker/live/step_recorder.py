@@ -37,7 +37,7 @@ class StepRecorder:
         recorder: FlightRecorder,
         tape: TapeWriter,
         probes: Probes,
-        updates: UpdateControls,
+        update_controls: UpdateControls,
         warn: RunWarnings,
     ) -> None:
         self.row = -1
@@ -46,7 +46,7 @@ class StepRecorder:
         self._recorder = recorder
         self._tape = tape
         self._probes = probes
-        self._updates = updates
+        self._update_controls = update_controls
         self._warn = warn
         self._first_parameter: Callable[[], torch.Tensor | None] = lambda: None
         self._lead_size = 0
@@ -110,7 +110,7 @@ class StepRecorder:
             probe.forward_calls,
             probe.signature,
         )
-        controls = self._updates.controls
+        controls = self._update_controls.controls
         if controls.ramp is not None or controls.adaptive is not None:
             controls.advance(math.nan if probe.grad_norm is None else probe.grad_norm)
         probe.forget()
@@ -125,7 +125,7 @@ class StepRecorder:
         """Gets to know the gradient norm, if the script's clipping has not told it; returns all
         parameters."""
         probe = self._progress.probe
-        parameters = self._updates.parameters(lead)
+        parameters = self._update_controls.parameters(lead)
         self._lead_size = len(parameters)
         if probe.grad_norm is None or probe.norm_of != self._lead_size:
             probe.grad_norm = gradient_norm(parameters)  # as it is after any clipping

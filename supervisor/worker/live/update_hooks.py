@@ -1,4 +1,4 @@
-"""An update: recorded, judged, planned, changed if need be, and counted."""
+"""An optimizer's update: recorded, judged, planned, changed if need be, and counted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ from supervisor.worker.treatment.update_controls import POISONED, UpdateControls
 
 
 class UpdateHooks:
-    """What `Monitor` does about an update, in the order of the methods."""
+    """What `Monitor` does about an update: `begin` before it, then `end`, or `failed` if it raised.
+
+    Only the lead's updates are recorded, judged and counted as steps; those of other optimizers
+    belong to its step. `injector` breaks things on purpose, in drills and tests alone.
+    """
 
     def __init__(
         self,
@@ -45,7 +49,8 @@ class UpdateHooks:
         if self._armed:
             self._injector.on_gradients(step, controls.parameters(optimizer))
         if is_lead:
-            plan = controls.plan(optimizer, step, POISONED if self._judge(optimizer) else "")
+            is_left_out = self._judge(optimizer)
+            plan = controls.plan(optimizer, step, POISONED if is_left_out else "")
             if plan.skip:
                 self._steps.mark_skipped()
         else:
@@ -55,13 +60,15 @@ class UpdateHooks:
             self._injector.before_step(step, optimizer)
 
     def gradients_came_again(self, optimizer: Optimizer) -> None:
-        """A closure was called again behind the plan: the gradients of a skipped update are new."""
+        """A closure ran again after the plan: its new gradients are hidden too, if the update is
+        left out."""
         self._controls.hide_again(optimizer)
 
     def end(self, optimizer: Optimizer, *, is_lead: bool) -> None:
         """The update was made: takes back what was changed for it, and counts it."""
         if is_lead and self._steps.row < 0:
-            # A closure that was not called as often as the time before.
+            # It was to be judged after the closure's last evaluation, but there were fewer of them
+            # than in the step before: the update is made, and can no longer be left out.
             self._judge(optimizer, is_in_time=False)
         if self._controls.is_open:
             self._controls.end()
@@ -73,15 +80,15 @@ class UpdateHooks:
             self._lead.count_other(optimizer)
 
     def failed(self, optimizer: Optimizer, *, is_lead: bool) -> None:
-        """The update raised. A step that was recorded counts as made: no two may have its
-        number."""
+        """The update raised. A step that was recorded counts all the same, because two records
+        must not have one number."""
         self._controls.end()
         if is_lead and self._steps.row >= 0:
             self._finish_step(optimizer)
 
     def left_out_by_scaler(self, optimizer: Optimizer) -> bool:
-        """The script's scaler found gradients that are not finite, and did not step; returns
-        whether that was the lead."""
+        """The script's scaler found gradients that are not finite and made no update; returns
+        whether the optimizer was the lead."""
         is_lead = self._lead.leads(optimizer)
         if is_lead:
             self._judge(optimizer, is_in_time=False, scaler_skipped=True)

@@ -1,4 +1,4 @@
-"""Judges each step, writes down what was thought of it, and starts what was decided."""
+"""Has each step judged, writes the judgement to the journal, and starts what was decided."""
 
 from __future__ import annotations
 
@@ -24,15 +24,19 @@ GOING_BACK = frozenset({"rollback", "back_to_start", "restart"})
 
 
 class Dispatcher(BoundaryListener):
-    """From `StepRecord` to treatment; at a boundary it applies the actions that wait for one.
+    """Takes a `StepRecord` from its judgement to its treatment.
+
+    The pipeline (detectors, predictor, ladder) decides, the `ActionRunner` does it: at once what
+    concerns this update alone, and at the next boundary, in `at_boundary`, what needs a whole
+    state. The runner asks the boundary's schedule for that boundary.
 
     Args:
-        recorder: in whose rows the risk is noted.
+        recorder: gets the risk, in each step's row.
         health: filled in here.
 
     Attributes:
-        calm: which steps may wait for their judgement.
-        waiting: these, with their rows in the flight recorder, oldest first.
+        calm: tells which steps are calm, so that their judgement may wait.
+        waiting: those that wait, with their rows in the flight recorder, oldest first.
     """
 
     name = "actions"
@@ -66,12 +70,12 @@ class Dispatcher(BoundaryListener):
         Args:
             record: the step, as this rank has seen it.
             row: its row in the flight recorder, where the risk is noted.
-            is_in_time: its update was not applied yet, so it can still be left out.
+            is_in_time: its update has not been made yet, so it can still be left out.
 
         Returns:
             Whether its update is to be left out.
         """
-        record = agree((record,))
+        record = agree((record,))  # one for all ranks; with one rank it is the record itself
         waiting = self.waiting
         waiting.append((record, row))
         if self.calm.is_calm(record) and len(waiting) < MAX_WAITING:
@@ -79,7 +83,7 @@ class Dispatcher(BoundaryListener):
         return self.judge_waiting(last_is_now=is_in_time)
 
     def judge_waiting(self, *, last_is_now: bool = False) -> bool:
-        """Judges the steps that waited, in their order, so that nothing is left open.
+        """Judges all steps that wait, oldest first.
 
         Args:
             last_is_now: the last of them is the step under way, whose update can still be left out.
@@ -94,7 +98,8 @@ class Dispatcher(BoundaryListener):
         now = waiting[-1][0].step if last_is_now else -1
         skips = False
         for judgement, (_, row) in zip(judgements, waiting, strict=True):
-            skips = self._take_in(judgement, is_now=judgement.record.step == now)
+            if self._act_on(judgement, is_now=judgement.record.step == now):
+                skips = True
             self._recorder.mark_risk((row,), judgement.risk.probability)
         self.calm.settle()
         return skips
@@ -113,8 +118,8 @@ class Dispatcher(BoundaryListener):
     def next_look(self, step: int) -> tuple[float, float]:
         return ALWAYS if self._runner.pending else super().next_look(step)
 
-    def _take_in(self, judgement: Judgement, *, is_now: bool) -> bool:
-        """Tells and does what was thought of a step; returns whether its update is left out."""
+    def _act_on(self, judgement: Judgement, *, is_now: bool) -> bool:
+        """Reports a judgement and starts its decision; returns whether the update is left out."""
         record, risk, health = judgement.record, judgement.risk, self._health
         self.calm.judged(record, trouble=risk.warning or risk.alarm, noticed=bool(judgement.alerts))
         if math.isfinite(record.grad_norm):

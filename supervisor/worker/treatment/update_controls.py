@@ -1,4 +1,4 @@
-"""Plans what is changed about each update, applies it just before, and takes it back after."""
+"""Plans how each update is changed, applies the change before it, and takes it back after it."""
 
 from __future__ import annotations
 
@@ -17,25 +17,26 @@ from supervisor.worker.ground.step_probe import gradient_norm
 from supervisor.worker.treatment.update_plan import AS_IT_IS, UpdatePlan
 
 POISONED = "poisoned update"
-"""Why an update is left out whose loss or gradients must not reach the weights."""
+"""Why an update is left out that the judgement keeps from the weights."""
 
 _Known: TypeAlias = "tuple[weakref.ref[Optimizer], int, list[torch.Tensor]]"
 
 
 class UpdateControls:
-    """Applies `Controls` to the updates of every optimizer.
+    """Applies `Controls`, the treatments in force, to the updates of every optimizer.
 
-    The learning-rate factor multiplies ``group["lr"]`` for the update alone, so schedulers, the
-    script's own schedule and its logging never see it; a factor of 1 touches nothing.
+    No other place changes an update. The learning-rate factor multiplies ``group["lr"]`` for the
+    update alone, so schedulers, the script's own schedule and its logging never see it; a factor of
+    1 touches nothing.
 
     Args:
-        controls: what is in force.
+        controls: the treatments in force; actions set them.
         use: is told of the script's own clipping.
-        skip_steps: whose updates are left out by order.
-        on_skip: told step and reason of each update that is left out.
-        leaves_out_follower: gradient norm, not finite, of an optimizer behind the lead → whether
-            its update is left out.
-        on_rate: told by what the lead's rate is multiplied for this update, unless that is 1.
+        skip_steps: steps whose updates the parent's order leaves out.
+        on_skip: called with step and reason for each update that is left out.
+        leaves_out_follower: called when an optimizer that steps after the lead has a gradient norm
+            that is not finite, with that norm; returns whether its update is left out.
+        on_rate: called with the factor of the lead's learning rate for this update, unless it is 1.
 
     Attributes:
         is_open: something was changed that `end` must take back.
@@ -59,16 +60,16 @@ class UpdateControls:
         self._parameters: dict[int, _Known] = {}
         self._restore_lr: list[tuple[dict[str, Any], Any]] = []
         self._unhide: Callable[[], None] | None = None
-        self._lead: weakref.ref[Optimizer] | None = None  # the first to be updated under controls
+        self._lead: weakref.ref[Optimizer] | None = None  # first updated under a treatment
         self.is_open = False
 
     def parameters(self, optimizer: Optimizer) -> list[torch.Tensor]:
-        """All parameters, in the order of the groups; a group added later is noticed."""
+        """All parameters, in the order of their groups, those of a group added later included."""
         key, groups = id(optimizer), len(optimizer.param_groups)
         known = self._parameters.get(key)
         if known is None or known[0]() is not optimizer or known[1] != groups:
             found = [p for group in optimizer.param_groups for p in group["params"]]
-            # What an optimizer that the script has dropped trained must not stay in memory.
+            # The parameters of an optimizer that the script has dropped must not stay in memory.
             there = weakref.ref(optimizer, lambda _: self._parameters.pop(key, None))
             known = self._parameters[key] = (there, groups, found)
         return known[2]
@@ -88,7 +89,7 @@ class UpdateControls:
         Args:
             optimizer: whose update it is.
             step: the step under way.
-            skip: why its judgement leaves the update out; empty if it does not.
+            skip: why the judgement leaves the update out; empty if it does not.
         """
         if step in self._skip_steps:
             return UpdatePlan(skip="ordered after repeated failures")
@@ -106,8 +107,8 @@ class UpdateControls:
         )
 
     def plan_follower(self, optimizer: Optimizer, step: int) -> UpdatePlan:
-        """The same for an optimizer that steps after the lead (a GAN's second half), whose update
-        is left out where its gradients are not finite."""
+        """The same for an optimizer that steps after the lead, as a GAN's second one does. Its
+        update is left out if its gradients are not finite."""
         norm = gradient_norm(self.parameters(optimizer))
         is_sick = norm is not None and not math.isfinite(norm)
         left_out = is_sick and self._leaves_out_follower(float(norm or 0.0))
@@ -133,7 +134,7 @@ class UpdateControls:
             group["lr"] = group["lr"] * plan.lr_factor
 
     def hide_again(self, optimizer: Optimizer) -> None:
-        """Called when a closure brought new gradients to an update that is left out."""
+        """Called when a closure has made new gradients: hides them if the update is left out."""
         if self._unhide is not None:
             self._unhide = hide_gradients(optimizer)
 
