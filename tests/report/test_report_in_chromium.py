@@ -7,8 +7,11 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import matplotlib.image
+import numpy as np
 import pytest
 
+from supervisor.report.facts import palette
 from supervisor.report.gathering import gather
 from supervisor.report.write import write_report
 from tests.report import synthetic_run
@@ -50,6 +53,22 @@ def test_no_picture_is_cut(tmp_path: Path, width: int) -> None:
     done = _show(measured, tmp_path, f"--window-size={width},900")
 
     assert "seen: 2 of 4, cut: 0, page cut: false" in done.stdout
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_pictures_take_the_colours_of_the_readers_theme(tmp_path: Path, theme: str) -> None:
+    page = write_report(synthetic_run.treated(tmp_path / "run"))["html"]
+    shot = tmp_path / "page.png"
+    of_dark = ("--blink-settings=preferredColorScheme=0",) if theme == "dark" else ()
+
+    _show(page, tmp_path, "--window-size=1280,2600", f"--screenshot={shot}", *of_dark)
+
+    pixels = np.rint(matplotlib.image.imread(shot)[..., :3] * 255).astype(np.int64)
+    seen = {f"#{colour:06x}" for colour in np.unique(pixels @ [1 << 16, 1 << 8, 1])}
+    for light in (palette.LOSS, palette.RATE, palette.RISK):
+        dark = palette.DARK[light][1]
+        assert (light in seen, dark in seen) == (theme == "light", theme == "dark")
 
 
 def _show(page: Path, tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:

@@ -1,54 +1,56 @@
-"""The colours of the pictures, and how they follow a reader's light or dark theme.
+"""The colours of the pictures, in a light and in a dark theme.
 
-Pictures are drawn in the light colours. In a page each colour becomes a CSS variable, so that one
-inline SVG serves both themes; saved files keep the light ones.
+Pictures are drawn in the light colours, and saved so. In a page CSS rules give each of them a
+variable, whose value follows the reader's theme: one inline SVG serves both.
 """
 
 from __future__ import annotations
 
-import re
-
 INK = "#1f2430"
 MUTED = "#6b7281"
 GRID = "#e4e7ec"
-PAPER = "#fefefe"
 LOSS = "#2f6fdb"
 GRADIENT = "#b7791f"
-RATE = "#2c8a5b"
+RATE = GOOD = "#2c8a5b"
 SCALE = "#7a4fd0"
 RISK = "#c8393b"
 LOST = "#b4bcc9"
 TREATMENT = "#c06a10"
 ROLLBACK = "#9a3fb5"
 RESTART = "#d1344f"
-GOOD = "#2c8a5c"
 
-VARIABLES = {
-    INK: "ink",
-    MUTED: "muted",
-    GRID: "grid",
-    PAPER: "paper",
-    LOSS: "loss",
-    GRADIENT: "gradient",
-    RATE: "rate",
-    SCALE: "scale",
-    RISK: "risk",
-    LOST: "lost",
-    TREATMENT: "treatment",
-    ROLLBACK: "rollback",
-    RESTART: "restart",
-    GOOD: "good",
+DARK = {
+    INK: ("ink", "#e4e7ed"),
+    MUTED: ("muted", "#9aa3b2"),
+    GRID: ("grid", "#303743"),
+    LOSS: ("loss", "#6fa0f2"),
+    GRADIENT: ("gradient", "#dca554"),
+    RATE: ("rate", "#5fc794"),
+    SCALE: ("scale", "#ad8cf0"),
+    RISK: ("risk", "#ef7577"),
+    LOST: ("lost", "#566072"),
+    TREATMENT: ("treatment", "#e79a4a"),
+    ROLLBACK: ("rollback", "#cf86e4"),
+    RESTART: ("restart", "#f2778d"),
 }
+"""Of each light colour: its variable (``--plot-ink``) and its value in a dark theme."""
 
 
-def themed(svg: str) -> str:
-    """Returns what can stand inside a page: no prolog, no metadata, colours as CSS variables."""
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'\sxmlns(?::\w+)?="[^"]*"', "", svg)
-    # A page scales the picture; the size in points would fix it.
-    svg = re.sub(r'(<svg[^>]*?)\swidth="[^"]*"', r"\1", svg, count=1)
-    svg = re.sub(r'(<svg[^>]*?)\sheight="[^"]*"', r"\1", svg, count=1)
-    for colour, name in VARIABLES.items():
-        svg = re.sub(re.escape(colour), f"var(--plot-{name})", svg, flags=re.IGNORECASE)
-    return svg
+def page_css() -> str:
+    """Returns the variables for both themes, and the rules that have pictures use them.
+
+    The rules name no element around the part: within a marker that an SVG uses again and again,
+    browsers see none.
+    """
+    light = " ".join(f"--plot-{name}: {colour};" for colour, (name, _) in DARK.items())
+    dark = " ".join(f"--plot-{name}: {value};" for name, value in DARK.values())
+    rules = "\n".join(
+        f'[style*="{part}: {colour}"] {{ {part}: var(--plot-{name}) !important; }}'
+        for colour, (name, _) in DARK.items()
+        for part in ("fill", "stroke")
+    )
+    return (
+        f":root {{ {light} }}\n"
+        f"@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}\n"
+        f"{rules}\n"
+    )

@@ -15,6 +15,7 @@ from supervisor.report.facts.crash_report import CrashReport
 from supervisor.report.facts.observed_values import draw_courses
 from supervisor.report.facts.run_data import RunData
 from supervisor.report.facts.step_table import Bools, Floats, StepTable
+from supervisor.report.pictures.inline_svg import inline_svg
 from supervisor.report.pictures.step_marks import draw_marks, marks_of
 from supervisor.report.pictures.thinning import thin, thin_marks
 from supervisor.report.pictures.timeline_plot import CALM_RISK, draw_timeline
@@ -124,7 +125,7 @@ def _svg(figure: Any, salt: str) -> str:
     svg = io.StringIO()
     with matplotlib.rc_context({"svg.hashsalt": salt}):
         figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
-    return palette.themed(svg.getvalue())
+    return inline_svg(svg.getvalue())
 
 
 def _overview(figure: Any, run_data: RunData, report: CrashReport) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,10 +12,19 @@ import jinja2
 from markupsafe import Markup
 
 from supervisor.report.facts.crash_report import CrashReport
-from supervisor.report.facts.figures import count, duration, number, show
+from supervisor.report.facts.figures import count
+from supervisor.report.facts.palette import page_css
 from supervisor.report.pictures.plots import Picture
 from supervisor.report.words.explained import explained
-from supervisor.report.words.tried import sum_up_treatments
+from supervisor.report.words.filters import (
+    clocktime,
+    error_percent,
+    figure,
+    in_words,
+    percent,
+    time_taken,
+)
+from supervisor.report.words.tables import build_tables, cost_parts
 from supervisor.version import __version__
 
 TEMPLATES = Path(__file__).parents[1] / "templates"
@@ -29,13 +37,6 @@ TONES = {
     "supervisor_died": "bad",
     "unknown": "warn",
 }
-PARTS = (
-    ("useful", "useful_s", "part of the final weights"),
-    ("replayed", "replayed_s", "done again or thrown away"),
-    ("stalled", "stalled_s", "standing still for checkpoints and treatments, or hung"),
-    ("down", "down_s", "between two attempts"),
-    ("other", "other_s", "start, set-up and end of the script"),
-)
 
 
 def render_json(report: CrashReport) -> str:
@@ -48,7 +49,8 @@ def render_html(report: CrashReport, pictures: Sequence[Picture] = ()) -> str:
     # Ours alone is trusted: matplotlib escapes the text that it puts into an SVG.
     drawn = {picture.name: Markup(_both_widths(picture)) for picture in pictures}
     template = _environment(autoescape=True).get_template("report.html.j2")
-    return template.render(report=report, pictures=drawn, **_words(report)) + "\n"
+    css = Markup(page_css())
+    return template.render(report=report, pictures=drawn, picture_css=css, **_words(report)) + "\n"
 
 
 def _both_widths(picture: Picture) -> str:
@@ -72,8 +74,8 @@ def _environment(*, autoescape: bool) -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        figure=_figure, duration=_cost, words=_in_words, md=escape_markdown, fence=_fence,
-        clocktime=_clocktime, percent=_percent, share=_share,
+        figure=figure, duration=time_taken, words=in_words, md=escape_markdown, fence=_fence,
+        clocktime=clocktime, percent=percent, share=error_percent,
     )  # fmt: skip
     environment.globals["count"] = count
     return environment
@@ -95,22 +97,13 @@ def _fence(value: Any) -> str:
 
 
 def _words(report: CrashReport) -> dict[str, Any]:
-    cost = report.cost
-    parts = [
-        {
-            "name": name,
-            "seconds": getattr(cost, field),
-            "share": getattr(cost, field) / cost.wall_s if cost.wall_s > 0 else 0.0,
-            "meaning": meaning,
-        }
-        for name, field, meaning in PARTS
-    ]
+    explain = explained(report.explain)
     return {
-        "parts": parts,
+        "parts": cost_parts(report),
         "tone": _tone(report),
-        "cause": ("overcome: " if report.overcome else "") + _in_words(report.root_cause),
-        "explain": explained(report.explain),
-        "tried": sum_up_treatments(report.interventions),
+        "cause": ("overcome: " if report.overcome else "") + in_words(report.root_cause),
+        "explain": explain,
+        "tables": build_tables(report, explain),
         "tool_version": __version__,
         "run_name": Path(report.run_dir).name,
     }
@@ -122,36 +115,3 @@ def _tone(report: CrashReport) -> str:
     if report.end == "completed" and report.treatments:
         return "warn"
     return TONES.get(report.end, "info")
-
-
-def _figure(value: Any) -> str:
-    return "–" if value is None else show(value)
-
-
-def _cost(value: Any) -> str:
-    return duration(number(value))
-
-
-def _in_words(value: Any) -> str:
-    return str(value).replace("_", " ")
-
-
-def _percent(value: Any) -> str:
-    share = 100 * number(value)
-    if not math.isfinite(share):
-        return "–"
-    return f"{share:.0f} %" if share >= 10 or share == 0 else f"{share:.1f} %"
-
-
-def _share(value: Any) -> str:
-    """As `_percent`, for errors: small ones with two digits, ``infinite`` where there is none."""
-    share = 100 * number(value)
-    if math.isinf(share):
-        return "infinite"
-    return f"{share:.2g} %" if abs(share) < 10 else _percent(value)
-
-
-def _clocktime(value: Any) -> str:
-    """Returns ``03:12:07`` of an ISO 8601 time; the text itself if it is none."""
-    found = re.search(r"T(\d\d:\d\d:\d\d)", str(value))
-    return found.group(1) if found else str(value)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import matplotlib
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -11,8 +14,12 @@ from matplotlib.text import Text
 from supervisor.report.facts import palette
 from supervisor.report.facts.observed_courses import Course
 from supervisor.report.facts.observed_values import draw_courses
-from supervisor.report.pictures.plots import NARROW_INCHES, STYLE, fit_titles
+from supervisor.report.facts.run_data import load_material
+from supervisor.report.gathering import gather
+from supervisor.report.pictures.inline_svg import inline_svg
+from supervisor.report.pictures.plots import NARROW_INCHES, STYLE, draw_pictures, fit_titles
 from supervisor.report.pictures.thinning import thin
+from tests.report import synthetic_run
 
 
 def test_a_single_spike_of_a_long_run_survives_the_thinning() -> None:
@@ -55,12 +62,29 @@ def test_the_titles_of_a_narrow_picture_do_not_run_into_each_other() -> None:
             assert text.get_window_extent().width <= 1.05 * axis.get_window_extent().width
 
 
-def test_colours_become_variables_and_metadata_goes() -> None:
+def test_a_picture_in_a_page_has_no_prolog_no_metadata_and_no_fixed_size() -> None:
     svg = (
         '<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg" width="9pt" height="3pt"'
-        f' viewBox="0 0 9 3"><metadata>x</metadata><path style="fill: {palette.LOSS}"/></svg>'
+        ' viewBox="0 0 9 3"><metadata>x</metadata><rect width="9"/></svg>'
     )
 
-    themed = palette.themed(svg)
+    assert inline_svg(svg) == '<svg viewBox="0 0 9 3"><rect width="9"/></svg>'
 
-    assert themed == '<svg viewBox="0 0 9 3"><path style="fill: var(--plot-loss)"/></svg>'
+
+def test_every_colour_of_a_drawn_picture_follows_the_theme(tmp_path: Path) -> None:
+    run_data = load_material(synthetic_run.treated(tmp_path / "run"))
+
+    pictures = draw_pictures(run_data, gather(run_data.root))
+
+    drawn = {
+        colour
+        for picture in pictures
+        for svg in (picture.svg, picture.narrow_svg)
+        for colour in re.findall(r"#[0-9a-f]{6}\b", svg)
+    }
+    assert palette.LOSS in drawn
+    assert drawn <= set(palette.DARK)
+    css = palette.page_css()
+    for colour in drawn:
+        assert f'\n[style*="fill: {colour}"]' in css
+        assert f'\n[style*="stroke: {colour}"]' in css
