@@ -1,6 +1,7 @@
 """``python -m supervisor.report RUN``: writes the report of a run and prints where it lies.
 
-With ``--pictures`` before RUN, only the pictures of a run that goes on, when the processor is idle.
+With ``--pictures`` before RUN it only draws the pictures of a run that is still going on, while the
+processor is idle.
 """
 
 from __future__ import annotations

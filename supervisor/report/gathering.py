@@ -45,14 +45,14 @@ EXPLOSIVE_KEYS = frozenset(
 def gather(root: Path | str) -> CrashReport:
     """Returns the report of the run in the directory `root`.
 
-    True for every end of a run, and for damaged and missing files, which it names in `problems`;
-    it never fails because of what it finds in the directory.
+    Works for every end of a run. Damaged and missing files are named in `problems`; nothing in the
+    directory makes it fail.
     """
     return build_report(load_material(root))
 
 
 def build_report(run_data: RunData) -> CrashReport:
-    """Puts together what the siblings of this module find in `run_data`, secrets masked."""
+    """Combines all facts of `run_data` into a report, with secrets masked."""
     return mask_all(_build(run_data))
 
 
@@ -115,14 +115,13 @@ def _build(run_data: RunData) -> CrashReport:
 def choose_root(incidents: tuple[Incident, ...], end: str) -> Incident | None:
     """Returns the first incident that the run did not get past, else the first one at all.
 
-    Of a run that was given up, trouble of its own goes before a kill from outside.
-    A run that is still healthy at its end has the first trouble it overcame for a root; a run
-    that ended otherwise after it overcame everything, the last.
+    In a run that was given up, its own trouble goes before a kill from outside. If everything was
+    overcome, it is the first incident of a run that ended healthy, and the last of any other.
     """
     open_ = [incident for incident in incidents if not incident.survived]
     if open_:
-        # What came from outside does not follow into a new process: when that failed by itself,
-        # and in another way, its own failure is what ended the run.
+        # Trouble from outside does not follow into a new process: if that failed by itself,
+        # and in another way, its own failure ended the run.
         lasting = [incident for incident in open_ if incident.key not in FROM_OUTSIDE]
         return (lasting or open_)[0] if end == "gave_up" else open_[0]
     if not incidents:
@@ -211,7 +210,7 @@ def _explosion(run_data: RunData, root: Incident | None) -> Any:
     if found and root.key == "divergence":
         causes = ("a learning rate that is too high", *found.likely_causes)
         found = replace(found, likely_causes=tuple(dict.fromkeys(causes)))
-    # A climb that was over long before the incident is another story.
+    # A climb that was over long before the incident is unrelated.
     return found if found and found.peak_step >= root.step - 5 else None
 
 

@@ -15,10 +15,8 @@ from supervisor.storage.run.rundir import RunDirectory
 
 
 def write_report(rundir: Path | str | RunDirectory, *, plots: bool = True) -> dict[str, Path]:
-    """Writes the report into ``report/`` of a run, private to the user; again replaces it.
-
-    Text comes first and pictures after it: what goes wrong with a picture is named in the text
-    and prevents nothing.
+    """Writes the report into ``report/`` of a run, private to the user; an earlier one is replaced.
+    A picture that cannot be drawn is named in the text and prevents nothing.
 
     Returns:
         Kind (``json``, ``md``, ``html``, ``overview``, ``timeline``, ``gradient_flow``,
@@ -74,7 +72,7 @@ def write_pictures(rundir: Path | str | RunDirectory) -> dict[str, Path]:
 def _draw(run_data: RunData, report: CrashReport) -> tuple[CrashReport, tuple[Picture, ...]]:
     try:
         return report, draw_pictures(run_data, report)
-    except Exception as error:  # a picture is a comfort; the facts must come out without it
+    except Exception as error:  # a report must come out without its pictures
         problem = f"The pictures could not be drawn ({type(error).__name__}: {error})."
         return replace(report, problems=(*report.problems, problem)), ()
 

@@ -14,7 +14,7 @@ from supervisor.report.facts.run_data import RunData
 SHOWN = 12
 JUMP = 0.5
 FIGURES = ("median", "mad", "threshold", "mean", "std", "relative_change")
-HEAVY_TAIL = 1.5  # mean over median from which outliers are taken to have bent the mean
+HEAVY_TAIL = 1.5  # mean over median above which outliers are taken to have distorted it
 
 
 def build_anomalies(run_data: RunData) -> tuple[AnomalyVerdict, ...]:
@@ -45,7 +45,8 @@ def _verdict(line: dict[str, Any]) -> AnomalyVerdict:
 
 
 def _judge(line: dict[str, Any], name: str) -> str:
-    """Absolute level, jump, or both; and whether the mean would have said the same."""
+    """Says whether the level, the change or both were anomalous, and whether a mean would have
+    shown it."""
     word = "The loss" if name == "loss" else "The gradient norm"
     info = _statistics(line.get("threshold_info"), name)
     value = _value(line, name)

@@ -28,7 +28,7 @@ _CAUSES_OF_NOTES = {
 
 
 def build_attempts(run_data: RunData) -> tuple[AttemptFacts, ...]:
-    """Tells what is known of every attempt; one without any event of its own is known by steps."""
+    """Returns what is known of every attempt; one without an event is known by its steps."""
     numbers = {event.attempt for event in run_data.of(AttemptStarted)}
     numbers |= {int(number) for number in np.unique(run_data.steps.attempt) if number > 0}
     numbers |= {event.attempt for event in run_data.of(WorkerExited)}
@@ -78,14 +78,16 @@ def _attempt(run_data: RunData, attempt: int) -> AttemptFacts:
 
 
 def _exactness(resumed: Resumed | None, events: list[JournalEvent]) -> str:
-    """What the resume said, unless its first step had another loss than before the kill."""
+    """The exactness that the resume reported, unless its first step had another loss than
+    before."""
     if any(event.found is Warned.ANOTHER_LOSS for event in of_kind(events, WarningEvent)):
         return Exactness.APPROXIMATE.value
     return resumed.exactness.value if resumed and resumed.exactness else ""
 
 
 def _exit_of_notes(run_data: RunData, attempt: int) -> WorkerExited | None:
-    """What the worker itself noted, when the parent was gone and wrote no `worker_exited`."""
+    """The exit that the worker itself noted, if the parent was gone and wrote no
+    `worker_exited`."""
     notes = [note for note in run_data.exit_notes if integer(note.get("attempt")) == attempt]
     if not notes:
         return None

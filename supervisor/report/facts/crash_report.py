@@ -175,7 +175,7 @@ class DecisionPath:
     """The branch that was taken through the decision tree and the remedy at its end.
 
     Attributes:
-        before_next: the remedy where the run has not to be resumed; empty where it is the same.
+        before_next: the remedy if the run need not be resumed; empty if it is the same.
     """
 
     branches: tuple[Branch, ...]

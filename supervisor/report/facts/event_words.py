@@ -1,4 +1,4 @@
-"""An event as a sentence, and how grave it looks."""
+"""Each event as a sentence, and how serious it looks."""
 
 from __future__ import annotations
 

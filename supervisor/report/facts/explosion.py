@@ -15,11 +15,11 @@ LOOK_BACK_STEPS = 300
 LEVEL_STEPS = 20  # the level that a falling loss had reached when it broke out
 MIN_BASELINE_STEPS = 5
 SUDDEN_STEPS = 2
-MIN_SHARE = 0.5  # the peak must lie so far above the baseline, as a share of it
+MIN_SHARE = 0.5  # how far the peak must lie above the baseline, as a share of it
 MIN_MADS = 8.0
-MOST = 0.5  # of the excess at the peak: what reached that at once did not climb
+MOST = 0.5  # share of the peak's excess: reached at once, it was no climb
 REVERSAL_SHARE = 0.3
-REVERSAL_SIZE = 0.15  # of the excess: smaller wiggles are noise, not oscillation
+REVERSAL_SIZE = 0.15  # share of the excess: smaller swings are noise, not oscillation
 
 CAUSES = {
     "sudden_jump": (
@@ -44,8 +44,8 @@ def find_explosion(steps: StepTable, *, until: int | None = None) -> Explosion |
     """Names the shape of the last loss explosion at or before step `until`; None without one.
 
     Onset is the first step of the last unbroken climb out of the band median +- 8 MAD of the
-    steps before. A climb that is half way up within two steps is sudden; among the longer ones
-    many large reversals mean oscillation, and the rest is taken for growth.
+    steps before. A climb that is half-way up within two steps is sudden. Of the longer ones, those
+    with many large reversals are oscillations; the rest is growth.
     """
     window = steps.until(until).take(slice(-LOOK_BACK_STEPS, None))
     bad = window.nonfinite_loss
@@ -78,7 +78,7 @@ def _onset(loss: Floats, peak: int) -> tuple[int | None, float]:
     calm = before[np.isfinite(before)]
     if len(calm) < MIN_BASELINE_STEPS:
         return None, 0.0
-    # The first half of what is there cannot be part of a climb that ends at the peak and still
+    # The older half cannot be part of a climb that ends at the peak and still
     # be the majority: the median over the older steps is the level before the climb.
     older = calm[-2 * BASELINE_STEPS :][: max(MIN_BASELINE_STEPS, min(len(calm), 100) // 2)]
     baseline = float(np.median(older))
@@ -111,7 +111,7 @@ def _shape(excess: Floats) -> str:
     if len(finite) >= 5 and reversals >= max(2, REVERSAL_SHARE * len(changes)):
         return "oscillating_divergence"
     if len(finite) == len(excess) and (finite[:SUDDEN_STEPS] >= MOST * finite[-1]).any():
-        return "sudden_jump"  # it has been up there from the first steps on, and only varies
+        return "sudden_jump"  # it was that high from the first steps on, and only varies
     return "exponential_growth"
 
 

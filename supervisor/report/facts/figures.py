@@ -1,4 +1,4 @@
-"""Numbers and moments as a reader wants them."""
+"""Numbers and times, as a report writes them."""
 
 from __future__ import annotations
 

@@ -35,8 +35,8 @@ class LayerFacts:
 def read_gradient_flow(root: Path) -> LayerFacts:
     """Reads the newest ``gradient_flow.json`` below `root`.
 
-    Looked for in ``report/`` and beside captured batches; nothing, or a damaged one, is no rows.
-    A bare list counts as its ``layers``.
+    It lies in ``report/`` or beside captured batches. A missing or damaged file gives no rows, and
+    a bare list counts as its ``layers``.
     """
     places = [root / "report" / "gradient_flow.json"]
     captured = (root / "anomalies" / "data").glob("*/gradient_flow.json")

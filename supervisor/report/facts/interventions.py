@@ -43,7 +43,7 @@ def is_treatment(intervention: Intervention) -> bool:
 
 
 def would_have(run_data: RunData) -> list[ActionEvent]:
-    """Returns the treatments that a policy which only observes would have made, in their order."""
+    """Returns the treatments that an observing policy would have made, in their order."""
     return [
         event
         for event in run_data.of(ActionEvent)
@@ -83,7 +83,7 @@ class _Told(NamedTuple):
 
 
 def _told(event: JournalEvent) -> _Told:
-    """What the line of a treatment says of it."""
+    """What a treatment's journal line says about it."""
     match event:
         case ActionEvent():
             outcome = event.outcome.value if event.outcome else ""

@@ -70,7 +70,7 @@ def useful_steps(run_data: RunData) -> Bools:
 
 
 def _taken_back(run_data: RunData) -> dict[tuple[int | None, int | None], int | None]:
-    """Attempt and boundary of each rollback that was taken back → the step at which it was."""
+    """Attempt and boundary of each rollback that was taken back → the step at which that was."""
     return {
         (event.attempt, integer((event.fields or {}).get("kept_step"))): event.step
         for event in run_data.of(ActionEvent)
@@ -96,7 +96,7 @@ def _wall_s(run_data: RunData) -> float:
 
 
 def _stalled_s(run_data: RunData) -> float:
-    """A restart's cost, told with its outcome, is in what was down and what was done again."""
+    """Seconds of stalls, without restarts: their cost counts as down and as done again."""
     costs = [event.cost_s for event in run_data.of(ActionEvent) if not event.is_verdict]
     return sum(max(0.0, cost) for cost in costs if math.isfinite(cost))
 

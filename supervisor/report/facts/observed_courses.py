@@ -1,6 +1,6 @@
 """The courses of the observed values of a run, thinned while they are read.
 
-A run may hold a hundred million values; what a picture and a table need of them is small.
+A run may hold a hundred million values; a picture and a table need few of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from supervisor.storage.steps.flight_recorder import FlightReader
 from supervisor.storage.steps.step_rows import OBSERVED_SHIFT, OBSERVED_SLOTS
 
 BUCKETS = 900
-"""Of the rows of a run; each keeps its lowest and highest value: a picture has fewer pixels."""
+"""Into how many buckets rows are sorted; each keeps its lowest and highest value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ def read_courses(root: Path) -> dict[str, Course]:
             for entries in reader.more_chunks(rows):
                 _take_in_more(thinned, entries, width)
             names = dict(enumerate(reader.known_names()))
-    except Exception:  # a damaged file is named by whoever reads the steps
+    except Exception:  # whoever reads the steps reports a damaged file
         return {}
     found = {
         names.get(slot, f"observed_{slot}"): one.course(steps)
@@ -79,7 +79,7 @@ class _Thinned:
         self.first = self.last = math.nan
 
     def add(self, rows: npt.NDArray[np.int64], values: Floats, width: int) -> None:
-        """Takes in some values; `rows` ascend."""
+        """Adds some values; `rows` must ascend."""
         known = np.isfinite(values)
         bad = rows[~known]
         self.bad_row[bad // width] = bad
@@ -98,7 +98,7 @@ class _Thinned:
         ):
             found = pick.reduceat(values, starts)
             better = sign * found < sign * best[places]
-            # The first of equal values, as argmin would choose.
+            # Of equal values the first, as argmin chooses.
             sizes = np.diff(np.append(starts, len(values)))
             hits = np.flatnonzero(values == np.repeat(found, sizes))
             _, firsts = np.unique(buckets[hits], return_index=True)

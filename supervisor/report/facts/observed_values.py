@@ -15,7 +15,7 @@ COLUMNS = 3
 MAX_PANELS = 48
 """More are in the table alone: the picture would be too tall to look at."""
 MOST_DOTS = 120
-"""Points that a small panel shows one by one; more are a line."""
+"""Up to so many points a small panel shows dots; more are drawn as a line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ def draw_courses(figure: Any, courses: dict[str, Course]) -> bool:
 
 
 def _draw_course(axis: Any, course: Course) -> None:
-    order = np.argsort(course.steps, kind="stable")  # what a restart repeated lies in between
+    order = np.argsort(course.steps, kind="stable")  # steps that a restart repeated lie in between
     marker = "." if len(order) <= MOST_DOTS else None
     steps, values = course.steps[order], course.values[order]
     axis.plot(steps, values, color=palette.SCALE, linewidth=1.0, marker=marker, markersize=2)

@@ -9,9 +9,9 @@ import numpy as np
 from supervisor.report.facts.step_table import StepTable
 
 SHOWN = 12
-"""So many stretches are listed; of more, the longest."""
+"""At most so many stretches are listed, the longest ones."""
 BREAK_STEPS = 2
-"""Steps between two of them that do not end a stretch: updates that were left out have no rate."""
+"""A gap of so many steps does not end a stretch: an update that was left out has no rate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,8 @@ class RateChange:
 
 
 def find_rate_changes(table: StepTable) -> tuple[RateChange, ...]:
-    """Returns the stretches in the order of steps; of a step made twice the last time counts."""
+    """Returns the stretches in the order of steps; if a step was made twice, the last time
+    counts."""
     steps = table.final
     changed = steps.take((steps.rate_factor != 1.0) & np.isfinite(steps.lr))
     if not len(changed):

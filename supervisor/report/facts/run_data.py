@@ -128,7 +128,7 @@ def load_material(root: Path | str) -> RunData:
 
 
 def _run(rundir: RunDirectory, reader: _Reader) -> dict[str, Any]:
-    """What run.json says, without the fields that are not what they should be."""
+    """What run.json says, without fields of a wrong type."""
     run = reader.json_object(rundir.run_json, "the description of the run")
     good = {}
     for name, value in run.items():
@@ -148,7 +148,7 @@ def _has_live_parent(rundir: RunDirectory) -> bool:
 
 
 def _events(rundir: RunDirectory, reader: _Reader) -> list[JournalEvent]:
-    """Reads the journal, with what a dead parent did not merge from the ranks' own files."""
+    """Reads the journal, and what a parent that died did not merge from the ranks' own files."""
     events: list[JournalEvent] = []
     known: set[JournalEvent] = set()
     for path in (rundir.journal, *sorted((rundir.root / "events").glob("rank_*.jsonl"))):

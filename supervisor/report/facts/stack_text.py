@@ -34,7 +34,7 @@ def _dumps(text: str) -> list[list[str]]:
         end = starts[index + 1] if index + 1 < len(starts) else len(text)
         block = text[start:end].rstrip()
         name = _THREAD.findall(block)[0]
-        if name in known or not dumps:  # a thread comes once in a dump
+        if name in known or not dumps:  # a thread appears once in a dump
             dumps.append([])
             known = set()
         known.add(name)

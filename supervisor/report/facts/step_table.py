@@ -29,8 +29,8 @@ FIELDS = (
 class StepTable:
     """Columns of equal length, in the order in which the steps happened, all attempts.
 
-    A choice of rows keeps their numbers alone and gathers a column when it is asked for: copies of
-    all columns of a long run would fill the memory.
+    A selection keeps row numbers and gathers a column only when asked for it: copies of all columns
+    of a long run would fill the memory.
 
     Attributes:
         time: seconds since 1970.
@@ -155,7 +155,7 @@ def empty_step_table() -> StepTable:
 
 
 def _numbers(chosen: npt.NDArray[Any]) -> Ints | slice:
-    """Rows of a mask as their numbers, or as a slice where they lie together."""
+    """The rows of a mask as numbers, or as a slice if they are contiguous."""
     if chosen.dtype != np.bool_:
         return chosen.astype(np.int64)
     rows: Ints = np.flatnonzero(chosen)

@@ -12,7 +12,7 @@ from supervisor.report.facts.figures import show
 from supervisor.report.facts.run_data import RunData
 
 TOLD = frozenset({Found.ANNOUNCED, Found.ANOTHER_TRAINING, Found.ANOTHER_LEVEL})
-"""What else is found of the state is no part of the story."""
+"""Other findings about the state are left out of the story."""
 _SAME_LINES = 3  # of one kind and wording in a row before they are folded into one
 FOLDABLE = frozenset({"alert", "risk", "checkpoint_saved", "update_skipped", "batch_captured"})
 

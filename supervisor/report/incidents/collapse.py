@@ -1,4 +1,4 @@
-"""A collapse that was confirmed, and whether the training came out of it."""
+"""Confirmed collapses, and whether the training recovered from them."""
 
 from __future__ import annotations
 

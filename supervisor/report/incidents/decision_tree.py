@@ -28,7 +28,7 @@ YES_NO = ("yes", "no")
 
 
 def walk(run_data: RunData, incident: Incident) -> DecisionPath:
-    """Takes the branch that the facts about `incident` give; every answer carries its fact."""
+    """Follows the branches that the facts about `incident` choose; each answer names its fact."""
     process = Branch(
         question="Was it the numbers, or the process?",
         answers=("numbers", "process"),

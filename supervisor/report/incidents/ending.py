@@ -30,7 +30,7 @@ def find_end(run_data: RunData, attempts: tuple[AttemptFacts, ...]) -> str:
     """Returns one of `ENDS`.
 
     The state in run.json counts. While it still says ``running``, the journal is asked, since the
-    report may be written a moment before the state; then whether the parent's process lives.
+    report may be written a moment before the state; then whether the parent is alive.
     """
     state = str(run_data.run.get("state") or "")
     if state in ("completed", "gave_up", "interrupted", "failed"):
@@ -56,7 +56,7 @@ def find_end(run_data: RunData, attempts: tuple[AttemptFacts, ...]) -> str:
 
 
 def ends_nonfinite(run_data: RunData) -> bool:
-    """Whether the last loss that was seen is NaN or infinite: such a run is over, but not well."""
+    """Whether the last loss that was seen is NaN or infinite: such a run ended in bad health."""
     steps = run_data.steps.final
     seen = np.flatnonzero(np.isfinite(steps.loss) | steps.nonfinite_loss)
     return bool(len(seen)) and bool(steps.nonfinite_loss[seen[-1]])
@@ -74,8 +74,8 @@ def stays_high(run_data: RunData, step: int, attempt: int | None) -> bool:
 def is_far_above(after: Floats, before: Floats) -> bool:
     """Whether the median of `after` is above all of `before` and `EXPLODED` times its median.
 
-    `EXPLODED` is the line by which `supervisor explain` tells an explosion. False for losses below
-    zero, of which there is no multiple, and without enough of them.
+    `supervisor explain` uses the same factor. False if there are too few losses or some are
+    negative, where a multiple means nothing.
     """
     if len(before) < 3 or not len(after) or not np.median(before) > 0:
         return False

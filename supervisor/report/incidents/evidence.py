@@ -16,17 +16,17 @@ BEFORE_LR = 20
 LARGE = 10.0  # times the median: a gradient norm that built up
 LR_CHANGE = 0.3
 LR_JUMP = 3.0
-"""From one step to the next: no warm-up does that but in its first step, from zero."""
+"""Ratio from one step to the next: only the first step of a warm-up, from zero, rises so much."""
 MEMORY_GROWTH = 0.1
 CALM_RISK = 0.3
 _ASKED = ("interrupted", "preempted")
-"""Ends that somebody outside asked for: nothing of the script failed."""
+"""Ends that were asked for from outside: nothing in the script failed."""
 
 Sentences = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 class _Scale:
-    """Collects sentences on the two sides of a pair of scales."""
+    """Collects the sentences for and against a cause."""
 
     def __init__(self) -> None:
         self.heavier: list[str] = []
@@ -88,7 +88,7 @@ def process_evidence(run_data: RunData, attempt: AttemptFacts, cause: str) -> Se
 
 
 def memory_notes(run_data: RunData) -> tuple[str, ...]:
-    """Returns what the flight recorder says of memory, for the section on running out of it."""
+    """Returns what the flight recorder says about memory, for a run that ran out of it."""
     rows = run_data.steps
     seen = rows.take(np.isfinite(rows.memory_gib))
     if not len(seen):
@@ -293,8 +293,8 @@ def rate_jump(
 
 
 def rate_rise(run_data: RunData, *, before: int, attempt: int | None) -> tuple[float, float] | None:
-    """Returns the rates of the 20 steps before a step, the first and the last, if they rose as much
-    as a jump would; a warm-up too long or too high does."""
+    """Returns the first and the last rate of the 20 steps before a step, if the rate rose as much
+    as in a jump. A warm-up that is too long or too high does that."""
     rows = run_data.steps.of_attempt(attempt)
     rates = _finite(rows.take(rows.step < before).lr)[-BEFORE_LR:]
     if len(rates) < 2 or rates[0] <= 0 or rates[-1] <= LR_JUMP * rates[0]:
@@ -303,8 +303,8 @@ def rate_rise(run_data: RunData, *, before: int, attempt: int | None) -> tuple[f
 
 
 def last_checkpoint(run_data: RunData, *, stable: bool, before: int | None = None) -> int | None:
-    """Returns the step of the newest checkpoint that is there; of those that the journal knows,
-    where no manifest is left.
+    """Returns the step of the newest checkpoint on the disk, or of the newest one in the journal if
+    no manifest is left.
 
     Args:
         stable: only those that stayed healthy for long enough.

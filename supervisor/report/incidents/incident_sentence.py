@@ -1,4 +1,4 @@
-"""The one sentence on a piece of numerical trouble that is read first, in plain words."""
+"""The first sentence about numerical trouble, in plain words."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from supervisor.report.facts.step_table import Floats
 
 USUAL_STEPS = 50
 LEAP = 1.5
-"""Times the usual: the line by which the evidence calls a loss a new one."""
+"""Ratio to the usual value, the same that the evidence uses for a loss."""
 _WORDS = {
     "nonfinite_loss": "the loss became NaN or infinite",
     "nonfinite_gradient": "the gradient became NaN or infinite",
@@ -25,7 +25,7 @@ _WORDS = {
     "numerical": "the signs of a coming crash were strong",
 }
 TOLD_WHOLE = frozenset({"loss_spike", "divergence", "learning_rate"})
-"""Of these, what is said of a figure (`codes.Subject`) says it all."""
+"""Of these, the sentence about a figure (`codes.Subject`) says everything."""
 
 
 def numerical_sentence(
@@ -39,7 +39,7 @@ def numerical_sentence(
         step: of its first sign.
         attempt: in which that was.
         said: the message of that sign.
-        is_whole: that is a whole sentence, of a figure.
+        is_whole: `said` is a whole sentence, about a figure.
     """
     leap = _leap(run_data, step, attempt) if key == "loss_spike" else ""
     if leap:

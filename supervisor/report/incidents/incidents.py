@@ -1,8 +1,9 @@
 """The trouble of a run, piece by piece, in the order of time.
 
 Numerical signs that lie close together are one incident whose cause is the first of them. The end
-of a process is an incident of its own, unless numerical trouble led to it: then it is that one's
-consequence and stands in its evidence. So noise of a teardown can never replace what came first.
+of a process is an incident of its own, unless numerical trouble led to it: then it is a
+consequence, and part of that incident's evidence. So the noise of a teardown never hides what came
+first.
 """
 
 from __future__ import annotations
@@ -66,10 +67,10 @@ class _Sign:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Told:
-    """What an event says of trouble.
+    """What an event says about trouble.
 
     Attributes:
-        text: in words, of `subject`.
+        text: in words, about `subject`.
         weighty: it is trouble by itself.
         lasting: it was still there at the end.
         share: of recorded steps with such a risk that a crash followed.
@@ -118,13 +119,13 @@ def _order(incident: Incident) -> tuple[int, int, int]:
 
 def _signs(run_data: RunData) -> list[_Sign]:
     signs = [*_signs_of_steps(run_data), *_signs_of_events(run_data)]
-    # At the same step the measured value says more than what was concluded from it.
+    # At the same step a measured value says more than a conclusion from it.
     return sorted(signs, key=lambda sign: (sign.attempt or 0, sign.step))
 
 
 def _signs_of_steps(run_data: RunData) -> list[_Sign]:
     steps = run_data.steps
-    # A GradScaler searches its scale by overflowing now and then: that is its health, not trouble.
+    # A GradScaler overflows now and then to find its scale: that is healthy.
     benign = steps.scaler_skipped | np.isfinite(steps.loss_scale)
     bad = steps.nonfinite_loss | (steps.nonfinite_grad & ~benign)
     signs = []
@@ -176,7 +177,7 @@ def _signs_of_events(run_data: RunData) -> list[_Sign]:
 
 
 def _told(event: JournalEvent, run_data: RunData) -> _Told | None:
-    """What an event says of numerical trouble; None if it does not."""
+    """What an event says about numerical trouble; None if nothing."""
     match event:
         case AlertEvent(severity=Severity.LOW | Severity.MEDIUM):
             return None
@@ -287,7 +288,7 @@ def _is_consequence(cluster: list[_Sign], ended: Incident) -> bool:
 def _went_on(
     run_data: RunData, attempt: int | None, step: int | None, *, later_attempt: bool = False
 ) -> bool:
-    """Says whether enough finite steps followed, or the training reached its end in health."""
+    """Says whether enough finite steps followed, or the training ended healthy."""
     if run_data.run.get("state") == "completed" and (later_attempt or not ends_nonfinite(run_data)):
         return True
     steps, number_ = run_data.steps, attempt or 0

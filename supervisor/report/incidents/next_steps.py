@@ -38,8 +38,8 @@ _UNSEEN = (
 def resume_command(run_data: RunData, end: str, root: Incident | None) -> str:
     """Returns the command that continues the run, quoted for a shell.
 
-    A run that came to its end sick goes back to its newest sound checkpoint: the command takes no
-    completed run without being told from where.
+    A run that ended in bad health goes back to its newest sound checkpoint: the command takes a
+    completed run only with ``--from``.
     """
     command = f"supervisor resume {shlex.quote(str(run_data.root))}"
     step = _sound(run_data, root) if goes_back(end, root) else None
@@ -47,7 +47,7 @@ def resume_command(run_data: RunData, end: str, root: Incident | None) -> str:
 
 
 def goes_back(end: str, root: Incident | None) -> bool:
-    """Whether a run came to its end, but not in health."""
+    """Whether a run completed, but in bad health."""
     return end == "completed" and root is not None and not root.survived
 
 
@@ -123,7 +123,7 @@ def _of_calm_run(run_data: RunData) -> tuple[str, ...]:
 
 
 def _back(run_data: RunData, root: Incident | None) -> list[str]:
-    """What is left of a run that ended sick, and how it goes on from there."""
+    """What is left of a run that ended in bad health, and how to go on from there."""
     step = _sound(run_data, root)
     if step is None:
         told = [
@@ -173,7 +173,7 @@ def _captured(run_data: RunData, root: Incident | None) -> list[str]:
 
 
 def _before_next(explained: str, decision: DecisionPath | None) -> list[str]:
-    """What the next run should have, where this one has not to be resumed."""
+    """What to change for the next run, if this one need not be resumed."""
     remedy = explained
     if not remedy and decision:
         remedy = decision.before_next or decision.remedy

@@ -1,4 +1,4 @@
-"""The end of a worker as a piece of trouble: what it was, where it stood, what speaks for it."""
+"""The end of a worker as an incident: what happened, where the script stood, and the evidence."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _hang_evidence(hang: HangDetected | None) -> tuple[str, ...]:
 
 
 def _named(run_data: RunData, attempt: AttemptFacts, cause: str) -> str:
-    """The exception itself, and its line, belong into the first sentence that is read."""
+    """The exception and its line, which belong in the first sentence."""
     if cause == "host_out_of_memory":
         return f"{_asked_for(attempt)}{_raised(run_data, attempt.number)}"
     if cause not in ("exception", "user_error", "out_of_memory") or not attempt.evidence:
@@ -104,7 +104,7 @@ def _named(run_data: RunData, attempt: AttemptFacts, cause: str) -> str:
 
 
 def _last_words(run_data: RunData) -> str:
-    """The last line of the output: a script that ends itself mostly says why."""
+    """The last line of the output: a script that exits usually says why."""
     lines = run_data.log_tail.text.splitlines() if run_data.log_tail else []
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
     return f", and said last: {last.rstrip('.')[:300]}" if last else ""

@@ -16,7 +16,7 @@ RISE_EXPLAINS = frozenset({"loss_spike", "divergence"})
 """What a learning rate that has just risen is held for, if it did not pass: warm-ups rise, too, and
 NaN has other causes more often."""
 FIRST = 50
-"""Steps in which the initialisation still shows; the windows of the detectors are as long."""
+"""Steps in which the initialisation still matters; the detectors' windows are as long."""
 FIRST_STEPS = "Look at the batch of that step, then at the initialisation: nothing grew before it."
 ONE_BATCH = "Look at the batch of that step: nothing had grown before it."
 PASSED_BATCH = "Look at the batch of that step: one batch broke what was healthy around it."
@@ -24,7 +24,7 @@ NEXT_STEPS = 3
 """The update of a bad batch is left out and costs one step; what is bad in the weights or the
 optimizer shows again at the very next ones."""
 IN_SCRIPT = "in your script:"
-"""How a setting begins that is none of ours."""
+"""Begins a setting that is the script's, not ours."""
 _PROCESS_REMEDY = {
     "killed": "Find out who sent the signal (scheduler, memory killer, a colleague)",
     "host_out_of_memory": "Lower the number of loader workers or what they hold",
@@ -61,7 +61,7 @@ REMEDY_OF_KIND = {
         "",
     ),
 }
-"""Where the kind of the trouble says more than the facts around it."""
+"""For kinds of trouble that say more than the facts around them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class NumericalFacts:
 def numerical_remedy(
     run_data: RunData, incident: Incident, facts: NumericalFacts
 ) -> tuple[str, str]:
-    """Returns the remedy and the setting; what a run got past has no setting worth a resume."""
+    """Returns the remedy and the setting; trouble that a run got past needs no setting."""
     rise = facts.rise
     if rise is not None and incident.key in RISE_EXPLAINS and not incident.survived:
         return (
@@ -180,7 +180,7 @@ def process_remedy(run_data: RunData, incident: Incident) -> Remedy:
 
 
 def asks_for_too_much(run_data: RunData, incident: Incident) -> bool:
-    """Whether the script's own request failed, and not a process of its that was killed."""
+    """Whether the script's own request failed; not whether one of its processes was killed."""
     return incident.key == "host_out_of_memory" and any(
         integer(note.get("attempt")) == incident.attempt and note.get("traceback")
         for note in run_data.exit_notes
@@ -188,7 +188,7 @@ def asks_for_too_much(run_data: RunData, incident: Incident) -> bool:
 
 
 def _after_it_passed(run_data: RunData, incident: Incident) -> str:
-    """What a healthy run has to learn from trouble that it got past."""
+    """What to learn from trouble that a healthy run got past."""
     step, attempt = incident.step or 0, incident.attempt
     went_back = any(
         0 < (event.step or 0) - step <= NEXT_STEPS and event.attempt == attempt

@@ -125,8 +125,8 @@ def _why(
 
 
 def blame(root: Incident, run_data: RunData) -> Incident:
-    """Returns the root cause as the first sentence tells it: a jump of the learning rate before
-    numerical trouble is its cause, and what came of it is not."""
+    """Returns the root cause that the first sentence names. If the learning rate jumped before
+    numerical trouble, the jump is the cause."""
     told = _told(root, run_data)
     if told == _lower(root.sentence).rstrip("."):
         return root

@@ -22,9 +22,9 @@ from supervisor.report.pictures.timeline_plot import CALM_RISK, draw_timeline
 
 LAST_MINUTES = 10.0
 NARROW_INCHES = 4.8
-"""Half of the width: on a screen of 500 px the writing has its size and nothing is cut."""
+"""Half the width: on a screen of 500 px text keeps its size and nothing is cut."""
 HINTED = 0.95
-"""Widths of writing grow in leaps of some 5 %: hinting puts letters on whole dots."""
+"""Widths of text grow in leaps of some 5 %, because hinting puts letters on whole pixels."""
 SMALLEST_TITLE = 4.5
 """Points: what can still be read on a phone, which shows the picture at its full width."""
 STYLE: Any = {
@@ -107,7 +107,7 @@ def fit_titles(figure: Any) -> None:
     """Makes the title of a panel smaller where it would run into the next one's."""
     from matplotlib.text import Text
 
-    for _ in range(2):  # the layout, which widths depend on: it settles in two turns
+    for _ in range(2):  # widths depend on the layout, which settles in two passes
         figure.draw_without_rendering()
     for axis in (axis for axis in figure.axes if axis.get_visible()):
         titles = {axis.get_title(loc=place) for place in ("left", "center", "right")} - {""}
@@ -119,7 +119,7 @@ def fit_titles(figure: Any) -> None:
 
 
 def _svg(figure: Any, salt: str) -> str:
-    """`salt`: names in a page must be its own, or one picture would use the parts of another."""
+    """`salt` makes ids unique within a page, or one picture would use the parts of another."""
     import matplotlib
 
     svg = io.StringIO()
@@ -171,7 +171,7 @@ def _is_flat(title: str, values: Floats) -> bool:
 
 
 def _applied_rate(axis: Any, rows: StepTable) -> None:
-    """What the updates had, over what the script asked for."""
+    """Draws the rate of the updates over the one that the script asked for."""
     applied = np.where(rows.rate_factor != 1.0, rows.lr * rows.rate_factor, np.nan)
     axis.plot(
         *thin(rows.step.astype(np.float64), applied),

@@ -12,7 +12,7 @@ from supervisor.report.facts.interventions import is_treatment
 LINES = 12
 """More of a kind than this are drawn as bands: a fence of lines hides the curve."""
 NEAR = 0.02
-"""Marks so near to each other, as a share of all steps, make one band."""
+"""Marks this close together, as a share of all steps, make one band."""
 
 
 def marks_of(report: CrashReport) -> dict[str, tuple[str, list[int]]]:

@@ -1,4 +1,4 @@
-"""Fewer points for a picture, that looks the same."""
+"""Thins out points so that the picture looks the same."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def thin(x: Floats, y: Floats, buckets: int = BUCKETS) -> tuple[Floats, Floats]:
 
 
 def thin_marks(x: Floats, buckets: int = BUCKETS) -> Floats:
-    """Keeps one of the marks that would lie on each other: the first of each bucket of `x`."""
+    """Keeps one of the marks that would cover each other: the first of each bucket of `x`."""
     if len(x) <= buckets:
         return x
     low, high = float(x.min()), float(x.max())

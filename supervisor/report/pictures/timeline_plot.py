@@ -85,7 +85,7 @@ def _times(run_data: RunData, kinds: tuple[type[JournalEvent], ...], begin: floa
 
 
 def _is_only_words(event: JournalEvent) -> bool:
-    """An action that was refused or only thought of, or the later word on one."""
+    """Whether an action was refused or only considered, or this is the later verdict on one."""
     return isinstance(event, ActionEvent) and (event.is_verdict or event.applied is False)
 
 

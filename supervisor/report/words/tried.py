@@ -1,4 +1,4 @@
-"""What was tried, as a table that can be read when a treatment was repeated many times."""
+"""What was tried, as a table that stays readable when a treatment was repeated many times."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from supervisor.report.facts.crash_report import Intervention
 
 SINGLE = 20
-"""So many treatments have a line each; of more, those of a kind share one."""
+"""Up to so many treatments have a line each; if there are more, those of a kind share one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
