@@ -132,7 +132,7 @@ class RunLog:
         return events
 
     def _tell_dry(self, event: ActionEvent) -> None:
-        """A policy that only observes: each treatment is told when it is first thought of."""
+        """Tells once each treatment that an observing policy would have made."""
         name = event.name
         if name not in self._told_dry:
             self._told_dry.add(name)
@@ -195,7 +195,8 @@ class RunLog:
         self._run_file.count_crashes(crashes)
 
     def another_way(self, verdict: Verdict, order: WorkerOrder) -> None:
-        """An attempt did not come back to its checkpoint, and the next takes another way."""
+        """Reports that an attempt did not reach its checkpoint, and that the next takes another
+        way."""
         self._teller.say(verdict.reason)
         self.restart(verdict, order)
 
@@ -228,7 +229,8 @@ class RunLog:
             self._teller.say(f"warning: {message}")
 
     def left_behind(self, names: Sequence[str], *, completed: bool) -> None:
-        """Processes that the worker left behind were ended; a script that completed is told."""
+        """Reports processes that the worker left behind and we ended; a script that completed gets
+        a hint."""
         text = f"{len(names)} process(es) that the worker left behind were ended"
         if completed:
             text += f": {', '.join(names[:5])}; `--set keep_background=true` lets them live on"

@@ -187,7 +187,8 @@ class _Run:
     def _ended_short(
         self, order: WorkerOrder, ending: ProcessEnding, worker_exit: WorkerExit
     ) -> bool:
-        """Whether an attempt ended on its way to its checkpoint; before it set out is not that."""
+        """Whether an attempt ended on its way to its checkpoint; not if it ended before it set
+        out."""
         if order.checkpoint_step is None or worker_exit.cause in _MEANT:
             return False
         if ending.last_step is not None or self.run_log.resumed_attempt == order.attempt:

@@ -141,7 +141,7 @@ def _incidents(
 def _supervisor_died(run_data: RunData) -> Incident:
     last = int(run_data.steps.step.max()) if len(run_data.steps) else None
     pid = run_data.run.get("pid")
-    said = [f"run.json says {run_data.run.get('state') or 'nothing'}, and no end was journalled."]
+    said = [f"run.json says {run_data.run.get('state') or 'nothing'}, and the journal has no end."]
     if pid is not None:
         said.append(f"Its process {pid} is gone.")
     step = last_checkpoint(run_data, stable=False)
@@ -159,7 +159,7 @@ def _supervisor_died(run_data: RunData) -> Incident:
 def _nothing(run_data: RunData) -> str:
     if would_have(run_data):
         return "Nothing broke for good; a policy that treats would have acted, see below."
-    return "Nothing out of the ordinary was seen."
+    return "Nothing unusual was seen."
 
 
 def _evidence(

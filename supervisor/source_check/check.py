@@ -71,7 +71,7 @@ def _check_kind(start: Path) -> None:
         hint = "give a Python file (.py) or a folder"
         if start.suffix.lower() == ".ipynb":
             hint = f"export it with `jupyter nbconvert --to script {start.name}` and give the .py"
-        raise UsageError(f"{start}: is no Python file: {hint}")
+        raise UsageError(f"{start}: is not a Python file: {hint}")
 
 
 def _python_files(start: Path) -> Iterator[Path]:

@@ -78,7 +78,7 @@ def files(tmp_path: Path) -> Path:
         ),
         ("backtest trace.csv --set watchdog.hang_timeout_s=0", "a number at least 0.01, got 0"),
         # other things than are asked for
-        ("check x.txt", "x.txt: is no Python file: give a Python file (.py) or a folder"),
+        ("check x.txt", "x.txt: is not a Python file: give a Python file (.py) or a folder"),
         ("check notes.ipynb", "nbconvert --to script notes.ipynb"),
         ("check ''", "argument PATH: is empty"),
         ("quantize folder", "folder: is a folder: give a file made with torch.save"),

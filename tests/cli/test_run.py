@@ -298,7 +298,7 @@ def test_a_wrong_fault_starts_nothing(cli: Cli, script: Path, faults: str, expec
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("notes.ipynb", "nbconvert --to script"), ("data.txt", "is no Python file")],
+    [("notes.ipynb", "nbconvert --to script"), ("data.txt", "is not a Python file")],
 )
 def test_a_file_that_is_no_script_starts_nothing(cli: Cli, name: str, expected: str) -> None:
     Path(name).write_text("print(1)")

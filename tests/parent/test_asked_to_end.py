@@ -220,9 +220,12 @@ def test_a_ctrl_c_before_the_first_step_has_a_code_and_lines_of_its_own(tmp_path
     told = [line for line in lines if "supervisor:" in line]
     assert all(line.startswith("supervisor: ") for line in told)
     assert any("SIGINT: ending now" in line for line in told)
-    assert "supervisor: no checkpoint was made yet: a resume begins the training anew" in told
+    assert (
+        "supervisor: no checkpoint was made yet: a resume starts the training from the beginning"
+        in told
+    )
     report = (tmp_path / "run" / "report" / "report.md").read_text()
-    assert "recorded no step: it had not come to its first." in report
+    assert "recorded no step: it had not reached its first one." in report
     assert "failed in its set-up" not in report
 
 

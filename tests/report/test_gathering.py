@@ -155,7 +155,7 @@ def test_a_jump_of_the_learning_rate_is_what_to_mend(tmp_path: Path) -> None:
 
     report = gather(run.finish("gave_up"))
 
-    assert report.next_steps[0].startswith("Mend the schedule of the learning rate: it went from")
+    assert report.next_steps[0].startswith("Fix the schedule of the learning rate: it went from")
     assert report.next_steps[0].endswith("to 0.3 at step 60.")
     assert any("--from 50" in step for step in report.next_steps)
     assert report.setting == "in your script: the learning rate from step 60 on"
@@ -166,7 +166,7 @@ def test_a_restart_after_the_same_step_failed_again_points_away_from_chance(
 ) -> None:
     report = gather(synthetic_run.gave_up(tmp_path / "run"))
 
-    assert any("failed again in attempt 2, 3" in sentence for sentence in report.evidence)
+    assert any("failed again in attempts 2, 3" in sentence for sentence in report.evidence)
     assert report.decision is not None
     assert [branch.answer for branch in report.decision.branches] == [
         "numbers", "no", "yes", "no", "yes", "yes",
@@ -273,10 +273,10 @@ def test_an_anomaly_is_called_a_level_or_a_jump_and_a_bent_mean_is_told(tmp_path
 
     first, second = gather(run.rundir.root).anomalies
 
-    assert "The loss was 9, above its line of 3 (median 2): an absolute level" in first.verdict
-    assert "The mean (4) lies far above the median" in first.verdict
+    assert "The loss was 9, above its threshold of 3 (median 2): an unusually high" in first.verdict
+    assert "The mean (4) is far above the median" in first.verdict
     assert second.verdict == (
-        "The gradient norm jumped: 1.8 is 80 % above the step before, though below its line."
+        "The gradient norm jumped: 1.8 is 80 % above the step before, though below its threshold."
     )
 
 
@@ -381,8 +381,10 @@ def test_a_loss_that_stays_far_above_its_level_is_not_called_overcome(
     report = gather(root)
 
     assert report.incidents[0].survived is survived
-    assert ("but not in health" in report.verdict) is not survived
-    assert any("it did not pass" in sentence for sentence in report.evidence) is not survived
+    assert ("but it is not healthy" in report.verdict) is not survived
+    assert (
+        any("the trouble did not pass" in sentence for sentence in report.evidence) is not survived
+    )
 
 
 def test_steps_that_were_cut_off_are_counted(tmp_path: Path) -> None:
@@ -404,5 +406,5 @@ def test_a_run_in_which_no_training_was_seen_is_not_called_one(tmp_path: Path) -
 
     facts = gather(run.finish("completed"))
 
-    assert "no step of a training was seen" in facts.verdict
-    assert "processes that it starts itself" in facts.next_steps[0]
+    assert "no training step was seen" in facts.verdict
+    assert "processes that the script starts" in facts.next_steps[0]

@@ -83,7 +83,7 @@ def test_a_sample_that_holds_nan_is_named_and_is_what_to_mend(tmp_path: Path) ->
     report = gather(run.finish("completed"))
 
     assert "NaN: sample 37 of TensorDataset of 640 held NaN or infinity." in report.verdict
-    assert "mend or remove sample 37 of TensorDataset of 640" in report.next_steps[1]
+    assert "fix or remove sample 37 of TensorDataset of 640" in report.next_steps[1]
 
 
 def test_what_came_back_until_older_weights_were_there_was_not_one_batch(tmp_path: Path) -> None:
@@ -120,13 +120,13 @@ def test_a_hang_names_the_line_of_the_script_and_gives_a_setting_that_works(tmp_
             "exception",
             {"sign": "no_space"},
             "a file could not be written (No space left on device) (train.py:7, in main)",
-            "Make room on the disk (or the quota), then resume.",
+            "Free space on the disk (or raise the quota), then resume.",
         ),
         (
             "host_out_of_memory",
             {"asked_bytes": 68719476736},
             "64 GiB were asked for at once (train.py:7, in main)",
-            "Make what is asked for at the line above smaller, then resume.",
+            "Ask for less memory at the line above, then resume.",
         ),
     ],
 )
@@ -178,7 +178,7 @@ def test_exits_of_an_older_version_without_signs_are_told_by_their_evidence(
     report = gather(run.finish("gave_up"))
 
     assert "OSError: No space left on device" in report.verdict
-    assert report.next_steps[0] == "Mend the exception that is shown below, then resume."
+    assert report.next_steps[0] == "Fix the exception that is shown below, then resume."
 
 
 def test_a_full_disk_is_told_where_only_the_workers_own_note_is_left(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ class _Performance:
             why = self._obstacle(step, start)
             replay = self._perform(step, start, None) if not why else None
             if replay is None or step not in replay.inspections:
-                left_out[step] = why or "the replay did not get to it"
+                left_out[step] = why or "the replay did not reach it"
                 self._say(f"step {step}: left out: {left_out[step]}")
                 continue
             self._say(f"step {step}: repeated from step {start.step if start else 0}")

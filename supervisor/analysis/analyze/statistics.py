@@ -76,10 +76,10 @@ def cause_of(
     """
     text = statistics.verdict
     if not _is_same(original.loss, recomputed.loss):
-        return f"{text}; the loss is another when computed again: not the batch alone"
+        return f"{text}; the loss differs when computed again: not the batch alone"
     which = _out_of_order(statistics, original)
     if which == "grad_norm" and not _is_same(original.grad_norm, recomputed.grad_norm):
-        return f"{text}; the gradient is another when computed again: not the batch alone"
+        return f"{text}; the gradient norm differs when computed again: not the batch alone"
     if not other_seeds or not which:
         return text
     value = getattr(recomputed, which)
@@ -131,7 +131,7 @@ def _verdict(
     if median > 0 and abs(mean - median) > SKEWED * median:
         side = "above" if mean > median else "below"
         share = abs(mean - median) / median
-        said.append(f"the mean lies {share:.0%} {side} the median: a few steps carry it")
+        said.append(f"the mean lies {share:.0%} {side} the median: a few steps dominate it")
     return said
 
 

@@ -55,7 +55,7 @@ class Signal:
     """One recorded signal, in 16 bytes a step: runs have millions of them.
 
     Attributes:
-        name: as a plot says it.
+        name: as a plot labels it.
         steps, values: of all rows; NaN where it was not seen.
         bad: steps at which it was seen and not finite.
     """
@@ -85,7 +85,7 @@ class BacktestResult:
         warnings: steps at which the risk rose through the warning line.
         decisions: what the ladder would have done; the recorded run was not treated.
         errors: detectors that raised.
-        loss, grad_norm: as the plot shows them.
+        loss, grad_norm: what the plot shows.
     """
 
     steps: int = 0

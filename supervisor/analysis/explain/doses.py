@@ -1,9 +1,9 @@
-"""What is replayed where no single change cured it: ever smaller doses. Pure.
+"""What is replayed if no single change cured it: smaller and smaller doses. Pure.
 
 A control comes first: with a rate of 0 no update changes anything. If that avoids the crash, the
 rate is divided until it is cured. If it does not, the state at the start or the batches are wrong.
-A trouble that is gone without one update, but keeps to its step in another order of the data, is
-replayed with a healthy batch in that place: if it comes, the code is wrong.
+Trouble that goes without one update, but keeps to its step in another order of the data, is
+replayed with a healthy batch in that place: if it comes again, the code is wrong.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ def next_dose(
 
 
 def _keeps_to_its_step(effects: Mapping[str, Effect]) -> bool:
-    """Gone without the update of its step, and at that step in any order: batch or code?"""
+    """Whether the trouble goes without the update of its step, but keeps to that step in any order
+    of the data."""
     cured = {change for change, effect in effects.items() if effect is Effect.CURED}
     return cured - {LATER_BATCHES} == {WITHOUT_BATCH} and effects.get(RESHUFFLED) is Effect.SAME
 

@@ -201,7 +201,7 @@ class _Case:
         replay = self._replay(change)
         raised = _exception_type(replay)
         if raised not in ("", _exception_type(unchanged)) and not self._reached(replay):
-            self._say(f"{change.name}: the script does not run so ({raised})")
+            self._say(f"{change.name}: the script does not run like this ({raised})")
             return NOT_THERE
         at = criterion.crash_step(replay, change.skip_steps)
         if at is None and not self._reached(replay):
@@ -232,12 +232,12 @@ class _Case:
         """The identical replay did not crash: is it really identical?"""
         parted = first_difference(self._recorded, unchanged.rows, self._trouble.onset_step)
         if unchanged.timed_out or not self._reached(unchanged):
-            text = "the identical replay did not get to the trouble within the time"
+            text = "the identical replay did not reach the trouble within the time"
             return Diagnosis(root_cause="unknown", confidence=0.0, because=text)
         if parted is None and unchanged.is_exact:
             text = (
                 "the identical replay, equal in every loss before the trouble, does not crash: it "
-                "was the machine, or something outside of the script"
+                "was the machine, or something outside the script"
             )
             return Diagnosis(root_cause="transient", confidence=0.9, because=text)
         why = unchanged.problem or f"its loss differs from step {parted} on"
@@ -289,7 +289,7 @@ class _Case:
 
 
 _WHOLE = ("learning_rate", "optimizer_state", "weights")
-"""Causes that concern no single sample or module."""
+"""Causes that do not lie in a single sample or module."""
 
 
 def _outcome(change: str, crash: int | None, say: Callable[[str], None]) -> ReplayOutcome:

@@ -78,7 +78,7 @@ TOO_NARROW = Diagnosis(
     confidence=0.6,
     because="the values climb whatever is changed, and FP32 holds what ended the run",
 )
-"""Of a climb that no change of the training stops, only the end can be mended: by the format."""
+"""No change of the training stops such a climb; only its end can be avoided, by a wider format."""
 
 
 def effect_of(change: str, crash: int | None, unchanged_crash: int, skipped: int) -> Effect:
@@ -178,7 +178,7 @@ def _data(effects: Mapping[str, Effect], cured: set[str]) -> Diagnosis | None:
 
 
 def _batch_or_step(with_a_healthy_batch: Effect) -> Diagnosis:
-    """Of a trouble that is gone without the update of its step, and keeps to that step."""
+    """Diagnoses trouble that goes without the update of its step, but keeps to that step."""
     if with_a_healthy_batch is Effect.SAME:
         return Diagnosis(
             root_cause="model_code",
@@ -238,10 +238,12 @@ def _learning_rate(effects: Mapping[str, Effect], cured: set[str]) -> Diagnosis 
     if not rates and CLIPPED not in cured:
         if OLD_WEIGHTS in cured or not _put_off(effects):
             return None
-        text = "a tenth of the learning rate puts it off: the updates are too long"
+        text = "a tenth of the learning rate puts it off: the updates are too large"
         return Diagnosis(root_cause="learning_rate", confidence=0.6, because=text)
     if not rates:
-        text = "clipped gradients cure it, and so does no other change: single updates are too long"
+        text = (
+            "clipped gradients cure it, and so does no other change: single updates are too large"
+        )
         return Diagnosis(root_cause="learning_rate", confidence=0.5, because=text)
     mildest = LR_HALF if LR_HALF in rates else LR_TENTH
     return Diagnosis(
@@ -280,7 +282,7 @@ def _first_weights(effects: Mapping[str, Effect], cured: set[str]) -> Diagnosis 
 def _nothing_helps(same: set[str], steps: int, from_checkpoint: bool) -> Diagnosis:
     sure = min(0.8, 0.1 + 0.1 * len(same))
     if steps <= IMMEDIATE_STEPS and from_checkpoint:
-        text = "it comes right after the checkpoint whatever is changed: its state is sick already"
+        text = "it comes right after the checkpoint whatever is changed: its state is already sick"
         return Diagnosis(root_cause="weights", confidence=sure, because=text)
     made = "whatever is changed" if len(same) > 1 else "with the one change that was made"
     text = f"it comes at the same step {made}"

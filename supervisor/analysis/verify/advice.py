@@ -17,18 +17,18 @@ _TRACK = (
 )
 
 _BY_ITSELF = {
-    "data": "two undisturbed runs saw other data: take the order from a seeded generator, not from "
-    "the clock, the file system, a set or os.urandom; or " + _SEED,
+    "data": "two undisturbed runs saw different data: take the order from a seeded generator, not "
+    "from the clock, the file system, a set or os.urandom; or " + _SEED,
     "operation": "two undisturbed runs on the same weights and data came out differently: an "
     "operation is not deterministic: " + _DETERMINISTIC,
-    "schedule": "two undisturbed runs had other learning rates: the schedule must not depend on "
-    "the clock",
-    "steps": "two undisturbed runs made another number of steps: the end of the loop must not "
+    "schedule": "two undisturbed runs had different learning rates: the schedule must not depend "
+    "on the clock",
+    "steps": "two undisturbed runs made different numbers of steps: the end of the loop must not "
     "depend on the clock",
 }
 _BY_THE_BREAK = {
-    "data": "the resumed script read other data: draw the order from torch's, NumPy's or Python's "
-    "global generators or from the loader, or go through supervisor.batches(loader); what other "
+    "data": "the resumed script read different data: draw the order from torch's, NumPy's or "
+    "Python's global generators or from the loader, or go through supervisor.batches(loader); what other "
     "sources (a stream, a file's position, another process) gave out cannot be read again",
     "hidden state": "the same batch on the same weights gave another result: the forward uses "
     "something that is neither a parameter, a buffer, a variable nor a global generator: "
@@ -42,15 +42,15 @@ _BY_THE_BREAK = {
     "scaler": "the gradient scaler was not put back as it was: use one torch.amp.GradScaler for "
     "the whole run",
     "schedule": "the learning rate was not the same: use a scheduler object of torch, or compute "
-    "the rate from the step number; of an own scheduler, " + _TRACK,
+    "the rate from the step number; for a scheduler of your own, " + _TRACK,
     "tracked": "a tracked object was not put back as it was: its load_state_dict must restore all "
     "that its state_dict returns",
     "module": "a plain attribute of a module (a counter, a flag) was not the same: keep it in a "
     "buffer",
     "variable": "a tensor or array that a variable holds was not the same: keep it where "
     "it can be found again (a module, a plain variable), or " + _TRACK,
-    "steps": "the resumed run made another number of steps: the end of the loop must not depend "
-    "on the clock or on files that an earlier attempt wrote",
+    "steps": "the resumed run made a different number of steps: the end of the loop must not "
+    "depend on the clock or on files that an earlier attempt wrote",
 }
 
 
@@ -74,7 +74,7 @@ def kind_of(parting: Parting, *, by_itself: bool) -> str:
 def advise(parting: Parting, *, by_itself: bool) -> str:
     """Returns what to do about the first difference; arguments as for `kind_of`."""
     if by_itself and parting.step == 0:
-        return f"two undisturbed runs began with other {parting.what}: {_SEED}"
+        return f"two undisturbed runs began with different {parting.what}: {_SEED}"
     texts = _BY_ITSELF if by_itself else _BY_THE_BREAK
     kind = kind_of(parting, by_itself=by_itself)
     return texts.get(kind, f"two undisturbed runs differ: {_SEED}")

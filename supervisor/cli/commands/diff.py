@@ -37,7 +37,7 @@ def execute(args: argparse.Namespace) -> int:
 
     if args.plot is not None:
         option_values.check_output("--plot", args.plot, (".png", ".svg", ".pdf"))
-    # What the user's code prints must not mix with the one document on standard output.
+    # What the user's code prints must not mix with the document on standard output.
     with contextlib.redirect_stdout(sys.stderr):
         sample = load_sample(args.input)
         model = load_model(args.model)

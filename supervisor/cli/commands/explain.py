@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--all",
         action="store_true",
         dest="make_all",
-        help="make every replay, also those that cannot change the answer any more",
+        help="make every replay, even those that can no longer change the answer",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 

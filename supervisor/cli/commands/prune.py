@@ -1,7 +1,7 @@
 """Delete the checkpoints of ended runs, and files that were set aside, after showing which.
 
 Without --yes nothing is deleted. A run that is running is left alone, and one that can be resumed
-keeps what it would be resumed from, and all that lies aside of the script's files; reports,
+keeps what it would be resumed from and all files of the script that were set aside; reports,
 journals and recorded steps stay.
 """
 

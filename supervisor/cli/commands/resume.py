@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--force",
         action="store_true",
-        help="although a supervisor on another host seems to be alive: you know that it is gone",
+        help="even if a supervisor on another host seems to be alive: you know that it is gone",
     )
     parser.add_argument("--quiet", action="store_true", help="nothing but the script's own output")
 

@@ -102,7 +102,7 @@ def _check_world(policy: PolicySettings) -> None:
     if size.isdecimal() and int(size) > 1 and not policy.observe_only:
         raise UsageError(
             f"run: WORLD_SIZE is {size}: several ranks are not supported yet, and one that is "
-            "treated alone parts from the others: unset it to train in one process, or give "
+            "treated alone diverges from the others: unset it to train in one process, or give "
             "--policy observe_only to watch this rank"
         )
 

@@ -18,7 +18,7 @@ def path(text: str) -> Path:
     if not text.strip():
         raise ArgumentTypeError("is empty: give a path")
     if "\0" in text:
-        raise ArgumentTypeError(f"{text!r}: no path has a zero byte: give another")
+        raise ArgumentTypeError(f"{text!r}: a path cannot contain a zero byte: give another")
     return Path(text)
 
 
@@ -81,10 +81,10 @@ def check_output(option: str, target: Path, suffixes: tuple[str, ...] = ()) -> N
     if target.is_symlink():  # it would be replaced, not followed: /dev/stdout is one
         raise UsageError(f"{option} {target}: is a symbolic link: give the path it leads to")
     if target.exists() and not target.is_file():
-        raise UsageError(f"{option} {target}: is no ordinary file: give another path")
+        raise UsageError(f"{option} {target}: is not a regular file: give another path")
     if suffixes and target.suffix.lower() not in suffixes:
         wanted = " or ".join(filter(None, (", ".join(suffixes[:-1]), suffixes[-1])))
         raise UsageError(f"{option} {target}: no format is known by its ending: end it in {wanted}")
     if not target.parent.is_dir():
-        what = "is no folder" if target.parent.exists() else "no such folder: make it first"
+        what = "is not a folder" if target.parent.exists() else "no such folder: make it first"
         raise UsageError(f"{option} {target}: {target.parent}: {what}, or give another path")

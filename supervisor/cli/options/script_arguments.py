@@ -111,7 +111,7 @@ def _check_python(path: Path) -> None:
             "and give the .py file"
         )
     if suffix not in ("", ".py", ".pyw"):
-        raise UsageError(f"{path}: is no Python file (.py): give the path of a Python script")
+        raise UsageError(f"{path}: is not a Python file (.py): give the path of a Python script")
 
 
 def _check_function(path: Path, function: str) -> None:
@@ -141,7 +141,7 @@ def _module(name: str) -> ScriptTarget:
     search = [str(Path.cwd()), *sys.path]
     try:
         spec = _find(name, search)
-    except Exception:  # an import hook of another kind: Python itself will say what is wrong
+    except Exception:  # a special import hook: Python itself will say what is wrong
         return ScriptTarget(kind="module", target=name)
     if spec is None:
         raise UsageError(f"-m {name}: no such module: give a dotted name that Python can import")

@@ -41,7 +41,7 @@ def files_beside(rundir: RunDirectory) -> FilesBeside:
     lists = [path for path in found if path not in paths]
     reason = ""
     if any(is_under_way(path) for path in lists if path.parent == rundir.aside):
-        reason = "files of the script stand aside: resume it, and they come back"
+        reason = "files of the script are set aside: resume the run to bring them back"
     return FilesBeside(paths, sum(os.lstat(path).st_size for path in paths), reason)
 
 

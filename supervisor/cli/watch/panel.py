@@ -24,7 +24,7 @@ CELL = 24
 KIND = 15
 """Columns of the longest kind of event."""
 TALLEST_RISK = 8
-"""Most lines of the risk chart; more would show nothing more."""
+"""Most lines of the risk chart; more would not show more."""
 
 
 def build_panel(view: WatchView, width: int = WIDTH, height: int | None = None) -> Panel:

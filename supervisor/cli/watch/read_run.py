@@ -170,7 +170,7 @@ def _line(event: JournalEvent) -> WatchEvent:
 
 
 def _sentence(event: JournalEvent) -> str:
-    """The most telling of its fields, behind the name of what it is about."""
+    """The event's most informative field, after the name of what it is about."""
     match event:
         case ActionEvent(name=name, outcome=ActionOutcome.REFUSED):
             return f"{name} was refused: {event.detail or event.reason or 'no reason given'}"

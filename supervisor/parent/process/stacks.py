@@ -14,7 +14,7 @@ _OURS = str(Path(__file__).resolve().parents[2]) + os.sep
 
 
 def main_thread_frames(text: str, limit: int = 5, ours: str = _OURS) -> tuple[str, ...]:
-    """Returns the innermost frames of the main thread in the last dump of `text`, innermost first.
+    """Returns the main thread's frames in the last dump of `text`, innermost first.
 
     `faulthandler` lists threads newest first, so the main thread is the last block of a dump.
     Each frame reads ``function (file:line)``. Frames in the folder `ours`, which start the user's

@@ -60,8 +60,8 @@ class ProcessEnding:
 def judge_group(endings: Sequence[ProcessEnding]) -> WorkerExit:
     """Returns why an attempt ended, from the endings of all its ranks.
 
-    It has completed if all have. Otherwise the rank that failed first is the cause: a rank that
-    was merely killed comes behind those that left a word, for a launcher kills the others.
+    It has completed if all have. Otherwise the rank that failed first is the cause: a rank that was
+    merely killed comes after those that left a note, because launchers kill the others.
 
     Args:
         endings: at least one; one for each rank.
@@ -89,7 +89,7 @@ def classify(ending: ProcessEnding) -> WorkerExit:
         verdict = rule(ending)
         if verdict is not None:
             return verdict
-    return _exit(ending, ExitCause.EXCEPTION, f"exit code {ending.returncode}, and no word why")
+    return _exit(ending, ExitCause.EXCEPTION, f"exit code {ending.returncode}, and no reason given")
 
 
 def _completed(ending: ProcessEnding) -> WorkerExit | None:
@@ -182,7 +182,7 @@ def _exception(ending: ProcessEnding) -> WorkerExit | None:
     if failure_signs.is_nonfinite(note.exception or "", text):
         return _exit(ending, ExitCause.NONFINITE, _raised(note))
     fault = failure_signs.outside_fault(text)
-    hint = f"such a message comes of {fault}" if fault else ""
+    hint = f"such a message comes from {fault}" if fault else ""
     loader = "raised in a worker of a data loader" if failure_signs.is_loader_failure(text) else ""
     return _exit(ending, ExitCause.EXCEPTION, _raised(note), *note.evidence, loader, hint)
 
@@ -193,7 +193,7 @@ def _killed(ending: ProcessEnding) -> WorkerExit | None:
         return None
     hint = ""
     if signum == signal.SIGKILL:
-        hint = "no proof of out of memory: the kernel's memory controller counted no kill"
+        hint = "no proof that memory ran out: the kernel's memory controller counted no kill"
     elif signum == signal.SIGBUS:
         hint = "often a full /dev/shm: fewer loader workers, or more shared memory"
     by_us = "by the supervisor" if signum in ending.signals_sent else "from outside"
@@ -211,7 +211,7 @@ def _silent_zero(ending: ProcessEnding) -> WorkerExit | None:
 
 
 def _unexplained(ending: ProcessEnding) -> WorkerExit | None:
-    lines = [f"exit code {ending.returncode}, and no word why", _tail_line(ending.log_tail)]
+    lines = [f"exit code {ending.returncode}, and no reason given", _tail_line(ending.log_tail)]
     return _exit(ending, ExitCause.EXCEPTION, *lines)
 
 

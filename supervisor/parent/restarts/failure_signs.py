@@ -13,7 +13,7 @@ from supervisor.records import ExitCause
 _MEMORY: tuple[tuple[ExitCause, str, re.Pattern[str]], ...] = (
     (
         ExitCause.OUT_OF_MEMORY,
-        "NCCL found no room on the device for its buffers: torch's cache is not free for it",
+        "NCCL found no room on the device for its buffers: it cannot use torch's cache",
         re.compile(
             r"NCCL[^\n]*out of memory|Cuda failure[^\n]*out of memory"
             r"|Failed to (CUDA|Cuda) (calloc|malloc)"
@@ -47,7 +47,7 @@ _MEMORY: tuple[tuple[ExitCause, str, re.Pattern[str]], ...] = (
     ),
     (
         ExitCause.HOST_OUT_OF_MEMORY,
-        "the host has no memory left, none of a device",
+        "the host ran out of memory, not a device",
         re.compile(
             r"can't allocate memory|Cannot allocate memory|std::bad_alloc"
             r"|Unable to allocate [\d.]+ [KMGT]i?B for an array"
@@ -71,7 +71,7 @@ _OUTSIDE: tuple[tuple[str, re.Pattern[str]], ...] = (
         ),
     ),
     (
-        "an index or label outside its range, as a rule: run once with CUDA_LAUNCH_BLOCKING=1",
+        "usually an index or label out of range: run once with CUDA_LAUNCH_BLOCKING=1",
         re.compile(r"device-side assert", re.IGNORECASE),
     ),
     (
@@ -120,7 +120,7 @@ def memory_shortage(exception: str, message: str) -> tuple[ExitCause, str] | Non
     if name == "OutOfMemoryError":
         return ExitCause.OUT_OF_MEMORY, "torch found no room on the device"
     if name in ("MemoryError", "_ArrayMemoryError"):
-        return ExitCause.HOST_OUT_OF_MEMORY, "the host has no memory left, none of a device"
+        return ExitCause.HOST_OUT_OF_MEMORY, "the host ran out of memory, not a device"
     return None
 
 
@@ -132,7 +132,7 @@ def is_nonfinite(exception: str, message: str) -> bool:
 
 
 def outside_fault(message: str) -> str:
-    """Returns what outside the script such a message comes of; empty if that is not known."""
+    """Returns what outside the script such a message comes from; empty if that is not known."""
     return next((words for words, sign in _OUTSIDE if sign.search(message)), "")
 
 

@@ -74,6 +74,6 @@ def describe(attempt: int, worker_exit: WorkerExit, checkpoint_step: int, way: s
     if way in _DESCRIBED:
         then = f"the next one goes on {_DESCRIBED[way]}"
     return (
-        f"attempt {attempt} ended before it came back to step {checkpoint_step}, which is no crash "
-        f"of the training ({evidence}): {then}"
+        f"attempt {attempt} ended before it came back to step {checkpoint_step}, which does not "
+        f"count as a crash of the training ({evidence}): {then}"
     )

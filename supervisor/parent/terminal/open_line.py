@@ -31,7 +31,7 @@ class OpenLine:
         return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 
     def saw(self, data: bytes) -> None:
-        """Some output that is no line of ours was written."""
+        """Notes output of the script."""
         if data:
             self._is_open = not data.endswith(b"\n")
 
@@ -44,7 +44,7 @@ class OpenLine:
             self._is_open = True
 
     def beginning(self) -> str:
-        """Returns what a line of ours must begin with, once; then the line is a closed one."""
+        """Returns what our next line must begin with; after it no line is open."""
         if not self._is_open:
             return ""
         self._is_open = False

@@ -37,7 +37,7 @@ class OutputPump:
         stderr_fd: int = 2,
         line: OpenLine | None = None,
     ) -> None:
-        """`line`: is told what the script writes to where our own lines go."""
+        """`line`: told of what the script writes to the place of our own lines."""
         self._line = line or OpenLine()
         self._beside_ours = {fd for fd in (stdout_fd, stderr_fd) if self._line.shares(fd)}
         self._log = log

@@ -56,7 +56,7 @@ def closing_lines(
     report: Path | None,
     treated: Sequence[str] = (),
 ) -> list[str]:
-    """Returns the last words: what happened, where the report lies, how to go on.
+    """Returns the closing lines: what happened, where the report is, how to continue.
 
     Args:
         outcome: of the run.
@@ -77,7 +77,9 @@ def closing_lines(
     else:
         lines = [f"interrupted: {outcome.reason}"]
         if outcome.exit_code != EXIT_INTERRUPTED:
-            lines.append("no checkpoint was made yet: a resume begins the training anew")
+            lines.append(
+                "no checkpoint was made yet: a resume starts the training from the beginning"
+            )
     lines += done
     if report is not None:
         lines.append(f"report: {report}")

@@ -13,7 +13,7 @@ from supervisor.events.step_events import ActionUndone
 from supervisor.storage.journal.treatments import JournalTreatments
 
 TOLD_EACH = 3
-"""So many of a kind have a line each: enough to see that it goes on."""
+"""Up to so many of a kind have a line each, enough to see that it continues."""
 AGAIN_S = 60.0
 """Later ones of the kind share a line, at most one in so many seconds."""
 

@@ -9,8 +9,8 @@ from supervisor.own_process import command
 from supervisor.storage.run.rundir import RunDirectory
 
 REST = 20.0
-"""Times as long as the last drawing took until the next: 5 % of one core at most, and that only
-when nobody else wants it."""
+"""Pause before the next drawing, as a multiple of the last one's duration: 5 % of one core at most,
+and only when nobody else wants it."""
 
 PATIENCE_S = 10.0
 
@@ -56,7 +56,7 @@ class LivePictures:
         )
 
     def end(self) -> None:
-        """Lets a drawing under way come to its end, or ends it. Called once, behind the run."""
+        """Waits for a drawing under way, or ends it. Called once, after the run."""
         process, self._process = self._process, None
         if process is None:
             return

@@ -38,7 +38,7 @@ def _verdict(line: dict[str, Any]) -> AnomalyVerdict:
         rank=integer(line.get("rank")),
         loss=_value(line, "loss"),
         grad_norm=_value(line, "grad_norm"),
-        verdict=" ".join(said) or "No threshold was recorded for it.",
+        verdict=" ".join(said) or "No threshold was recorded.",
         batch=_batch(line.get("batch_info")),
         data_dir=str(line.get("data_dir") or ""),
     )
@@ -60,17 +60,17 @@ def _judge(line: dict[str, Any], name: str) -> str:
     parts = []
     if is_high:
         parts.append(
-            f"{word} was {show(value)}, above its line of {show(threshold)}"
-            f" (median {show(median)}): an absolute level out of the ordinary"
+            f"{word} was {show(value)}, above its threshold of {show(threshold)}"
+            f" (median {show(median)}): an unusually high level"
         )
     if is_jump:
-        joint = "a jump to it," if is_high else f"{word} jumped: {show(value)} is"
+        joint = "a jump," if is_high else f"{word} jumped: {show(value)} is"
         parts.append(f"{joint} {show(100 * change, 3)} % above the step before")
-    text = ", and ".join(parts) + ("." if is_high else ", though below its line.")
+    text = " and ".join(parts) + ("." if is_high else ", though below its threshold.")
     if median > 0 and mean > HEAVY_TAIL * median:
         text += (
-            f" The mean ({show(mean)}) lies far above the median: earlier outliers had bent it,"
-            " a line of mean and deviation would have been blind."
+            f" The mean ({show(mean)}) is far above the median: earlier outliers pulled it up, so"
+            " a threshold of mean and deviation would have missed this."
         )
     return text
 

@@ -11,10 +11,10 @@ EXITS = {
     ExitCause.COMPLETED: "The worker ran to its end.",
     ExitCause.EXCEPTION: "The worker ended with an exception.",
     ExitCause.OUT_OF_MEMORY: "The worker ran out of GPU memory.",
-    ExitCause.HOST_OUT_OF_MEMORY: "The worker was ended because the host's memory ran out.",
+    ExitCause.HOST_OUT_OF_MEMORY: "The worker was killed because the host ran out of memory.",
     ExitCause.KILLED: "The worker was killed.",
-    ExitCause.HANG: "The worker hung and was ended.",
-    ExitCause.NONFINITE: "The worker was ended because of numerical trouble.",
+    ExitCause.HANG: "The worker hung and was stopped.",
+    ExitCause.NONFINITE: "The worker was stopped because of numerical trouble.",
     ExitCause.INTERRUPTED: "The run was interrupted.",
     ExitCause.PREEMPTED: "The run was preempted.",
     ExitCause.USER_ERROR: "The script failed.",
@@ -55,7 +55,7 @@ def _of_state(event: JournalEvent) -> Words | None:
             return "info", _found(event)
         case state_events.CheckpointSaved(abandoned=True):
             kept = f"State of step {show(event.step)} kept, {event.reason}"
-            return "info", f"{kept}; the way back to it: {event.command or ''}"
+            return "info", f"{kept}; to go back to it: {event.command or ''}"
         case state_events.CheckpointSaved():
             return "good", f"Checkpoint of step {show(event.step)} saved."
         case state_events.CheckpointRejected():
@@ -63,7 +63,7 @@ def _of_state(event: JournalEvent) -> Words | None:
         case state_events.Resumed():
             return _resumed(event)
         case state_events.WarningEvent():
-            return "warn", event.message or "A warning without words."
+            return "warn", event.message or "A warning without text."
     return None
 
 
@@ -102,7 +102,7 @@ def _with(text: str, reason: str) -> str:
 
 
 def _alert(event: step_events.AlertEvent) -> Words:
-    text = event.message or "An alert without words."
+    text = event.message or "An alert without text."
     if event.severity is None:
         return "warn", text
     tone = "bad" if event.severity is Severity.CRITICAL else "warn"
@@ -111,7 +111,7 @@ def _alert(event: step_events.AlertEvent) -> Words:
 
 def _looked_back(event: step_events.ActionEvent) -> str:
     outcome = event.outcome.value.replace("_", " ") if event.outcome else "unknown"
-    return f"Looked back at {event.name} of step {show(event.applied_at)}: {outcome}."
+    return f"Outcome of {event.name} at step {show(event.applied_at)}: {outcome}."
 
 
 def _treatment(event: step_events.ActionEvent) -> str:
@@ -140,7 +140,7 @@ def _found(event: state_events.StateFound) -> str:
         case Found.ANOTHER_TRAINING:
             return "Another training of the same script is supervised from here on."
         case Found.ANOTHER_LEVEL:
-            return f"The weights were acquitted: {change}."
+            return f"The weights were not to blame: {change}."
         case Found.ANNOUNCED:
             return f"The script announced a change: {change or 'it did not say which'}."
     found = event.found.value if event.found else "something"

@@ -69,7 +69,9 @@ class _Reader:
 
     def read(self, path: Path, what: str, load: Callable[[], T], missing: T) -> T:
         if not self._rundir.holds(path):
-            self.problems.append(f"{path.name}: a symbolic link out of the run: not followed.")
+            self.problems.append(
+                f"{path.name}: a symbolic link that leads out of the run: not followed."
+            )
             return missing
         try:
             return load()
@@ -171,7 +173,9 @@ def _steps(rundir: RunDirectory, reader: _Reader) -> StepTable:
         return empty_step_table()
     with contextlib.suppress(RunDirectoryError, OSError), FlightReader(path) as recorder:
         if lost := recorder.lost_rows():
-            reader.problems.append(f"{path.name}: it was cut, its last {lost} steps are missing.")
+            reader.problems.append(
+                f"{path.name}: it was cut short, its last {lost} steps are missing."
+            )
     no_rates: dict[int, float] = {}
     return reader.read(
         path,

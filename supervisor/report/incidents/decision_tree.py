@@ -51,7 +51,7 @@ def walk(run_data: RunData, incident: Incident) -> DecisionPath:
         )
         return DecisionPath(
             branches=(process, named, checkpoint),
-            remedy=f"Mend or remove {samples} in your data: NaN or infinity stands there.",
+            remedy=f"Fix or remove {samples} in your data: it holds NaN or infinity.",
         )
     jump = rate_jump(run_data, before=incident.step or 0, attempt=incident.attempt)
     rise = rate_rise(run_data, before=incident.step or 0, attempt=incident.attempt)
@@ -59,7 +59,7 @@ def walk(run_data: RunData, incident: Incident) -> DecisionPath:
     if jump is not None:
         return DecisionPath(
             branches=(process, rate, checkpoint),
-            remedy=f"Mend the schedule of the learning rate: it went from {show(jump[1])} to "
+            remedy=f"Fix the schedule of the learning rate: it went from {show(jump[1])} to "
             f"{show(jump[2])} at step {jump[0]}.",
             setting=f"{IN_SCRIPT} the learning rate from step {jump[0]} on",
         )
@@ -80,7 +80,7 @@ def walk(run_data: RunData, incident: Incident) -> DecisionPath:
     remedy, setting = numerical_remedy(run_data, incident, facts)
     if incident.survived:
         passed = Branch(
-            question="Did it pass?",
+            question="Did the training get past it?",
             answers=YES_NO,
             answer="yes",
             fact="The training went on past it, with finite numbers.",
@@ -144,7 +144,7 @@ def _checkpoint(run_data: RunData, *, stable: bool) -> Branch:
     if step is not None:
         fact = f"The newest {word}checkpoint is that of step {step}."
     return Branch(
-        question=f"Is a {word}checkpoint at hand?",
+        question=f"Is there a {word}checkpoint?",
         answers=YES_NO,
         answer="no" if step is None else "yes",
         fact=fact,

@@ -1,4 +1,4 @@
-"""What speaks for a cause and what speaks against it, as sentences with figures."""
+"""The evidence for a cause and against it, as sentences with figures."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def process_evidence(run_data: RunData, attempt: AttemptFacts, cause: str) -> Se
         scale.add(True, sentence)
     rows = run_data.steps.of_attempt(attempt.number)
     if not len(rows):
-        ended = "it had not come to its first" if cause in _ASKED else "it failed in its set-up"
+        ended = "it had not reached its first one" if cause in _ASKED else "it failed during set-up"
         scale.add(True, f"Attempt {attempt.number} recorded no step: {ended}.")
         return scale.result()
     _weigh_memory(scale, rows, cause)
@@ -138,7 +138,7 @@ def _weigh_gradient(scale: _Scale, before: StepTable, at: StepTable) -> None:
         scale.add(
             False,
             f"The gradient norm was {show(last)} just before (median {show(median)}):"
-            " nothing had built up, which speaks for a single batch or an overflow.",
+            " nothing had built up, which points to a single batch or an overflow.",
         )
 
 
@@ -157,16 +157,14 @@ def _weigh_learning_rate(scale: _Scale, before: StepTable) -> None:
         scale.add(
             False,
             f"The learning rate was steady ({show(float(rates[-1]))}) in the {len(rates)} steps"
-            " before: no jump of the schedule.",
+            " before: the schedule did not jump.",
         )
 
 
 def _weigh_loss_scale(scale: _Scale, before: StepTable, at: StepTable) -> None:
     scales = _finite(np.concatenate([before.loss_scale, at.loss_scale]))
     if not len(scales):
-        scale.add(
-            False, "No loss scale was seen: not the overflow of an FP16 training with a scaler."
-        )
+        scale.add(False, "No loss scale was seen: not an overflow of FP16 under a GradScaler.")
         return
     if scales[-1] < scales.max() / 4:
         scale.add(
@@ -189,7 +187,7 @@ def _weigh_risk(scale: _Scale, before: StepTable) -> None:
     top = float(risks.max())
     if top >= CALM_RISK:
         step = int(recent.step[int(np.nanargmax(recent.risk))])
-        scale.add(True, f"The predicted risk was {show(top, 2)} at step {step} already.")
+        scale.add(True, f"The predicted risk was already {show(top, 2)} at step {step}.")
     else:
         scale.add(
             False,
@@ -218,18 +216,19 @@ def _weigh_repetition(
     if not _is_bad(at, line).any():
         return
     again = _is_bad(same, line)
-    others = ", ".join(str(number) for number in sorted(set(same.attempt.tolist())))
+    numbers = sorted(set(same.attempt.tolist()))
+    others = f"attempt{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
     if again.any():
         scale.add(
             True,
-            f"Step {step} failed again in attempt {others}: it is in the data, the code or the"
+            f"Step {step} failed again in {others}: it is in the data, the code or the"
             " weights, not chance.",
         )
     else:
         scale.add(
             False,
-            f"Step {step} passed when it was repeated in attempt {others}: speaks against the"
-            " data, for something transient or for what was changed in between.",
+            f"Step {step} passed when it was repeated in {others}. That points away from the data,"
+            " to something transient or to what was changed in between.",
         )
 
 
@@ -246,9 +245,9 @@ def _weigh_aftermath(scale: _Scale, after: StepTable, before: StepTable) -> None
     if len(old):
         text += f" (before: {show(float(np.median(old)))})"
     if is_far_above(known, old):
-        scale.add(True, f"{text}: it did not pass, the loss stayed far above its level.")
+        scale.add(True, f"{text}: the trouble did not pass, the loss stayed far above its level.")
         return
-    scale.add(True, f"{text}: it passed, the weights are not sick.")
+    scale.add(True, f"{text}: the trouble passed, and the weights are healthy.")
 
 
 def _weigh_memory(scale: _Scale, rows: StepTable, cause: str) -> None:
@@ -267,12 +266,10 @@ def _weigh_memory(scale: _Scale, rows: StepTable, cause: str) -> None:
         scale.add(
             False,
             f"Memory was steady at {show(last, 3)} GiB until the last recorded step:"
-            " the request that failed came at once.",
+            " one request too large came suddenly.",
         )
     else:
-        scale.add(
-            False, f"Memory was steady at {show(last, 3)} GiB: speaks against running out of it."
-        )
+        scale.add(False, f"Memory was steady at {show(last, 3)} GiB, so it hardly ran out.")
 
 
 def _finite(values: Floats) -> Floats:

@@ -19,8 +19,8 @@ _WORDS = {
     "loss_scale_collapse": "the loss scale collapsed",
     "collapse": "the model collapsed",
     "dead_units": "units of the model died",
-    "plateau": "the training stopped getting better",
-    "learning_rate": "the learning rate was out of order",
+    "plateau": "the training stopped improving",
+    "learning_rate": "the learning rate went wrong",
     "resources": "resources ran short",
     "numerical": "the signs of a coming crash were strong",
 }

@@ -255,7 +255,7 @@ def _numerical_incident(run_data: RunData, cluster: list[_Sign]) -> Incident:
     shares = [sign.share for sign in cluster if math.isfinite(sign.share)]
     if shares:
         told = f"of recorded steps with such a risk, {shares[0]:.0%} led to a crash within 20 steps"
-        evidence_for = (*evidence_for, f"The forecast gave the alarm: {told}.")
+        evidence_for = (*evidence_for, f"The predictor gave the alarm: {told}.")
     incident = Incident(
         key=first.key,
         sentence=sentence,

@@ -30,8 +30,8 @@ _SETTINGS = {
 }
 
 _UNSEEN = (
-    "If it was meant to train: what is seen is the `step` of a `torch.optim.Optimizer` in the "
-    "script's own process, not in processes that it starts itself."
+    "If it was meant to train: a training step is the `step` of a `torch.optim.Optimizer`, and it "
+    "is seen in the script's own process, not in processes that the script starts."
 )
 
 
@@ -84,10 +84,10 @@ def build_next_steps(
     steps += _captured(run_data, root)
     if root is not None and root.key == "hang":
         more = f"--set watchdog.hang_timeout_s={_longer(run_data)}"
-        steps.append(f"If that line was only slow and would have ended, give it time: {more}")
+        steps.append(f"If that line was only slow and would have finished, give it time: {more}")
     if root is not None and root.key in EXPLAINED and run_data.explain is None:
         run = shlex.quote(str(run_data.root))
-        steps.append(f"Let the cause be found by controlled replays: supervisor explain {run}")
+        steps.append(f"Find the cause by controlled replays: supervisor explain {run}")
     if end == "completed":
         return (*steps, *_back(run_data, root))
     saved = last_checkpoint(run_data, stable=False, before=root.step if root else None)
@@ -128,7 +128,7 @@ def _back(run_data: RunData, root: Incident | None) -> list[str]:
     if step is None:
         told = [
             "The last weights are of no use, and no checkpoint from before the trouble is left: "
-            "start a new run when the cause is mended."
+            "start a new run once the cause is fixed."
         ]
     else:
         folder = RunDirectory(run_data.root).checkpoints / f"step_{step:08d}"
@@ -141,7 +141,7 @@ def _back(run_data: RunData, root: Incident | None) -> list[str]:
         if step is not None:
             treat = "add --set policy.observe_only=false"
         told.append(
-            "It was only watched: what a policy that treats would have done stands below; to let "
+            "It was only watched: what a treating policy would have done is shown below; to let "
             f"it treat, {treat}."
         )
     return told
@@ -168,7 +168,7 @@ def _captured(run_data: RunData, root: Incident | None) -> list[str]:
     run = shlex.quote(str(run_data.root))
     return [
         f"The batch of step {root.step} is kept in anomalies/data/{Path(kept[0]).name}; "
-        f"computed again with its figures by: supervisor analyze {run} --step {root.step}"
+        f"to compute it again: supervisor analyze {run} --step {root.step}"
     ]
 
 

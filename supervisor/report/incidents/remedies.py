@@ -13,31 +13,33 @@ from supervisor.report.facts.run_data import RunData
 from supervisor.report.incidents.process_incident import DISK_REFUSALS
 
 RISE_EXPLAINS = frozenset({"loss_spike", "divergence"})
-"""What a learning rate that has just risen is held for, if it did not pass: warm-ups rise, too, and
-NaN has other causes more often."""
+"""Trouble that a recent rise of the learning rate explains, unless it passed. NaN is not among it:
+warm-ups rise too, and NaN has other causes more often."""
 FIRST = 50
 """Steps in which the initialisation still matters; the detectors' windows are as long."""
 FIRST_STEPS = "Look at the batch of that step, then at the initialisation: nothing grew before it."
 ONE_BATCH = "Look at the batch of that step: nothing had grown before it."
-PASSED_BATCH = "Look at the batch of that step: one batch broke what was healthy around it."
+PASSED_BATCH = (
+    "Look at the batch of that step: one batch failed, and the steps around it were healthy."
+)
 NEXT_STEPS = 3
-"""The update of a bad batch is left out and costs one step; what is bad in the weights or the
-optimizer shows again at the very next ones."""
+"""A bad batch costs one step, whose update is left out; bad weights or a bad optimizer state show
+again in the very next steps."""
 IN_SCRIPT = "in your script:"
 """Begins a setting that is the script's, not ours."""
 _PROCESS_REMEDY = {
     "killed": "Find out who sent the signal (scheduler, memory killer, a colleague)",
     "host_out_of_memory": "Lower the number of loader workers or what they hold",
-    "exception": "Mend the exception that is shown below",
+    "exception": "Fix the exception that is shown below",
     "supervisor_died": "Find out why the supervisor ended (reboot, kill -9)",
 }
 """What is to be done before a resume."""
 _LAST_WORD = {
     "out_of_memory": "Halve the micro-batch and accumulate more, or checkpoint activations",
-    "hang": "Look at that line, and at the stacks below: they show what the script waited for",
-    "user_error": "Mend the script or its arguments: another attempt would fail in the same way",
-    "interrupted": "Nothing is to be mended: resume when you are ready",
-    "preempted": "Nothing is to be mended: resume when the machine is back",
+    "hang": "Look at that line, and at the stacks below: they show what the script was waiting for",
+    "user_error": "Fix the script or its arguments: another attempt would fail in the same way",
+    "interrupted": "There is nothing to fix: resume when you are ready",
+    "preempted": "There is nothing to fix: resume when the machine is back",
 }
 REMEDY_OF_KIND = {
     "collapse": (
@@ -53,7 +55,7 @@ REMEDY_OF_KIND = {
         f"{IN_SCRIPT} BF16 in place of FP16",
     ),
     "plateau": (
-        "Look at the learning rate and at the data: the training stands still, it is not broken.",
+        "Look at the learning rate and at the data: the training has stalled, nothing is broken.",
         "",
     ),
     "resources": (
@@ -94,7 +96,7 @@ def numerical_remedy(
         )
     if incident.key == "divergence" and not facts.large and not facts.mixed:
         return (
-            "Lower the learning rate, to a third for a try: the loss climbed and did not stop.",
+            "Lower the learning rate, to a third at first: the loss climbed and did not stop.",
             f"{IN_SCRIPT} a third of the learning rate",
         )
     if incident.survived and incident.key != "divergence":
@@ -102,7 +104,7 @@ def numerical_remedy(
     if _came_back(run_data, incident):
         return (
             f"Look at what the script computes at step {incident.step}, in its data and in its "
-            "loss: it came back there when a new attempt began from older weights.",
+            "loss: the trouble came back there when a new attempt began from older weights.",
             "",
         )
     return _by_facts(facts, incident.step or 0)
@@ -161,19 +163,19 @@ def process_remedy(run_data: RunData, incident: Incident) -> Remedy:
     if incident.key == "killed" and len(attempts) > 1:
         return Remedy(
             text=f"Look at what the script does after step {incident.step}: it was killed there "
-            f"{len(attempts)} times, which is no chance (the kernel's log, `dmesg`, says more)",
+            f"{len(attempts)} times, which is not chance (the kernel's log, `dmesg`, says more)",
             then_resume=False,
         )
     if asks_for_too_much(run_data, incident):
-        return Remedy(text="Make what is asked for at the line above smaller")
+        return Remedy(text="Ask for less memory at the line above")
     if incident.sign is ExitSign.LOADER_DIED:
         return Remedy(
-            text="A process that loads data died: look at what loads the next samples (memory, a "
-            "native library); with num_workers=0 it tells its own error",
+            text="A process that loads data died: look at how the next samples are loaded (memory, "
+            "a native library); with num_workers=0 it shows its own error",
             then_resume=False,
         )
     if incident.sign in DISK_REFUSALS:
-        return Remedy(text="Make room on the disk (or the quota)")
+        return Remedy(text="Free space on the disk (or raise the quota)")
     if incident.key in _LAST_WORD:
         return Remedy(text=_LAST_WORD[incident.key], then_resume=False)
     return Remedy(text=_PROCESS_REMEDY.get(incident.key, "Read the end of the log"))
@@ -197,7 +199,7 @@ def _after_it_passed(run_data: RunData, incident: Incident) -> str:
     if went_back:
         return (
             "Look for what changed the weights or the optimizer's state (learning rate, the "
-            "script's own code, the hardware): it was bad with the next batches, too, until older "
+            "script's own code, the hardware): the next batches failed too, until older "
             "weights were put back, so it was not one batch."
         )
     return PASSED_BATCH

@@ -49,7 +49,7 @@ def build_verdict(
         and not ends_nonfinite(run_data)
         and any(not incident.survived for incident in incidents)
     ):
-        how = f"{how[:-1]}, but not in health."
+        how = f"{how[:-1]}, but it is not healthy."
     return f"{how} {_why(end, root, run_data, attempts, incidents)}".strip()
 
 
@@ -66,7 +66,7 @@ def _how(
     if not restarts and not treatments:
         help_ = "without a restart or a treatment"
     if end == "completed" and not last:
-        return f"The script ran to its end, {help_}, but no step of a training was seen."
+        return f"The script ran to its end, {help_}, but no training step was seen."
     if end == "completed":
         sick = ", but its last loss is not finite" if ends_nonfinite(run_data) else ""
         return f"The training ran to its end{f' at {last}' if last else ''}, {help_}{sick}."
@@ -80,7 +80,7 @@ def _how(
     if end == "running":
         return f"The run is still going on{f', now at {last}' if last else ''}, {help_}."
     if end == "supervisor_died":
-        return f"The supervisor itself ended without a word{where}; the run can be continued."
+        return f"The supervisor itself died{where}; the run can be continued."
     return "Nothing was recorded: the directory holds neither steps nor a journal."
 
 
@@ -102,12 +102,12 @@ def _why(
             )
         if end in ("completed", "running") and alerts:
             said = count(alerts, "alert")
-            return f"No trouble came that needed help; the timeline holds {said} of little weight."
+            return f"No trouble needed help; the timeline holds {said} of little importance."
         return {
-            "completed": "Nothing out of the ordinary was seen.",
-            "running": "Nothing out of the ordinary was seen so far.",
+            "completed": "Nothing unusual was seen.",
+            "running": "Nothing unusual was seen so far.",
             "unknown": "Either the run never started, or this is not its directory.",
-            "supervisor_died": "Until then nothing out of the ordinary was seen.",
+            "supervisor_died": "Nothing unusual was seen until then.",
         }.get(end, "No cause was recorded.")
     if root.survived:
         first = [root, *(one for one in incidents if one is not root)]
@@ -117,7 +117,7 @@ def _why(
     if root.key in ("interrupted", "preempted", "supervisor_died"):
         step = last_checkpoint(run_data, stable=False)
         if step is None:
-            return "No checkpoint is known: it would begin anew."
+            return "No checkpoint is known: it would start from the beginning."
         return f"Its newest checkpoint is that of step {step}."
     same = sum(attempt.cause == root.key and attempt.last_step == root.step for attempt in attempts)
     times = f", {same} times at the same step" if same > 1 else ""

@@ -65,7 +65,7 @@ def test_a_jump_is_told_from_a_rise_over_several_steps() -> None:
 def test_a_mean_far_from_the_median_is_told() -> None:
     statistics = statistics_at(_rows([1.0] * 18 + [20.0, 1.0, 1.0]), 20)
 
-    assert "above the median: a few steps carry it" in statistics.verdict
+    assert "above the median: a few steps dominate it" in statistics.verdict
 
 
 def test_other_seeds_tell_the_batch_from_chance() -> None:

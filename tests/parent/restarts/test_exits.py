@@ -135,7 +135,7 @@ def test_sigkill_without_proof_says_so() -> None:
     worker_exit = classify(ProcessEnding(returncode=-9, memory="last memory sample: 3.00 GiB"))
 
     assert worker_exit.signum == signal.SIGKILL
-    assert "no proof of out of memory" in worker_exit.evidence[1]
+    assert "no proof that memory ran out" in worker_exit.evidence[1]
     assert worker_exit.evidence[2].startswith("last memory sample")
 
 

@@ -65,7 +65,10 @@ def test_an_attempt_that_ends_on_its_way_is_no_crash(supervise: Callable[..., Ra
     resumed = [(80, REPLAY), (80, "first_step"), (80, "approximate"), (None, "approximate")]
     assert found == [(None, REPLAY), *resumed]
     reasons = [e["reason"] for e in ran.of_kind("restart")][1:]
-    assert "which is no crash of the training (KeyError: ): the next one goes on" in reasons[0]
+    assert (
+        "which does not count as a crash of the training (KeyError: ): the next one goes on"
+        in reasons[0]
+    )
     assert reasons[-1].endswith("from the start")
 
 
