@@ -168,11 +168,11 @@ def test_what_resumes_set_aside_goes_with_a_completed_run(cli: Cli, tmp_path: Pa
     assert "nothing to delete" in cli("prune")[1]
 
 
-@pytest.mark.parametrize("case", ["can be resumed", "is running", "stand aside", "leads out"])
+@pytest.mark.parametrize("case", ["can be resumed", "is running", "set aside", "leads out"])
 def test_files_that_somebody_may_need_stay(cli: Cli, tmp_path: Path, case: str) -> None:
     state = {"can be resumed": "interrupted", "is running": "running"}.get(case, "completed")
     rundir = run_of(tmp_path / "runs" / "a", state)
-    files = beside(rundir, arrived=case != "stand aside")
+    files = beside(rundir, arrived=case != "set aside")
     if case == "leads out":
         rundir.aside.rename(tmp_path / "theirs")
         rundir.aside.symlink_to(tmp_path / "theirs")

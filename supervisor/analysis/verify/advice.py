@@ -28,8 +28,8 @@ _BY_ITSELF = {
 }
 _BY_THE_BREAK = {
     "data": "the resumed script read different data: draw the order from torch's, NumPy's or "
-    "Python's global generators or from the loader, or go through supervisor.batches(loader); what other "
-    "sources (a stream, a file's position, another process) gave out cannot be read again",
+    "Python's global generators or from the loader, or go through supervisor.batches(loader); what "
+    "other sources (a stream, a file's position, another process) gave out cannot be read again",
     "hidden state": "the same batch on the same weights gave another result: the forward uses "
     "something that is neither a parameter, a buffer, a variable nor a global generator: "
     "keep it in a buffer, or " + _TRACK,

@@ -160,7 +160,7 @@ REAL_MESSAGES = [
      "exited or there was a network error, NCCL version 2.18.1", "exception", "the network"),
     ("RuntimeError", "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't "
      "allocate memory: you tried to allocate 9 bytes. Error code 12 (Cannot allocate memory)",
-     "host_out_of_memory", "the host has no memory"),
+     "host_out_of_memory", "the host ran out of memory"),
     ("RuntimeError", "DataLoader worker (pid 3002) is killed by signal: Bus error. It is possible "
      "that dataloader's workers are out of shared memory. Please try to raise your shared memory "
      "limit.", "host_out_of_memory", "/dev/shm"),
