@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.parametrizations import spectral_norm
 
-from benchmarks.corpus.run_data import patches
+from benchmarks.corpus.material import patches
 from benchmarks.corpus.tasks.base import Task
 
 USELESS = 1.5

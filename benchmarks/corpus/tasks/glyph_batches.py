@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from benchmarks.corpus.run_data import glyphs
+from benchmarks.corpus.material import glyphs
 from benchmarks.corpus.tasks.base import Task
 
 

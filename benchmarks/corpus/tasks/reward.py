@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.corpus.run_data import VOCABULARY
+from benchmarks.corpus.material import VOCABULARY
 from benchmarks.corpus.tasks.base import Task
 from benchmarks.corpus.tasks.text_batches import draw_text
 

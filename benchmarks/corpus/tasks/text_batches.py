@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from benchmarks.corpus.run_data import VOCABULARY, text
+from benchmarks.corpus.material import VOCABULARY, text
 from benchmarks.corpus.tasks.base import Task
 
 LENGTH = 24

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from benchmarks.corpus.run_data import patches
+from benchmarks.corpus.material import patches
 from benchmarks.corpus.tasks.base import Task
 
 LATENT = 8
