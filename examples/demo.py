@@ -64,7 +64,7 @@ def main():
     heading("1. The training alone: python examples/char_lm.py")
     code, output, alone_s = run([sys.executable, str(SCRIPT)])
     if code != 0:
-        print(f"The training itself failed with code {code}: mend that first.")
+        print(f"The training itself failed with code {code}: fix that first.")
         return code
     undisturbed = final_loss(output)
 
