@@ -37,6 +37,8 @@ class EntryKind(enum.IntEnum):
     EPOCH_END = 9
     UNUSED = 10
     """Places in a call of `torch.autograd.grad` that had no gradient."""
+    DRAWN = 11
+    """What loading a batch drew from the global random generators."""
 
 
 @dataclass(frozen=True, slots=True)

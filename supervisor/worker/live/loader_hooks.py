@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from supervisor.storage.steps.tape import EntryKind
+from supervisor.training_state.draws import between, look
 from supervisor.worker.ground.error_barrier import ErrorBarrier
 from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.ground.progress import Progress
@@ -32,23 +33,29 @@ class LoaderHooks:
         self._heartbeat = heartbeat
         self._part = barrier("batch", records=True)
 
-    def fetch(self, proof: LoadingProof, indices: Any, call: Call) -> Any:
-        """Returns the batch that `call` loads; its mark goes on the tape."""
-        random, probe, tape = self._recording.random, self._progress.probe, self._recording.tape
-        earlier = random.look() if proof.notes_random else None
+    def fetch(self, proof: LoadingProof, indices: Any, call: Call, *, must_load: bool) -> Any:
+        """Returns the batch that `call` loads; its mark goes on the tape, with what it drew.
+
+        Args:
+            must_load: other processes load it; what is drawn here meanwhile is the sampler's.
+        """
+        probe, tape = self._progress.probe, self._recording.tape
+        with self._interception.region():
+            earlier = look()
         forward_calls = probe.forward_calls
         batch = proof.watch(indices, call)
         with self._part:
             if probe.forward_calls != forward_calls:
                 proof.reason = "loading runs a model"
             proof.decide()
-            mark = b""
+            mark = drawn = b""
             if not proof.is_given_up:
                 with self._interception.region():
                     mark = pack_mark(indices, batch)
+                    drawn = b"" if must_load else between(earlier, look())
             tape.append(EntryKind.BATCH, mark)
-            if earlier is not None:
-                random.note_changes(earlier)
+            if drawn:
+                tape.append(EntryKind.DRAWN, drawn)
         return batch
 
     def epoch_ended(self, number: int) -> None:

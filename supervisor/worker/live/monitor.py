@@ -219,7 +219,7 @@ class Monitor(TrainingHooks):
         return self._recording.read(kind, call)
 
     def fetch(self, proof: LoadingProof, indices: Any, call: Call, *, must_load: bool) -> Any:
-        return self._loaders.fetch(proof, indices, call)
+        return self._loaders.fetch(proof, indices, call, must_load=must_load)
 
     def skips_epoch(self, number: int) -> bool:
         return False

@@ -1,8 +1,9 @@
 """Whether a data set's samples can be left out of a fast-forward: loading them changes nothing.
 
-Python cannot be proved pure, but it can be watched. The first fetches run under a profiler: no
-random generator moves, nothing is written, no global variable is assigned. What the code reaches
-is compared before and after, and once more at every checkpoint that relies on it.
+Python cannot be proved pure, but it can be watched. The first fetches run under a profiler:
+nothing is written, no global variable is assigned. What the code reaches is compared before and
+after, and once more at every checkpoint that relies on it. The global random generators may move:
+what each batch draws from them is noted.
 """
 
 from __future__ import annotations
@@ -14,8 +15,6 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from supervisor.training_state.comparison import first_difference
-from supervisor.training_state.rng import RngState
 from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.recording.executed_code import ExecutedCode
 from supervisor.worker.recording.fingerprint import CannotTell, fingerprint
@@ -23,8 +22,6 @@ from supervisor.worker.recording.fingerprint import CannotTell, fingerprint
 PROFILED = 3
 """Fetches under a profiler: the second and third show what the first has only set up."""
 TIMED = 8
-LOOKED_AT = 64
-"""Every so many fetches the random states are compared again (80 us)."""
 MIN_LOAD_S = 1e-3
 """Cheaper batches are loaded: guarding a batch that was left out costs 0.1 to 0.3 ms."""
 
@@ -36,10 +33,7 @@ class LoadingProof:
         number: of data sets in the order of their first fetches: the same in a replay.
         is_given_up: nothing is noted of its batches any more, all are loaded.
         reason: why it was given up, or is about to be; empty while nothing speaks against it.
-        notes_random: whether loading may draw, so that the random states behind it are noted.
     """
-
-    notes_random = False
 
     def __init__(
         self, number: int, data: Any, collate: Any, interception: InterceptionState
@@ -72,13 +66,7 @@ class LoadingProof:
             batch = load()
             self._times.append(time.perf_counter() - started)
             return batch
-        if number % LOOKED_AT:
-            return load()
-        earlier = RngState.capture()
-        batch = load()
-        if self._drew_since(earlier):
-            self.reason = "loading draws random numbers"
-        return batch
+        return load()
 
     def decide(self) -> None:
         """Gives up if there is a reason to. Called behind each fetch of the live run, not of a
@@ -103,11 +91,8 @@ class LoadingProof:
             self._indices = list(indices) if isinstance(indices, (list, tuple)) else []
             self._fingerprints = self._take_fingerprints()
         executed = ExecutedCode()
-        earlier = RngState.capture()
         batch = executed.run(load)
-        if self._drew_since(earlier):
-            self.reason = "loading draws random numbers"
-        elif executed.fault:
+        if executed.fault:
             self.reason = executed.fault
         else:
             self._compare()
@@ -119,10 +104,6 @@ class LoadingProof:
         pairs = zip(self._take_fingerprints(), self._fingerprints, strict=False)
         if any(now is not None and now != before for now, before in pairs) and not self.reason:
             self.reason = "loading changes something that stays"
-
-    def _drew_since(self, earlier: dict[str, Any]) -> bool:
-        with self._interception.region():
-            return first_difference(earlier, RngState.capture()) is not None
 
     def _take_fingerprints(self) -> list[int | None]:
         """Of the data set, of how it is collated, and of what else the first fetches could reach.
@@ -143,8 +124,6 @@ class LoadingProof:
 
 class LoadingPromise(LoadingProof):
     """Stands for every data set where `fast_forward.skip_loading` is true: the user's word."""
-
-    notes_random = True
 
     def __init__(self, interception: InterceptionState) -> None:
         super().__init__(0, self, LoadingPromise, interception)

@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from supervisor.actions.guard import hide_gradients
 from supervisor.errors import ReplayError
 from supervisor.storage.steps.tape import EntryKind, StepMark, TapeReader
+from supervisor.training_state.draws import look
 from supervisor.training_state.registry import Registry
 from supervisor.worker.ground.boundary_clock import BoundaryClock
 from supervisor.worker.ground.interception_state import InterceptionState
@@ -180,8 +181,10 @@ class FastForward(TrainingHooks):
             if not (must_load or self._is_near()):
                 batch = self._skipping.stand_in(proof, indices)
             if batch is None:
+                with self._interception.region():
+                    earlier = look()
                 batch = proof.watch(indices, call)
-                self._skipping.loaded(proof, indices, batch)
+                self._skipping.loaded(proof, indices, batch, None if must_load else earlier)
         except ReplayError as error:
             self._disprove(f"step {self.steps_done}: {error}")
         return call() if batch is None else batch

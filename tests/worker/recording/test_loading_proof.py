@@ -150,6 +150,15 @@ def test_a_data_set_that_only_reads_is_proved() -> None:
     assert not proof.is_given_up
 
 
+@pytest.mark.parametrize("make", [TorchDraws, PythonDraws, NumpyDraws])
+def test_drawing_from_the_global_generators_changes_nothing_else(
+    make: Callable[[], Dataset[Any]],
+) -> None:
+    proof = _fetched(make())
+
+    assert proof.holds(), proof.reason
+
+
 def test_nothing_is_proved_before_all_was_watched() -> None:
     assert not _fetched(Pure(), PROFILED + TIMED - 1).holds()
 
@@ -158,9 +167,6 @@ def test_nothing_is_proved_before_all_was_watched() -> None:
     ("make", "reason"),
     [
         (OwnGenerator, "changes something"),
-        (TorchDraws, "draws"),
-        (PythonDraws, "draws"),
-        (NumpyDraws, "draws"),
         (Caching, "changes something"),
         (Overwriting, "changes something"),
         (CountingInItsClass, "changes something"),

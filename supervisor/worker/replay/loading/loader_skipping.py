@@ -1,7 +1,7 @@
 """Batches that a fast-forward need not load, because their indices prove which they are.
 
 The live run notes, for every batch that a map-style loader fetches: a checksum of the indices, the
-first values, the shapes, and, where loading may draw, the random states behind it. The replay draws
+first values, the shapes, and what loading drew from the global random generators. The replay draws
 the indices again, and hands out a copy of an earlier batch of the same shapes. What the script
 reads from it comes off the tape, as for any tensor; `PlaceholderTracker` sees to the rest.
 """
@@ -19,10 +19,10 @@ from torch.utils import _pytree as pytree
 
 from supervisor.errors import ReplayError
 from supervisor.storage.steps.tape import EntryKind, TapeReader
+from supervisor.training_state.draws import Generators, advance, between, look
 from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.ground.step_probe import first_tensor
 from supervisor.worker.recording.loading_proof import LoadingProof
-from supervisor.worker.recording.recording import replay_random
 
 NEAR_STEPS = 8
 """So many steps before the target everything is loaded: its batches may still be in use there,
@@ -108,11 +108,17 @@ class LoaderSkipping:
         with self._interception.region():
             batch = _stand_in(earlier, mark)
             self._handed_out(batch)
-        replay_random(self._tape)
+            self._advance(self._drawn())
         return batch
 
-    def loaded(self, proof: LoadingProof, indices: Any, batch: Any) -> None:
+    def loaded(
+        self, proof: LoadingProof, indices: Any, batch: Any, earlier: Generators | None = None
+    ) -> None:
         """Called behind a batch that was really loaded, with what the recorded run noted there.
+
+        Args:
+            earlier: the global random generators before it was loaded; None if it was loaded in
+                other processes.
 
         Raises:
             ReplayError: the recorded run fetched something else here.
@@ -127,7 +133,22 @@ class LoaderSkipping:
                         self._earlier[mark.form] = pytree.tree_map(torch.clone, batch)
         else:
             proof.is_given_up = True
-        replay_random(self._tape)
+        drawn = self._drawn()
+        if data and earlier is not None:
+            with self._interception.region():
+                if between(earlier, look()) != drawn:
+                    raise ReplayError("loading draws other random numbers than in the recorded run")
+
+    def _drawn(self) -> bytes:
+        """What the recorded run's loading drew, from the tape."""
+        is_next = self._tape.peek() == EntryKind.DRAWN
+        return self._tape.take(EntryKind.DRAWN) if is_next else b""
+
+    def _advance(self, drawn: bytes) -> None:
+        try:
+            advance(drawn)
+        except ValueError as error:
+            raise ReplayError(str(error)) from error
 
     def _compare(self, mark: FetchMark, indices: Any) -> None:
         if mark.indices != checksum(indices):
