@@ -65,7 +65,7 @@ def look() -> Generators:
         b"n ": _look_at_numpy(),
         b"t ": _look_at_torch(),
     }
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    if torch.cuda.is_initialized():
         for device, state in enumerate(torch.cuda.get_rng_state_all()):
             found[b"c%c" % device] = GeneratorState(b"", _as_array(state).tobytes())
     return found
