@@ -89,14 +89,14 @@ class Pipeline:
     def update_all(self, records: Sequence[StepRecord]) -> Iterator[Judgement]:
         """Judges several steps in their order; each decision is made when it is asked for.
 
-        The judgements are those of `update` one by one, at half the price: one detector after
-        another runs through all steps, so that its code and data are in the processor's caches.
+        The judgements are those of `update` one by one. It is cheaper, because one detector after
+        another runs through all steps while its code and data are in the processor's caches.
         """
         for judgement in self.look_at(records):
             yield self.decide_on(judgement)
 
     def look_at(self, records: Sequence[StepRecord]) -> list[Judgement]:
-        """What detectors and predictor think of some steps: nine tenths of the work.
+        """What detectors and predictor think of some steps.
 
         Each result must go through `decide_on`, in the same order.
         """
@@ -272,6 +272,6 @@ class _Copy:
 
 COPY_EVERY = 300
 COPIES = 3
-"""One copy of all windows costs 0.65 ms: at every 25th step that was two fifths of the pipeline's
-time. Looking again at the steps since the copy brings the windows back to the very step, 600 steps
-back at least; the oldest snapshot is 300 steps old."""
+"""A copy is expensive, so there are few of them; judging the steps since a copy again brings the
+windows back to the very step. They reach 600 steps back at least; the oldest snapshot is 300 steps
+old."""

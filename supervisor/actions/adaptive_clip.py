@@ -18,7 +18,7 @@ class AdaptiveClip(Action):
     cost = "one step in 200 is shortened"
 
     def precondition(self, context: ActionContext) -> str | None:
-        return None if context.controls.adaptive is None else "it is switched on already"
+        return None if context.controls.adaptive is None else "it is already switched on"
 
     def apply(self, context: ActionContext) -> ActionResult:
         threshold = AdaptiveThreshold()

@@ -40,7 +40,7 @@ class BackToStart(Action):
     def precondition(self, context: ActionContext) -> str | None:
         first = context.snapshots.oldest()
         if first is None or first.step > 0:
-            return "the untrained state is not at hand any more"
+            return "the untrained state is no longer available"
         if context.controls.lr_share * RATE < SMALLEST_SHARE:
             return f"the learning rate is at {context.controls.lr_share:g} of its size already"
         live = context.state.capture(for_rollback=True)
@@ -52,7 +52,7 @@ class BackToStart(Action):
     def apply(self, context: ActionContext) -> ActionResult:
         first = context.snapshots.oldest()
         if first is None:
-            return ActionResult(name=self.name, applied=False, detail="no snapshot is there")
+            return ActionResult(name=self.name, applied=False, detail="there is no snapshot")
         context.state.restore(first.state, ROLLBACK_PARTS)
         with belongs_to_the_weights():
             for name, optimizer in context.registry.optimizers.items():

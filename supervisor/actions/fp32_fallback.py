@@ -34,9 +34,9 @@ class Fp32Fallback(Action):
     def precondition(self, context: ActionContext) -> str | None:
         is_half = any(half_tensors(model) for model in context.registry.models.values())
         if context.controls.fp32 and not is_half:
-            return "it is switched on already"
+            return "it is already switched on"
         if not is_half and not context.registry.scalers and context.uses_autocast is False:
-            return "the run computes in FP32 already"
+            return "the run already computes in FP32"
         return None
 
     def apply(self, context: ActionContext) -> ActionResult:

@@ -28,4 +28,4 @@ class SmallerBatch(Action):
 
     def undo(self, context: ActionContext) -> ActionResult:
         context.controls.batch_factor = 1.0
-        return self.done("batch size as the script has it")
+        return self.done("the script's own batch size again")

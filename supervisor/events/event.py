@@ -11,14 +11,14 @@ from typing import Any, ClassVar, TypeVar
 class JournalEvent:
     """One line of the journal. A subclass is one kind; its fields are those of the line.
 
-    A field without a default is written always, one with a default only if it differs from that.
-    A code that the reader does not know, and a number that is none, are None.
+    A field without a default is always written, one with a default only if it differs from it. A
+    code that the reader does not know, and a number that cannot be read as one, become None.
 
     Attributes:
         time: ISO 8601, UTC; set by the journal, as `attempt` and `rank` are.
         rank: None for the parent's own events.
         step: that it is about; None if there is none.
-        left_out: so many events like it were counted and not written.
+        left_out: how many events like it were counted, but not written.
         extra: fields of the line that the kind does not have, or not with such a value.
     """
 
@@ -37,7 +37,7 @@ class JournalEvent:
 
     @property
     def times(self) -> int:
-        """For how many events it stands: itself, and those left out of the journal."""
+        """How many events it stands for: itself, and those left out of the journal."""
         return 1 + max(0, self.left_out)
 
     # One for all kinds: that each has its own would double the time of their import.
@@ -63,7 +63,7 @@ class JournalEvent:
         return {**own, **self.extra}
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the line as an object; its values are still to be made plain."""
+        """Returns the line as an object; its values have yet to be made plain."""
         head = {"time": self.time, "attempt": self.attempt, "rank": self.rank, "step": self.step}
         return {**head, "kind": self.kind, **self.own_fields()}
 

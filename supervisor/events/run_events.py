@@ -37,7 +37,7 @@ class AttemptStarted(JournalEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class HangDetected(JournalEvent):
-    """The watchdog found that the worker goes nowhere.
+    """The watchdog found that the worker hangs.
 
     Attributes:
         frames: where its main thread stood, the innermost first.
@@ -57,7 +57,7 @@ class WorkerExited(JournalEvent):
     """A worker process ended.
 
     Attributes:
-        evidence: sentences, the most telling first.
+        evidence: sentences, the most important first.
         retry: another attempt may help.
         risk, risk_reason, risky, onset_step: of the parent's copy of the pipeline at the last step.
         sign, asked_bytes: what else is known, see `WorkerExit`.

@@ -45,10 +45,10 @@ class CheckpointSaved(JournalEvent):
 
     Attributes:
         path: its folder's name.
-        bytes: that it takes on disk.
-        seconds: that the writing took.
+        bytes: its size on disk.
+        seconds: how long the writing took.
         abandoned: it is kept aside: the run has gone another way since.
-        command: how one goes back to such a one.
+        command: how to go back to an abandoned one.
     """
 
     KIND: ClassVar[str] = "checkpoint_saved"
@@ -83,8 +83,8 @@ class Resumed(JournalEvent):
     Attributes:
         reason: why it is `exactness`.
         order: why this checkpoint.
-        replayed_steps: that the fast-forward made.
-        batches_left_out: that it did not load.
+        replayed_steps: how many the fast-forward made.
+        batches_left_out: how many it did not load.
         compared: how many values of the state were equal, put back, different, out of reach.
     """
 
@@ -100,12 +100,12 @@ class Resumed(JournalEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class WarningEvent(JournalEvent):
-    """Something went wrong beside the training, or a user should know it.
+    """Something went wrong outside the training, or a user should know of something.
 
     Attributes:
         aloud: told at the terminal, too.
         trace: of an error of ours.
-        found: of what it tells, where a reader counts on it.
+        found: the code of what it reports, if a reader needs one.
         loss, recorded_loss: of the first step after a resume.
         pruned: steps of the checkpoints that `supervisor prune` deleted.
     """

@@ -1,4 +1,4 @@
-"""Events of the training's steps: what was thought of them, and what was done."""
+"""Events of the training's steps: how they were judged, and what was done."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ class RiskEvent(JournalEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class ActionEvent(JournalEvent):
-    """A treatment was made, refused, only thought of, or (`phase`) its outcome was found out.
+    """A treatment was made, refused or only considered, or (`phase`) its outcome became known.
 
     Attributes:
         applied: False if nothing was done.
         detail: what was done, in a sentence; `reason`: why.
         fields: figures of the action's own.
-        applied_at: of a verified one, the step of the action that is meant.
+        applied_at: of a verified one, the step of the action that it is about.
     """
 
     KIND: ClassVar[str] = "action"
@@ -78,7 +78,7 @@ class ActionEvent(JournalEvent):
 
     @property
     def is_verdict(self) -> bool:
-        """Whether it tells the later outcome of an action, and is none itself."""
+        """Whether it reports the later outcome of an action, instead of an action."""
         return self.phase is Phase.VERIFIED
 
 
@@ -129,10 +129,10 @@ class BatchCaptured(JournalEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class CorruptionFound(JournalEvent):
-    """Values of a tensor are not what computing could have made of them.
+    """A tensor holds values that no computation could have given.
 
     Attributes:
-        bit: that flipped, if it is known.
+        bit: the one that flipped, if it is known.
         healed: ``in_place``, ``rollback`` or ``no``.
     """
 

@@ -36,7 +36,7 @@ def ask_parent_to_end() -> None:
 
 
 def _supervisor_pid() -> int:
-    """The guardian between passes signals over: they are meant for the supervisor above it."""
+    """The guardian in between ignores signals, so they go to the supervisor above it."""
     parent = psutil.Process(os.getppid())
     stands_between = any(word.endswith("guardian.py") for word in parent.cmdline())
     return parent.ppid() if stands_between else parent.pid

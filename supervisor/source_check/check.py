@@ -149,5 +149,5 @@ def _unreadable(path: Path, error: Exception | MemoryError) -> Finding:
         rule=UNREADABLE,
         risk="low",
         message=f"This file could not be read as Python and was not checked: {reason}",
-        fix="Mend the file, or check only the folders that hold your own code.",
+        fix="Fix the file, or check only the folders that hold your own code.",
     )

@@ -17,7 +17,7 @@ def check_detector(factory: Callable[[], Detector]) -> None:
 
     Checked: it never raises; scores are finite and not negative; alerts are complete and of the
     step judged; the same records give the same alerts; `reset` equals a fresh one; a copy made
-    from `state_dict`, sent through JSON in mid-run, goes on identically, also behind an announced
+    from `state_dict`, sent through JSON in mid-run, goes on identically, also after an announced
     change (`Detector.forget_levels`); `Detector.observed_only` is true if it is claimed.
 
     Args:
@@ -55,7 +55,7 @@ def _check_copy(
     kind: str,
     expected: list[tuple[float, str]],
 ) -> None:
-    """Copies made before trouble, at its beginning and within it, and behind an announcement."""
+    """Copies made before trouble, at its beginning, within it, and after an announcement."""
     detector = factory()
     done = 0
     cuts = [3 * len(records) // 10, len(records) // 2, 11 * len(records) // 20]
@@ -73,7 +73,7 @@ def _check_copy(
         raise AssertionError(f"{kind}: forget_levels raised {error!r}") from error
     copy = _copy(factory, detector, records, kind)
     after = [_play(one, records[done:], kind) for one in (detector, copy)]
-    assert after[0] == after[1], f"{kind}: a copy made behind forget_levels() goes on differently"
+    assert after[0] == after[1], f"{kind}: a copy made after forget_levels() goes on differently"
 
 
 def _copy(

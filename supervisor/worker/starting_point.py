@@ -68,5 +68,5 @@ def find_starting_point(
             return start
         except CheckpointError as error:
             journal.write(CheckpointRejected(step=checkpoint.step, reason=str(error)))
-    journal.write(WarningEvent(message="no checkpoint can be loaded: starting from nothing"))
+    journal.write(WarningEvent(message="no checkpoint can be loaded: starting from the beginning"))
     return None

@@ -49,7 +49,7 @@ def test_autocast_and_scaler_are_the_workers_business() -> None:
 def test_a_run_in_fp32_has_nothing_to_fall_back_to() -> None:
     result = carry_out(Fp32Fallback(), build_scene(uses_autocast=False).context)
 
-    assert result.detail == "the run computes in FP32 already"
+    assert result.detail == "the run already computes in FP32"
 
 
 def test_a_half_precision_model_trains_on_in_fp32_and_back() -> None:

@@ -72,4 +72,4 @@ def format_of(dtype: str | torch.dtype, allowed: tuple[str, ...] = tuple(FORMATS
             return FORMATS[name]
     near = difflib.get_close_matches(str(dtype), allowed, n=1)
     hint = f"did you mean {near[0]}?" if near else f"give one of {', '.join(allowed)}"
-    raise UsageError(f"dtype: {dtype!r} is no format to compare with: {hint}")
+    raise UsageError(f"dtype: {dtype!r} is not a format to compare with: {hint}")

@@ -57,7 +57,7 @@ def bare_model(model: Any) -> nn.Module:
     """
     if not isinstance(model, nn.Module):
         raise UsageError(
-            f"model: {type(model).__name__} is no torch.nn.Module: give the module itself"
+            f"model: {type(model).__name__} is not a torch.nn.Module: give the module itself"
         )
     if any(parameter.is_meta for parameter in model.parameters()):
         raise UsageError(

@@ -48,7 +48,7 @@ def _run(path: Path) -> ModuleType:
     title = f"supervisor_model_{path.stem}"
     spec = importlib.util.spec_from_file_location(title, path)
     if spec is None or spec.loader is None:
-        raise UsageError(f"{path}: no Python file: its name must end in .py")
+        raise UsageError(f"{path}: not a Python file: its name must end in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[title] = module  # dataclasses look their module up
     try:
@@ -83,7 +83,8 @@ def _build(module: ModuleType, path: Path, name: str) -> nn.Module:
         ) from error
     if not isinstance(model, nn.Module):
         raise UsageError(
-            f"{path}:{name}: returned {type(model).__name__}, no torch.nn.Module: return the model"
+            f"{path}:{name}: returned {type(model).__name__}, not a torch.nn.Module: "
+            "return the model"
         )
     return bare_model(model)
 

@@ -142,5 +142,5 @@ def _overflow(operation: OperationCall, values: dict[str, float]) -> tuple[str, 
         "overflow",
         f"the result of {operation.name} exceeds {largest:.4g}, the largest number of "
         f"{operation.type}",
-        "use a type of wider range (BF16, FP32), or bound the values before",
+        "use a type with a wider range (BF16, FP32), or bound the values before",
     )

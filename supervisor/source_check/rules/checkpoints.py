@@ -180,7 +180,7 @@ RULES = (
         name="checkpoint-without-optimizer",
         risk="high",
         message=(
-            "The checkpoint holds the model and how far it came, but not the optimizer: a "
+            "The checkpoint holds the model and its progress, but not the optimizer: a "
             "resumed run starts with empty moments, and the loss jumps."
         ),
         fix="Save optimizer.state_dict() too.",

@@ -183,7 +183,7 @@ RULES = (
         name="half-model-trained",
         risk="high",
         message=(
-            "The model's weights are FP16 and are trained so: small updates round to nothing, "
+            "The model is trained with FP16 weights: small updates round to nothing, "
             "small gradients become zero, and a gradient scaler refuses FP16 gradients."
         ),
         fix="Keep the weights in FP32 and run the forward pass under torch.autocast.",
@@ -193,7 +193,7 @@ RULES = (
         name="bfloat16-model-trained",
         risk="medium",
         message=(
-            "The model's weights are BF16 and are trained so: with 8 bits of mantissa an update "
+            "The model is trained with BF16 weights: with 8 bits of mantissa an update "
             "below 1/256 of a weight is rounded away."
         ),
         fix="Keep the weights in FP32 and run the forward pass under torch.autocast.",

@@ -34,8 +34,8 @@ RULES = (
         name="softmax-before-cross-entropy",
         risk="high",
         message=(
-            "cross_entropy takes the softmax itself: of probabilities it can never come near "
-            "zero, gradients shrink, and training stalls early."
+            "cross_entropy applies the softmax itself: given probabilities, the loss never comes "
+            "near zero, gradients shrink, and training stalls early."
         ),
         fix="Pass the logits.",
         find=_softmax_twice,
@@ -44,8 +44,8 @@ RULES = (
         name="sigmoid-before-bce-with-logits",
         risk="high",
         message=(
-            "binary_cross_entropy_with_logits takes the sigmoid itself: of probabilities it can "
-            "never come near zero, and gradients shrink."
+            "binary_cross_entropy_with_logits applies the sigmoid itself: given probabilities, "
+            "the loss never comes near zero, and gradients shrink."
         ),
         fix="Pass the logits.",
         find=_sigmoid_twice,
@@ -53,7 +53,7 @@ RULES = (
     Rule(
         name="nll-without-log",
         risk="high",
-        message="nll_loss takes log-probabilities; of probabilities it has no lower bound at 0.",
+        message="nll_loss takes log-probabilities; given probabilities, it has no lower bound.",
         fix="Use log_softmax, or cross_entropy on the logits.",
         find=_no_logarithm,
     ),

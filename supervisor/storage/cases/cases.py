@@ -44,7 +44,7 @@ class CaseLibrary:
             ValueError: the outcome is not one of `OUTCOMES`.
         """
         if case.outcome not in OUTCOMES:
-            raise ValueError(f"{case.outcome!r} is no outcome; known: {', '.join(OUTCOMES)}")
+            raise ValueError(f"{case.outcome!r} is not an outcome; known: {', '.join(OUTCOMES)}")
         row = (
             case.time,
             case.run,

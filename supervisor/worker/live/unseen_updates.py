@@ -27,7 +27,7 @@ def tell_unseen_updates(*, steps: int, backward_calls: int, updates_by_others: i
     """
     if steps and updates_by_others >= ANOTHER_TRAINING:
         return (
-            f"{updates_by_others} updates of another optimizer came behind the last one of the "
+            f"{updates_by_others} updates of another optimizer came after the last one of the "
             "first: that training was not supervised. Run one training in a process"
         )
     if not steps and backward_calls > 1:
