@@ -14,7 +14,7 @@ from supervisor.worker.treatment.dispatcher import Dispatcher
 
 
 class LeaveListener(BoundaryListener):
-    """The last of the listeners. A healthy state is saved first when the run was interrupted.
+    """The last of the listeners. If the run was interrupted, a healthy state is saved first.
 
     Args:
         last_step: of the setting ``stop_after_steps``; None for no end.

@@ -10,7 +10,7 @@ from supervisor.training_state.snapshot import SnapshotRing
 from supervisor.worker.treatment.dispatcher import Dispatcher
 
 TOLD = 20
-"""A learner of each iteration of a meta-learner is another training, too: not all are told."""
+"""A meta-learner begins another training in each iteration: only so many are reported."""
 
 
 class NewTrainings:

@@ -1,4 +1,5 @@
-"""The closure of an optimizer's step, with a place behind its backward where the step is judged."""
+"""The closure of an optimizer's step, with a point after its backward at which the step is
+judged."""
 
 from __future__ import annotations
 
@@ -15,12 +16,12 @@ ClosureArguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class SeenClosures:
-    """Wraps closures: what they do is seen as usual, and the plan follows their last backward.
+    """Wraps closures so that the plan is made after their last backward; the rest is seen as usual.
 
-    Torch's optimizers run the closure before they read a gradient or a rate. LBFGS ends its step
-    when the first evaluation leaves it no gradient. Others that evaluate it several times (SAM)
-    may have moved the weights in between, so theirs is the evaluation that was last in the step
-    before.
+    Torch's optimizers run the closure before they read a gradient or a rate. For LBFGS the plan is
+    made after the first evaluation: if that leaves no gradient, its step ends. Others that evaluate
+    several times (SAM) may have moved the weights in between, so for them the plan is made after as
+    many evaluations as there were in the step before.
     """
 
     def __init__(self, interception: InterceptionState) -> None:
@@ -40,8 +41,8 @@ class SeenClosures:
             optimizer: whose step it is.
             args: of the step.
             kwargs: of the step.
-            plan: called behind an evaluation with how often it was called in this step before;
-                must not raise.
+            plan: called after an evaluation, with how often it was called in this step before; must
+                not raise.
         """
         closure = args[0] if args else kwargs["closure"]
         due = 1 if isinstance(optimizer, torch.optim.LBFGS) else self._calls.get(optimizer, 1)

@@ -18,8 +18,8 @@ from supervisor.worker.live.step_times import StepTimes
 
 MIN_STEPS = 10
 MAX_STEPS = 50
-"""Not below the margin of a rollback, which would pass over the youngest two otherwise: at one copy
-in 5 steps one rollback in ten went back 100 to 300 steps, at 10 to 50 none more than 60."""
+"""Not below the margin of a rollback, which would skip the two youngest copies otherwise, and often
+have to go back to a far older one."""
 SHARE = 0.25
 """Of `checkpoint.max_overhead`; the rest is for checkpoints, which are rarer and cost more."""
 

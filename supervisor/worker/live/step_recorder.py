@@ -122,7 +122,7 @@ class StepRecorder:
             self._probes.begin(progress.steps_done)
 
     def _see_gradients(self, lead: Optimizer) -> list[torch.Tensor]:
-        """Gets to know the gradient norm, if the script's clipping has not told it; returns all
+        """Computes the gradient norm, unless the script's clipping has given it; returns all
         parameters."""
         probe = self._progress.probe
         parameters = self._update_controls.parameters(lead)
