@@ -88,7 +88,7 @@ def test_diff_prints_a_table_and_draws(
         ("model.py", "no MODEL.py:FACTORY"),
         ("absent.py:build", "no such file"),
         ("model.py:buidl", "did you mean build?"),
-        ("model.py:wrong", "returned list, no torch.nn.Module"),
+        ("model.py:wrong", "returned list, not a torch.nn.Module"),
         ("model.py:broken", "raised ValueError: two lines"),
         ("model.py:WIDTH", "int cannot be called"),
         ("bad.py:build", "cannot be imported (SyntaxError"),

@@ -224,7 +224,7 @@ def test_an_operation_that_a_type_lacks_is_named() -> None:
 @pytest.mark.parametrize(
     ("model", "dtype", "message"),
     [
-        (lambda x: x, "bf16", "no torch.nn.Module"),
+        (lambda x: x, "bf16", "not a torch.nn.Module"),
         (nn.Identity(), "bf61", "did you mean bf16"),
         (nn.Identity(), torch.float32, "give one of bf16, fp16"),
         (Lambda(lambda x: "text"), "bf16", "nothing to compare"),

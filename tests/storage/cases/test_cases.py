@@ -86,7 +86,7 @@ def test_several_runs_may_file_at_a_time(library: CaseLibrary) -> None:
 
 
 def test_an_unknown_outcome_is_our_own_mistake(library: CaseLibrary) -> None:
-    with pytest.raises(ValueError, match="'fine' is no outcome"):
+    with pytest.raises(ValueError, match="'fine' is not an outcome"):
         library.add(case("rollback", "fine"))
 
 
