@@ -121,6 +121,8 @@ def restore_optimizer(
             for key, value in wanted.items():
                 on_host = key == "step" and not eager
                 entries[key] = _put(entries.get(key), value, parameter, on_host)
+        for index in saved["state"]:  # files of the script's hold them in their order
+            optimizer.state[parameters[index]] = optimizer.state.pop(parameters[index])
         for key, value in saved["shared"].items():
             optimizer.state[key] = _put(
                 optimizer.state.get(key), from_plain(value), parameters[0], False

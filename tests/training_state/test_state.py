@@ -403,3 +403,21 @@ def test_half_precision_state_follows_a_model_that_is_fp32_now() -> None:
 
     assert {s["exp_avg"].dtype for s in full.optimizer.state.values()} == {torch.float32}
     full.train(1)
+
+
+def test_the_state_of_parameters_comes_back_in_the_order_in_which_it_was_made() -> None:
+    first, second = (nn.Parameter(torch.ones(2)) for _ in range(2))
+    optimizer = torch.optim.SGD([first, second], 0.1, momentum=0.9)
+    for parameter in (second, first):  # a layer that was left out at first
+        optimizer.zero_grad()
+        parameter.sum().backward()
+        optimizer.step()
+    registry = Registry()
+    registry.add_optimizer(optimizer)
+    state = TrainingState(registry)
+    saved = copy_state(state.capture())
+
+    optimizer.state.clear()
+    state.restore(saved)
+
+    assert [parameter is second for parameter in optimizer.state] == [True, False]
