@@ -95,7 +95,7 @@ class Arrival:
         progress.tape_is_whole = replay.disproof is None
         self.ring.discard_after(step)
         self.ordered.be_careful()
-        self.monitor.continue_at(step, replay.clock)
+        self.monitor.continue_at(step, replay.clock, replay.random.region)
         probe, loss = progress.probe, meta.get("loss_under_way")
         replay.hand_over(probe, None if loss is None else float(loss))
         probe.announced = announced_at == step

@@ -146,6 +146,7 @@ class Monitor(TrainingHooks):
                 self._loss_part.caught(error)
             random = self._random
             if random.backwards_are_quiet:
+                random.passed()
                 return call(roots)
             earlier = random.before_backward()
             result = call(roots)
@@ -309,8 +310,13 @@ class Monitor(TrainingHooks):
 
     # --- the rest ----------------------------------------------------------------------------
 
-    def continue_at(self, steps_done: int, clock: BoundaryClock) -> None:
-        """Takes over from a fast-forward that stands at the boundary of `steps_done`."""
+    def continue_at(self, steps_done: int, clock: BoundaryClock, region: int) -> None:
+        """Takes over from a fast-forward that stands at the boundary of `steps_done`.
+
+        Args:
+            region: see `RngRecorder`.
+        """
+        self._random.region = region
         self._progress.steps_done = self._boundary_at = steps_done
         self._lead.clock = clock
         clock.is_due = False

@@ -17,6 +17,8 @@ from supervisor.training_state.generator_memory import generator_window, whole_s
 _FLOAT = struct.Struct("<d")
 _INT = struct.Struct("<q")
 _RANDOM_STATE = int(EntryKind.RANDOM_STATE)
+REGIONS = 256
+"""A region's number is one byte: nobody takes the state of one for that of 256 regions later."""
 _as_array = torch.Tensor.numpy  # before it is patched
 
 
@@ -54,11 +56,13 @@ class RngRecorder:
 
     Torch's CPU generator is looked at around every forward. The others, and all around backwards,
     are looked at for the first `PROBATION` regions, and later only if one was used there.
+    Each state has the number of its region: in a replay no other region takes it.
 
     Attributes:
         forwards_draw: every forward drew from torch's generator and from no other, so that in
             training mode `note` need not look before; a state too many on the tape does no harm.
         backwards_are_quiet: backwards need no look any more.
+        region: number of the last forward or backward.
     """
 
     PROBATION = 12
@@ -69,7 +73,8 @@ class RngRecorder:
         self._tape = tape
         self._window = generator_window()
         mark = b"t" if self._window is None else b"m"
-        self._head = entry_head(_RANDOM_STATE, 1 + self._torch_state().nbytes) + mark
+        self._head = entry_head(_RANDOM_STATE, 2 + self._torch_state().nbytes) + mark
+        self.region = 0
         self._forwards = _Probation(self.PROBATION)
         self._backwards = _Probation(self.PROBATION)
         self._all_drew = True
@@ -80,6 +85,7 @@ class RngRecorder:
 
     def after(self, earlier: tuple[Any, ...]) -> None:
         """Called right behind the forward; writes what changed on the tape."""
+        self.passed()
         drew = self._note_torch(earlier)
         if len(earlier) > 1:
             self._forwards.passed(used=self._note_others(earlier))
@@ -88,8 +94,12 @@ class RngRecorder:
 
     def note(self) -> None:
         """Called right behind a forward that is known to draw: writes torch's state."""
-        window = self._window
-        self._tape.append_split(self._head, self._torch_state() if window is None else window)
+        self.passed()
+        self._write_torch()
+
+    def passed(self) -> None:
+        """Counts a region; called alone behind a backward that needs no look."""
+        self.region = (self.region + 1) % REGIONS
 
     def before_backward(self) -> tuple[Any, ...]:
         """Returns what `after_backward` needs; not called any more once they are quiet."""
@@ -97,15 +107,11 @@ class RngRecorder:
 
     def after_backward(self, earlier: tuple[Any, ...]) -> None:
         """Called right behind the backward; writes what changed on the tape."""
+        self.passed()
         drew = self._note_torch(earlier)
         drew_others = self._note_others(earlier)
         self._backwards.passed(used=drew or drew_others)
         self.backwards_are_quiet = not self._backwards.goes_on
-
-    def note_changes(self, earlier: tuple[Any, ...]) -> None:
-        """Called behind anything else that may draw; `earlier` is what `look` returned before."""
-        self._note_torch(earlier)
-        self._note_others(earlier)
 
     def look(self) -> tuple[Any, ...]:
         """Returns the states of all global generators."""
@@ -119,22 +125,31 @@ class RngRecorder:
     def _note_torch(self, earlier: tuple[Any, ...]) -> bool:
         if bytes(self._torch_state()) == earlier[0]:
             return False
-        self.note()
+        self._write_torch()
         return True
+
+    def _write_torch(self) -> None:
+        window = self._window
+        head = self._head + self._number()
+        self._tape.append_split(head, self._torch_state() if window is None else window)
+
+    def _number(self) -> bytes:
+        return bytes((self.region,))
 
     def _note_others(self, earlier: tuple[Any, ...]) -> bool:
         drew = False
         if random.getstate() != earlier[1]:
             drew = True
-            self._tape.append(_RANDOM_STATE, b"p" + _python_bytes())
+            self._tape.append(_RANDOM_STATE, b"p" + self._number() + _python_bytes())
         if _numpy_state() != earlier[2]:
             drew = True
-            self._tape.append(_RANDOM_STATE, b"n" + _numpy_state())
+            self._tape.append(_RANDOM_STATE, b"n" + self._number() + _numpy_state())
         cuda = _cuda_states()
         if cuda != earlier[3]:
             drew = True
             for device, state in enumerate(cuda):
-                self._tape.append(_RANDOM_STATE, b"c" + _INT.pack(device) + state)
+                head = b"c" + self._number() + _INT.pack(device)
+                self._tape.append(_RANDOM_STATE, head + state)
         return drew
 
 
@@ -154,25 +169,45 @@ class _Probation:
         self.goes_on = self._used or self._left > 0
 
 
-def replay_random(tape: TapeReader) -> None:
-    """Sets the generators to the states noted behind the region that is being replayed."""
-    while tape.peek() == EntryKind.RANDOM_STATE:
-        data = tape.take(EntryKind.RANDOM_STATE)
-        mark, body = data[:1], data[1:]
-        if mark == b"t":
-            torch.set_rng_state(torch.frombuffer(bytearray(body), dtype=torch.uint8))
-        elif mark == b"m":
-            torch.set_rng_state(whole_state(body))
-        elif mark == b"p":
-            version, words, gauss = json.loads(body)
-            random.setstate((version, tuple(words), gauss))
-        elif mark == b"n":
-            head = json.loads(body[: body.index(b"}") + 1])
-            keys = np.frombuffer(body[body.index(b"}") + 1 :], dtype=np.uint32)
-            np.random.set_state(("MT19937", keys, head["pos"], head["has"], head["gauss"]))
-        elif mark == b"c":
-            state = torch.frombuffer(bytearray(body[8:]), dtype=torch.uint8)
-            torch.cuda.set_rng_state(state, _INT.unpack(body[:8])[0])
+class RandomReplay:
+    """The other side of `RngRecorder`: sets the generators to the noted states.
+
+    Both count the same regions; a state of a later one stays on the tape until that has come.
+
+    Attributes:
+        region: number of the last forward or backward.
+    """
+
+    def __init__(self, tape: TapeReader) -> None:
+        self._tape = tape
+        self.region = 0
+
+    def passed(self) -> None:
+        """Called behind each forward and each backward: takes the states noted there."""
+        self.region = (self.region + 1) % REGIONS
+        while self._tape.peek() == EntryKind.RANDOM_STATE:
+            _, data = next(self._tape.ahead())
+            if data[1] != self.region:
+                return
+            _set_random(self._tape.take(EntryKind.RANDOM_STATE))
+
+
+def _set_random(data: bytes) -> None:
+    mark, body = data[:1], data[2:]
+    if mark == b"t":
+        torch.set_rng_state(torch.frombuffer(bytearray(body), dtype=torch.uint8))
+    elif mark == b"m":
+        torch.set_rng_state(whole_state(body))
+    elif mark == b"p":
+        version, words, gauss = json.loads(body)
+        random.setstate((version, tuple(words), gauss))
+    elif mark == b"n":
+        head = json.loads(body[: body.index(b"}") + 1])
+        keys = np.frombuffer(body[body.index(b"}") + 1 :], dtype=np.uint32)
+        np.random.set_state(("MT19937", keys, head["pos"], head["has"], head["gauss"]))
+    elif mark == b"c":
+        state = torch.frombuffer(bytearray(body[8:]), dtype=torch.uint8)
+        torch.cuda.set_rng_state(state, _INT.unpack(body[:8])[0])
 
 
 def _python_bytes() -> bytes:

@@ -27,7 +27,7 @@ from supervisor.worker.ground.zero_gradients import ZeroGradients
 from supervisor.worker.interception.outside_dynamo import is_within_compiled
 from supervisor.worker.interception.training_hooks import Call, TrainingHooks
 from supervisor.worker.recording.loading_proof import LoadingProof
-from supervisor.worker.recording.recording import decode, replay_random
+from supervisor.worker.recording.recording import RandomReplay, decode
 from supervisor.worker.replay.cached_outputs import CachedOutputs
 from supervisor.worker.replay.loading.loader_skipping import NEAR_STEPS, LoaderSkipping
 from supervisor.worker.replay.loading.placeholder_tracker import PlaceholderTracker
@@ -72,6 +72,7 @@ class FastForward(TrainingHooks):
         self._arrive = arrive
         self._heartbeat = heartbeat
         self._guard = guard
+        self.random = RandomReplay(tape)
         self._skipping = LoaderSkipping(
             tape,
             interception,
@@ -264,7 +265,6 @@ class FastForward(TrainingHooks):
             self._unhide()
             self._unhide = None
         self._interception.depth = max(0, self._interception.depth - 1)
-        self._replay_random()
         if is_lead:
             self._region(functools.partial(self._finish_step, optimizer))  # a rate may be a tensor
         if self.clock.updated(optimizer):
@@ -334,7 +334,7 @@ class FastForward(TrainingHooks):
 
     def _replay_random(self) -> None:
         if self.disproof is None:
-            replay_random(self._tape)
+            self.random.passed()
 
     def _region(self, call: Call) -> Any:
         self._interception.depth += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 
 import supervisor.worker.recording.recording as recording
 from supervisor.storage.steps.tape import TapeReader, TapeWriter
-from supervisor.worker.recording.recording import RngRecorder, replay_random
+from supervisor.worker.recording.recording import RandomReplay, RngRecorder
 
 
 @pytest.mark.parametrize("from_memory", [True, False])
@@ -37,20 +38,32 @@ def test_the_state_behind_each_drawing_region_comes_back_to_the_bit(
     tape.close()
     reader = TapeReader(tmp_path / "tape", end=end)
 
+    replay = RandomReplay(reader)
     for expected in states:
         torch.manual_seed(0)
-        _replay_one(reader)
+        replay.passed()
         assert torch.equal(torch.get_rng_state(), expected)
 
 
-def _replay_one(reader: TapeReader) -> None:
-    """`replay_random` takes all states in a row: hand it one."""
-    start = reader._position
-    size = int.from_bytes(reader._data[start + 1 : start + 5], "little") + 5
-    one = TapeReader.empty()
-    one._data = reader._data[start : start + size]
-    replay_random(one)
-    reader._position = start + size
+def test_a_region_leaves_the_state_of_the_next_on_the_tape(tmp_path: Path) -> None:
+    tape = TapeWriter(tmp_path / "tape")
+    trail = RngRecorder(tape)
+    between = []
+    for draws in (True, False, True, False, True):
+        earlier = trail.before()
+        if draws:
+            random.random()
+        trail.after(earlier)
+        between.append(random.random())
+    reader = TapeReader(tmp_path / "tape", end=tape.write_out())
+    tape.close()
+
+    replay, again = RandomReplay(reader), []
+    for _ in between:
+        replay.passed()
+        again.append(random.random())
+
+    assert again == between
 
 
 def test_a_forward_that_does_not_draw_leaves_nothing(tmp_path: Path) -> None:
