@@ -13,9 +13,9 @@ import numpy as np
 import torch
 import xxhash
 
+from supervisor.training_state.census.reach import Place, Reach
 from supervisor.training_state.plain_form import from_plain
-from supervisor.training_state.tensors import local, outside_autograd, write_into
-from supervisor.training_state.variables import Place, places
+from supervisor.training_state.tensors import local, outside_autograd, storage_of, write_into
 
 Stamp = tuple[Any, ...]
 MAX_BYTES = 2**30
@@ -24,7 +24,7 @@ _HASH_LIMIT = 256 * 2**20
 
 def storages(tensors: Any) -> set[int]:
     """Returns the addresses of the memory behind `tensors`, as `find_held` excludes them."""
-    return {address for tensor in tensors if (address := _storage(tensor)) is not None}
+    return {address for tensor in tensors if (address := storage_of(tensor)) is not None}
 
 
 def find_held(
@@ -38,7 +38,7 @@ def find_held(
     """Returns path → live tensor or array, in the order of the variables.
 
     Args:
-        frames: see `variables.places`; the user's frames, outermost first.
+        frames: see `Reach`; the user's frames, outermost first.
         exclude_storages: memory of parameters, buffers and optimizer states (`storages`).
         known: `stamps` from before the first step; unchanged values are static (data sets, masks)
             and left out.
@@ -48,9 +48,9 @@ def find_held(
     found: dict[str, torch.Tensor | np.ndarray[Any, Any]] = {}
     total = 0
     with outside_autograd():
-        for place in places(frames, scalars=False):
+        for place in Reach(frames):
             value = place.value
-            if not _is_saveable(value) or _storage(value) in exclude_storages:
+            if not _is_saveable(value) or storage_of(value) in exclude_storages:
                 continue
             if known and place.path in known and stamp(value) == known[place.path]:
                 continue
@@ -97,7 +97,7 @@ def put_back(frames: Any, saved: Mapping[str, Any]) -> list[str]:
     waiting = dict(saved)
     problems = []
     with outside_autograd():
-        for place in list(places(frames)):
+        for place in list(Reach(frames)):
             if place.path in waiting:
                 problem = _put(place, from_plain(waiting.pop(place.path)))
                 if problem:
@@ -146,12 +146,3 @@ def _bytes(value: Any) -> int:
     if isinstance(value, np.ndarray):
         return value.nbytes
     return int(value.numel()) * int(value.element_size())
-
-
-def _storage(value: Any) -> int | None:
-    if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
-        return None
-    try:
-        return local(value).untyped_storage().data_ptr() or None
-    except (RuntimeError, NotImplementedError):
-        return None

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from supervisor.training_state.census.reach import Reach
 from supervisor.training_state.optimizer_state import optimizer_parameters
 from supervisor.training_state.registry import Registry
-from supervisor.training_state.variables import places
 
 
 def find_owners(registry: Registry, frames: Any) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def find_owners(registry: Registry, frames: Any) -> dict[str, Any]:
 
     Args:
         registry: of the training.
-        frames: see `variables.places`.
+        frames: see `Reach`.
     """
     models, optimizers = registry.models, registry.optimizers
     own = {name: list(nn.Module.named_parameters(model)) for name, model in models.items()}
@@ -38,8 +38,7 @@ def find_owners(registry: Registry, frames: Any) -> dict[str, Any]:
         wanted |= called.keys()
     paths: dict[int, str] = {}
     if wanted:
-        found = places(frames, scalars=False)
-        paths = {id(place.value): place.path for place in found if id(place.value) in wanted}
+        paths = {id(p.value): p.path for p in Reach(frames) if id(p.value) in wanted}
     return {
         "models": {
             name: next((paths[id(p)] for _, p in found if id(p) in paths), "")
@@ -73,7 +72,7 @@ def put_in_order(registry: Registry, saved: Mapping[str, Any], frames: Any) -> l
     Args:
         saved: of `find_owners`, when the checkpoint was made.
         registry: whose names are changed.
-        frames: see `variables.places`.
+        frames: see `Reach`.
 
     Returns:
         What may be another's, in words; empty if everything is known to be in its place.

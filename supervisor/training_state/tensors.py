@@ -51,3 +51,13 @@ def walk_tensors(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor
     for path, leaf in walk(value, name):
         if isinstance(leaf, torch.Tensor):
             yield path, leaf
+
+
+def storage_of(value: Any) -> int | None:
+    """The address of the memory behind a strided tensor; None for anything else."""
+    if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
+        return None
+    try:
+        return local(value).untyped_storage().data_ptr() or None
+    except (RuntimeError, NotImplementedError):
+        return None

@@ -9,7 +9,7 @@ from supervisor.events.state_events import Resumed
 from supervisor.records import WorkerOrder
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
 from supervisor.storage.journal.journal import Journal
-from supervisor.training_state.variables import places
+from supervisor.training_state.census.reach import Reach
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.user_frames import user_frames
 from supervisor.worker.interception.outside_dynamo import forget_compiled
@@ -63,7 +63,7 @@ class Arrival:
         if replay.compiled_updates:
             forget_compiled()
         held = start.state.get("held", {})
-        mapped = mapped_files(p.value for p in places(user_frames()) if p.path in held)
+        mapped = mapped_files(p.value for p in Reach(user_frames()) if p.path in held)
         if self.order.way == FIRST_STEP:
             self.files.replayed.texts.restore()
         files = self.files.replayed.end(f"attempt_{self.attempt}", mapped)
@@ -118,5 +118,6 @@ class Arrival:
                 order=self.order.reason,
                 replayed_steps=replay.steps_done,
                 batches_left_out=batches_left_out,
+                compared=self.restorer.compared.as_event(),
             )
         )

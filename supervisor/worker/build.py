@@ -36,6 +36,7 @@ from supervisor.training_state.state import TrainingState
 from supervisor.worker.arrival import Arrival
 from supervisor.worker.capture.checkpointer import Checkpointer
 from supervisor.worker.capture.pre_treatment_checkpoint import PreTreatmentCheckpoint
+from supervisor.worker.capture.script_census import ScriptCensus
 from supervisor.worker.capture.state_digests import StateDigests, TrailProbe
 from supervisor.worker.capture.user_tensors import UserTensors
 from supervisor.worker.capture.whole_state import WholeState
@@ -161,6 +162,7 @@ class _State:
     training: TrainingState
     snapshots: SnapshotRing
     held: UserTensors
+    census: ScriptCensus
     whole: WholeState
     pre_treatment: PreTreatmentCheckpoint
 
@@ -354,9 +356,11 @@ def _build_records(task: _Task, ground: _Ground) -> _Records:
 
 def _build_state(task: _Task, ground: _Ground, records: _Records) -> _State:
     training, held = TrainingState(ground.registry), UserTensors(ground.registry)
+    census = ScriptCensus(ground.registry, ground.barrier)
     whole = WholeState(
         state=training,
         held=held,
+        census=census,
         registry=ground.registry,
         controls=ground.controls,
         tape=records.tape,
@@ -369,6 +373,7 @@ def _build_state(task: _Task, ground: _Ground, records: _Records) -> _State:
         training=training,
         snapshots=SnapshotRing(task.settings.snapshot),
         held=held,
+        census=census,
         whole=whole,
         pre_treatment=PreTreatmentCheckpoint(
             whole_state=whole.take,
@@ -527,6 +532,7 @@ def _build_live(
             injector=injector,
             barrier=barrier,
         ),
+        census=state.census,
         update_controls=judging.updates,
         boundary=boundary,
         loaders=LoaderHooks(ground.interception, progress, recording, records.heartbeat, barrier),
@@ -612,6 +618,7 @@ def _build_resumption(
     restorer = StateRestorer(
         state=state.training,
         held=state.held,
+        census=state.census,
         registry=ground.registry,
         controls=ground.controls,
         ordered=judging.ordered,
@@ -642,6 +649,7 @@ def _build_resumption(
         loading=records.loading,
         files=records.files,
         heartbeat=records.heartbeat,
+        census=state.census,
         journal=ground.journal,
         warn=ground.warn,
         arrival=arrival,

@@ -14,8 +14,9 @@ from supervisor.storage.journal.journal import Journal
 from supervisor.storage.steps.tape import EntryKind, TapeReader
 from supervisor.training_state.held_values import storages
 from supervisor.training_state.registry import Registry
-from supervisor.training_state.variables import places
+from supervisor.training_state.census.reach import Reach
 from supervisor.worker.arrival import Arrival
+from supervisor.worker.capture.script_census import ScriptCensus
 from supervisor.worker.capture.user_tensors import registry_tensors
 from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.ground.progress import Progress
@@ -57,6 +58,7 @@ class Resumption:
         loading: LoadingProofs,
         files: AttemptFiles,
         heartbeat: Heartbeat,
+        census: ScriptCensus,
         journal: Journal,
         warn: RunWarnings,
         arrival: Arrival,
@@ -71,6 +73,7 @@ class Resumption:
         self._loading = loading
         self._files = files
         self._heartbeat = heartbeat
+        self._census = census
         self._journal = journal
         self._warn = warn
         self._arrival = arrival
@@ -128,6 +131,7 @@ class Resumption:
             skips=skips,
             guard=self._guard,
             arrive=self._arrive,
+            before_training=self._census.begin,
             heartbeat=self._beat,
             executes_first_step=self._arrival.order.way == FIRST_STEP,
         )
@@ -235,6 +239,6 @@ class Resumption:
         self.has_arrived = True
 
     def _check_leftovers(self, guard: PlaceholderTracker, saved: dict[str, Any]) -> None:
-        held = [place.value for place in places(user_frames()) if place.path in saved]
+        held = [place.value for place in Reach(user_frames()) if place.path in saved]
         if guard.left_over(storages(held) | storages(registry_tensors(self._registry))):
             self._load_all("the script keeps what it has computed from batches")

@@ -13,10 +13,10 @@ from supervisor.training_state.comparison import first_difference
 from supervisor.training_state.owners import put_in_order
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.state import ALL_PARTS, TrainingState
+from supervisor.worker.capture.script_census import Compared, ScriptCensus
 from supervisor.worker.capture.user_tensors import UserTensors
 from supervisor.worker.ground.error_barrier import ErrorBarrier
 from supervisor.worker.ground.user_frames import modules_in, user_frames
-from supervisor.worker.interception.hook_state import hook_state
 from supervisor.worker.starting_point import ResumePoint
 from supervisor.worker.treatment.ordered_treatments import OrderedTreatments
 
@@ -26,6 +26,9 @@ class StateRestorer:
 
     Args:
         fp32: the attempt was ordered to run in FP32, so the weights are converted on purpose.
+
+    Attributes:
+        compared: what came of comparing the script's own state.
     """
 
     def __init__(
@@ -33,6 +36,7 @@ class StateRestorer:
         *,
         state: TrainingState,
         held: UserTensors,
+        census: ScriptCensus,
         registry: Registry,
         controls: Controls,
         ordered: OrderedTreatments,
@@ -42,12 +46,14 @@ class StateRestorer:
     ) -> None:
         self._state = state
         self._held = held
+        self._census = census
         self._registry = registry
         self._controls = controls
         self._ordered = ordered
         self._pipeline = pipeline
         self._barrier = barrier
         self._fp32 = fp32
+        self.compared = Compared()
 
     def put_back(self, start: ResumePoint, *, replayed: bool) -> list[str]:
         """Restores the state and the user's variables; returns what is not as it was.
@@ -74,9 +80,8 @@ class StateRestorer:
         self._state.restore(saved)
         problems += self._differences(saved)
         if replayed:
-            if meta.get("hook_state", "") != hook_state(self._registry.models.values()):
-                problems.append("what hooks of modules and gradients keep is not as it was")
-            problems += self._held.put_back(frames, saved.get("held", {}))
+            self.compared = self._census.compare(saved, self._held)
+            problems += self.compared.problems
         return problems
 
     def remember(self, start: ResumePoint) -> list[str]:

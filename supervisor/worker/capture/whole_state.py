@@ -10,11 +10,11 @@ from supervisor.storage.steps.tape import TapeWriter
 from supervisor.training_state.owners import find_owners
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.state import TrainingState
+from supervisor.worker.capture.script_census import ScriptCensus
 from supervisor.worker.capture.user_tensors import UserTensors
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.run_health import RunHealth
 from supervisor.worker.ground.user_frames import user_frames
-from supervisor.worker.interception.hook_state import hook_state
 from supervisor.worker.recording.loading_proof import LoadingProofs
 
 
@@ -26,6 +26,7 @@ class WholeState:
         *,
         state: TrainingState,
         held: UserTensors,
+        census: ScriptCensus,
         registry: Registry,
         controls: Controls,
         tape: TapeWriter,
@@ -36,6 +37,7 @@ class WholeState:
     ) -> None:
         self._state = state
         self._held = held
+        self._census = census
         self._registry = registry
         self._controls = controls
         self._tape = tape
@@ -51,6 +53,9 @@ class WholeState:
         held = self._held.find(frames)
         state = self._state.capture(held=held, include_grads=progress.grads_matter)
         state["owners"] = find_owners(self._registry, frames)
+        census = self._census.packed()
+        if census is not None:
+            state["census"] = census
         meta = {
             "tape_offset": self._tape_offset(),
             "pure_loading": self._loading.left_out(),
@@ -58,7 +63,6 @@ class WholeState:
             "controls": self._controls.state_dict(),
             "loss_under_way": progress.probe.loss if progress.probe.loss_seen else None,
             "held_left_out": self._held.left_out,
-            "hook_state": hook_state(self._registry.models.values()),
             "risk": self._health.risk,
         }
         return state, meta

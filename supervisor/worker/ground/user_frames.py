@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import types
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,31 +12,45 @@ from typing import Any
 import torch
 from torch.nn import Module
 
+from supervisor.training_state.census.reach import FrameVariables
+from supervisor.training_state.user_code import is_library_file
+
 _OURS = str(Path(__file__).resolve().parents[2]) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _PYTHON = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 
 
 def user_frames() -> dict[str, Mapping[str, Any]]:
-    """Returns name → variables of ``__main__`` and of every user function on the stack.
+    """Returns name → variables of ``__main__``, of the script's other modules, and of every user
+    function on the stack; all can be written.
 
-    Called in the training's thread. A name is the function's name and its depth from the outside,
-    so the same place has the same name in a replay.
+    Called in the training's thread. A function's name here is its own and its depth from the
+    outside, so the same place has the same name in a replay.
     """
-    scopes: list[tuple[str, Mapping[str, Any]]] = []
-    frame = sys._getframe(1)
+    frames: list[types.FrameType] = []
+    frame: types.FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
         if frame.f_code.co_name != "<module>" and _is_users(name):
-            scopes.append((frame.f_code.co_name, frame.f_locals))
-        frame = frame.f_back  # type: ignore[assignment]
+            frames.append(frame)
+        frame = frame.f_back
     main = sys.modules.get("__main__")
     found: dict[str, Mapping[str, Any]] = {}
     if main is not None:
         found["main"] = main.__dict__
-    for depth, (name, variables) in enumerate(reversed(scopes)):
-        found[f"{depth}:{name}"] = variables
+    for depth, frame in enumerate(reversed(frames)):
+        found[f"{depth}:{frame.f_code.co_name}"] = FrameVariables(frame)
+    for name, module in list(sys.modules.items()):
+        if module is not main and _is_users_module(name, module):
+            found[name] = module.__dict__
     return found
+
+
+def _is_users_module(name: str, module: Any) -> bool:
+    file = getattr(module, "__file__", None)
+    if not isinstance(file, str) or name.partition(".")[0] in ("supervisor", "__main__"):
+        return False
+    return not file.startswith(_OURS) and not is_library_file(file)
 
 
 def modules_in(frames: Mapping[str, Mapping[str, Any]]) -> list[Module]:

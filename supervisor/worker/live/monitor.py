@@ -31,6 +31,7 @@ from torch.optim import Optimizer
 from supervisor.fault_injection.injector import FaultInjector
 from supervisor.storage.steps.tape import EntryKind
 from supervisor.training_state.registry import Registry
+from supervisor.worker.capture.script_census import ScriptCensus
 from supervisor.worker.ground.boundary_clock import BoundaryClock
 from supervisor.worker.ground.error_barrier import ErrorBarrier
 from supervisor.worker.ground.interception_state import InterceptionState
@@ -62,6 +63,7 @@ class Monitor(TrainingHooks):
         lead: Lead,
         steps: StepRecorder,
         updates: UpdateHooks,
+        census: ScriptCensus,
         update_controls: UpdateControls,
         boundary: Boundary,
         loaders: LoaderHooks,
@@ -77,6 +79,7 @@ class Monitor(TrainingHooks):
         self._lead = lead
         self._steps = steps
         self._updates = updates
+        self._census = census
         self._update_controls = update_controls
         self._boundary = boundary
         self._schedule = boundary.schedule
@@ -248,6 +251,10 @@ class Monitor(TrainingHooks):
             is_lead = self._is_updating = self._lead.leads(optimizer)
             closure = args[0] if args else kwargs.get("closure")
             if closure is not None:
+                clock = self._lead.clock
+                if clock.is_due and clock.has_forwards:  # before what the closure counts
+                    clock.passed()
+                    self._pass_boundary()
                 plan = functools.partial(self._plan_in_closure, optimizer, is_lead)
                 return self._closures.wrap(optimizer, args, kwargs, plan)
             self._updates.begin(optimizer, is_lead=is_lead)
@@ -325,6 +332,7 @@ class Monitor(TrainingHooks):
         """Registers an object when it is first seen; asked at every step, so by its id first."""
         known = self._met.get(id(found))
         if known is None or known() is not found:
+            self._census.begin()
             register(found)
             self._met[id(found)] = weakref.ref(found)
 

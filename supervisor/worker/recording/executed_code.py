@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from supervisor.training_state.variables import is_library_file
+from supervisor.training_state.user_code import is_library_file
 
 _OURS = str(Path(__file__).resolve().parents[2]) + os.sep
 _WRITING_METHODS = frozenset({"write", "writelines", "truncate", "flush"})

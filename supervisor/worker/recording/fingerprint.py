@@ -24,7 +24,7 @@ import numpy as np
 import torch
 import xxhash
 
-from supervisor.training_state.variables import is_users_class
+from supervisor.training_state.user_code import is_users_class
 
 OBJECTS = 5_000
 """Objects that are looked at; about 5 ms. A data set that reaches more is seen as a sample."""

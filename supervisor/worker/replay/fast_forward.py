@@ -44,6 +44,7 @@ class FastForward(TrainingHooks):
         arrive: called at the target, within the first forward after it: restores and makes the
             live moments the current ones. Its argument is None, or why this is not the recorded
             run; then it is called at the next boundary, wherever that is.
+        before_training: called before forwards and updates of the first step.
         executes_first_step: forwards, backwards and the update of the first step really happen, so
             that hooks fill what the script reads; what they changed is put back at the target.
         heartbeat: called at each forward, batch and step of the replay.
@@ -59,6 +60,7 @@ class FastForward(TrainingHooks):
         skips: Collection[int] = (),
         guard: PlaceholderTracker | None = None,
         arrive: Callable[[int, str | None], TrainingHooks],
+        before_training: Callable[[], None] = lambda: None,
         executes_first_step: bool = False,
         heartbeat: Callable[[], None] = lambda: None,
     ) -> None:
@@ -70,6 +72,7 @@ class FastForward(TrainingHooks):
         self._tape = tape
         self._target = target
         self._arrive = arrive
+        self._before_training = before_training
         self._heartbeat = heartbeat
         self._guard = guard
         self.random = RandomReplay(tape)
@@ -108,6 +111,8 @@ class FastForward(TrainingHooks):
         interception = self._interception
         interception.depth += 1
         try:
+            if not self.steps_done:
+                self._before_training()
             self._registry.add_model(module)
             self.clock.has_forwards = True
             if self._is_arrival():
@@ -220,6 +225,8 @@ class FastForward(TrainingHooks):
     def before_update(
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        if not self.steps_done:
+            self._region(self._before_training)
         self._registry.add_optimizer(optimizer)
         self.compiled_updates = self.compiled_updates or is_within_compiled()
         if self._is_updating:  # as in the recorded run, see `Monitor`

@@ -1,0 +1,113 @@
+"""The census: a fact for each place that the script's variables lead to."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from supervisor.training_state.census.facts import fact_of
+from supervisor.training_state.census.reach import Place, Reach
+from supervisor.training_state.tensors import outside_autograd, storage_of
+
+_ADDRESSES = 1 << 32
+"""Whole numbers beyond may be addresses of objects; they are if an object lies there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Census:
+    """What the script's Python held at one moment.
+
+    Attributes:
+        facts: path → fact, see `facts.fact_of`.
+        out_of_reach: objects that hide their state, and parts of very long containers.
+        is_whole: there were not too many objects.
+    """
+
+    facts: dict[str, str] = field(default_factory=dict)
+    out_of_reach: int = 0
+    is_whole: bool = True
+
+    @classmethod
+    def take(cls, frames: Mapping[str, Any], but: Collection[int] = ()) -> Census:
+        """Goes over all that the script can reach. Called outside of torch's own code.
+
+        Args:
+            frames: see `Reach`.
+            but: memory of tensors that a checkpoint holds anyway (`tensors.storage_of`).
+        """
+        return cls._of(Reach(frames), but)[0]
+
+    @classmethod
+    def with_places(
+        cls, frames: Mapping[str, Any], but: Collection[int] = ()
+    ) -> tuple[Census, dict[str, Place]]:
+        """The same, and the live places by their paths."""
+        return cls._of(Reach(frames), but)
+
+    @classmethod
+    def _of(cls, reach: Reach, but: Collection[int]) -> tuple[Census, dict[str, Place]]:
+        facts, places = {}, {}
+        hidden = 0
+        addresses = []
+        with outside_autograd():
+            for place in reach:
+                value = place.value
+                places[place.path] = place
+                if isinstance(value, torch.Tensor) and storage_of(value) in but:
+                    continue
+                try:
+                    facts[place.path] = fact_of(place)
+                except Exception:  # a __len__ or __repr__ of the user's class
+                    hidden += 1
+                if type(value) is int and value > _ADDRESSES:
+                    addresses.append(place)
+        for place in addresses:
+            if place.value in reach.objects:
+                facts[place.path] = "the address of an object"
+        found = cls(
+            facts=facts, out_of_reach=reach.out_of_reach + hidden, is_whole=reach.is_whole
+        )
+        return found, places
+
+    def pack(self, earlier: Census) -> torch.Tensor:
+        """Returns this census and an earlier one of the same run as bytes."""
+        changed = {
+            path: fact for path, fact in self.facts.items() if earlier.facts.get(path) != fact
+        }
+        form = {
+            "earlier": earlier.facts,
+            "changed": changed,
+            "gone": [path for path in earlier.facts if path not in self.facts],
+            "out_of_reach": [earlier.out_of_reach, self.out_of_reach],
+            "is_whole": [earlier.is_whole, self.is_whole],
+        }
+        data = zlib.compress(json.dumps(form).encode(), level=1)
+        return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+def unpack(packed: torch.Tensor) -> tuple[Census, Census]:
+    """Returns the earlier census and the later one of `Census.pack`.
+
+    Raises:
+        ValueError: it is not one.
+    """
+    try:
+        form: dict[str, Any] = json.loads(zlib.decompress(packed.numpy().tobytes()))
+        earlier = form["earlier"]
+        gone = set(form["gone"])
+        later = {path: fact for path, fact in earlier.items() if path not in gone}
+        later.update(form["changed"])
+        first, second = (
+            Census(facts=facts, out_of_reach=hidden, is_whole=whole)
+            for facts, hidden, whole in zip(
+                (earlier, later), form["out_of_reach"], form["is_whole"], strict=True
+            )
+        )
+    except (zlib.error, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"not a census: {error}") from error
+    return first, second

@@ -1,0 +1,110 @@
+"""What differs between the census of a checkpoint and the one on arrival."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from supervisor.training_state.census.census import Census
+from supervisor.training_state.census.facts import CannotPutBack, value_of
+
+_LETTERS = 60
+"""Of a value in a message."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One place at which the two are not the same; None is 'nothing there'."""
+
+    path: str
+    recorded: str | None
+    live: str | None
+
+    def __str__(self) -> str:
+        if self.live is None:
+            return f"{self.path} is missing"
+        if self.recorded is None:
+            return f"{self.path} was not there"
+        return f"{self.path} is {_said(self.live)}, not {_said(self.recorded)}"
+
+
+class Nature:
+    """What is another in each process: times, process numbers, names of temporary files.
+
+    Known from the first census of the recorded run and of this one, both taken before anything was
+    trained: what differs there differs by nature.
+    """
+
+    def __init__(self, recorded: Census, live: Census) -> None:
+        both = recorded.facts.keys() & live.facts.keys()
+        self._paths = {p for p in both if recorded.facts[p] != live.facts[p]}
+        self._paths |= recorded.facts.keys() ^ live.facts.keys()
+        self._pairs = {
+            (recorded.facts[p], live.facts[p]) for p in self._paths & both
+        }
+        self._texts = [
+            pair for pair in map(_texts, self._pairs) if pair is not None and min(map(len, pair)) > 3
+        ]
+
+    def explains(self, path: str, recorded: str | None, live: str | None) -> bool:
+        """Whether a difference says nothing about the training."""
+        if path in self._paths or (recorded, live) in self._pairs:
+            return True
+        pair = _texts((recorded, live))
+        return pair is not None and any(pair[0].replace(*own) == pair[1] for own in self._texts)
+
+    @property
+    def count(self) -> int:
+        return len(self._paths)
+
+
+def differences(recorded: Census, live: Census, nature: Nature) -> list[Difference]:
+    """Returns what differs, in the order of the recorded census; not what differs by nature.
+
+    Where one of them was not whole, what only one of them has is no difference.
+    """
+    found = []
+    whole = recorded.is_whole and live.is_whole
+    for path, then in recorded.facts.items():
+        now = live.facts.get(path)
+        if now == then or (now is None and not whole) or nature.explains(path, then, now):
+            continue
+        found.append(Difference(path=path, recorded=then, live=now))
+    for path, now in live.facts.items() if whole else ():
+        if path not in recorded.facts and not nature.explains(path, None, now):
+            found.append(Difference(path=path, recorded=None, live=now))
+    return _outermost(found)
+
+
+def _outermost(found: list[Difference]) -> list[Difference]:
+    """Leaves out what lies within something that is missing or was not there as a whole."""
+    absent = {one.path for one in found if one.live is None or one.recorded is None}
+    return [one for one in found if not any(own in absent for own in _parents(one.path))]
+
+
+def _parents(path: str) -> list[str]:
+    return [path[: match.start()] for match in re.finditer(r"(?<=.)[.\[]", path)]
+
+
+def _texts(pair: tuple[str | None, str | None]) -> tuple[str, str] | None:
+    values = []
+    for fact in pair:
+        try:
+            value = None if fact is None else value_of(fact)
+        except CannotPutBack:
+            return None
+        if not isinstance(value, str):
+            return None
+        values.append(value)
+    return values[0], values[1]
+
+
+def _said(fact: str) -> str:
+    text = fact.removeprefix("= ")
+    return text if len(text) <= _LETTERS else text[: _LETTERS - 3] + "..."
+
+
+def as_mapping(found: list[Difference]) -> Mapping[str, Difference]:
+    """By path."""
+    return {one.path: one for one in found}

@@ -1,0 +1,229 @@
+"""What is known of a value, as a short text: equal texts, equal values, in every process."""
+
+from __future__ import annotations
+
+import collections
+import json
+import random
+import types
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+import xxhash
+
+from supervisor.training_state.census.plain_containers import SCALARS, content
+from supervisor.training_state.census.reach import Place, is_iterator, position
+from supervisor.training_state.tensors import local
+
+KEPT_BYTES = 16_384
+"""Of a plain container: longer ones are compared by checksum, and cannot be put back. 1,500 numbers
+take so much."""
+KEPT_LETTERS = 1_000
+_COMPARED_BYTES = 65_536
+"""Of a tensor or array: about 5 us. Larger ones are compared by shape and type, and their content
+is saved with the checkpoint where it changes."""
+_CONTAINERS: dict[str, Callable[[Any], Any]] = {
+    **{kind.__name__: kind for kind in (list, tuple, set, frozenset, dict)},
+    "deque": collections.deque,
+    "OrderedDict": collections.OrderedDict,
+    "Counter": collections.Counter,
+}
+_FLOATS = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
+
+
+class CannotPutBack(Exception):
+    """A fact does not hold the value itself."""
+
+
+def fact_of(place: Place) -> str | None:
+    """Returns the fact of the value in `place`; None if it shows nothing that could be compared."""
+    value = place.value
+    kind = type(value)
+    if kind in SCALARS:
+        return _scalar(value)
+    if place.is_plain:
+        return _plain(value)
+    if isinstance(value, torch.Tensor):
+        return _tensor(value)
+    if isinstance(value, np.ndarray):
+        return f"array {value.dtype} {list(value.shape)} {_checksum(value)}"
+    if isinstance(value, np.generic):
+        return f"number {value.dtype} {value!r}"
+    if is_generator(value):
+        return f"{_GENERATOR}{kind.__name__} {json.dumps(generator_state(value))}"
+    if isinstance(value, (list, tuple, collections.deque, set, frozenset)):
+        return f"{kind.__name__} of {len(value)}"
+    if isinstance(value, dict):
+        return f"{kind.__name__} of {len(value)}"
+    if isinstance(value, types.GeneratorType):
+        frame = value.gi_frame
+        return f"generator {value.__qualname__} {'ended' if frame is None else frame.f_lasti}"
+    if is_iterator(kind):
+        return f"{kind.__name__} {_position(value)}"
+    return f"a {kind.__module__}.{kind.__qualname__}"
+
+
+def value_of(fact: str) -> Any:
+    """Returns the value that a fact of `fact_of` holds.
+
+    Raises:
+        CannotPutBack: it holds a checksum, or only the type.
+    """
+    head, _, rest = fact.partition(" ")
+    if head == "=":
+        return _from_json(json.loads(rest))
+    raise CannotPutBack
+
+
+def is_generator(value: Any) -> bool:
+    """Whether it is a random number generator."""
+    return isinstance(
+        value, (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+    )
+
+
+_GENERATOR = "random numbers of a "
+
+
+def generator_state(value: Any) -> Any:
+    """The state of a random number generator, as JSON holds it."""
+    if isinstance(value, torch.Generator):
+        return value.get_state().numpy().tobytes().hex()
+    if isinstance(value, random.Random):
+        return _to_json(value.getstate())
+    if isinstance(value, np.random.RandomState):
+        state: Any = value.get_state(legacy=False)
+    else:
+        state = value.bit_generator.state
+    return _to_json(_without_arrays(state))
+
+
+def holds_generator_state(fact: str) -> bool:
+    """Whether `put_generator_back` can do something with it."""
+    return fact.startswith(_GENERATOR)
+
+
+def put_generator_back(value: Any, fact: str) -> None:
+    """Sets a random number generator to the state of a fact.
+
+    Raises:
+        ValueError: it is another kind of generator.
+    """
+    kind, _, text = fact.removeprefix(_GENERATOR).partition(" ")
+    if kind != type(value).__name__:
+        raise ValueError(f"a {kind} in the checkpoint, a {type(value).__name__} now")
+    state = json.loads(text)
+    if isinstance(value, torch.Generator):
+        value.set_state(torch.frombuffer(bytearray.fromhex(state), dtype=torch.uint8))
+    elif isinstance(value, random.Random):
+        value.setstate(_from_json(state))
+    elif isinstance(value, np.random.RandomState):
+        value.set_state(_from_json(state))
+    else:
+        value.bit_generator.state = _from_json(state)
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, (str, bytes)) and len(value) > KEPT_LETTERS:
+        data = value if isinstance(value, bytes) else value.encode(errors="surrogatepass")
+        return f"{type(value).__name__} of {len(value)} {xxhash.xxh3_64_hexdigest(data)}"
+    return f"= {json.dumps(_to_json(value))}"
+
+
+def _plain(value: Any) -> str:
+    data = content(value)
+    kind = type(value).__name__
+    if len(data) <= KEPT_BYTES and kind in _CONTAINERS:
+        return f"= {json.dumps(_to_json(value))}"
+    return f"{kind} of {len(value)} {xxhash.xxh3_64_hexdigest(data)}"
+
+
+def _to_json(value: Any) -> Any:
+    """Plain values as JSON; what JSON does not know becomes ``{"": kind, ...}``."""
+    kind = type(value)
+    if value is None or kind in (bool, int, str):
+        return value
+    if kind is float:
+        return value if value - value == 0.0 else {"": "float", "is": repr(value)}
+    if kind is list:
+        return [_to_json(item) for item in value]
+    if kind is dict and all(type(key) is str for key in value) and "" not in value:
+        return {key: _to_json(item) for key, item in value.items()}
+    if kind is bytes:
+        return {"": "bytes", "is": value.hex()}
+    if kind is complex:
+        return {"": "complex", "is": [_to_json(value.real), _to_json(value.imag)]}
+    if isinstance(value, dict):
+        pairs = [[_to_json(key), _to_json(item)] for key, item in value.items()]
+        return {"": kind.__name__, "is": pairs}
+    items = [_to_json(item) for item in value]
+    if kind in (set, frozenset):
+        items.sort(key=json.dumps)
+    form = {"": kind.__name__, "is": items}
+    if kind is collections.deque and value.maxlen is not None:
+        form["maxlen"] = value.maxlen
+    return form
+
+
+def _from_json(form: Any) -> Any:
+    if isinstance(form, list):
+        return [_from_json(item) for item in form]
+    if not isinstance(form, dict):
+        return form
+    kind = form.get("")
+    if kind is None:
+        return {key: _from_json(item) for key, item in form.items()}
+    inner = form["is"]
+    if kind == "float":
+        return _FLOATS[inner]
+    if kind == "bytes":
+        return bytes.fromhex(inner)
+    if kind == "complex":
+        return complex(*_from_json(inner))
+    if kind == "deque":
+        return collections.deque(_from_json(inner), form.get("maxlen"))
+    if kind in ("dict", "OrderedDict", "Counter"):
+        return _CONTAINERS[kind]({_from_json(key): _from_json(item) for key, item in inner})
+    return _CONTAINERS[kind](_from_json(inner))
+
+
+def _without_arrays(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, dict):
+        return {key: _without_arrays(item) for key, item in value.items()}
+    return value
+
+
+def _tensor(value: torch.Tensor) -> str:
+    """Shape and type; of a small one on the CPU the content, too."""
+    shape, kind = list(value.shape), str(value.dtype).removeprefix("torch.")
+    text = f"tensor {kind} {shape} {value.device.type}"
+    size = value.numel() * value.element_size()
+    if value.layout != torch.strided or value.device.type != "cpu" or size > _COMPARED_BYTES:
+        return text
+    plain = local(value).resolve_conj().resolve_neg().contiguous().reshape(-1)
+    memory: Any = plain.view(torch.uint8).numpy()
+    return f"{text} {xxhash.xxh3_64_hexdigest(memory)}"
+
+
+def _checksum(array: np.ndarray[Any, Any]) -> str:
+    if array.dtype.hasobject or array.nbytes > _COMPARED_BYTES:
+        return ""
+    return xxhash.xxh3_64_hexdigest(np.ascontiguousarray(array).tobytes())
+
+
+def _position(iterator: Any) -> list[Any]:
+    try:
+        found = position(iterator)
+    except Exception:  # from Python 3.14 on those of `itertools` do not tell
+        return []
+    return [len(one) if isinstance(one, (list, tuple)) else one for one in found if _counts(one)]
+
+
+def _counts(value: Any) -> bool:
+    return value is None or isinstance(value, (int, list, tuple))

@@ -1,0 +1,155 @@
+"""Puts what differs back from a checkpoint: numbers, strings, containers, random generators."""
+
+from __future__ import annotations
+
+import ast
+import collections
+import contextlib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from supervisor.training_state.census.comparison import Difference
+from supervisor.training_state.census.facts import (
+    CannotPutBack,
+    holds_generator_state,
+    is_generator,
+    put_generator_back,
+    value_of,
+)
+from supervisor.training_state.census.reach import Place
+
+_EMPTY = re.compile(r"(list|dict|deque|OrderedDict) of \d+$")
+_NEW: dict[str, Callable[[], Any]] = {
+    "list": list,
+    "dict": dict,
+    "deque": collections.deque,
+    "OrderedDict": collections.OrderedDict,
+}
+_STEP = re.compile(r"(?:\.(?P<name>\w+)|\[(?P<key>[^\[\]]+|'[^']*')\])$")
+
+
+def put_back(
+    found: Iterable[Difference], places: Mapping[str, Place], held: Mapping[str, Any]
+) -> list[str]:
+    """Puts back what can be; returns the paths of what was changed.
+
+    Called on arrival, several times: what lies within a container that was missing can only be put
+    back once that is there.
+
+    Args:
+        found: differences of the census.
+        places: the live ones, by path.
+        held: path → tensor or array of the checkpoint.
+    """
+    changed = []
+    for one in found:
+        with contextlib.suppress(Exception):  # what did not work is found by the next comparison
+            if _put(one, places, held):
+                changed.append(one.path)
+    return changed
+
+
+def _put(one: Difference, places: Mapping[str, Place], held: Mapping[str, Any]) -> bool:
+    place = places.get(one.path)
+    if one.recorded is None:
+        return _remove(one.path, places)
+    if place is None:
+        return _add(one.path, _new_value(one, held), places)
+    if is_generator(place.value) and holds_generator_state(one.recorded):
+        put_generator_back(place.value, one.recorded)
+        return True
+    if one.path in held and isinstance(place.value, (torch.Tensor, np.ndarray)):
+        return False  # `held_values.put_back` writes its content
+    value = _new_value(one, held)
+    if _fill(place.value, value):
+        return True
+    if place.replace is None:
+        return False
+    place.replace(value)
+    return True
+
+
+def _new_value(one: Difference, held: Mapping[str, Any]) -> Any:
+    """What is to lie there; of containers of objects an empty one, whose items come later.
+
+    Raises:
+        CannotPutBack: the checkpoint does not hold it.
+    """
+    if one.path in held:
+        saved = held[one.path]
+        return saved.clone() if isinstance(saved, torch.Tensor) else saved.copy()
+    assert one.recorded is not None
+    empty = _EMPTY.match(one.recorded)
+    if empty:
+        return _NEW[empty[1]]()
+    return value_of(one.recorded)
+
+
+def _fill(live: Any, value: Any) -> bool:
+    """Gives a live container new content, so that all who hold it see that."""
+    if type(live) is not type(value):
+        return False
+    if isinstance(live, list):
+        live[:] = value
+    elif isinstance(live, (dict, set)):
+        live.clear()
+        live.update(value)
+    elif isinstance(live, collections.deque) and live.maxlen == value.maxlen:
+        live.clear()
+        live.extend(value)
+    else:
+        return False
+    return True
+
+
+def _add(path: str, value: Any, places: Mapping[str, Place]) -> bool:
+    parent, name, key = _last_step(path, places)
+    if parent is None:
+        return False
+    if name is not None and hasattr(parent.value, "__dict__"):
+        object.__setattr__(parent.value, name, value)
+        return True
+    if isinstance(parent.value, (list, collections.deque)) and key == len(parent.value):
+        parent.value.append(value)
+        return True
+    if isinstance(parent.value, dict) and key is not None:
+        parent.value[key] = value
+        return True
+    return False
+
+
+def _remove(path: str, places: Mapping[str, Place]) -> bool:
+    parent, name, key = _last_step(path, places)
+    if parent is None:
+        return False
+    if name is not None and name in getattr(parent.value, "__dict__", {}):
+        object.__delattr__(parent.value, name)
+        return True
+    if isinstance(parent.value, (list, collections.deque)) and isinstance(key, int):
+        while len(parent.value) > key:
+            parent.value.pop()
+        return True
+    if isinstance(parent.value, dict) and key in parent.value:
+        del parent.value[key]
+        return True
+    return False
+
+
+def _last_step(path: str, places: Mapping[str, Place]) -> tuple[Place | None, str | None, Any]:
+    """The live place in which a path's last part lies, and its name or key there."""
+    match = _STEP.search(path)
+    if match is None:
+        return None, None, None
+    parent = places.get(path[: match.start()])
+    if match["key"] is None:
+        return parent, match["name"], None
+    try:
+        return parent, None, ast.literal_eval(match["key"])
+    except (ValueError, SyntaxError):  # an object as the key
+        return None, None, None
+
+

@@ -1,0 +1,389 @@
+"""Everything that a script's variables lead to, each object once, by its shortest path.
+
+Containers, objects of the script and of libraries, modules, closures, generators and iterators are
+entered; torch's own objects only where they belong to data loading and schedules.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import itertools
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from supervisor.training_state.census.plain_containers import SCALARS, is_plain
+from supervisor.training_state.user_code import is_users_class
+
+COUNT_LIMIT = 50_000
+"""Objects that are entered; at 1 to 2 us each a tenth of a second."""
+LONG = 1_000
+"""Of longer containers of objects only the ends are entered: what is new lies there."""
+_FIRST, _LAST = 100, 400
+_ADDRESS = 1 << 40
+"""Whole numbers beyond are taken for addresses where they are keys: they differ in each process."""
+
+_ITERATORS: tuple[type, ...] = (
+    *(type(iter(empty)) for empty in ([], (), "", range(0), {}, {}.values(), {}.items(), set())),
+    *(enumerate, zip, map, filter, reversed, type(reversed([]))),
+    *(own for own in vars(itertools).values() if isinstance(own, type)),
+)
+_OWN_OF_THE_PROCESS = frozenset(
+    "_ctypes _io _thread _weakref asyncio concurrent ctypes importlib io logging multiprocessing "
+    "queue select socket sqlite3 ssl subprocess tempfile threading weakref supervisor".split()
+)
+"""Modules whose objects belong to this process: locks, files, threads, queues between them."""
+_OF_TORCH = ("torch.utils.data.", "torch.optim.", "torch.amp.", "torch.cuda.amp.")
+_HOOKS = (
+    *("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"),
+    *("_state_dict_hooks", "_load_state_dict_pre_hooks"),
+)
+_PARTS_OF_MODULE = frozenset(vars(nn.Module()))
+_OPTIMIZERS_OWN = frozenset({"defaults", "param_groups", "state"})
+_MISSING = object()
+
+
+class Place:
+    """Where a value lies.
+
+    Attributes:
+        path: as a person would write it, `main.trainer.callbacks[0].best`.
+        value: what lies there.
+        is_plain: it is a container of numbers and strings alone, and was not entered.
+    """
+
+    __slots__ = ("_holder", "_key", "_write", "is_plain", "path", "value")
+
+    def __init__(
+        self,
+        path: str,
+        value: Any,
+        holder: Any = None,
+        key: Any = None,
+        write: Callable[[Any, Any, Any], None] | None = None,
+    ) -> None:
+        self.path = path
+        self.value = value
+        self.is_plain = False
+        self._holder = holder
+        self._key = key
+        self._write = write
+
+    @property
+    def replace(self) -> Callable[[Any], None] | None:
+        """Puts another value here; None where that is impossible (a tuple's item)."""
+        if self._write is None:
+            return None
+        return functools.partial(self._write, self._holder, self._key)
+
+
+class Reach:
+    """A walk over what variables lead to; iterating it yields every place, nearest first.
+
+    Args:
+        frames: name → variables of the script's functions and modules; variables that can be
+            written have `__setitem__`.
+
+    Attributes:
+        objects: every object that was met, by its id; kept so that no id comes twice.
+        out_of_reach: objects that hide their state, and parts of long containers.
+        is_whole: False where `COUNT_LIMIT` ended the walk.
+    """
+
+    def __init__(self, frames: Mapping[str, Mapping[str, Any]]) -> None:
+        self.objects: dict[int, Any] = {}
+        self.out_of_reach = 0
+        self.is_whole = True
+        self._frames = frames
+        self._waiting: collections.deque[Place] = collections.deque()
+        self._entries: dict[type, Callable[[str, Any], Iterable[Place]] | None] = {}
+
+    def __iter__(self) -> Iterator[Place]:
+        for name, variables in self._frames.items():
+            yield from self._new(_variables(name, variables))
+        while self._waiting:
+            if len(self.objects) > COUNT_LIMIT:
+                self.is_whole = False
+                self.out_of_reach += len(self._waiting)
+                return
+            place = self._waiting.popleft()
+            yield from self._new(self._inside(place))
+
+    def _new(self, found: Iterable[Place]) -> Iterator[Place]:
+        objects, waiting = self.objects, self._waiting
+        for place in found:
+            value = place.value
+            kind = type(value)
+            if kind not in SCALARS:
+                if id(value) in objects:
+                    continue
+                objects[id(value)] = value
+                if is_plain(value):
+                    place.is_plain = True
+                elif self._entry(kind, value) is not None:
+                    waiting.append(place)
+            yield place
+
+    def _inside(self, place: Place) -> list[Place]:
+        value = place.value
+        enter = self._entries[type(value)]
+        assert enter is not None
+        try:
+            return list(enter(place.path, value))
+        except Exception:  # the user's own properties, or an iterator that cannot be copied
+            self.out_of_reach += 1
+            return []
+
+    def _entry(self, kind: type, value: Any) -> Callable[[str, Any], Iterable[Place]] | None:
+        try:
+            return self._entries[kind]
+        except KeyError:
+            entry = self._entries[kind] = self._find_entry(kind, value)
+            return entry
+
+    def _find_entry(self, kind: type, value: Any) -> Callable[[str, Any], Iterable[Place]] | None:
+        if issubclass(kind, (torch.Tensor, np.ndarray, np.generic, types.ModuleType)):
+            return None
+        for kinds, entry in (
+            ((list, tuple, collections.deque), self._items),
+            ((dict,), self._values),
+            ((nn.Module,), _parts),
+            ((torch.optim.Optimizer,), _beside_state),
+            ((types.FunctionType,), _kept_by_function),
+            ((types.MethodType,), _of_method),
+            ((functools.partial,), _of_partial),
+            ((types.GeneratorType,), _of_generator),
+            ((type,), _of_class),
+        ):
+            if issubclass(kind, kinds):
+                return entry
+        if kind in _ITERATORS:
+            return _of_iterator
+        if issubclass(kind, threading.Thread) or not _is_entered(kind):
+            return None
+        if hasattr(value, "__dict__") or any("__slots__" in vars(one) for one in kind.__mro__):
+            return _attributes
+        return None
+
+    def _items(self, path: str, value: Any) -> Iterator[Place]:
+        write = None if isinstance(value, tuple) else _write_item
+        numbers: Iterable[int] = range(len(value))
+        if len(value) > LONG:
+            numbers = (*range(_FIRST), *range(len(value) - _LAST, len(value)))
+            self.out_of_reach += len(value) - _FIRST - _LAST
+        for index in numbers:
+            yield Place(f"{path}[{index}]", value[index], value, index, write)
+        yield from _attributes(path, value)
+
+    def _values(self, path: str, value: dict[Any, Any]) -> Iterator[Place]:
+        chosen = list(dict.items(value))
+        if len(chosen) > LONG:
+            self.out_of_reach += len(chosen) - _FIRST - _LAST
+            chosen = [*chosen[:_FIRST], *chosen[-_LAST:]]
+        for number, (key, item) in enumerate(chosen):
+            yield Place(f"{path}[{key_name(key, number)}]", item, value, key, _write_item)
+        yield from _attributes(path, value)
+
+
+def key_name(key: Any, number: int) -> str:
+    """What a key is called in a path: itself, or its number where it is another in each process."""
+    kind = type(key)
+    if kind is int:
+        return str(key) if -_ADDRESS < key < _ADDRESS else f"#{number}"
+    if kind in SCALARS or (kind is tuple and SCALARS.issuperset(map(type, key))):
+        return repr(key)
+    return f"{kind.__name__} #{number}"
+
+
+def _variables(name: str, variables: Mapping[str, Any]) -> Iterator[Place]:
+    write = _write_item if hasattr(variables, "__setitem__") else None
+    for key in list(variables):
+        if isinstance(key, str) and not key.startswith("__"):
+            yield Place(f"{name}.{key}", variables[key], variables, key, write)
+
+
+def _is_entered(kind: type) -> bool:
+    module = getattr(kind, "__module__", None)
+    if not isinstance(module, str):
+        return False
+    if module.startswith("torch."):
+        return f"{module}.".startswith(_OF_TORCH)
+    return module.partition(".")[0] not in _OWN_OF_THE_PROCESS
+
+
+def _attributes(path: str, value: Any) -> Iterator[Place]:
+    try:
+        own = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        own = {}
+    for name, item in list(own.items()):
+        if not name.startswith("__"):
+            yield Place(f"{path}.{name}", item, value, name, _write_attribute)
+    for kind in type(value).__mro__:
+        slots = vars(kind).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            slot = vars(kind).get(name)
+            if isinstance(slot, types.MemberDescriptorType):
+                item = _slot(slot, value)
+                if item is not _MISSING:
+                    yield Place(f"{path}.{name}", item, value, name, _write_attribute)
+
+
+def _slot(slot: types.MemberDescriptorType, value: Any) -> Any:
+    try:
+        return slot.__get__(value)
+    except AttributeError:  # not assigned yet
+        return _MISSING
+
+
+def _parts(path: str, module: nn.Module) -> Iterator[Place]:
+    for name, own in list(vars(module).items()):
+        if name in ("_parameters", "_buffers", "_modules"):
+            write = _write_item if name == "_buffers" else None
+            for key, item in list(own.items()):
+                yield Place(f"{path}.{key}", item, own, key, write)
+        elif name in _HOOKS:
+            for number, hook in enumerate(list(own.values())):
+                if not is_torchs(hook):
+                    yield Place(f"{path}.{name}[{number}]", hook)
+        elif name not in _PARTS_OF_MODULE and not name.startswith("__"):
+            yield Place(f"{path}.{name}", own, vars(module), name, _write_item)
+    for key, parameter in list(vars(module)["_parameters"].items()):
+        hooks = getattr(parameter, "_backward_hooks", None) or {}
+        after = getattr(parameter, "_post_accumulate_grad_hooks", None) or {}
+        for number, hook in enumerate([*hooks.values(), *after.values()]):
+            if not is_torchs(hook):
+                yield Place(f"{path}.{key}.hooks[{number}]", hook)
+
+
+def is_torchs(hook: Any) -> bool:
+    """Whether it is one of torch's own (weight norm), which keep nothing outside of the model."""
+    owner = hook.func if isinstance(hook, functools.partial) else hook
+    module = getattr(owner, "__module__", None) or type(owner).__module__
+    return str(module).split(".")[0] == "torch"
+
+
+def _beside_state(path: str, optimizer: torch.optim.Optimizer) -> Iterator[Place]:
+    """What an optimizer that is not torch's keeps beside its state: slow weights, averages."""
+    if type(optimizer).__module__.partition(".")[0] == "torch":
+        return
+    for name, own in list(vars(optimizer).items()):
+        if name not in _OPTIMIZERS_OWN and not name.startswith("_"):
+            yield Place(f"{path}.{name}", own, optimizer, name, _write_attribute)
+
+
+def _kept_by_function(path: str, function: types.FunctionType) -> Iterator[Place]:
+    """Defaults, and the variables around it."""
+    if not _is_entered(function):  # type: ignore[arg-type]  # only its `__module__` is looked at
+        return
+    for number, item in enumerate(function.__defaults__ or ()):
+        yield Place(f"{path}.defaults[{number}]", item)
+    for name, item in list((function.__kwdefaults__ or {}).items()):
+        yield Place(f"{path}.defaults[{name!r}]", item, function.__kwdefaults__, name, _write_item)
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            yield Place(f"{path}.{name}", cell.cell_contents, cell, name, _write_cell)
+        except ValueError:  # not assigned yet
+            continue
+    for name, item in list(vars(function).items()):
+        yield Place(f"{path}.{name}", item, vars(function), name, _write_item)
+
+
+def _of_method(path: str, method: types.MethodType) -> Iterator[Place]:
+    yield Place(f"{path}.self", method.__self__)
+    yield Place(f"{path}.function", method.__func__)
+
+
+def _of_partial(path: str, value: functools.partial[Any]) -> Iterator[Place]:
+    yield Place(f"{path}.func", value.func)
+    yield Place(f"{path}.args", value.args)
+    yield Place(f"{path}.keywords", value.keywords)
+
+
+def _of_generator(path: str, value: types.GeneratorType[Any, Any, Any]) -> Iterator[Place]:
+    frame = value.gi_frame
+    if frame is not None:
+        yield from _variables(path, FrameVariables(frame))
+        yield Place(f"{path}.yield_from", value.gi_yieldfrom)
+
+
+def _of_class(path: str, kind: type) -> Iterator[Place]:
+    if is_users_class(kind):
+        for name, item in list(vars(kind).items()):
+            if not name.startswith("__") and not isinstance(
+                item, (staticmethod, classmethod, property, types.MemberDescriptorType)
+            ):
+                yield Place(f"{path}.{name}", item, kind, name, _write_class)
+
+
+def _of_iterator(path: str, value: Any) -> Iterator[Place]:
+    for number, item in enumerate(position(value)):
+        yield Place(f"{path}.position[{number}]", item)
+
+
+def is_iterator(kind: type) -> bool:
+    """Whether it is one of Python's own iterators, which know where they stand."""
+    return kind in _ITERATORS
+
+
+def position(iterator: Any) -> list[Any]:
+    """What an iterator of Python's own goes over, and where it stands; it is not moved.
+
+    Raises:
+        TypeError: this version of Python cannot tell.
+    """
+    reduced = iterator.__reduce__()
+    return [*reduced[1], *reduced[2:3]]
+
+
+class FrameVariables(Mapping[str, Any]):
+    """The variables of a function that is being executed, or of a generator that waits.
+
+    A value that is assigned is what the function goes on with: in Python before 3.13 by the
+    interpreter's own call for debuggers, from 3.13 on by PEP 667.
+    """
+
+    def __init__(self, frame: types.FrameType) -> None:
+        self._frame = frame
+        self._variables = frame.f_locals
+
+    def __getitem__(self, name: str) -> Any:
+        return self._variables[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self._variables))
+
+    def __len__(self) -> int:
+        return len(self._variables)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        variables = self._variables = self._frame.f_locals  # as the function has them now
+        variables[name] = value
+        if sys.version_info < (3, 13) and variables is not self._frame.f_globals:
+            import ctypes
+
+            to_fast = ctypes.pythonapi.PyFrame_LocalsToFast
+            to_fast(ctypes.py_object(self._frame), ctypes.c_int(0))
+
+
+def _write_item(holder: Any, key: Any, value: Any) -> None:
+    holder[key] = value
+
+
+def _write_attribute(holder: Any, name: str, value: Any) -> None:
+    object.__setattr__(holder, name, value)
+
+
+def _write_class(holder: type, name: str, value: Any) -> None:
+    type.__setattr__(holder, name, value)
+
+
+def _write_cell(cell: types.CellType, name: str, value: Any) -> None:
+    cell.cell_contents = value

@@ -1,0 +1,147 @@
+"""The census of the script's Python: when it is taken, and what a resume makes of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from supervisor.training_state.census.census import Census, unpack
+from supervisor.training_state.census.comparison import Difference, Nature, differences
+from supervisor.training_state.census.put_back import put_back
+from supervisor.training_state.held_values import storages
+from supervisor.training_state.plain_form import from_plain
+from supervisor.training_state.registry import Registry
+from supervisor.worker.capture.user_tensors import UserTensors, registry_tensors
+from supervisor.worker.ground.error_barrier import ErrorBarrier
+from supervisor.worker.ground.user_frames import user_frames
+
+SHARE = 0.005
+"""Of the run's time, beyond `ALLOWANCE_S`: what issue and README promise."""
+ALLOWANCE_S = 5.0
+"""A short run with many checkpoints may spend more: 500 censuses of a small script."""
+_ROUNDS = 8
+"""What lies within a missing container is put back one level a round."""
+_NAMED = 3
+_PATHS = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """What came of comparing the script's state with that of a checkpoint.
+
+    Attributes:
+        equal: places that are as they were, or by nature another in each process.
+        put_back: paths of what was another and was put back.
+        different: places that are still another.
+        out_of_reach: objects that hide their state.
+        problems: what is not as it was, in words.
+    """
+
+    equal: int = 0
+    put_back: tuple[str, ...] = ()
+    different: int = 0
+    out_of_reach: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    def as_event(self) -> dict[str, Any]:
+        """The counts, and the first paths of what was put back, for the event `resumed`."""
+        return {
+            "equal": self.equal,
+            "put_back": len(self.put_back),
+            "different": self.different,
+            "out_of_reach": self.out_of_reach,
+            "paths": list(self.put_back[:_PATHS]),
+        }
+
+
+class ScriptCensus:
+    """Takes the census before anything is trained, at each checkpoint, and on arrival."""
+
+    def __init__(self, registry: Registry, barrier: ErrorBarrier) -> None:
+        self._registry = registry
+        self._part = barrier("census")
+        self._first: Census | None = None
+        self._begun = time.monotonic()
+        self._spent_s = 0.0
+
+    def begin(self) -> None:
+        """Takes the first one; called at the script's first forward or update, live or replayed."""
+        if self._first is None:
+            with self._part:
+                self._first = self._take()
+
+    def packed(self) -> torch.Tensor | None:
+        """Returns what a checkpoint holds of it; None where it would take too long. Called at a
+        boundary."""
+        if self._first is None or self._spent_s > self._allowed_s():
+            return None
+        with self._part:
+            return self._take().pack(self._first)
+        return None
+
+    def compare(self, saved: Mapping[str, Any], held: UserTensors) -> Compared:
+        """Puts back what is not as it was at the checkpoint, tensors too, and compares again.
+
+        Called on arrival, when models and optimizers have been put back.
+
+        Args:
+            saved: state of the checkpoint.
+            held: of this process.
+        """
+        tensors = {path: from_plain(value) for path, value in saved.get("held", {}).items()}
+        packed = saved.get("census")
+        if packed is None or self._first is None:
+            problems = held.put_back(user_frames(), saved.get("held", {}))
+            problems.append("what the script's variables hold was not recorded with the checkpoint")
+            return Compared(problems=problems)
+        first, then = unpack(packed)
+        nature = Nature(first, self._first)
+        changed = self._put_back(then, nature, tensors)
+        problems = held.put_back(user_frames(), saved.get("held", {}))
+        changed += self._put_back(then, nature, tensors)
+        now, _ = self._look()
+        left = differences(then, now, nature)
+        different = {one.path for one in left}
+        restored = set(changed) - different
+        return Compared(
+            equal=len(then.facts) - len(restored) - len(different),
+            put_back=tuple(sorted(restored)),
+            different=len(different),
+            out_of_reach=then.out_of_reach,
+            problems=problems + _named(left),
+        )
+
+    def _put_back(self, then: Census, nature: Nature, tensors: Mapping[str, Any]) -> list[str]:
+        changed: list[str] = []
+        earlier: list[Difference] = []
+        for _ in range(_ROUNDS):
+            now, places = self._look()
+            found = differences(then, now, nature)
+            if not found or found == earlier:
+                break
+            changed += put_back(found, places, tensors)
+            earlier = found
+        return changed
+
+    def _look(self) -> tuple[Census, dict[str, Any]]:
+        return Census.with_places(user_frames(), storages(registry_tensors(self._registry)))
+
+    def _take(self) -> Census:
+        started = time.perf_counter()
+        census = Census.take(user_frames(), storages(registry_tensors(self._registry)))
+        self._spent_s += time.perf_counter() - started
+        return census
+
+    def _allowed_s(self) -> float:
+        return ALLOWANCE_S + SHARE * (time.monotonic() - self._begun)
+
+
+def _named(left: list[Difference]) -> list[str]:
+    told = [str(one) for one in left[:_NAMED]]
+    if len(left) > _NAMED:
+        told.append(f"and {len(left) - _NAMED} other values of the script are not as they were")
+    return told
