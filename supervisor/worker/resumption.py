@@ -12,9 +12,9 @@ from supervisor.events.state_events import StateFound
 from supervisor.storage.checkpoints.checkpoints import Checkpoint
 from supervisor.storage.journal.journal import Journal
 from supervisor.storage.steps.tape import EntryKind, TapeReader
+from supervisor.training_state.census.reach import Reach
 from supervisor.training_state.held_values import storages
 from supervisor.training_state.registry import Registry
-from supervisor.training_state.census.reach import Reach
 from supervisor.worker.arrival import Arrival
 from supervisor.worker.capture.script_census import ScriptCensus
 from supervisor.worker.capture.user_tensors import registry_tensors

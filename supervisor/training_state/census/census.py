@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from supervisor.training_state.census.facts import fact_of
+from supervisor.training_state.census.facts import fact_of, is_entered
 from supervisor.training_state.census.reach import Place, Reach
 from supervisor.training_state.tensors import outside_autograd, storage_of
 
@@ -44,14 +44,22 @@ class Census:
 
     @classmethod
     def with_places(
-        cls, frames: Mapping[str, Any], but: Collection[int] = ()
+        cls, frames: Mapping[str, Any], but: Collection[int] = (), like: Census | None = None
     ) -> tuple[Census, dict[str, Place]]:
-        """The same, and the live places by their paths."""
-        return cls._of(Reach(frames), but)
+        """The same, and the live places by their paths.
+
+        Args:
+            frames: see `Reach`.
+            but: see `take`.
+            like: what it is to be compared with: the same containers are entered.
+        """
+        entered = {path for path, fact in like.facts.items() if is_entered(fact)} if like else ()
+        return cls._of(Reach(frames, entered), but)
 
     @classmethod
     def _of(cls, reach: Reach, but: Collection[int]) -> tuple[Census, dict[str, Place]]:
-        facts, places = {}, {}
+        facts: dict[str, str] = {}
+        places: dict[str, Place] = {}
         hidden = 0
         addresses = []
         with outside_autograd():
@@ -69,9 +77,7 @@ class Census:
         for place in addresses:
             if place.value in reach.objects:
                 facts[place.path] = "the address of an object"
-        found = cls(
-            facts=facts, out_of_reach=reach.out_of_reach + hidden, is_whole=reach.is_whole
-        )
+        found = cls(facts=facts, out_of_reach=reach.out_of_reach + hidden, is_whole=reach.is_whole)
         return found, places
 
     def pack(self, earlier: Census) -> torch.Tensor:

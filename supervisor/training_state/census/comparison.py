@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from supervisor.training_state.census.census import Census
@@ -40,11 +39,11 @@ class Nature:
         both = recorded.facts.keys() & live.facts.keys()
         self._paths = {p for p in both if recorded.facts[p] != live.facts[p]}
         self._paths |= recorded.facts.keys() ^ live.facts.keys()
-        self._pairs = {
-            (recorded.facts[p], live.facts[p]) for p in self._paths & both
-        }
+        self._pairs = {(recorded.facts[p], live.facts[p]) for p in self._paths & both}
         self._texts = [
-            pair for pair in map(_texts, self._pairs) if pair is not None and min(map(len, pair)) > 3
+            pair
+            for pair in map(_texts, self._pairs)
+            if pair is not None and min(map(len, pair)) > 3
         ]
 
     def explains(self, path: str, recorded: str | None, live: str | None) -> bool:
@@ -78,9 +77,12 @@ def differences(recorded: Census, live: Census, nature: Nature) -> list[Differen
 
 
 def _outermost(found: list[Difference]) -> list[Difference]:
-    """Leaves out what lies within something that is missing or was not there as a whole."""
+    """Leaves out what lies within something that is missing or was not there as a whole, and
+    containers whose number of items differs, where the items are named."""
     absent = {one.path for one in found if one.live is None or one.recorded is None}
-    return [one for one in found if not any(own in absent for own in _parents(one.path))]
+    kept = [one for one in found if not any(own in absent for own in _parents(one.path))]
+    around = {_parents(one.path)[-1] for one in kept if one.path in absent and _parents(one.path)}
+    return [one for one in kept if one.path in absent or one.path not in around]
 
 
 def _parents(path: str) -> list[str]:
@@ -103,8 +105,3 @@ def _texts(pair: tuple[str | None, str | None]) -> tuple[str, str] | None:
 def _said(fact: str) -> str:
     text = fact.removeprefix("= ")
     return text if len(text) <= _LETTERS else text[: _LETTERS - 3] + "..."
-
-
-def as_mapping(found: list[Difference]) -> Mapping[str, Difference]:
-    """By path."""
-    return {one.path: one for one in found}

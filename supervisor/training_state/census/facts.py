@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import collections
 import json
+import pathlib
 import random
+import re
 import types
 from collections.abc import Callable
 from typing import Any
@@ -30,6 +32,7 @@ _CONTAINERS: dict[str, Callable[[Any], Any]] = {
     "OrderedDict": collections.OrderedDict,
     "Counter": collections.Counter,
 }
+_ENTERED = re.compile(r"\w+ of \d+")
 _FLOATS = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 
 
@@ -37,8 +40,8 @@ class CannotPutBack(Exception):
     """A fact does not hold the value itself."""
 
 
-def fact_of(place: Place) -> str | None:
-    """Returns the fact of the value in `place`; None if it shows nothing that could be compared."""
+def fact_of(place: Place) -> str:
+    """Returns the fact of the value in `place`."""
     value = place.value
     kind = type(value)
     if kind in SCALARS:
@@ -51,6 +54,8 @@ def fact_of(place: Place) -> str | None:
         return f"array {value.dtype} {list(value.shape)} {_checksum(value)}"
     if isinstance(value, np.generic):
         return f"number {value.dtype} {value!r}"
+    if isinstance(value, (pathlib.PurePath, torch.dtype, torch.device, np.dtype)):
+        return f"{kind.__name__} {value}"
     if is_generator(value):
         return f"{_GENERATOR}{kind.__name__} {json.dumps(generator_state(value))}"
     if isinstance(value, (list, tuple, collections.deque, set, frozenset)):
@@ -63,6 +68,11 @@ def fact_of(place: Place) -> str | None:
     if is_iterator(kind):
         return f"{kind.__name__} {_position(value)}"
     return f"a {kind.__module__}.{kind.__qualname__}"
+
+
+def is_entered(fact: str) -> bool:
+    """Whether it is that of a container whose items have facts of their own."""
+    return _ENTERED.fullmatch(fact) is not None
 
 
 def value_of(fact: str) -> Any:

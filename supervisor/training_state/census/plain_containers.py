@@ -56,7 +56,7 @@ def _ends(items: Any) -> Any:
 
 
 def _exact(value: Any) -> Any:
-    """`value` in the types that `marshal` knows, sets in an order that does not depend on hashes."""
+    """`value` in the types that `marshal` knows; sets in an order that is not the hashes'."""
     kind = type(value)
     if kind in SCALARS:
         return value

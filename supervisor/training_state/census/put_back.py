@@ -14,7 +14,6 @@ import torch
 
 from supervisor.training_state.census.comparison import Difference
 from supervisor.training_state.census.facts import (
-    CannotPutBack,
     holds_generator_state,
     is_generator,
     put_generator_back,
@@ -151,5 +150,3 @@ def _last_step(path: str, places: Mapping[str, Place]) -> tuple[Place | None, st
         return parent, None, ast.literal_eval(match["key"])
     except (ValueError, SyntaxError):  # an object as the key
         return None, None, None
-
-

@@ -9,11 +9,13 @@ from __future__ import annotations
 import collections
 import functools
 import itertools
+import pathlib
+import random
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -30,14 +32,18 @@ _FIRST, _LAST = 100, 400
 _ADDRESS = 1 << 40
 """Whole numbers beyond are taken for addresses where they are keys: they differ in each process."""
 
+_EMPTY: tuple[Any, ...] = ([], (), "", range(0), {}, {}.values(), {}.items(), set())
 _ITERATORS: tuple[type, ...] = (
-    *(type(iter(empty)) for empty in ([], (), "", range(0), {}, {}.values(), {}.items(), set())),
+    *(type(iter(empty)) for empty in _EMPTY),
     *(enumerate, zip, map, filter, reversed, type(reversed([]))),
     *(own for own in vars(itertools).values() if isinstance(own, type)),
 )
 _OWN_OF_THE_PROCESS = frozenset(
-    "_ctypes _io _thread _weakref asyncio concurrent ctypes importlib io logging multiprocessing "
-    "queue select socket sqlite3 ssl subprocess tempfile threading weakref supervisor".split()
+    {
+        *("_ctypes", "_io", "_thread", "_weakref", "asyncio", "concurrent", "ctypes", "importlib"),
+        *("io", "logging", "multiprocessing", "queue", "select", "socket", "sqlite3", "ssl"),
+        *("subprocess", "supervisor", "tempfile", "threading", "weakref"),
+    }
 )
 """Modules whose objects belong to this process: locks, files, threads, queues between them."""
 _OF_TORCH = ("torch.utils.data.", "torch.optim.", "torch.amp.", "torch.cuda.amp.")
@@ -47,7 +53,14 @@ _HOOKS = (
 )
 _PARTS_OF_MODULE = frozenset(vars(nn.Module()))
 _OPTIMIZERS_OWN = frozenset({"defaults", "param_groups", "state"})
+_SHOWN: tuple[type, ...] = (
+    *(torch.Tensor, np.ndarray, np.generic, torch.dtype, torch.device, torch.layout, np.dtype),
+    *(torch.Generator, np.random.Generator, np.random.RandomState, random.Random),
+    *(types.ModuleType, types.BuiltinFunctionType, types.BuiltinMethodType, pathlib.PurePath),
+)
+"""Not entered, but `facts.fact_of` tells what they are; functions in C and modules keep nothing."""
 _MISSING = object()
+_Entry: TypeAlias = Callable[[str, Any], Iterable["Place"]]
 
 
 class Place:
@@ -90,6 +103,7 @@ class Reach:
     Args:
         frames: name → variables of the script's functions and modules; variables that can be
             written have `__setitem__`.
+        enter: paths of containers that are entered although they are plain.
 
     Attributes:
         objects: every object that was met, by its id; kept so that no id comes twice.
@@ -97,13 +111,16 @@ class Reach:
         is_whole: False where `COUNT_LIMIT` ended the walk.
     """
 
-    def __init__(self, frames: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(
+        self, frames: Mapping[str, Mapping[str, Any]], enter: Collection[str] = ()
+    ) -> None:
         self.objects: dict[int, Any] = {}
         self.out_of_reach = 0
         self.is_whole = True
         self._frames = frames
+        self._enter = enter
         self._waiting: collections.deque[Place] = collections.deque()
-        self._entries: dict[type, Callable[[str, Any], Iterable[Place]] | None] = {}
+        self._entries: dict[type, _Entry | None] = {}
 
     def __iter__(self) -> Iterator[Place]:
         for name, variables in self._frames.items():
@@ -125,71 +142,76 @@ class Reach:
                 if id(value) in objects:
                     continue
                 objects[id(value)] = value
-                if is_plain(value):
+                if is_plain(value) and place.path not in self._enter:
                     place.is_plain = True
-                elif self._entry(kind, value) is not None:
+                elif self._entry(kind) is not None:
                     waiting.append(place)
+                elif not issubclass(kind, _SHOWN):
+                    self.out_of_reach += 1
             yield place
 
     def _inside(self, place: Place) -> list[Place]:
         value = place.value
         enter = self._entries[type(value)]
         assert enter is not None
+        if enter in (_items, _values) and len(value) > LONG:
+            self.out_of_reach += len(value) - _FIRST - _LAST
         try:
             return list(enter(place.path, value))
         except Exception:  # the user's own properties, or an iterator that cannot be copied
             self.out_of_reach += 1
             return []
 
-    def _entry(self, kind: type, value: Any) -> Callable[[str, Any], Iterable[Place]] | None:
+    def _entry(self, kind: type) -> _Entry | None:
         try:
             return self._entries[kind]
         except KeyError:
-            entry = self._entries[kind] = self._find_entry(kind, value)
+            entry = self._entries[kind] = _find_entry(kind)
             return entry
 
-    def _find_entry(self, kind: type, value: Any) -> Callable[[str, Any], Iterable[Place]] | None:
-        if issubclass(kind, (torch.Tensor, np.ndarray, np.generic, types.ModuleType)):
-            return None
-        for kinds, entry in (
-            ((list, tuple, collections.deque), self._items),
-            ((dict,), self._values),
-            ((nn.Module,), _parts),
-            ((torch.optim.Optimizer,), _beside_state),
-            ((types.FunctionType,), _kept_by_function),
-            ((types.MethodType,), _of_method),
-            ((functools.partial,), _of_partial),
-            ((types.GeneratorType,), _of_generator),
-            ((type,), _of_class),
-        ):
-            if issubclass(kind, kinds):
-                return entry
-        if kind in _ITERATORS:
-            return _of_iterator
-        if issubclass(kind, threading.Thread) or not _is_entered(kind):
-            return None
-        if hasattr(value, "__dict__") or any("__slots__" in vars(one) for one in kind.__mro__):
-            return _attributes
+
+def _find_entry(kind: type) -> _Entry | None:
+    if issubclass(kind, (torch.Tensor, np.ndarray, np.generic, types.ModuleType)):
         return None
+    for kinds, entry in (
+        ((list, tuple, collections.deque), _items),
+        ((dict,), _values),
+        ((nn.Module,), _parts),
+        ((torch.optim.Optimizer,), _beside_state),
+        ((types.FunctionType,), _kept_by_function),
+        ((types.MethodType,), _of_method),
+        ((functools.partial,), _of_partial),
+        ((types.GeneratorType,), _of_generator),
+        ((type,), _of_class),
+    ):
+        if issubclass(kind, kinds):
+            return entry
+    if kind in _ITERATORS:
+        return _of_iterator
+    if issubclass(kind, threading.Thread) or not _is_entered(kind):
+        return None
+    if kind.__dictoffset__ or any("__slots__" in vars(one) for one in kind.__mro__):
+        return _attributes
+    return None
 
-    def _items(self, path: str, value: Any) -> Iterator[Place]:
-        write = None if isinstance(value, tuple) else _write_item
-        numbers: Iterable[int] = range(len(value))
-        if len(value) > LONG:
-            numbers = (*range(_FIRST), *range(len(value) - _LAST, len(value)))
-            self.out_of_reach += len(value) - _FIRST - _LAST
-        for index in numbers:
-            yield Place(f"{path}[{index}]", value[index], value, index, write)
-        yield from _attributes(path, value)
 
-    def _values(self, path: str, value: dict[Any, Any]) -> Iterator[Place]:
-        chosen = list(dict.items(value))
-        if len(chosen) > LONG:
-            self.out_of_reach += len(chosen) - _FIRST - _LAST
-            chosen = [*chosen[:_FIRST], *chosen[-_LAST:]]
-        for number, (key, item) in enumerate(chosen):
-            yield Place(f"{path}[{key_name(key, number)}]", item, value, key, _write_item)
-        yield from _attributes(path, value)
+def _items(path: str, value: Any) -> Iterator[Place]:
+    write = None if isinstance(value, tuple) else _write_item
+    numbers: Iterable[int] = range(len(value))
+    if len(value) > LONG:
+        numbers = (*range(_FIRST), *range(len(value) - _LAST, len(value)))
+    for index in numbers:
+        yield Place(f"{path}[{index}]", value[index], value, index, write)
+    yield from _attributes(path, value)
+
+
+def _values(path: str, value: dict[Any, Any]) -> Iterator[Place]:
+    chosen = list(dict.items(value))
+    if len(chosen) > LONG:
+        chosen = [*chosen[:_FIRST], *chosen[-_LAST:]]
+    for number, (key, item) in enumerate(chosen):
+        yield Place(f"{path}[{key_name(key, number)}]", item, value, key, _write_item)
+    yield from _attributes(path, value)
 
 
 def key_name(key: Any, number: int) -> str:

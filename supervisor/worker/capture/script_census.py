@@ -103,7 +103,7 @@ class ScriptCensus:
         changed = self._put_back(then, nature, tensors)
         problems = held.put_back(user_frames(), saved.get("held", {}))
         changed += self._put_back(then, nature, tensors)
-        now, _ = self._look()
+        now, _ = self._look(then)
         left = differences(then, now, nature)
         different = {one.path for one in left}
         restored = set(changed) - different
@@ -119,7 +119,7 @@ class ScriptCensus:
         changed: list[str] = []
         earlier: list[Difference] = []
         for _ in range(_ROUNDS):
-            now, places = self._look()
+            now, places = self._look(then)
             found = differences(then, now, nature)
             if not found or found == earlier:
                 break
@@ -127,8 +127,9 @@ class ScriptCensus:
             earlier = found
         return changed
 
-    def _look(self) -> tuple[Census, dict[str, Any]]:
-        return Census.with_places(user_frames(), storages(registry_tensors(self._registry)))
+    def _look(self, then: Census) -> tuple[Census, dict[str, Any]]:
+        but = storages(registry_tensors(self._registry))
+        return Census.with_places(user_frames(), but, like=then)
 
     def _take(self) -> Census:
         started = time.perf_counter()

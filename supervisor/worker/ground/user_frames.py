@@ -40,14 +40,24 @@ def user_frames() -> dict[str, Mapping[str, Any]]:
         found["main"] = main.__dict__
     for depth, frame in enumerate(reversed(frames)):
         found[f"{depth}:{frame.f_code.co_name}"] = FrameVariables(frame)
-    for name, module in list(sys.modules.items()):
-        if module is not main and _is_users_module(name, module):
-            found[name] = module.__dict__
+    for name in _users_modules():
+        found[name] = sys.modules[name].__dict__
     return found
 
 
-def _is_users_module(name: str, module: Any) -> bool:
-    file = getattr(module, "__file__", None)
+_is_users_by_name: dict[str, bool] = {}
+
+
+def _users_modules() -> list[str]:
+    """Names of the modules that the script brings with it, beside ``__main__``."""
+    known = _is_users_by_name
+    for name in sys.modules.keys() - known.keys():
+        known[name] = _is_users_module(name)
+    return sorted(name for name, is_users in known.items() if is_users and name in sys.modules)
+
+
+def _is_users_module(name: str) -> bool:
+    file = getattr(sys.modules.get(name), "__file__", None)
     if not isinstance(file, str) or name.partition(".")[0] in ("supervisor", "__main__"):
         return False
     return not file.startswith(_OURS) and not is_library_file(file)

@@ -5,7 +5,7 @@ import json
 import numpy
 import torch
 
-from supervisor.training_state.variables import is_library_file
+from supervisor.training_state.user_code import is_library_file
 
 
 def test_python_and_packages_are_libraries_and_a_users_file_is_none():

@@ -1,0 +1,134 @@
+"""Two censuses: what differs, what differs by nature, and what can be put back."""
+
+from __future__ import annotations
+
+import collections
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from supervisor.training_state.census.census import Census, unpack
+from supervisor.training_state.census.comparison import Nature, differences
+from supervisor.training_state.census.put_back import put_back
+
+NOTHING = Nature(Census(), Census())
+
+
+class Shape:
+    def __init__(self, sides: int) -> None:
+        self.sides = sides
+
+
+def take(variables: dict[str, Any]) -> Census:
+    return Census.take({"main": variables})
+
+
+def put_all_back(then: Census, variables: dict[str, Any], held: dict[str, Any]) -> list[str]:
+    """As a resume does it; returns what still differs."""
+    for _ in range(6):
+        now, places = Census.with_places({"main": variables}, like=then)
+        put_back(differences(then, now, NOTHING), places, held)
+    return [
+        str(one)
+        for one in differences(then, Census.with_places({"main": variables}, like=then)[0], NOTHING)
+    ]
+
+
+def test_a_census_is_read_as_it_was_written_with_the_earlier_one() -> None:
+    first = take({"a": 1, "b": [2.5], "gone": 0})
+    later = take({"a": 1, "b": [2.5, float("nan")], "c": "new"})
+
+    assert unpack(later.pack(first)) == (first, later)
+    with pytest.raises(ValueError, match="not a census"):
+        unpack(torch.zeros(10, dtype=torch.uint8))
+
+
+def test_equal_variables_have_no_difference() -> None:
+    def variables() -> dict[str, Any]:
+        return {"x": float("nan"), "y": [Shape(3)], "r": random.Random(1), "t": torch.ones(2)}
+
+    assert differences(take(variables()), take(variables()), NOTHING) == []
+
+
+def test_numbers_texts_and_containers_are_put_back_and_those_who_hold_them_see_it() -> None:
+    history: list[float] = []
+    recorded = [1.0, 2.0]
+    live = {
+        "best": 9.0,
+        "name": "b",
+        "trainer": SimpleNamespace(history=history, extra=1),
+        "alias": history,
+        "queue": collections.deque([1], 3),
+        "seen": {1},
+        "generator": random.Random(5),
+    }
+    then = take(
+        {
+            "best": 0.5,
+            "name": "a",
+            "trainer": SimpleNamespace(history=recorded),
+            "alias": recorded,
+            "queue": collections.deque([1, 2, 3], 3),
+            "seen": {1, 2},
+            "generator": random.Random(4),
+        }
+    )
+
+    left = put_all_back(then, live, {})
+
+    assert left == []
+    assert (live["best"], live["name"], history) == (0.5, "a", [1.0, 2.0])
+    assert live["queue"] == collections.deque([1, 2, 3])
+    assert not hasattr(live["trainer"], "extra")
+    assert live["generator"].random() == random.Random(4).random()  # type: ignore[attr-defined]
+
+
+def test_a_list_of_tensors_that_is_missing_is_built_from_the_checkpoints_tensors() -> None:
+    recorded = {"kept": {"a": [torch.ones(2), torch.zeros(1)]}, "pairs": [(1, torch.ones(1))]}
+    live: dict[str, Any] = {"kept": {}, "pairs": []}
+    held = {"main.kept['a'][0]": torch.ones(2), "main.kept['a'][1]": torch.zeros(1)}
+
+    left = put_all_back(take(recorded), live, held)
+
+    assert [tensor.tolist() for tensor in live["kept"]["a"]] == [[1.0, 1.0], [0.0]]
+    assert left == ["main.pairs[0] is missing"]  # a tuple cannot be filled
+
+
+def test_an_object_that_is_missing_is_named_and_nothing_within_it() -> None:
+    then = take({"cache": {"square": Shape(4)}, "n": 1})
+    live: dict[str, Any] = {"cache": {}, "n": 1}
+
+    left = put_all_back(then, live, {})
+
+    assert len(left) == 1
+    assert left[0].startswith("main.cache")
+
+
+def test_what_differs_before_anything_was_trained_differs_by_nature() -> None:
+    def variables(pid: int, folder: str, loss: float) -> dict[str, Any]:
+        return {"pid": pid, "folder": folder, "file": f"{folder}/a.pt", "copy": pid, "loss": loss}
+
+    first = [
+        take(variables(pid, folder, 1.0)) for pid, folder in ((11, "/tmp/xyz"), (12, "/tmp/abc"))
+    ]
+    nature = Nature(*first)
+    then, now = take(variables(11, "/tmp/xyz", 0.5)), take(variables(12, "/tmp/abc", 0.7))
+    then.facts["main.later"], now.facts["main.later"] = "= 11", "= 12"
+    then.facts["main.log"], now.facts["main.log"] = '= "/tmp/xyz/log"', '= "/tmp/abc/log"'
+
+    assert [one.path for one in differences(then, now, nature)] == ["main.loss"]
+
+
+def test_an_address_of_an_object_is_no_difference() -> None:
+    def variables() -> dict[str, Any]:
+        shape = Shape(3)
+        return {
+            "shape": shape,
+            "known": {"id": id(shape), "of": shape},
+            "by_id": {id(shape): shape},
+        }
+
+    assert differences(take(variables()), take(variables()), NOTHING) == []

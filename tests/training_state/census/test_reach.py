@@ -1,0 +1,180 @@
+"""What the walk over a script's variables finds, and how it can be written."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import nn
+
+from supervisor.training_state.census.reach import LONG, FrameVariables, Reach
+
+
+class Slotted:
+    __slots__ = ("best", "unset")
+
+    def __init__(self) -> None:
+        self.best = 0.5
+
+
+class Meter:
+    seen = 3
+
+    def __init__(self) -> None:
+        self.total = 1.0
+        self.myself = self
+
+
+def counting() -> Iterator[int]:
+    drawn = 7
+    yield drawn
+    yield drawn + 1
+
+
+def paths(**variables: Any) -> dict[str, Any]:
+    return {place.path: place.value for place in Reach({"main": variables})}
+
+
+def test_objects_slots_classes_and_cycles_are_entered_once() -> None:
+    found = paths(meter=Meter(), kind=Meter, slotted=Slotted())
+
+    assert found["main.meter.total"] == 1.0
+    assert found["main.kind.seen"] == 3
+    assert found["main.slotted.best"] == 0.5
+    assert "main.meter.myself" not in found
+
+
+def test_closures_partials_methods_and_generators_are_entered() -> None:
+    count = 5
+
+    def inner() -> int:
+        return count
+
+    waiting = counting()
+    next(waiting)
+    found = paths(f=inner, p=functools.partial(print, [1]), m=Meter().__init__, g=waiting)  # type: ignore[misc]
+
+    assert found["main.f.count"] == 5
+    assert found["main.p.args"] == ([1],)
+    assert found["main.m.self.total"] == 1.0
+    assert found["main.g.drawn"] == 7
+
+
+def test_an_iterator_says_where_it_stands_and_is_not_moved() -> None:
+    numbers, pairs = iter(range(10)), enumerate(["a", "b"])
+    next(numbers), next(pairs)
+
+    found = paths(n=numbers, e=pairs)
+
+    assert found["main.n.position[1]"] == 1
+    assert found["main.e.position[1]"] == 1
+    assert (next(numbers), next(pairs)) == (1, (1, "b"))
+
+
+def test_hooks_of_a_module_are_entered_and_torchs_own_are_not() -> None:
+    model, kept = nn.Linear(2, 2), Meter()
+    model.register_forward_hook(lambda *_: kept.seen)
+    nn.utils.parametrizations.weight_norm(model)
+
+    found = paths(model=model)
+
+    assert any(path.endswith("kept.total") for path in found)
+    assert not any("parametrizations" in path and "hooks" in path for path in found)
+
+
+def test_threads_locks_and_files_are_left_alone() -> None:
+    found = paths(t=threading.Thread(), lock=threading.Lock(), out=sys.stdout)
+
+    assert sorted(found) == ["main.lock", "main.out", "main.t"]
+
+
+def test_plain_containers_are_one_place_and_long_ones_of_objects_show_their_ends() -> None:
+    reach = Reach({"main": {"log": [0.5] * 5000, "memory": deque([Meter() for _ in range(2000)])}})
+
+    found = [place.path for place in reach]
+
+    assert "main.log[0]" not in found
+    assert "main.memory[1999].total" in found
+    assert "main.memory[1000].total" not in found
+    assert len([p for p in found if p.startswith("main.memory[")]) < 2 * LONG
+    assert reach.out_of_reach == 1500
+
+
+def test_what_hides_its_state_is_counted() -> None:
+    reach = Reach({"main": {"lock": threading.Lock(), "tensor": torch.zeros(1)}})
+
+    assert len(list(reach)) == 2
+    assert reach.out_of_reach == 1
+
+
+def test_every_kind_of_place_can_be_written() -> None:
+    total = 1
+
+    def inner() -> int:
+        return total
+
+    variables = {
+        "item": [Meter()],
+        "named": {"a": Meter()},
+        "own": SimpleNamespace(x=1),
+        "f": inner,
+        "slotted": Slotted(),
+    }
+    places = {place.path: place for place in Reach({"main": variables})}
+    for path in (
+        "main.item[0]",
+        "main.named['a']",
+        "main.own.x",
+        "main.f.total",
+        "main.slotted.best",
+    ):
+        replace = places[path].replace
+        assert replace is not None
+        replace(9)
+
+    assert variables["item"] == [9]
+    assert variables["named"] == {"a": 9}
+    assert variables["own"].x == 9  # type: ignore[attr-defined]
+    assert inner() == 9
+    assert variables["slotted"].best == 9  # type: ignore[attr-defined]
+
+
+def test_a_function_goes_on_with_the_value_that_was_written_into_it() -> None:
+    def boundary() -> None:
+        variables = FrameVariables(sys._getframe(1))
+        variables["best"] = 0.25
+        variables["later"] = "new"
+
+    def train() -> tuple[float, str]:
+        best = 1.0
+        boundary()
+        if best > 10:
+            later = "never"
+        return best, later
+
+    assert train() == (0.25, "new")
+
+
+def test_a_generator_that_waits_goes_on_with_the_value_that_was_written_into_it() -> None:
+    waiting = counting()
+    next(waiting)
+    places = {place.path: place for place in Reach({"main": {"g": waiting}})}
+
+    places["main.g.drawn"].replace(40)  # type: ignore[misc]
+
+    assert next(waiting) == 41
+
+
+def test_iterators_of_itertools_are_entered() -> None:
+    meter = Meter()
+    batches = itertools.cycle([meter, Meter()])
+    next(batches)
+
+    assert any(path.startswith("main.b.position") for path in paths(b=batches))
