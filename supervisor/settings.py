@@ -102,6 +102,10 @@ class FastForwardSettings:
     which also comes first where the checkpoint has fewer steps than `restart.progress_steps`."""
     tape_budget_mib: float = 1024.0
     """Disk for what a fast-forward needs to know; past it a resume is approximate."""
+    reads_budget_mib: float = 256.0
+    """Of whole tensors that the script reads as arrays (logits of an evaluation), kept compressed
+    in one attempt: some 5 s of compressing. Past it, such a value must come out the same without
+    the training, else a resume is approximate."""
     skip_loading: Optional[bool] = None  # noqa: UP045
     """Leave out loading in a fast-forward. None: where watching it showed that it changes nothing,
     without loader workers. True: everywhere, on your word; false: nowhere."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,6 +71,7 @@ from supervisor.worker.process.heartbeat import Heartbeat
 from supervisor.worker.process.start_over import loads_all
 from supervisor.worker.recording.attempt_files import AttemptFiles
 from supervisor.worker.recording.file_sizes import FileSizes
+from supervisor.worker.recording.large_reads import LargeReads
 from supervisor.worker.recording.loading_proof import LoadingProofs
 from supervisor.worker.recording.recording import Recording
 from supervisor.worker.recording.replayed_files import ReplayedFiles
@@ -501,7 +503,9 @@ def _build_live(
         ground.barrier,
     )
     progress, barrier = ground.progress, ground.barrier
-    recording = Recording(records.tape)
+    budget = task.settings.fast_forward.reads_budget_mib * 2**20
+    large = LargeReads(records.tape, budget, functools.partial(ground.warn, aloud=True))
+    recording = Recording(records.tape, large)
     injector = FaultInjector(task.settings.faults, task.rundir.root / "faults.json")
     lead = Lead(
         progress,

@@ -39,6 +39,8 @@ class EntryKind(enum.IntEnum):
     """Places in a call of `torch.autograd.grad` that had no gradient."""
     DRAWN = 11
     """What loading a batch drew from the global random generators."""
+    TENSOR = 12
+    """A whole tensor that was read: its checksum, and its content where that is new."""
 
 
 @dataclass(frozen=True, slots=True)

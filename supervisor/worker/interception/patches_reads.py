@@ -17,7 +17,7 @@ from supervisor.worker.interception.instrument import Seen
 from supervisor.worker.interception.outside_dynamo import outside_dynamo, run_plainly
 
 MAX_LISTED = 256
-"""Elements up to which `tolist` and `numpy` are recorded; longer ones are data, not decisions."""
+"""Elements up to which `tolist` and `numpy` are recorded as they are; of more, the tensor is."""
 
 
 def watch_reads(session: Seen) -> None:
@@ -80,8 +80,12 @@ def _patch_listing(session: Seen) -> None:
         @outside_dynamo
         @functools.wraps(original)
         def read(self: torch.Tensor, *args: Any, _original: Any = original, **kwargs: Any) -> Any:
-            if interception.depth or not interception.is_ours() or self.numel() > MAX_LISTED:
+            if interception.depth or not interception.is_ours():
                 return _original(self, *args, **kwargs)
+            if self.numel() > MAX_LISTED:
+                value = _original(self, *args, **kwargs)
+                recorded = session.hooks.read_all(self)
+                return value if recorded is None else _original(recorded, *args, **kwargs)
             call = functools.partial(_original, self, *args, **kwargs)
             return session.hooks.read(EntryKind.ARRAY, call)
 

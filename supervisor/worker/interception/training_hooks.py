@@ -77,6 +77,14 @@ class TrainingHooks(ABC):
         """The script reads a value out of a tensor; `kind` is an `EntryKind`."""
 
     @abstractmethod
+    def read_all(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """The script has read all of a tensor into an array or a list.
+
+        Returns:
+            What it is to read instead; None where it has read the right thing.
+        """
+
+    @abstractmethod
     def fetch(self, proof: LoadingProof, indices: Any, call: Call, *, must_load: bool) -> Any:
         """A map-style loader fetches the samples of one batch; this and the next two only where
         loading may be left out of a fast-forward (`fast_forward.skip_loading`).

@@ -89,6 +89,7 @@ class Monitor(TrainingHooks):
         self._heartbeat = heartbeat
         self._forward_part = barrier("forward", records=True)
         self._loss_part = barrier("loss")
+        self._reads_part = barrier("reads", records=True)
         self._scaler_part = barrier("scaler", records=True)
         self._clipping_part = barrier("clipping")
         self._update_part = barrier("update", is_essential=True, records=True)
@@ -221,6 +222,10 @@ class Monitor(TrainingHooks):
 
     def read(self, kind: int, call: Call) -> Any:
         return self._recording.read(kind, call)
+
+    def read_all(self, tensor: torch.Tensor) -> None:
+        with self._reads_part, self._interception.region():
+            self._recording.large.note(tensor)
 
     def fetch(self, proof: LoadingProof, indices: Any, call: Call, *, must_load: bool) -> Any:
         return self._loaders.fetch(proof, indices, call, must_load=must_load)

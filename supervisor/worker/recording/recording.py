@@ -13,6 +13,7 @@ import torch
 
 from supervisor.storage.steps.tape import EntryKind, TapeReader, TapeWriter, entry_head
 from supervisor.training_state.generator_memory import generator_window, whole_state
+from supervisor.worker.recording.large_reads import LargeReads
 
 _FLOAT = struct.Struct("<d")
 _INT = struct.Struct("<q")
@@ -229,8 +230,9 @@ def _cuda_states() -> list[bytes]:
 class Recording:
     """The live side of the tape."""
 
-    def __init__(self, tape: TapeWriter) -> None:
+    def __init__(self, tape: TapeWriter, large: LargeReads) -> None:
         self.tape = tape
+        self.large = large
         self.random = RngRecorder(tape)
 
     def read(self, kind: int, call: Callable[[], Any]) -> Any:

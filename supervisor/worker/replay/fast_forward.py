@@ -26,6 +26,7 @@ from supervisor.worker.ground.step_probe import StepProbe
 from supervisor.worker.ground.zero_gradients import ZeroGradients
 from supervisor.worker.interception.outside_dynamo import is_within_compiled
 from supervisor.worker.interception.training_hooks import Call, TrainingHooks
+from supervisor.worker.recording.large_reads import ReplayedReads
 from supervisor.worker.recording.loading_proof import LoadingProof
 from supervisor.worker.recording.recording import RandomReplay, decode
 from supervisor.worker.replay.cached_outputs import CachedOutputs
@@ -70,6 +71,7 @@ class FastForward(TrainingHooks):
         self._interception = interception
         self._registry = registry
         self._tape = tape
+        self._reads = ReplayedReads(tape)
         self._target = target
         self._arrive = arrive
         self._before_training = before_training
@@ -178,6 +180,16 @@ class FastForward(TrainingHooks):
         except ReplayError as error:
             self._disprove(f"step {self.steps_done}: {error}")
             return call()
+
+    def read_all(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        if self.disproof is not None:
+            return None
+        with self._interception.region():
+            try:
+                return self._reads.recorded(tensor)
+            except ReplayError as error:
+                self._disprove(f"step {self.steps_done}: {error}")
+                return None
 
     def fetch(self, proof: LoadingProof, indices: Any, call: Call, *, must_load: bool) -> Any:
         if self.disproof is not None:

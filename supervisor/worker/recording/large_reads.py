@@ -1,0 +1,104 @@
+"""Whole tensors that the script reads as arrays or lists: logits of an evaluation, embeddings."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import xxhash
+
+from supervisor.errors import ReplayError
+from supervisor.storage.steps.tape import EntryKind, TapeReader, TapeWriter
+from supervisor.training_state.tensors import local, outside_autograd
+
+LARGEST = 1 << 23
+"""Bytes of one read; a larger one is known by its checksum alone, because it is data more likely
+than a result."""
+_REMEMBERED = 100_000
+_DIGEST_BYTES = 8
+
+
+class LargeReads:
+    """Writes what was read on the tape, compressed; the same content once only.
+
+    Args:
+        tape: of this attempt.
+        budget: bytes, uncompressed, that are kept in one attempt.
+        tell: called once, when something was left out.
+    """
+
+    def __init__(self, tape: TapeWriter, budget: float, tell: Callable[[str], None]) -> None:
+        self._tape = tape
+        self._left = budget
+        self._tell = tell
+        self._known: set[bytes] = set()
+        self._told = False
+
+    def note(self, tensor: torch.Tensor) -> None:
+        """Called when the script reads all of `tensor`, outside of regions."""
+        data = _content(tensor)
+        digest = xxhash.xxh3_64_digest(data)
+        kept = b""
+        if digest not in self._known:
+            if data.nbytes <= min(self._left, LARGEST):
+                kept = zlib.compress(data, level=1)
+                self._left -= data.nbytes
+                if len(self._known) < _REMEMBERED:
+                    self._known.add(digest)
+            elif not self._told:
+                self._told = True
+                self._tell(
+                    f"the script reads a tensor of {data.nbytes:,} bytes, which is not recorded "
+                    "(fast_forward.reads_budget_mib): a later resume is exact only if it comes out "
+                    "the same without the training"
+                )
+        self._tape.append(EntryKind.TENSOR, digest + kept)
+
+
+class ReplayedReads:
+    """Gives a replay the same content again."""
+
+    def __init__(self, tape: TapeReader) -> None:
+        self._tape = tape
+        self._known: dict[bytes, bytes] = {}
+
+    def recorded(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """Returns a tensor with what the recorded run read here; None if `tensor` holds just that.
+
+        It is `tensor` itself, written in place, where that can be: arrays share its memory.
+
+        Raises:
+            ReplayError: nothing of the kind was read here, or its content was not recorded.
+        """
+        entry = self._tape.take(EntryKind.TENSOR)
+        digest, kept = entry[:_DIGEST_BYTES], entry[_DIGEST_BYTES:]
+        if kept:
+            self._known[digest] = kept
+        if xxhash.xxh3_64_digest(_content(tensor)) == digest:
+            return None
+        if digest not in self._known:
+            raise ReplayError(
+                f"a tensor of shape {list(tensor.shape)} that the script reads has other values, "
+                "and was too large to be recorded (fast_forward.reads_budget_mib)"
+            )
+        data = bytearray(zlib.decompress(self._known[digest]))
+        shape = local(tensor).shape
+        with outside_autograd():
+            try:
+                saved = torch.frombuffer(data, dtype=tensor.dtype).reshape(shape)
+            except (RuntimeError, ValueError) as error:
+                raise ReplayError(f"a tensor that is read has another shape: {error}") from error
+            try:
+                tensor.data.copy_(saved)
+            except RuntimeError:  # its elements share their memory, or it was made for inference
+                return saved.to(tensor.device)
+        return tensor
+
+
+def _content(tensor: torch.Tensor) -> Any:
+    with outside_autograd():
+        plain = local(tensor).cpu().resolve_conj().resolve_neg().contiguous()
+        memory: Any = plain.reshape(-1).view(torch.uint8).numpy()
+        return memoryview(memory)
