@@ -6,14 +6,17 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from supervisor.worker.ground import user_frames
 from tests.worker.live_worker import LiveWorker
 
 Start = Callable[..., LiveWorker]
 
 
 @pytest.fixture
-def start() -> Iterator[Start]:
-    """Starts a `LiveWorker`."""
+def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    """Starts a `LiveWorker`, whose script has no variables: those of pytest are none of its own."""
+    monkeypatch.setattr(user_frames, "_is_users", lambda path: False)
+    monkeypatch.setattr(user_frames, "_users_modules", list)
     started: list[LiveWorker] = []
 
     def begin(*args: object, **more: object) -> LiveWorker:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import zlib
 from collections.abc import Collection, Mapping
@@ -14,6 +15,7 @@ from supervisor.training_state.census.facts import fact_of, is_entered
 from supervisor.training_state.census.reach import Place, Reach
 from supervisor.training_state.tensors import outside_autograd, storage_of
 
+ADDRESS = "the address of an object"
 _ADDRESSES = 1 << 32
 """Whole numbers beyond may be addresses of objects; they are if an object lies there."""
 
@@ -46,7 +48,7 @@ class Census:
     def with_places(
         cls, frames: Mapping[str, Any], but: Collection[int] = (), like: Census | None = None
     ) -> tuple[Census, dict[str, Place]]:
-        """The same, and the live places by their paths.
+        """The same, and the live places by their paths. Called on arrival.
 
         Args:
             frames: see `Reach`.
@@ -54,14 +56,16 @@ class Census:
             like: what it is to be compared with: the same containers are entered.
         """
         entered = {path for path, fact in like.facts.items() if is_entered(fact)} if like else ()
-        return cls._of(Reach(frames, entered), but)
+        return cls._of(Reach(frames, entered), but, asks_gc=True)
 
     @classmethod
-    def _of(cls, reach: Reach, but: Collection[int]) -> tuple[Census, dict[str, Place]]:
+    def _of(
+        cls, reach: Reach, but: Collection[int], *, asks_gc: bool = False
+    ) -> tuple[Census, dict[str, Place]]:
         facts: dict[str, str] = {}
         places: dict[str, Place] = {}
         hidden = 0
-        addresses = []
+        numbers: list[Place] = []
         with outside_autograd():
             for place in reach:
                 value = place.value
@@ -73,10 +77,13 @@ class Census:
                 except Exception:  # a __len__ or __repr__ of the user's class
                     hidden += 1
                 if type(value) is int and value > _ADDRESSES:
-                    addresses.append(place)
-        for place in addresses:
-            if place.value in reach.objects:
-                facts[place.path] = "the address of an object"
+                    numbers.append(place)
+        known: Collection[int] = reach.objects.keys()
+        if asks_gc and numbers:
+            known = {*known, *map(id, gc.get_objects())}
+        for place in numbers:
+            if place.value in known:
+                facts[place.path] = ADDRESS
         found = cls(facts=facts, out_of_reach=reach.out_of_reach + hidden, is_whole=reach.is_whole)
         return found, places
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from supervisor.training_state.census.census import Census
+from supervisor.training_state.census.census import ADDRESS, Census
 from supervisor.training_state.census.facts import CannotPutBack, value_of
 
 _LETTERS = 60
@@ -67,7 +67,9 @@ def differences(recorded: Census, live: Census, nature: Nature) -> list[Differen
     whole = recorded.is_whole and live.is_whole
     for path, then in recorded.facts.items():
         now = live.facts.get(path)
-        if now == then or (now is None and not whole) or nature.explains(path, then, now):
+        if now == then or (now is None and not whole) or ADDRESS in (then, now):
+            continue
+        if nature.explains(path, then, now):
             continue
         found.append(Difference(path=path, recorded=then, live=now))
     for path, now in live.facts.items() if whole else ():
