@@ -18,7 +18,8 @@ class Counting(nn.Module):
     def forward(self, x):
         out = self.body(x)
         if self.training:
-            self.seen["losses"].append(float(out.mean())); self.seen["outputs"].append(out.detach()[:1])
+            self.seen["losses"].append(float(out.mean()))
+            self.seen["outputs"].append(out.detach()[:1])
         return out
 
 def accuracy(model):

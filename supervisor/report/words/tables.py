@@ -26,7 +26,7 @@ PARTS = (
 """What a run's time went into: name, field of the report, meaning."""
 
 
-class Part(NamedTuple):
+class CostPart(NamedTuple):
     """What some of a run's time went into; `share` is that of the whole time."""
 
     name: str
@@ -77,12 +77,12 @@ def build_tables(report: CrashReport, explain: Mapping[str, Any] | None) -> dict
     }
 
 
-def cost_parts(report: CrashReport) -> tuple[Part, ...]:
+def cost_parts(report: CrashReport) -> tuple[CostPart, ...]:
     """Returns what the time of the run went into."""
     cost, wall_s = report.cost, report.cost.wall_s
     found = ((name, getattr(cost, field), meaning) for name, field, meaning in PARTS)
     return tuple(
-        Part(name, seconds, seconds / wall_s if wall_s > 0 else 0.0, meaning)
+        CostPart(name, seconds, seconds / wall_s if wall_s > 0 else 0.0, meaning)
         for name, seconds, meaning in found
     )
 
