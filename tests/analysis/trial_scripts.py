@@ -22,19 +22,15 @@ for epoch in range(9):
 UNSEEDED = SEEDED.replace("torch.manual_seed(1); ", "")
 
 HIDDEN = """
-import numpy as np
+import csv
 import torch
 from torch import nn
 
 torch.manual_seed(1); torch.set_num_threads(1)
-def noise():
-    generator = np.random.default_rng(3)
-    while True:
-        yield float(generator.standard_normal())
-stream = noise()
+stream = csv.reader(f"{i % 7 / 7}" for i in range(1000))  # C code, whose place nobody sees
 class Noisy(nn.Linear):
     def forward(self, x):
-        return super().forward(x) + next(stream)
+        return super().forward(x) + float(next(stream)[0])
 X = torch.randn(96, 8); Y = X.sum(1, keepdim=True)
 model = Noisy(8, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)

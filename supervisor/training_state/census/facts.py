@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import io
 import json
 import pathlib
 import random
@@ -56,6 +57,8 @@ def fact_of(place: Place) -> str:
         return f"number {value.dtype} {value!r}"
     if isinstance(value, (pathlib.PurePath, torch.dtype, torch.device, np.dtype)):
         return f"{kind.__name__} {value}"
+    if isinstance(value, (io.StringIO, io.BytesIO)):
+        return f"{kind.__name__} at {value.tell()} {_digest(value.getvalue())}"
     if is_generator(value):
         return f"{_GENERATOR}{kind.__name__} {json.dumps(generator_state(value))}"
     if isinstance(value, (list, tuple, collections.deque, set, frozenset)):
@@ -137,9 +140,13 @@ def put_generator_back(value: Any, fact: str) -> None:
 
 def _scalar(value: Any) -> str:
     if isinstance(value, (str, bytes)) and len(value) > KEPT_LETTERS:
-        data = value if isinstance(value, bytes) else value.encode(errors="surrogatepass")
-        return f"{type(value).__name__} of {len(value)} {xxhash.xxh3_64_hexdigest(data)}"
+        return f"{type(value).__name__} of {len(value)} {_digest(value)}"
     return f"= {json.dumps(_to_json(value))}"
+
+
+def _digest(text: str | bytes) -> str:
+    data = text.encode(errors="surrogatepass") if isinstance(text, str) else text
+    return xxhash.xxh3_64_hexdigest(data)
 
 
 def _plain(value: Any) -> str:

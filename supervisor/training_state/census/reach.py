@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import io
 import itertools
 import pathlib
 import random
@@ -57,6 +58,7 @@ _SHOWN: tuple[type, ...] = (
     *(torch.Tensor, np.ndarray, np.generic, torch.dtype, torch.device, torch.layout, np.dtype),
     *(torch.Generator, np.random.Generator, np.random.RandomState, random.Random),
     *(types.ModuleType, types.BuiltinFunctionType, types.BuiltinMethodType, pathlib.PurePath),
+    *(io.StringIO, io.BytesIO),
 )
 """Not entered, but `facts.fact_of` tells what they are; functions in C and modules keep nothing."""
 _MISSING = object()

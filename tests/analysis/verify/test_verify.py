@@ -160,7 +160,7 @@ def test_a_script_that_shuffles_is_proved_exact(capfd: pytest.CaptureFixture[str
 
 
 @pytest.mark.timeout(SEVERAL_RUNS_S)
-def test_state_that_hides_in_a_generator_is_named() -> None:
+def test_state_that_hides_in_c_code_is_named() -> None:
     Path("train.py").write_text(HIDDEN)
 
     found = verify(TrialScript(words=("train.py",)), steps=12)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import io
 import random
 import subprocess
 import sys
@@ -82,6 +83,14 @@ def test_a_very_long_list_is_known_by_its_length_and_ends() -> None:
     assert is_plain(numbers)
     assert content(numbers) != content([*numbers, 1])
     assert content(numbers) != content([*numbers[:-1], 1])
+
+
+def test_a_file_in_memory_is_known_by_its_place_and_content() -> None:
+    one, read, other = io.StringIO("a\nb"), io.StringIO("a\nb"), io.StringIO("a\nc")
+    read.readline()
+
+    assert len({fact(stream) for stream in (one, read, other)}) == 3
+    assert fact(io.BytesIO(b"x")) == fact(io.BytesIO(b"x"))
 
 
 def test_tensors_and_arrays_differ_by_content_shape_and_type() -> None:
