@@ -226,7 +226,7 @@ def test_a_ctrl_c_before_the_first_step_has_a_code_and_lines_of_its_own(tmp_path
     )
     report = (tmp_path / "run" / "report" / "report.md").read_text()
     assert "recorded no step: it had not reached its first one." in report
-    assert "failed in its set-up" not in report
+    assert "failed during set-up" not in report
 
 
 def _own_terminal() -> None:
