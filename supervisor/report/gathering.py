@@ -17,7 +17,7 @@ from supervisor.report.facts.anomalies import build_anomalies
 from supervisor.report.facts.attempts import build_attempts
 from supervisor.report.facts.crash_report import AttemptFacts, CrashReport, Incident
 from supervisor.report.facts.environment import command_of, environment_of
-from supervisor.report.facts.explosion import find_explosion
+from supervisor.report.facts.explosion import RATE_TOO_HIGH, find_explosion
 from supervisor.report.facts.figures import number, show
 from supervisor.report.facts.gradient_flow import read_gradient_flow
 from supervisor.report.facts.interventions import build_interventions, would_have
@@ -208,7 +208,7 @@ def _explosion(run_data: RunData, root: Incident | None) -> Any:
     if found and found.onset_step > root.step + LATER_STEPS:  # the next one, higher than this
         found = find_explosion(rows, until=found.onset_step - 1)
     if found and root.key == "divergence":
-        causes = ("a learning rate that is too high", *found.likely_causes)
+        causes = (RATE_TOO_HIGH, *found.likely_causes)
         found = replace(found, likely_causes=tuple(dict.fromkeys(causes)))
     # A climb that was over long before the incident is unrelated.
     return found if found and found.peak_step >= root.step - 5 else None

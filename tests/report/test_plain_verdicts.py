@@ -12,6 +12,7 @@ import pytest
 
 from supervisor.report.gathering import gather
 from supervisor.storage.files.private_files import write_json
+from tests.report import synthetic_run
 from tests.report.synthetic_run import SyntheticRun
 
 JARGON = ("MAD", "sigma", "median +", "corpus", "predictor", "K2", "e+0", "noisy")
@@ -237,3 +238,11 @@ def test_a_run_that_ended_sick_goes_back_to_a_checkpoint_that_is_still_there(
     assert report.title == "Completed, not healthy"
     assert report.resume_command.endswith("run --from 40")
     assert any("those of step 40 are from before the trouble" in s for s in report.next_steps)
+
+
+def test_a_divergence_names_a_rate_too_high_once(tmp_path: Path) -> None:
+    report = gather(synthetic_run.gave_up(tmp_path / "run"))
+
+    assert report.explosion is not None
+    told = [cause for cause in report.explosion.likely_causes if "learning rate" in cause]
+    assert told == [report.explosion.likely_causes[0]]

@@ -21,6 +21,7 @@ MOST = 0.5  # share of the peak's excess: reached at once, it was no climb
 REVERSAL_SHARE = 0.3
 REVERSAL_SIZE = 0.15  # share of the excess: smaller swings are noise, not oscillation
 
+RATE_TOO_HIGH = "the learning rate is too high for this phase of the training"
 CAUSES = {
     "sudden_jump": (
         "one bad batch: corrupted, mislabelled or empty samples",
@@ -28,7 +29,7 @@ CAUSES = {
         "division by zero, or the logarithm of zero, in the loss",
     ),
     "exponential_growth": (
-        "the learning rate is too high for this phase of the training",
+        RATE_TOO_HIGH,
         "gradients accumulate: zero_grad() is missing, or accumulation is not averaged",
         "clipping is missing or comes after the optimizer's step",
     ),
