@@ -53,7 +53,10 @@ RULES = (
     Rule(
         name="nll-without-log",
         risk="high",
-        message="nll_loss takes log-probabilities; given probabilities, it has no lower bound.",
+        message=(
+            "nll_loss takes log-probabilities; given probabilities, it is no likelihood: its "
+            "minimum is -1, not 0."
+        ),
         fix="Use log_softmax, or cross_entropy on the logits.",
         find=_no_logarithm,
     ),

@@ -137,7 +137,7 @@ class StepProbe:
 
 
 read_number = TensorBase.item
-"""Reads a tensor of one element behind the back of the patched `Tensor.item`."""
+"""Reads a tensor of one element, unseen by the patched `Tensor.item`; waits for its device."""
 
 
 def gradient_norm(parameters: Iterable[torch.Tensor]) -> float | None:
