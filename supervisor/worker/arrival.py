@@ -48,8 +48,6 @@ class Arrival:
             OSError: a file that is mapped could not be written.
         """
         reasons = [replay.disproof] if replay.disproof else []
-        if self.order.way == FIRST_STEP:
-            reasons.append("the first step was really executed: what hooks keep is as it was then")
         self.files.replayed.restore_in_place()
         return reasons + self.restorer.put_back(start, replayed=replay.disproof is None)
 

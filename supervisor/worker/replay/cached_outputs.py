@@ -19,9 +19,14 @@ class CachedOutputs:
     """Computes one forward for each module, mode and kind of input, and hands out copies of it.
 
     The values are of no use; shapes, types and structure are what the script goes on with.
+
+    Attributes:
+        is_first: an output was handed out that leads back to the module's weights, for the first
+            time; whoever runs the backward takes it back.
     """
 
     def __init__(self) -> None:
+        self.is_first = False
         self._known: dict[tuple[Any, ...], tuple[weakref.ref[Module], Any]] = {}
 
     def output(
@@ -29,6 +34,7 @@ class CachedOutputs:
     ) -> Any:
         """Returns an output that the script may change in place and call backward on.
 
+        The first of its kind is that of the real forward, so that hooks on gradients can run once.
         The random generators are as before.
 
         Args:
@@ -45,10 +51,17 @@ class CachedOutputs:
         if known is None or known[0]() is not module:  # the id may be that of one long gone
             # Not under no_grad: a forward may ask for a gradient itself, as for a force.
             random_state = torch.get_rng_state()
-            output = pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, call())
-            known = self._known[signature] = (weakref.ref(module), output)
+            output = call()
+            copied = pytree.tree_map_only(torch.Tensor, _copy, output)
+            self._known[signature] = (weakref.ref(module), copied)
             torch.set_rng_state(random_state)
+            self.is_first = self.is_first or torch.is_grad_enabled()
+            return output
         return _fresh(known[1], torch.is_grad_enabled())
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().clone()
 
 
 def _fresh(output: Any, wants_grad: bool) -> Any:

@@ -7,6 +7,7 @@ live monitor takes over, in the middle of the very call that the checkpoint was 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -140,9 +141,22 @@ class FastForward(TrainingHooks):
         self._probe.backward_calls += 1
         if self._executes:
             self._region(functools.partial(call, roots))
+        elif self._outputs.is_first:
+            self._region(functools.partial(self._first_backward, functools.partial(call, roots)))
         self._zero_gradients.give(self._registry.optimizers.values())
         self._replay_random()
         return None
+
+    def _first_backward(self, call: Call) -> None:
+        """Runs the hooks of the script on gradients once, so that what they fill is there.
+
+        What they raise here they may raise because this is a replay; nothing rests on it.
+        """
+        self._outputs.is_first = False
+        random_state = torch.get_rng_state()
+        with contextlib.suppress(Exception):
+            call()
+        torch.set_rng_state(random_state)
 
     def grad(self, call: functools.partial[Any]) -> Any:
         self._interception.depth += 1
