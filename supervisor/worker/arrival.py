@@ -19,7 +19,7 @@ from supervisor.worker.recording.attempt_files import AttemptFiles
 from supervisor.worker.recording.changed_in_place import mapped_files
 from supervisor.worker.replay.fast_forward import FastForward
 from supervisor.worker.replay.first_step import FirstStep
-from supervisor.worker.starting_point import FIRST_STEP, ResumePoint
+from supervisor.worker.starting_point import ResumePoint
 from supervisor.worker.state_restorer import StateRestorer
 from supervisor.worker.treatment.ordered_treatments import OrderedTreatments
 
@@ -62,8 +62,8 @@ class Arrival:
             forget_compiled()
         held = start.state.get("held", {})
         mapped = mapped_files(p.value for p in Reach(user_frames()) if p.path in held)
-        if self.order.way == FIRST_STEP:
-            self.files.replayed.texts.restore()
+        texts = self.files.replayed.texts.put_back(start.state.get("texts", {}))
+        reasons += [f"{path} is not as it was written before" for path in texts]
         files = self.files.replayed.end(f"attempt_{self.attempt}", mapped)
         if self.order.experiment:  # `explain` replays a copy of the run, without this record
             files = replace(files, unknown="")

@@ -33,11 +33,12 @@ def train():
     model = Counting(); optimizer = torch.optim.Adam(model.parameters(), lr=3e-2)
     plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, "max", patience=1)
     loader = DataLoader(TensorDataset(X, Y), batch_size=8, shuffle=True)
-    best, bad, folder = -1e9, 0, tempfile.mkdtemp()
+    best, bad, folder, log = -1e9, 0, tempfile.mkdtemp(), open("log.csv", "w")
     for epoch in range(30):
         for x, y in loader:
             loss = F.mse_loss(model(x), y)
             optimizer.zero_grad(); loss.backward(); optimizer.step()
+            log.write(f"{loss.item()},{model.seen['losses'][-1]}\\n")
         now = accuracy(model); plateau.step(now)
         print(epoch, now, optimizer.param_groups[0]["lr"])
         if now > best:
@@ -47,7 +48,7 @@ def train():
             bad += 1
         if bad > 3 or epoch == 5:
             break
-    os.rmdir(folder)
+    os.rmdir(folder); log.close()
     best_weights = torch.load("best.pt")
     return {"best": best, "seen": model.seen, "weights": model.state_dict(), "kept": best_weights}
 result = train()
@@ -74,6 +75,8 @@ def test_an_evaluation_in_numpy_and_what_a_forward_keeps_are_those_of_the_record
     assert any("seen['losses']" in path for path in compared["paths"])
     assert differences(expected.result(), killed.result()) == []
     assert killed.stdout.splitlines()[-1] == expected.stdout.splitlines()[-1]
+    logs = [(ended.folder / "log.csv").read_text() for ended in (expected, killed)]
+    assert logs[0] == logs[1]
 
 
 CACHE = """

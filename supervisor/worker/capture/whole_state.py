@@ -16,6 +16,7 @@ from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.run_health import RunHealth
 from supervisor.worker.ground.user_frames import user_frames
 from supervisor.worker.recording.loading_proof import LoadingProofs
+from supervisor.worker.recording.written_texts import WrittenTexts
 
 
 class WholeState:
@@ -31,6 +32,7 @@ class WholeState:
         controls: Controls,
         tape: TapeWriter,
         loading: LoadingProofs,
+        texts: WrittenTexts,
         recorder: FlightRecorder,
         progress: Progress,
         health: RunHealth,
@@ -42,6 +44,7 @@ class WholeState:
         self._controls = controls
         self._tape = tape
         self._loading = loading
+        self._texts = texts
         self._recorder = recorder
         self._progress = progress
         self._health = health
@@ -52,6 +55,7 @@ class WholeState:
         frames = user_frames()
         held = self._held.find(frames)
         state = self._state.capture(held=held, include_grads=progress.grads_matter)
+        state["texts"] = self._texts.checksums()
         state["owners"] = find_owners(self._registry, frames)
         census = self._census.packed()
         if census is not None:

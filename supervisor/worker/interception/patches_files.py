@@ -28,7 +28,7 @@ from supervisor.worker.recording.file_sizes import FileSizes
 from supervisor.worker.recording.replayed_files import ReplayedFiles
 
 _PATH = (str, bytes, os.PathLike)
-_TEXTS = frozenset({"w", "wt", "w+"})
+_TEXTS = frozenset({"w", "wt", "w+", "a", "at", "a+", "x", "xt"})
 _READING = frozenset({"r", "rb", "rt"})
 
 
@@ -121,7 +121,7 @@ def _patch_open(files: _Files) -> None:
             if files.is_recorded:
                 _record_open(files.record, os.fsdecode(file), mode)
         opened = original(file, mode, *args, **kwargs)
-        if mode in _TEXTS and files.is_replayed:
+        if mode in _TEXTS and interception.is_ours():
             with files.ours:
                 files.replayed.texts.opened(os.fsdecode(file), opened)
         return opened

@@ -16,7 +16,7 @@ from supervisor.storage.run.script_files import ScriptFiles
 from supervisor.storage.run.set_aside import SetAside, remove
 from supervisor.worker.recording.changed_in_place import ChangedInPlace
 from supervisor.worker.recording.nameless_files import NamelessFiles
-from supervisor.worker.recording.rewritten_texts import RewrittenTexts
+from supervisor.worker.recording.written_texts import WrittenTexts
 
 _unlink, _link = os.unlink, os.link  # before they are patched
 
@@ -45,7 +45,7 @@ class ReplayedFiles:
         self._unseen: list[str] = []
         self._deleted: set[str] = set()
         self._nameless = NamelessFiles()
-        self.texts = RewrittenTexts(aside)
+        self.texts = WrittenTexts(aside)
         self._created: set[str] = set()
         self._kept: set[str] = set()
         self._began = time.time() - _CLOCK_S

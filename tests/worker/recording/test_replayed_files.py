@@ -219,24 +219,3 @@ def test_a_replay_that_is_killed_gives_back_what_it_changed_in_place(tmp_path: P
     assert aside_of(tmp_path).undo() == []
 
     assert path.read_bytes() == b"trained!"
-
-
-def test_a_log_keeps_the_lines_that_were_on_the_disk(tmp_path: Path) -> None:
-    aside, path, whole = aside_of(tmp_path), tmp_path / "log.csv", tmp_path / "state.json"
-    replayed = ReplayedFiles(aside, record_of(tmp_path))
-    path.write_text("0,a\n1,b\n2,torn")
-    whole.write_text("{later}\n")
-    aside.move_all([str(path), str(whole)])
-
-    log = open(path, "w")  # noqa: SIM115
-    replayed.texts.opened(str(path), log)
-    log.write("0,wrong\n1,wrong\n2,again\n3,x")
-    with open(whole, "w") as file:
-        replayed.texts.opened(str(whole), file)
-        file.write("{now}\n")
-    replayed.texts.restore()
-    log.write("yz\n4,live\n")
-    log.close()
-
-    assert path.read_text() == "0,a\n1,b\n2,again\n3,xyz\n4,live\n"
-    assert whole.read_text() == "{now}\n"
