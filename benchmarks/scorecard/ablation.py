@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks.scorecard.card import card
 from benchmarks.scorecard.measurement import Measurement
-from supervisor.predictor import ALARM
+from supervisor.config import load_policy
 
 
 def ablate(measured: Sequence[Measurement]) -> dict[str, dict[str, Any]]:
@@ -34,7 +34,7 @@ def _alarm(m: Measurement, *, without: str = "", only: str = "") -> np.ndarray:
         for name, value in m.contributions.items()
         if name != without and (not only or name == only)
     ]
-    return np.max([np.zeros(len(m.risk)), *kept], axis=0) >= ALARM
+    return np.max([np.zeros(len(m.risk)), *kept], axis=0) >= load_policy().alarm_threshold
 
 
 def _short(figures: dict[str, Any]) -> dict[str, Any]:

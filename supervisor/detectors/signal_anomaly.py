@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from supervisor.codes import Subject
 from supervisor.detectors.base import Detector
+from supervisor.detectors.statistics.leap import LEAP, is_leap
 from supervisor.detectors.statistics.robust_window import RobustWindow
 from supervisor.detectors.statistics.run_scale import RunScale
 from supervisor.records import Alert, Cause, Severity, StepRecord
@@ -38,7 +39,7 @@ class SignalAnomalyDetector(Detector):
         min_window: steps that must have been seen before the band counts.
         min_rise: smallest relative excess over the median that can be an anomaly; below it the
             score is 0.
-        jump: relative change against the previous step.
+        jump: relative change against the previous step; a leap (`statistics.leap`) by default.
         jump_steps: steps in a row above the level before the jump that make it persistent.
     """
 
@@ -54,7 +55,7 @@ class SignalAnomalyDetector(Detector):
         window: int = 50,
         min_window: int = 10,
         min_rise: float = 0.1,
-        jump: float = 0.5,
+        jump: float = LEAP,
         jump_steps: int = 3,
     ) -> None:
         self.fixed = fixed
@@ -184,12 +185,12 @@ class SignalAnomalyDetector(Detector):
     def _judge_jump(self, record: StepRecord, value: float) -> Alert | None:
         before = self._previous
         least = self._scale.floor  # what rises by less has lost nothing
-        rose = math.isfinite(before) and value - before > max(least, self.jump * abs(before)) > 0
+        rose = is_leap(value, before, self.jump) and value - before > least and (before or least)
         rose = rose and len(self._band) >= FEWEST_VALUES and self._is_high(value)
         if rose and self._above == 0:
             self._before_jump, self._above = before, 1
             severity, kind = Severity.LOW, "jump"
-        elif self._above and value - self._before_jump > self.jump * abs(self._before_jump):
+        elif self._above and is_leap(value, self._before_jump, self.jump):
             self._above += 1
             if self._above != self.jump_steps:
                 return None

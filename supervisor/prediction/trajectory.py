@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+from supervisor.detectors.statistics.leap import LOG_LEAP
 from supervisor.detectors.statistics.reference import Reference
 from supervisor.detectors.statistics.robust_window import RobustWindow
 from supervisor.detectors.statistics.run_scale import TINY, RunScale
@@ -14,20 +15,14 @@ from supervisor.detectors.statistics.run_scale import TINY, RunScale
 MIN_WINDOW = 10
 """Values that must be known before one can be judged."""
 
-RECORD_RISE = math.log(1.5)
-
 SMALL_RISE = math.log(1.1)
 """The smallest rise that a rule of the predictor looks at."""
 
 WAIT = 20
 """Steps until a value enters the tail: long enough to know that it was no trouble."""
 
-
 ALONE = 10
 """Steps without another alarm after which a spike was an isolated one."""
-
-
-"""No rule of the predictor looks at less than three scales."""
 
 
 class Trajectory:
@@ -44,7 +39,7 @@ class Trajectory:
         above_tail: above the 99th percentile of the last `tail` values, outliers included.
         above_record: above all of the last `tail` values; a healthy heavy-tailed run has one such
             step in `tail` at most, about.
-        above_start: 1.5 times above everything that the run has seen, its untrained start included.
+        above_start: a leap above everything that the run has seen, its untrained start included.
     """
 
     def __init__(self, *, size: int = 50, lag: int = 3, floor: float = 0.02, tail: int = 1000):
@@ -136,7 +131,7 @@ class Trajectory:
             record = max(line, self.tail.highest)
         self.above_tail = inner > line
         self.above_record = inner > record
-        self.above_start = not self._linear and inner > self._highest + RECORD_RISE
+        self.above_start = not self._linear and inner > self._highest + LOG_LEAP
 
     def _usual(self) -> float:
         """What a rise counts from: the median; where most values are as good as zero, a ratio to

@@ -3,9 +3,11 @@ from __future__ import annotations
 import math
 import statistics
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from supervisor.detectors.statistics.leap import is_leap
 from supervisor.detectors.statistics.page_hinkley import PageHinkley
 from supervisor.detectors.statistics.reference import Reference
 from supervisor.detectors.statistics.robust_window import RobustWindow
@@ -121,3 +123,15 @@ def test_page_hinkley_grows_when_the_mean_rises_only() -> None:
 
     assert steady.deviation < 3.0
     assert rising.deviation > 20.0
+
+
+@pytest.mark.parametrize(
+    ("before", "value", "leaps"),
+    [(2.0, 3.1, True), (2.0, 3.0, False), (-2.0, -0.9, True), (-2.0, -1.1, False)],
+)
+def test_a_leap_is_a_rise_by_half_of_what_was_there(
+    before: float, value: float, leaps: bool
+) -> None:
+    assert is_leap(value, before) is leaps
+    assert not is_leap(math.nan, before)
+    assert not is_leap(value, math.nan)

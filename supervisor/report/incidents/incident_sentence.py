@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from supervisor.detectors.statistics.leap import is_leap
 from supervisor.report.facts.figures import show
 from supervisor.report.facts.run_data import RunData
 from supervisor.report.facts.step_table import Floats
 
 USUAL_STEPS = 50
-LEAP = 1.5
-"""Ratio to the usual value, the same that the evidence uses for a loss."""
 _WORDS = {
     "nonfinite_loss": "the loss became NaN or infinite",
     "nonfinite_gradient": "the gradient became NaN or infinite",
@@ -60,7 +59,7 @@ def _leap(run_data: RunData, step: int, attempt: int | None) -> str:
         ("gradient norm", before.grad_norm, at.grad_norm),
     ):
         usual = _usual(values)
-        if usual is not None and len(now) and float(now[-1]) > LEAP * abs(usual):
+        if usual is not None and len(now) and is_leap(float(now[-1]), usual):
             return f"the {name} jumped to {show(float(now[-1]))}, from the usual {show(usual)}"
     return ""
 
