@@ -22,13 +22,11 @@ so that a policy's lines change what is done about a risk, never the risk."""
 
 CAUSES: dict[str, Cause] = {
     "nonfinite": Cause.NONFINITE,
-    "repeated_overflow": Cause.LOSS_SCALE,
     "loss_warning": Cause.SPIKE,
     "loss_leap": Cause.SPIKE,
     "loss_persistence": Cause.DIVERGENCE,
     "gradient_warning": Cause.SPIKE,
     "gradient_with_loss": Cause.DIVERGENCE,
-    "gradient_persistence": Cause.DIVERGENCE,
     "steady_climb": Cause.DIVERGENCE,
     "departure": Cause.DIVERGENCE,
     "reward_fall": Cause.DIVERGENCE,
@@ -82,22 +80,21 @@ class CrashPredictor:
         self._loss_warned: deque[int] = deque(maxlen=3)
         self._loss_strong: deque[int] = deque(maxlen=2)
         self._grad_warned: deque[int] = deque(maxlen=4)
-        self._grad_huge: deque[int] = deque(maxlen=3)
         self._nonfinite: deque[int] = deque(maxlen=5)
         self._onset = -1
 
     def forget_levels(self) -> None:
         """An announced change comes with the next step: levels are learned anew from there.
 
-        For ten steps only values that are not finite, repeated overflows and detectors with fixed
-        lines can raise an alarm.
+        For ten steps only values that are not finite and detectors with fixed lines can raise an
+        alarm.
         """
         self._loss.forget()
         self._grad.forget()
         self._climb.reset()
         self._drift.reset()
         self._reward.reset()
-        for seen in (self._loss_warned, self._loss_strong, self._grad_warned, self._grad_huge):
+        for seen in (self._loss_warned, self._loss_strong, self._grad_warned):
             seen.clear()
         self._onset = -1
 
@@ -122,9 +119,7 @@ class CrashPredictor:
     def _judge_nonfinite(self, found: dict[str, float], scores: Mapping[str, float]) -> None:
         score = scores.get("nonfinite", 0.0)
         self._nonfinite.append(int(score >= 2.0))
-        if 1.0 < score < 2.0:
-            found["repeated_overflow"] = 0.6
-        elif score >= 2.0:
+        if score >= 2.0:
             found["nonfinite"] = 0.95 if sum(self._nonfinite) > 1 else 0.8
 
     def _judge_hazards(self, found: dict[str, float], scores: Mapping[str, float]) -> None:
@@ -190,14 +185,11 @@ class CrashPredictor:
             grad.calm()
         warned = grad.z > 6 and grad.rise > math.log(3) and grad.above_tail
         self._grad_warned.append(int(warned))
-        self._grad_huge.append(int(warned and grad.rise > math.log(10)))
         if warned:
             found["gradient_warning"] = 0.32
         with_loss = loss.z > 3 and loss.rise > math.log(1.1) and not self._is_game
         if with_loss and any(self._grad_warned):
             found["gradient_with_loss"] = 0.45
-        if sum(self._grad_huge) == 3:
-            found["gradient_persistence"] = 0.6
 
     def _conclude(self, record: StepRecord, found: dict[str, float]) -> CrashRisk:
         if not found:
@@ -260,7 +252,6 @@ class CrashPredictor:
             "loss_warned": list(self._loss_warned),
             "loss_strong": list(self._loss_strong),
             "grad_warned": list(self._grad_warned),
-            "grad_huge": list(self._grad_huge),
             "nonfinite": list(self._nonfinite),
             "onset": self._onset,
             "is_game": self._is_game,
@@ -277,7 +268,6 @@ class CrashPredictor:
         self._loss_warned.extend(state["loss_warned"])
         self._loss_strong.extend(state["loss_strong"])
         self._grad_warned.extend(state["grad_warned"])
-        self._grad_huge.extend(state["grad_huge"])
         self._nonfinite.extend(state["nonfinite"])
         self._onset = int(state["onset"])
         self._is_game = bool(state["is_game"])

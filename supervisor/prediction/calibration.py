@@ -10,7 +10,6 @@ STRONG = 0.5
 
 EVIDENCE: dict[str, tuple[float, float, float, float]] = {
     "nonfinite": (0.8, 0.9, 0.95, 0.95),
-    "repeated_overflow": (0.6, 0.9, 0.6, 0.9),
     "loss_scale": (0.6, 0.9, 0.9, 0.95),
     "steady_climb": (0.6, 0.9, 0.6, 0.9),
     "loss_persistence": (0.6, 0.6, 0.92, 0.8),

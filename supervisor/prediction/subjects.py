@@ -9,7 +9,6 @@ SUBJECTS = {
     **dict.fromkeys(("loss_warning", "loss_leap", "loss_persistence"), Subject.LOSS),
     **dict.fromkeys(("steady_climb", "departure"), Subject.LOSS),
     **dict.fromkeys(("gradient_warning", "gradient_with_loss"), Subject.GRADIENT),
-    "gradient_persistence": Subject.GRADIENT,
 }
 """Signal → the figure that its reason speaks of."""
 
