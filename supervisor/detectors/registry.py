@@ -9,8 +9,17 @@ from typing import Any
 
 from supervisor.detectors.base import Detector
 from supervisor.detectors.dotted_path import load_dotted
+from supervisor.detectors.observed_lines import (
+    GROWTHS,
+    LINES,
+    detector_of_growth,
+    detector_of_line,
+)
 from supervisor.detectors.setting_values import check_values
 from supervisor.errors import ConfigError
+
+_ROOM = "supervisor.detectors."
+_TABLE = f"{_ROOM}observed_lines"
 
 BUILTIN: dict[str, str] = {
     "nonfinite": "supervisor.detectors.nonfinite.NonfiniteDetector",
@@ -25,29 +34,26 @@ BUILTIN: dict[str, str] = {
     "posterior_collapse": "supervisor.detectors.posterior_collapse.PosteriorCollapseDetector",
     "adam_rms": "supervisor.detectors.adam_rms.AdamRmsDetector",
     "layer_gradient": "supervisor.detectors.layer_gradient.LayerGradientDetector",
-    "dead_layers": "supervisor.detectors.dead_layers.DeadLayersDetector",
+    "dead_layers": _TABLE,
     "update_ratio": "supervisor.detectors.update_ratio.UpdateRatioDetector",
-    "activation_range": "supervisor.detectors.activation_range.ActivationRangeDetector",
-    "activation_growth": "supervisor.detectors.activation_growth.ActivationGrowthDetector",
-    "dead_units": "supervisor.detectors.dead_units.DeadUnitsDetector",
-    "representation_collapse": (
-        "supervisor.detectors.representation_collapse.RepresentationCollapseDetector"
-    ),
-    "attention_logits": "supervisor.detectors.attention_logits.AttentionLogitsDetector",
-    "attention_entropy": "supervisor.detectors.attention_entropy.AttentionEntropyDetector",
+    "activation_range": _TABLE,
+    "activation_growth": _TABLE,
+    "dead_units": _TABLE,
+    "representation_collapse": _TABLE,
+    "attention_logits": _TABLE,
+    "attention_entropy": _TABLE,
     "reward_drift": "supervisor.detectors.reward_drift.RewardDriftDetector",
     "reward_hacking": "supervisor.detectors.reward_hacking.RewardHackingDetector",
     "reward_calibration": "supervisor.detectors.reward_calibration.RewardCalibrationDetector",
-    "policy_step": "supervisor.detectors.policy_step.PolicyStepDetector",
-    "no_advantage": "supervisor.detectors.no_advantage.NoAdvantageDetector",
-    "advantage_scale": "supervisor.detectors.advantage_scale.AdvantageScaleDetector",
-    "value_loss": "supervisor.detectors.value_loss.ValueLossDetector",
-    "entropy_collapse": "supervisor.detectors.entropy_collapse.EntropyCollapseDetector",
-    "loader_wait": "supervisor.detectors.loader_wait.LoaderWaitDetector",
+    "policy_step": _TABLE,
+    "no_advantage": _TABLE,
+    "advantage_scale": _TABLE,
+    "value_loss": _TABLE,
+    "entropy_collapse": _TABLE,
+    "loader_wait": _TABLE,
     "resources": "supervisor.detectors.resources.ResourcesDetector",
 }
-"""Detectors that run unless a config says ``name: null``."""
-
+"""Detectors that run unless a config says ``name: null``: where each is, a class or a row."""
 
 OPTIONAL: dict[str, str] = {
     "page_hinkley": "supervisor.detectors.page_hinkley.PageHinkleyDetector",
@@ -94,7 +100,7 @@ def _check_known(name: str, value: Any) -> None:
 
 def _build(name: str, settings: dict[str, Any]) -> Detector:
     own = settings.pop("class", None)
-    kind = _load(name, str(own) if own is not None else {**BUILTIN, **OPTIONAL}[name])
+    kind = _load(name, str(own)) if own is not None else _built_in(name)
     if not isinstance(kind, type) or not issubclass(kind, Detector):
         raise ConfigError(
             f"detectors.{name}.class: {own}: not a Detector: derive it from supervisor.Detector"
@@ -117,7 +123,18 @@ def _build(name: str, settings: dict[str, Any]) -> Detector:
     return detector
 
 
+def _built_in(name: str) -> type[Detector]:
+    if name in LINES:
+        return detector_of_line(name, LINES[name])
+    if name in GROWTHS:
+        return detector_of_growth(name, GROWTHS[name])
+    return _load(name, {**BUILTIN, **OPTIONAL}[name])
+
+
 def _load(name: str, path: str) -> type[Detector]:
+    own_file, _, _ = path.removeprefix(_ROOM).partition(".")
+    if path.startswith(_ROOM) and own_file in BUILTIN and BUILTIN[own_file] != path:
+        return _built_in(own_file)  # an older config: the class has moved
     try:
         found = load_dotted(path)
     except (ImportError, AttributeError, ValueError) as error:

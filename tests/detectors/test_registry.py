@@ -74,3 +74,14 @@ def test_alert_handlers_are_functions_that_can_be_imported() -> None:
 def test_a_wrong_alert_handler_is_refused_with_its_place(path: str, said: str) -> None:
     with pytest.raises(ConfigError, match=rf"alert_handlers\[0\].*{said}"):
         load_alert_handlers([path])
+
+
+def test_a_config_may_name_a_built_in_class_by_its_earlier_place() -> None:
+    earlier = "supervisor.detectors.dead_units.DeadUnitsDetector"
+
+    built = build_detectors({"second": {"class": earlier, "line": 0.5}})
+
+    usual = next(d for d in built if d.name == "dead_units")
+    second: Any = next(d for d in built if d.name == "second")
+    assert second.key == usual.key == "dead_units_share"  # type: ignore[attr-defined]
+    assert second.line == 0.5
