@@ -33,6 +33,8 @@ from supervisor.worker.replay.loading.placeholder_tracker import PlaceholderTrac
 from supervisor.worker.replay.silence import Silence
 from supervisor.worker.starting_point import FIRST_STEP, ResumePoint
 
+_OF_LOADING = (EntryKind.BATCH, EntryKind.WORKER_BATCH)
+
 
 class Resumption:
     """Brings a new process to where a checkpoint was made; does nothing without one.
@@ -118,7 +120,7 @@ class Resumption:
         checkpoint = self._start.checkpoint
         reader, problem = self._open_tape(checkpoint)
         self._files.sizes.source = reader
-        self._loading.is_noted = reader.find_next(EntryKind.BATCH) is not None
+        self._loading.is_noted = any(kind in _OF_LOADING for kind, _ in reader.ahead())
         self._interception.replaying = True
         skips = checkpoint.meta.get("pure_loading", []) if self._loading.may_leave_out else []
         if skips and problem is None:

@@ -72,8 +72,10 @@ def _patch(worker: BuiltWorker) -> None:
     watch_samples(worker.samples)
     if worker.loading.is_noted:
         from supervisor.worker.interception.patches_loading import watch_fetches
+        from supervisor.worker.interception.patches_workers import watch_workers
 
         watch_fetches(session, worker.loading)
+        watch_workers(session, worker.loading)
 
 
 def _seed(seed: int | None) -> None:

@@ -72,7 +72,7 @@ result = model.state_dict()
 """
 
 
-def test_whole_epochs_of_loader_workers_are_left_out(tmp_path: Path) -> None:
+def test_on_a_promise_workers_load_only_what_is_needed(tmp_path: Path) -> None:
     text = PRELUDE + WORKERS + ENDING
     expected = plain(tmp_path / "plain", text)
 
@@ -85,8 +85,8 @@ def test_whole_epochs_of_loader_workers_are_left_out(tmp_path: Path) -> None:
     assert len(killed.found("recorded loss")) == 1
     assert differences(expected.result(), killed.result()) == []
     loads = sorted(path.stat().st_size for path in killed.folder.glob("loads_*"))
-    assert loads[0] == 5 * 40 - 40  # the second of five epochs: the first shows the shapes,
-    # the third ends too near the target of 20 steps
+    # The first batch, which shows the shapes, and those from 8 steps before the target on.
+    assert loads[0] == 8 + (25 - (20 - 8)) * 8
 
 
 FOUR_LOADERS = """

@@ -35,12 +35,15 @@ class EntryKind(enum.IntEnum):
     FILE_SIZE = 7
     BATCH = 8
     EPOCH_END = 9
+    """A loader with workers has come to its end."""
     UNUSED = 10
     """Places in a call of `torch.autograd.grad` that had no gradient."""
     DRAWN = 11
     """What loading a batch drew from the global random generators."""
     TENSOR = 12
     """A whole tensor that was read: its checksum, and its content where that is new."""
+    WORKER_BATCH = 13
+    """A batch that a loader worker has loaded."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,13 @@
-"""An epoch of a loader with workers that a fast-forward need not load."""
+"""An epoch of a loader with workers that a fast-forward leaves out as a whole."""
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from torch.utils.data import dataloader
 
 from supervisor.worker.interception.instrument import Seen
-from supervisor.worker.recording.loading_proof import LoadingProof
+from supervisor.worker.recording.worker_proof import Iteration, LeftOut
 
 
 class SkippedEpoch(dataloader._BaseDataLoaderIter):
@@ -17,44 +16,46 @@ class SkippedEpoch(dataloader._BaseDataLoaderIter):
     Args:
         loader: a map-style loader with workers that do not persist.
         session: its moments stand in for the batches.
-        number: which epoch this is, see `TrainingHooks.skips_epoch`.
-        proof: that its loading may be left out.
+        iteration: which one this is.
     """
 
-    def __init__(self, loader: Any, session: Seen, number: int, proof: LoadingProof) -> None:
+    def __init__(self, loader: Any, session: Seen, iteration: Iteration) -> None:
         super().__init__(loader)
         self._session = session
-        self._number = number
-        self._proof = proof
+        self._iteration = iteration
         self._loader = loader
-        self._drawn: list[Any] = []
+        self._reset(loader, first_iter=True)
         for _ in range(loader.prefetch_factor * loader.num_workers):
             self._draw()
 
     def _draw(self) -> None:
         try:
-            self._drawn.append(next(self._sampler_iter))
+            self._iteration.drawn.append(next(self._sampler_iter))
         except StopIteration:
             return
 
     def _next_data(self) -> Any:
-        if not self._drawn:
-            self._session.hooks.epoch_ended(self._number)
+        iteration, hooks = self._iteration, self._session.hooks
+        if not iteration.drawn:
+            hooks.epoch_ended(iteration)
             raise StopIteration
-        indices = self._drawn.pop(0)
-        with self._session.interception.region():  # the real iterator draws within its fetch, too
-            self._draw()
-        load = functools.partial(self._load, indices)
-        return self._session.hooks.fetch(self._proof, indices, load, must_load=False)
+        indices = iteration.drawn.pop(0)
+        self._draw()
+        worker = iteration.handed_out % self._num_workers
+        batch = hooks.worker_batch(iteration, worker, indices, None, LeftOut(indices))
+        if isinstance(batch, LeftOut):  # the replay is not the recorded run
+            batch = load_here(self, indices)
+        iteration.handed_out += 1
+        return batch
 
-    def _load(self, indices: Any) -> Any:
-        """Called only if the replay has turned out not to be the recorded run."""
-        loader = self._loader
-        fetcher = dataloader._DatasetKind.create_fetcher(
-            loader._dataset_kind,
-            loader.dataset,
-            loader._auto_collation,
-            loader.collate_fn,
-            loader.drop_last,
-        )
-        return fetcher.fetch(indices)
+
+def load_here(iterator: Any, indices: Any) -> Any:
+    """Loads a batch in this process."""
+    fetcher = dataloader._DatasetKind.create_fetcher(
+        iterator._dataset_kind,
+        iterator._dataset,
+        iterator._auto_collation,
+        iterator._collate_fn,
+        iterator._drop_last,
+    )
+    return fetcher.fetch(indices)

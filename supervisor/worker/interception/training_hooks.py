@@ -16,6 +16,7 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from supervisor.worker.recording.loading_proof import LoadingProof
+from supervisor.worker.recording.worker_proof import Iteration, WorkerNote
 
 Call: TypeAlias = Callable[[], Any]
 
@@ -85,28 +86,39 @@ class TrainingHooks(ABC):
         """
 
     @abstractmethod
-    def fetch(self, proof: LoadingProof, indices: Any, call: Call, *, must_load: bool) -> Any:
-        """A map-style loader fetches the samples of one batch; this and the next two only where
-        loading may be left out of a fast-forward (`fast_forward.skip_loading`).
+    def fetch(self, proof: LoadingProof, indices: Any, call: Call) -> Any:
+        """A map-style loader without workers fetches the samples of one batch; this and the next
+        three only where loading may be left out of a fast-forward (`fast_forward.skip_loading`).
 
         Args:
             proof: of the data set; not given up so far.
             indices: what the sampler drew for it.
             call: loads it.
-            must_load: loader workers are at it already, so `call` has to take it from them.
         """
 
     @abstractmethod
-    def skips_epoch(self, number: int) -> bool:
-        """A loader with workers begins an epoch: whether it is to be left out.
+    def worker_plan(self, number: int) -> Any:
+        """A loader with workers begins an iterator: what is left out of it, None for nothing.
 
         Args:
-            number: of such beginnings in this process, from 0.
+            number: of such iterators in this process, from 0.
         """
 
     @abstractmethod
-    def epoch_ended(self, number: int) -> None:
-        """All batches of that epoch were handed out."""
+    def worker_batch(
+        self, iteration: Iteration, worker: int, indices: Any, note: WorkerNote | None, batch: Any
+    ) -> Any:
+        """Such an iterator hands out a batch, or a `LeftOut` in its place.
+
+        Args:
+            worker: which one loaded it.
+            indices: what the sampler drew for it.
+            note: what the worker says of it; None if it is not watched.
+        """
+
+    @abstractmethod
+    def epoch_ended(self, iteration: Iteration) -> None:
+        """Such an iterator, of workers that do not persist, has handed out all its batches."""
 
     @abstractmethod
     def batch(self, batch: Any) -> Any:

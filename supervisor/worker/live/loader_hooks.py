@@ -13,11 +13,17 @@ from supervisor.worker.interception.training_hooks import Call
 from supervisor.worker.process.heartbeat import Heartbeat
 from supervisor.worker.recording.loading_proof import LoadingProof
 from supervisor.worker.recording.recording import Recording
-from supervisor.worker.replay.loading.loader_skipping import pack_epoch, pack_mark
+from supervisor.worker.recording.worker_proof import (
+    Iteration,
+    WorkerMark,
+    WorkerNote,
+    pack_iteration,
+)
+from supervisor.worker.replay.loading.loader_skipping import pack_mark
 
 
 class LoaderHooks:
-    """The live side of `TrainingHooks.fetch`, `epoch_ended` and `batch`."""
+    """The live side of `TrainingHooks.fetch`, `worker_batch`, `epoch_ended` and `batch`."""
 
     def __init__(
         self,
@@ -33,12 +39,8 @@ class LoaderHooks:
         self._heartbeat = heartbeat
         self._part = barrier("batch", records=True)
 
-    def fetch(self, proof: LoadingProof, indices: Any, call: Call, *, must_load: bool) -> Any:
-        """Returns the batch that `call` loads; its mark goes on the tape, with what it drew.
-
-        Args:
-            must_load: other processes load it; what is drawn here meanwhile is the sampler's.
-        """
+    def fetch(self, proof: LoadingProof, indices: Any, call: Call) -> Any:
+        """Returns the batch that `call` loads; its mark goes on the tape, with what it drew."""
         probe, tape = self._progress.probe, self._recording.tape
         with self._interception.region():
             earlier = look()
@@ -52,14 +54,42 @@ class LoaderHooks:
             if not proof.is_given_up:
                 with self._interception.region():
                     mark = pack_mark(indices, batch)
-                    drawn = b"" if must_load else between(earlier, look())
+                    drawn = between(earlier, look())
             tape.append(EntryKind.BATCH, mark)
             if drawn:
                 tape.append(EntryKind.DRAWN, drawn)
         return batch
 
-    def epoch_ended(self, number: int) -> None:
-        self._recording.tape.append(EntryKind.EPOCH_END, pack_epoch(number))
+    def worker_batch(
+        self, iteration: Iteration, worker: int, indices: Any, note: WorkerNote | None, batch: Any
+    ) -> Any:
+        """Returns the batch; its mark goes on the tape, with the worker's note."""
+        proof = iteration.proof
+        if not proof.is_given_up:
+            with self._part:
+                proof.take(note)
+                drawn, fetched, verified = b"", b"", False
+                if note is not None and not proof.is_given_up:
+                    drawn, verified = note.drawn, note.is_verified
+                    with self._interception.region():
+                        fetched = pack_mark(indices, batch)
+                mark = WorkerMark(
+                    iteration=iteration.number,
+                    place=iteration.handed_out,
+                    worker=worker,
+                    is_verified=verified,
+                    is_given_up=proof.is_given_up,
+                    proof=proof.number,
+                    drawn=drawn,
+                    fetch=fetched,
+                )
+                self._recording.tape.append(EntryKind.WORKER_BATCH, mark.pack())
+        return batch
+
+    def epoch_ended(self, iteration: Iteration) -> None:
+        """A loader with workers has handed out all batches of its epoch."""
+        if not iteration.proof.is_given_up:
+            self._recording.tape.append(EntryKind.EPOCH_END, pack_iteration(iteration.number))
 
     def batch(self, batch: Any) -> None:
         """A loader hands `batch` to the script."""

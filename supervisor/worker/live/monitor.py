@@ -47,6 +47,7 @@ from supervisor.worker.live.update_hooks import UpdateHooks
 from supervisor.worker.process.heartbeat import Heartbeat
 from supervisor.worker.recording.loading_proof import LoadingProof
 from supervisor.worker.recording.recording import Recording, encode
+from supervisor.worker.recording.worker_proof import Iteration, WorkerNote
 from supervisor.worker.treatment.update_controls import UpdateControls
 
 
@@ -227,14 +228,19 @@ class Monitor(TrainingHooks):
         with self._reads_part, self._interception.region():
             self._recording.large.note(tensor)
 
-    def fetch(self, proof: LoadingProof, indices: Any, call: Call, *, must_load: bool) -> Any:
-        return self._loaders.fetch(proof, indices, call, must_load=must_load)
+    def fetch(self, proof: LoadingProof, indices: Any, call: Call) -> Any:
+        return self._loaders.fetch(proof, indices, call)
 
-    def skips_epoch(self, number: int) -> bool:
-        return False
+    def worker_plan(self, number: int) -> None:
+        return None
 
-    def epoch_ended(self, number: int) -> None:
-        self._loaders.epoch_ended(number)
+    def worker_batch(
+        self, iteration: Iteration, worker: int, indices: Any, note: WorkerNote | None, batch: Any
+    ) -> Any:
+        return self._loaders.worker_batch(iteration, worker, indices, note, batch)
+
+    def epoch_ended(self, iteration: Iteration) -> None:
+        self._loaders.epoch_ended(iteration)
 
     def batch(self, batch: Any) -> Any:
         self._loaders.batch(batch)

@@ -18,8 +18,8 @@ _WRITING_METHODS = frozenset({"write", "writelines", "truncate", "flush"})
 _WRITING_CALLS = frozenset(
     {
         *("mkdir", "unlink", "remove", "rename", "replace", "rmdir", "truncate", "symlink", "link"),
-        *("pwrite", "sendfile", "fork", "fork_exec", "posix_spawn", "system", "mkfifo"),
-        *("start_new_thread", "start_joinable_thread", "imwrite", "execve", "kill"),
+        *("write", "writev", "pwrite", "sendfile", "fork", "fork_exec", "posix_spawn", "system"),
+        *("mkfifo", "start_new_thread", "start_joinable_thread", "imwrite", "execve", "kill"),
     }
 )
 _WRITING_WORDS = frozenset(

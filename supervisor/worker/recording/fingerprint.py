@@ -44,24 +44,26 @@ class CannotTell(Exception):
     """There is something in it that cannot be compared; the message says what."""
 
 
-def fingerprint(roots: Iterable[Any], indices: Iterable[int] = ()) -> int:
+def fingerprint(roots: Iterable[Any], indices: Iterable[int] = (), *, private: bool = False) -> int:
     """Returns a checksum of the objects and what they reach.
 
     Args:
         roots: a data set, a collate function, global variables.
         indices: samples of long containers that are looked at in any case.
+        private: refuses memory that is shared with other processes.
 
     Raises:
         CannotTell: one of them hides its state.
     """
-    walk = _Walk(indices)
+    walk = _Walk(indices, private=private)
     for root in roots:
         walk.add(root)
     return walk.result()
 
 
 class _Walk:
-    def __init__(self, indices: Iterable[int]) -> None:
+    def __init__(self, indices: Iterable[int], *, private: bool) -> None:
+        self._private = private
         self._indices = [i for i in indices if isinstance(i, int)][:LONG]
         self._checksum = xxhash.xxh3_64()
         self._seen: dict[int, Any] = {}
@@ -113,6 +115,8 @@ class _Walk:
 
     def _look_at_tensor(self, tensor: torch.Tensor) -> None:
         self._note(tuple(tensor.shape), tensor._version)
+        if self._private and tensor.device.type == "cpu" and tensor.is_shared():
+            raise CannotTell("a tensor lies in memory that processes share")
         if tensor.layout == torch.strided and tensor.device.type == "cpu" and tensor.numel():
             self._note(tensor.data_ptr())
             if self._may_read(tensor.nbytes):
@@ -121,6 +125,8 @@ class _Walk:
 
     def _look_at_array(self, array: np.ndarray[Any, Any]) -> None:
         self._note(array.shape, array.ctypes.data)
+        if self._private and array.flags.writeable and _is_mapped(array):
+            raise CannotTell("an array lies in memory that processes share")
         if array.dtype.hasobject:
             self._look_at_items(array.reshape(-1), array.size)
         elif array.flags.writeable:  # a mapped file that is only read cannot change
@@ -174,6 +180,16 @@ class _Walk:
             self._waiting.append(item)
         self._waiting.extend(getattr(value, name) for name in slots if hasattr(value, name))
         self._waiting.append(kind)
+
+
+def _is_mapped(array: np.ndarray[Any, Any]) -> bool:
+    """Whether its memory is not its own: a mapped file, or a buffer of something else."""
+    owner: Any = array
+    while isinstance(owner, np.ndarray):
+        if isinstance(owner, np.memmap) or owner.base is None:
+            return isinstance(owner, np.memmap)
+        owner = owner.base
+    return owner.is_shared() if isinstance(owner, torch.Tensor) else not isinstance(owner, bytes)
 
 
 def _slots(kind: type) -> Iterable[str]:

@@ -18,6 +18,7 @@ from typing import Any
 from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.recording.executed_code import ExecutedCode
 from supervisor.worker.recording.fingerprint import CannotTell, fingerprint
+from supervisor.worker.recording.worker_proof import WorkerProof, owner
 
 PROFILED = 3
 """Fetches under a profiler: the second and third show what the first has only set up."""
@@ -29,6 +30,9 @@ MIN_LOAD_S = 1e-3
 class LoadingProof:
     """One data set of loaders without workers; see the module's docstring.
 
+    Args:
+        in_worker: this is the process of a loader worker, which shares memory with others.
+
     Attributes:
         number: of data sets in the order of their first fetches: the same in a replay.
         is_given_up: nothing is noted of its batches any more, all are loaded.
@@ -36,14 +40,21 @@ class LoadingProof:
     """
 
     def __init__(
-        self, number: int, data: Any, collate: Any, interception: InterceptionState
+        self,
+        number: int,
+        data: Any,
+        collate: Any,
+        interception: InterceptionState,
+        *,
+        in_worker: bool = False,
     ) -> None:
         self.number = number
+        self._in_worker = in_worker
         self._interception = interception
         self.is_given_up = False
         self.reason = ""
         self._data = weakref.ref(data)  # neither must live on because it was watched
-        self._collate = weakref.ref(_owner(collate))
+        self._collate = weakref.ref(owner(collate))
         self._reached: list[Any] = []
         self._indices: list[int] = []
         self._fingerprints: list[int | None] = []
@@ -51,7 +62,7 @@ class LoadingProof:
         self._times: list[float] = []
 
     def is_of(self, data: Any, collate: Any) -> bool:
-        return self._data() is data and self._collate() is _owner(collate)
+        return self._data() is data and self._collate() is owner(collate)
 
     def watch(self, indices: Any, load: Callable[[], Any]) -> Any:
         """Returns what `load` does; called for every batch that is really loaded."""
@@ -60,7 +71,7 @@ class LoadingProof:
         if self.reason:
             return load()
         if number < PROFILED:
-            return self._watch_closely(indices, load)
+            return self.watch_closely(indices, load)
         if number < PROFILED + TIMED:
             started = time.perf_counter()
             batch = load()
@@ -83,10 +94,11 @@ class LoadingProof:
         if _has_compiled():
             self.reason = "torch.compile is used"
         else:
-            self._compare()
+            self.compare()
         return not self.reason
 
-    def _watch_closely(self, indices: Any, load: Callable[[], Any]) -> Any:
+    def watch_closely(self, indices: Any, load: Callable[[], Any]) -> Any:
+        """Returns what `load` does, under a profiler, and sets `reason` if it changes anything."""
         if not self._fingerprints:
             self._indices = list(indices) if isinstance(indices, (list, tuple)) else []
             self._fingerprints = self._take_fingerprints()
@@ -95,12 +107,13 @@ class LoadingProof:
         if executed.fault:
             self.reason = executed.fault
         else:
-            self._compare()
+            self.compare()
             self._reached += executed.reached()
             self._fingerprints = self._take_fingerprints()
         return batch
 
-    def _compare(self) -> None:
+    def compare(self) -> None:
+        """Sets `reason` if anything has changed since the first look."""
         pairs = zip(self._take_fingerprints(), self._fingerprints, strict=False)
         if any(now is not None and now != before for now, before in pairs) and not self.reason:
             self.reason = "loading changes something that stays"
@@ -114,7 +127,11 @@ class LoadingProof:
         for own in (self._data(), self._collate(), self._reached):
             try:
                 with self._interception.region():
-                    found.append(None if own is None else fingerprint([own], self._indices))
+                    found.append(
+                        None
+                        if own is None
+                        else fingerprint([own], self._indices, private=self._in_worker)
+                    )
             except CannotTell as why:
                 self.reason = str(why)
             except Exception as error:  # the user's own __getattr__
@@ -165,7 +182,8 @@ class LoadingProofs:
         self._given_up = LoadingProof(-1, self, LoadingProofs, interception)
         self._given_up.is_given_up = True
         self._known: dict[tuple[int, int], LoadingProof] = {}
-        self._proofs: list[LoadingProof] = []
+        self._of_workers: dict[tuple[int, int], WorkerProof] = {}
+        self._proofs: list[LoadingProof | WorkerProof] = []
 
     def of(self, fetcher: Any) -> LoadingProof:
         """The proof for what a map-style fetcher loads."""
@@ -184,6 +202,22 @@ class LoadingProofs:
         self._known[key] = proof
         return proof
 
+    def of_workers(self, loader: Any) -> WorkerProof | None:
+        """The proof for what a map-style loader's workers load; None if there can be none."""
+        data, collate = loader.dataset, loader.collate_fn
+        key = id(data), id(owner(collate))
+        known = self._of_workers.get(key)
+        if known is not None and known.is_of(data, collate):
+            return known
+        try:
+            promised = self.promise is not None
+            proof = WorkerProof(len(self._proofs), data, collate, promised=promised)
+        except TypeError:  # of a plain list there is no weak reference
+            return None
+        self._proofs.append(proof)
+        self._of_workers[key] = proof
+        return proof
+
     def left_out(self) -> list[int]:
         """Numbers of the data sets whose loading a resume from here on may leave out. Called at a
         checkpoint."""
@@ -191,15 +225,10 @@ class LoadingProofs:
             return []
         return sorted(proof.number for proof in self._all() if proof.holds())
 
-    def _all(self) -> Iterator[LoadingProof]:
+    def _all(self) -> Iterator[LoadingProof | WorkerProof]:
         if self.promise is not None:
             yield self.promise
         yield from self._proofs
-
-
-def _owner(value: Any) -> Any:
-    """Of a bound method; of anything else, itself."""
-    return getattr(value, "__self__", value)
 
 
 def _has_compiled() -> bool:

@@ -30,9 +30,11 @@ from supervisor.worker.interception.training_hooks import Call, TrainingHooks
 from supervisor.worker.recording.large_reads import ReplayedReads
 from supervisor.worker.recording.loading_proof import LoadingProof
 from supervisor.worker.recording.recording import RandomReplay, decode
+from supervisor.worker.recording.worker_proof import Iteration, WorkerNote
 from supervisor.worker.replay.cached_outputs import CachedOutputs
-from supervisor.worker.replay.loading.loader_skipping import NEAR_STEPS, LoaderSkipping
+from supervisor.worker.replay.loading.loader_skipping import NEAR_STEPS, KnownShapes, LoaderSkipping
 from supervisor.worker.replay.loading.placeholder_tracker import PlaceholderTracker
+from supervisor.worker.replay.loading.worker_skipping import WorkerSkipping
 from supervisor.worker.replay.replayed_gradients import zero_gradients
 
 
@@ -79,11 +81,11 @@ class FastForward(TrainingHooks):
         self._heartbeat = heartbeat
         self._guard = guard
         self.random = RandomReplay(tape)
-        self._skipping = LoaderSkipping(
-            tape,
-            interception,
-            allowed=skips if guard is not None else (),
-            handed_out=guard.hand_out if guard is not None else lambda batch: None,
+        allowed = skips if guard is not None else ()
+        shapes = KnownShapes(guard.hand_out if guard is not None else lambda batch: None)
+        self._skipping = LoaderSkipping(tape, interception, allowed=allowed, shapes=shapes)
+        self._of_workers = WorkerSkipping(
+            tape, interception, target=target, allowed=allowed, shapes=shapes
         )
         self._probe = StepProbe()
         self._outputs = CachedOutputs()
@@ -205,18 +207,18 @@ class FastForward(TrainingHooks):
                 self._disprove(f"step {self.steps_done}: {error}")
                 return None
 
-    def fetch(self, proof: LoadingProof, indices: Any, call: Call, *, must_load: bool) -> Any:
+    def fetch(self, proof: LoadingProof, indices: Any, call: Call) -> Any:
         if self.disproof is not None:
             return call()
         batch = None
         try:
-            if not (must_load or self._is_near()):
+            if not self._is_near():
                 batch = self._skipping.stand_in(proof, indices)
             if batch is None:
                 with self._interception.region():
                     earlier = look()
                 batch = proof.watch(indices, call)
-                self._skipping.loaded(proof, indices, batch, None if must_load else earlier)
+                self._skipping.loaded(proof, indices, batch, earlier)
         except ReplayError as error:
             self._disprove(f"step {self.steps_done}: {error}")
         return call() if batch is None else batch
@@ -227,13 +229,23 @@ class FastForward(TrainingHooks):
         done = self.steps_done
         return done == 0 or self._target - done <= NEAR_STEPS
 
-    def skips_epoch(self, number: int) -> bool:
-        return self.disproof is None and self._skipping.skips_epoch(number)
+    def worker_plan(self, number: int) -> Any:
+        return None if self.disproof is not None else self._of_workers.plan(number)
 
-    def epoch_ended(self, number: int) -> None:
+    def worker_batch(
+        self, iteration: Iteration, worker: int, indices: Any, note: WorkerNote | None, batch: Any
+    ) -> Any:
         if self.disproof is None:
             try:
-                self._skipping.epoch_ended(number)
+                return self._of_workers.batch(iteration, worker, indices, note, batch)
+            except ReplayError as error:
+                self._disprove(f"step {self.steps_done}: {error}")
+        return batch
+
+    def epoch_ended(self, iteration: Iteration) -> None:
+        if self.disproof is None:
+            try:
+                self._of_workers.ended(iteration)
             except ReplayError as error:
                 self._disprove(f"step {self.steps_done}: {error}")
 

@@ -31,7 +31,6 @@ _HEAD_VALUES = 16
 _FORMS: dict[Any, str] = {}
 _MANY_FORMS = 1000
 _SIZES = struct.Struct("<QI")
-_EPOCH = struct.Struct("<q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,7 @@ class LoaderSkipping:
         interception: what happens in here is not the script's.
         allowed: numbers of the data sets whose batches may be others; those of the rest are loaded
             and only compared.
-        handed_out: called with every batch that stands for another.
+        shapes: of the batches that were really loaded.
     """
 
     def __init__(
@@ -79,14 +78,12 @@ class LoaderSkipping:
         interception: InterceptionState,
         *,
         allowed: Collection[int],
-        handed_out: Callable[[Any], None],
+        shapes: KnownShapes,
     ) -> None:
         self._tape = tape
         self._interception = interception
         self._allowed = allowed
-        self._handed_out = handed_out
-        self._earlier: dict[str, Any] = {}
-        self._early_epochs = _epochs_ended_early(tape) if allowed else set()
+        self._shapes = shapes
 
     def stand_in(self, proof: LoadingProof, indices: Any) -> Any:
         """Returns a batch of the recorded shapes instead of the one with these indices, and sets
@@ -99,26 +96,21 @@ class LoaderSkipping:
         if not data or proof.number not in self._allowed:
             return None
         mark = FetchMark.unpack(data)
-        earlier = self._earlier.get(mark.form)
-        if earlier is None:
+        if not self._shapes.has(mark):
             return None
         while self._tape.peek() not in (EntryKind.BATCH, EntryKind.STEP, 0):
             self._tape.take(self._tape.peek())  # what was read while it was loaded
-        self._compare(FetchMark.unpack(self._tape.take(EntryKind.BATCH)), indices)
+        compare_indices(FetchMark.unpack(self._tape.take(EntryKind.BATCH)), indices)
         with self._interception.region():
-            batch = _stand_in(earlier, mark)
-            self._handed_out(batch)
+            batch = self._shapes.stand_in(mark)
             self._advance(self._drawn())
         return batch
 
-    def loaded(
-        self, proof: LoadingProof, indices: Any, batch: Any, earlier: Generators | None = None
-    ) -> None:
+    def loaded(self, proof: LoadingProof, indices: Any, batch: Any, earlier: Generators) -> None:
         """Called behind a batch that was really loaded, with what the recorded run noted there.
 
         Args:
-            earlier: the global random generators before it was loaded; None if it was loaded in
-                other processes.
+            earlier: the global random generators before it was loaded.
 
         Raises:
             ReplayError: the recorded run fetched something else here.
@@ -126,15 +118,14 @@ class LoaderSkipping:
         data = self._tape.take(EntryKind.BATCH)
         if data:
             mark = FetchMark.unpack(data)
-            self._compare(mark, indices)
-            if proof.number in self._allowed and mark.form and mark.form not in self._earlier:
+            compare_indices(mark, indices)
+            if proof.number in self._allowed:
                 with self._interception.region():
-                    if form_of(batch) == mark.form:
-                        self._earlier[mark.form] = pytree.tree_map(torch.clone, batch)
+                    self._shapes.loaded(mark, batch)
         else:
             proof.is_given_up = True
         drawn = self._drawn()
-        if data and earlier is not None:
+        if data:
             with self._interception.region():
                 if between(earlier, look()) != drawn:
                     raise ReplayError("loading draws other random numbers than in the recorded run")
@@ -150,42 +141,11 @@ class LoaderSkipping:
         except ValueError as error:
             raise ReplayError(str(error)) from error
 
-    def _compare(self, mark: FetchMark, indices: Any) -> None:
-        if mark.indices != checksum(indices):
-            raise ReplayError("the loader asks for other samples than in the recorded run")
 
-    def skips_epoch(self, number: int) -> bool:
-        """Whether an epoch of loader workers ends early enough, with known shapes only."""
-        if number not in self._early_epochs:
-            return False
-        for kind, data in self._tape.ahead():
-            if kind == EntryKind.EPOCH_END and data == pack_epoch(number):
-                return True
-            if kind == EntryKind.BATCH and FetchMark.unpack(data).form not in self._earlier:
-                return False
-        return False
-
-    def epoch_ended(self, number: int) -> None:
-        """Raises ReplayError if the recorded run's epoch did not end here."""
-        if self._tape.take(EntryKind.EPOCH_END) != pack_epoch(number):
-            raise ReplayError("another data loader has come to its end")
-
-
-def pack_epoch(number: int) -> bytes:
-    """The number of an epoch of loader workers, as the tape keeps it."""
-    return _EPOCH.pack(number)
-
-
-def _epochs_ended_early(tape: TapeReader) -> set[int]:
-    """The epochs of loader workers that ended more than `NEAR_STEPS` before the tape does."""
-    steps = 0
-    ended: dict[int, int] = {}
-    for kind, data in tape.ahead():
-        if kind == EntryKind.STEP:
-            steps += 1
-        elif kind == EntryKind.EPOCH_END:
-            ended[_EPOCH.unpack(data)[0]] = steps
-    return {number for number, step in ended.items() if steps - step > NEAR_STEPS}
+def compare_indices(mark: FetchMark, indices: Any) -> None:
+    """Raises ReplayError if other samples are asked for than were recorded."""
+    if mark.indices != checksum(indices):
+        raise ReplayError("the loader asks for other samples than in the recorded run")
 
 
 def checksum(indices: Any) -> int:
@@ -221,12 +181,33 @@ def _is_plain(leaf: Any) -> bool:
     )
 
 
-def _stand_in(earlier: Any, mark: FetchMark) -> Any:
-    batch = pytree.tree_map(torch.clone, earlier)
-    first = first_tensor(batch)
-    if first is not None and mark.head:
-        _head(first).copy_(torch.frombuffer(bytearray(mark.head), dtype=torch.uint8))
-    return batch
+class KnownShapes:
+    """Batches that were really loaded, one of each form: copies of them stand for others.
+
+    Args:
+        handed_out: called with every batch that stands for another.
+    """
+
+    def __init__(self, handed_out: Callable[[Any], None]) -> None:
+        self._handed_out = handed_out
+        self._loaded: dict[str, Any] = {}
+
+    def has(self, mark: FetchMark) -> bool:
+        return mark.form in self._loaded
+
+    def loaded(self, mark: FetchMark, batch: Any) -> None:
+        """Called with each batch that was really loaded, within a region."""
+        if mark.form and mark.form not in self._loaded and form_of(batch) == mark.form:
+            self._loaded[mark.form] = pytree.tree_map(torch.clone, batch)
+
+    def stand_in(self, mark: FetchMark) -> Any:
+        """Returns a batch of this form with the recorded first values."""
+        batch = pytree.tree_map(torch.clone, self._loaded[mark.form])
+        first = first_tensor(batch)
+        if first is not None and mark.head:
+            _head(first).copy_(torch.frombuffer(bytearray(mark.head), dtype=torch.uint8))
+        self._handed_out(batch)
+        return batch
 
 
 def _head(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,203 @@
+"""The patches by which batches of loader workers are seen, and left out of a fast-forward.
+
+A worker process inherits the patched fetch by its fork, and sends a note with each batch. In a
+fast-forward a worker is asked only for the batches that are needed, and moves its random generators
+on first; the others are handed out by the iterator itself, as if they had arrived early. Workers
+that do not inherit it (start method spawn) load as ever, and nothing is left out.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from typing import Any
+
+from torch.utils.data import DataLoader, dataloader
+from torch.utils.data._utils import fetch as fetching
+
+from supervisor.worker.interception.instrument import Seen
+from supervisor.worker.interception.skipped_epoch import SkippedEpoch, load_here
+from supervisor.worker.recording.loading_proof import LoadingProofs
+from supervisor.worker.recording.worker_proof import (
+    Iteration,
+    LeftOut,
+    Positioned,
+    WorkerBatch,
+    WorkerProof,
+)
+from supervisor.worker.recording.worker_watch import WorkerWatch
+
+_NEEDED = ("_reset", "_next_index", "_next_data", "_try_put_index", "_process_data")
+
+
+class _Started:
+    """What a worker process finds, because it was forked while this was set."""
+
+    def __init__(self) -> None:
+        self.proof: WorkerProof | None = None
+        self.watch: WorkerWatch | None = None
+
+
+def watch_workers(session: Seen, proofs: LoadingProofs) -> None:
+    """Patches torch for the rest of this process's life. Called once, after `instrument`."""
+    iterator: Any = dataloader._MultiProcessingDataLoaderIter
+    if not all(hasattr(iterator, name) for name in _NEEDED):
+        return  # another torch: workers load everything
+    iterations: weakref.WeakKeyDictionary[Any, Iteration] = weakref.WeakKeyDictionary()
+    started = _Started()
+    _patch_fetch_in_workers(session, started)
+    _patch_beginning(session, proofs, iterations, started)
+    _patch_asking(iterations)
+    _patch_handing_out(session, iterations)
+
+
+def _patch_fetch_in_workers(session: Seen, started: _Started) -> None:
+    fetcher: Any = fetching._MapDatasetFetcher
+    original = fetcher.fetch
+    interception = session.interception
+
+    @functools.wraps(original)
+    def fetch(self: Any, indices: Any) -> Any:
+        proof = started.proof
+        if proof is None or interception.active or not proof.is_of(self.dataset, self.collate_fn):
+            return original(self, indices)
+        if started.watch is None:
+            started.watch = WorkerWatch(proof, self.dataset, self.collate_fn, interception)
+        return started.watch.fetch(indices, functools.partial(original, self))
+
+    fetcher.fetch = fetch
+
+
+def _patch_beginning(
+    session: Seen,
+    proofs: LoadingProofs,
+    iterations: weakref.WeakKeyDictionary[Any, Iteration],
+    started: _Started,
+) -> None:
+    loader_class: Any = DataLoader
+    original = loader_class._get_iterator
+    interception = session.interception
+    iterator_class: Any = dataloader._MultiProcessingDataLoaderIter
+    reset = iterator_class._reset
+    beginning: list[Iteration] = []
+    count = 0
+
+    @functools.wraps(original)
+    def _get_iterator(self: Any) -> Any:
+        nonlocal count
+        if not (interception.is_ours() and proofs.is_noted and _is_ordered(self)):
+            return original(self)
+        proof = proofs.of_workers(self)
+        if proof is None or proof.is_given_up:
+            return original(self)
+        iteration = Iteration(count, proof, session.hooks.worker_plan(count))
+        count += 1
+        if iteration.plan is not None and iteration.plan.is_whole:
+            return SkippedEpoch(self, session, iteration)
+        beginning.append(iteration)
+        started.proof = proof
+        try:
+            return original(self)
+        finally:
+            started.proof = None
+            beginning.clear()
+
+    @functools.wraps(reset)
+    def _reset(self: Any, loader: Any, first_iter: bool = False) -> None:
+        if first_iter:
+            if beginning:
+                iterations[self] = beginning.pop()
+        else:
+            iteration = iterations.get(self)
+            if iteration is not None and iteration.drawn:  # what is under way is thrown away
+                iteration.proof.reason = "an epoch of persistent workers was not taken to its end"
+                iteration.drawn.clear()
+        reset(self, loader, first_iter)
+
+    loader_class._get_iterator = _get_iterator
+    iterator_class._reset = _reset
+
+
+def _patch_asking(iterations: weakref.WeakKeyDictionary[Any, Iteration]) -> None:
+    iterator: Any = dataloader._MultiProcessingDataLoaderIter
+    next_index, try_put_index = iterator._next_index, iterator._try_put_index
+
+    @functools.wraps(next_index)
+    def _next_index(self: Any) -> Any:
+        indices = next_index(self)
+        iteration = iterations.get(self)
+        if iteration is not None:
+            iteration.drawn.append(indices)
+            iteration.sent += 1
+        return indices
+
+    @functools.wraps(try_put_index)
+    def _try_put_index(self: Any) -> None:
+        iteration = iterations.get(self)
+        if iteration is None or iteration.plan is None:
+            try_put_index(self)
+            return
+        try:
+            indices = self._next_index()
+        except StopIteration:
+            return
+        worker, place = next(self._worker_queue_idx_cycle), iteration.sent - 1
+        if iteration.plan.leaves_out(place):  # as if it had arrived before its turn
+            self._task_info[self._send_idx] = (worker, LeftOut(indices))
+        else:
+            drawn = iteration.plan.drawn_before(place, worker)
+            given = Positioned(indices, drawn) if drawn else indices
+            self._index_queues[worker].put((self._send_idx, given))
+            self._task_info[self._send_idx] = (worker,)
+            self._tasks_outstanding += 1
+        if hasattr(self, "_workers_num_tasks"):
+            self._workers_num_tasks[worker] += 1
+        self._send_idx += 1
+
+    iterator._next_index = _next_index
+    iterator._try_put_index = _try_put_index
+
+
+def _patch_handing_out(
+    session: Seen, iterations: weakref.WeakKeyDictionary[Any, Iteration]
+) -> None:
+    iterator: Any = dataloader._MultiProcessingDataLoaderIter
+    process_data, next_data = iterator._process_data, iterator._next_data
+    interception = session.interception
+
+    @functools.wraps(process_data)
+    def _process_data(self: Any, data: Any, *worker: int) -> Any:
+        note = None
+        if isinstance(data, WorkerBatch):
+            data, note = data.data, data.note
+        iteration = iterations.get(self)
+        if iteration is None:
+            return process_data(self, data, *worker)
+        indices = iteration.drawn.pop(0) if iteration.drawn else None
+        batch = process_data(self, data, *worker)
+        if interception.is_ours():
+            number = worker[0] if worker else iteration.handed_out % self._num_workers
+            batch = session.hooks.worker_batch(iteration, number, indices, note, batch)
+        if isinstance(batch, LeftOut):  # the replay is not the recorded run
+            batch = load_here(self, batch.indices)
+        iteration.handed_out += 1
+        return batch
+
+    @functools.wraps(next_data)
+    def _next_data(self: Any) -> Any:
+        try:
+            return next_data(self)
+        except StopIteration:
+            iteration = iterations.get(self)
+            if iteration is not None and not self._persistent_workers and interception.is_ours():
+                session.hooks.epoch_ended(iteration)
+            raise
+
+    iterator._process_data = _process_data
+    iterator._next_data = _next_data
+
+
+def _is_ordered(loader: Any) -> bool:
+    """Whether its batches come in the order of their indices, from workers."""
+    is_map = loader._dataset_kind == dataloader._DatasetKind.Map
+    return loader.num_workers > 0 and is_map and getattr(loader, "in_order", True)
