@@ -107,8 +107,8 @@ class FastForwardSettings:
     in one attempt: some 5 s of compressing. Past it, such a value must come out the same without
     the training, else a resume is approximate."""
     skip_loading: Optional[bool] = None  # noqa: UP045
-    """Leave out loading in a fast-forward. None: where watching it showed that it changes nothing,
-    without loader workers. True: everywhere, on your word; false: nowhere."""
+    """Leave out loading in a fast-forward. None: where watching it showed that it changes nothing.
+    True: everywhere, on your word; false: nowhere."""
 
 
 @dataclass

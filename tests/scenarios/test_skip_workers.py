@@ -65,7 +65,13 @@ def _killed(folder: Path, text: str, faults: str, *settings: str) -> Ended:
     return killed
 
 
-@pytest.mark.parametrize("kind", LOADERS)
+FEW = ("persistent workers",)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(k, marks=[] if k in FEW else pytest.mark.exhaustive) for k in LOADERS],
+)
 def test_what_workers_have_loaded_is_left_out(kind: str, tmp_path: Path) -> None:
     text = PRELUDE + DATA + LOADERS[kind] + LOOP + ENDING
 
@@ -127,6 +133,7 @@ def test_only_workers_that_change_nothing_are_spared(tmp_path: Path) -> None:
     assert 12 <= resumed["batches_left_out"] <= 28  # of one loader in six
 
 
+@pytest.mark.exhaustive
 def test_where_workers_are_spawned_everything_is_loaded(tmp_path: Path) -> None:
     folder = tmp_path / "killed"
     folder.mkdir()

@@ -221,7 +221,7 @@ class LoadingProofs:
     def left_out(self) -> list[int]:
         """Numbers of the data sets whose loading a resume from here on may leave out. Called at a
         checkpoint."""
-        if not self.may_leave_out:
+        if not self.may_leave_out or (self.promise is None and _has_compiled()):
             return []
         return sorted(proof.number for proof in self._all() if proof.holds())
 
