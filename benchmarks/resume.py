@@ -1,7 +1,7 @@
 """How long a killed training stands still, and what a fast-forwarded step costs.
 
     python -m benchmarks.resume [--kills 500 2000] [--long] [--load-ms 20]
-                                [--rounds 3] [--json FILE]
+                                [--loaders] [--rounds 3] [--json FILE]
 
 The same script is killed with SIGKILL under `supervisor run`, and run by hand with checkpoints of
 its own, started again at once. Both save every 100 steps and are killed 50 steps after a save.
@@ -11,7 +11,8 @@ goes. The supervisor's time holds its wait before a restart (about a second by d
 guards against a loop of crashes. Medians over the rounds; killed and new times are stamped by the
 script itself, with the steps that are replayed. With `--load-ms` every sample takes so long to load
 (two a batch, killed after 200 steps), and the fast-forward is measured with all of them
-loaded (`fast_forward.skip_loading=false`) and as it is by itself.
+loaded (`fast_forward.skip_loading=false`) and as it is by itself. `--loaders` does the same with
+the ways to load of `loading_trainer`: 20 ms a batch, killed at step 275 of 300, resumed at 270.
 """
 
 from __future__ import annotations
@@ -28,12 +29,14 @@ from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 
+from benchmarks.loading_trainer import KINDS
 from benchmarks.restartable_trainer import SAVE_EVERY
 
 TRAINER = Path(__file__).with_name("restartable_trainer.py")
 KILLS = (500, 2000)
 LONG = 10_000
 LOADING_KILL = 200
+LOADING_TRAINER = Path(__file__).with_name("loading_trainer.py")
 LATER = 50
 Figures = dict[str, float]
 
@@ -150,6 +153,45 @@ def measure_loading(load_ms: float) -> list[dict[str, object]]:
     return rows
 
 
+def measure_loaders() -> list[dict[str, object]]:
+    """One round of each way to load, with all loading and as it is by itself."""
+    rows: list[dict[str, object]] = []
+    print("way to load         all loaded (s)   by itself (s)   left out")
+    for kind in KINDS:
+        found = {skip: one_loader(kind, skip) for skip in ("false", "null")}
+        rows.append({"kind": kind, **found})
+        ours = found["null"]
+        print(
+            f"{kind:18}  {found['false']['fast_forward_s']:14.2f}  {ours['fast_forward_s']:14.2f}"
+            f"  {ours['left_out']:4.0f} of 270   start-up {ours['start_s']:.1f} s",
+            flush=True,
+        )
+    return rows
+
+
+def one_loader(kind: str, skip: str) -> Figures:
+    line = [sys.executable, "-m", "supervisor.cli.main", "run", "--quiet", "--run-dir", "run"]
+    for setting in ("report.enabled=false", "checkpoint.every_steps=30"):
+        line += ["--set", setting]
+    line += ["--set", "checkpoint.background=false", "--set", f"fast_forward.skip_loading={skip}"]
+    script = [str(LOADING_TRAINER), "--kind", kind, "--kill-at", "275", "--steps", "300"]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        run(line + script, folder)
+        journal = (folder / "run/events.jsonl").read_text().splitlines()
+        _, after = split(read_stamps(folder))
+    events = [json.loads(line) for line in journal]
+    (resumed,) = [event for event in events if event["kind"] == "resumed"]
+    if (resumed["exactness"], resumed["from_step"]) != ("exact", 270):
+        raise SystemExit(f"resume: {kind}: not an exact resume at step 270 but {resumed}")
+    started = max(seconds(event) for event in events if event["kind"] == "attempt_started")
+    return {
+        "start_s": after[0].time - started,
+        "fast_forward_s": seconds(resumed) - after[0].time,
+        "left_out": float(resumed["batches_left_out"]),
+    }
+
+
 def show(row: dict[str, object]) -> None:
     ours, own = row["supervised"], row["by_hand"]
     assert isinstance(ours, dict)
@@ -168,6 +210,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, nargs="*", default=list(KILLS), metavar="STEP")
     parser.add_argument("--long", action="store_true", help=f"kill after {LONG} steps too")
     parser.add_argument("--load-ms", type=float, metavar="MS")
+    parser.add_argument("--loaders", action="store_true", help="each way to load")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -179,6 +222,8 @@ def main() -> None:
         show(rows[-1])
     if options.load_ms:
         rows += measure_loading(options.load_ms)
+    if options.loaders:
+        rows += measure_loaders()
     if options.json:
         options.json.write_text(json.dumps(rows, indent=2))
 
