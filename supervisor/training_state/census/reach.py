@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from torch import nn
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from supervisor.training_state.census.plain_containers import SCALARS, is_plain
 from supervisor.training_state.user_code import is_users_class
@@ -61,6 +62,7 @@ _SHOWN: tuple[type, ...] = (
     *(io.StringIO, io.BytesIO),
 )
 """Not entered, but `facts.fact_of` tells what they are; functions in C and modules keep nothing."""
+_LOADERS_PLACE = ("_dataset", "_index_sampler", "_sampler_iter", "_num_yielded", "_rcvd_idx")
 _MISSING = object()
 _Entry: TypeAlias = Callable[[str, Any], Iterable["Place"]]
 
@@ -180,6 +182,7 @@ def _find_entry(kind: type) -> _Entry | None:
         ((dict,), _values),
         ((nn.Module,), _parts),
         ((torch.optim.Optimizer,), _beside_state),
+        ((_MultiProcessingDataLoaderIter,), _of_loader),
         ((types.FunctionType,), _kept_by_function),
         ((types.MethodType,), _of_method),
         ((functools.partial,), _of_partial),
@@ -301,6 +304,14 @@ def _beside_state(path: str, optimizer: torch.optim.Optimizer) -> Iterator[Place
     for name, own in list(vars(optimizer).items()):
         if name not in _OPTIMIZERS_OWN and not name.startswith("_"):
             yield Place(f"{path}.{name}", own, optimizer, name, _write_attribute)
+
+
+def _of_loader(path: str, iterator: Any) -> Iterator[Place]:
+    """Where an iterator with workers stands. Which of their batches have arrived, and for which
+    they were asked, belongs to this process's workers and is never written."""
+    for name in _LOADERS_PLACE:
+        if name in vars(iterator):
+            yield Place(f"{path}.{name}", vars(iterator)[name])
 
 
 def _kept_by_function(path: str, function: types.FunctionType) -> Iterator[Place]:

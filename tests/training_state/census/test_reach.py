@@ -178,3 +178,15 @@ def test_iterators_of_itertools_are_entered() -> None:
     next(batches)
 
     assert any(path.startswith("main.b.position") for path in paths(b=batches))
+
+
+def test_what_workers_have_under_way_is_not_the_scripts() -> None:
+    data = torch.utils.data.TensorDataset(torch.arange(8))
+    batches = iter(torch.utils.data.DataLoader(data, 2, num_workers=1))
+    next(batches)
+
+    found = {place.path: place for place in Reach({"main": {"batches": batches}})}
+
+    assert found["main.batches._num_yielded"].value == 1
+    assert "main.batches._task_info" not in found
+    assert found["main.batches._rcvd_idx"].replace is None
