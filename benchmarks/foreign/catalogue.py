@@ -2,38 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True, slots=True)
-class Foreign:
-    """One script of a public repository, and how it is started.
-
-    Attributes:
-        name: unique, what the table shows.
-        repository: of GitHub, "owner/name"; its checkout is looked for under the second part.
-        script: with its arguments, from `folder` of the checkout.
-        kill_at: the step at which it is killed with SIGKILL.
-        path: of the checkout, put on PYTHONPATH, for a script that imports its own package.
-        steps: a script without an end of its own leaves after so many steps; 0 for its own end.
-        needs: packages beyond ours.
-    """
-
-    name: str
-    repository: str
-    script: str
-    kill_at: int
-    folder: str = "."
-    path: str = ""
-    steps: int = 0
-    needs: str = ""
-
-    @property
-    def checkout(self) -> str:
-        return self.repository.split("/")[1]
-
+from benchmarks.foreign.foreign_script import Foreign
+from benchmarks.foreign.prepared_scripts import PREPARED
 
 SCRIPTS = (
+    *PREPARED,
     Foreign("makemore transformer", "karpathy/makemore", "makemore.py --max-steps 300", 170),
     Foreign("makemore MLP", "karpathy/makemore", "makemore.py --type mlp --max-steps 1500", 700),
     Foreign("makemore RNN", "karpathy/makemore", "makemore.py --type rnn --max-steps 300", 140),

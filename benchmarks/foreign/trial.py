@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -14,7 +15,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.foreign.catalogue import Foreign
+from benchmarks.foreign.foreign_script import Foreign
+from benchmarks.foreign.material import make
 
 WITNESS = Path(__file__).parent / "witness"
 
@@ -33,9 +35,30 @@ class Ended:
     lines: list[str]
     errors: str
     weights: list[str]
+    saves: int
     files: dict[str, bytes]
     seconds: float
     events: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Kill:
+    """What came of one kill.
+
+    Attributes:
+        place: where it struck, in words.
+        said: exactness of the resume; "start" when the script began anew; "" when nothing struck.
+        true: "same", or what was different from plain python.
+    """
+
+    place: str
+    said: str
+    true: str
+    reason: str = ""
+
+    @property
+    def is_false(self) -> bool:
+        return self.said == "exact" and self.true != "same"
 
 
 @dataclass(frozen=True)
@@ -43,20 +66,22 @@ class Verdict:
     """What a trial showed.
 
     Attributes:
-        healthy, killed: "same", or what was different from plain python.
-        exactness: of the resume after the kill; "" when the script began anew or ended before.
+        plain: "same" if two runs of plain python are, what is not otherwise.
+        healthy: "same", or what was different from plain python.
         treatments: of the healthy run.
     """
 
     name: str
     plain: str
-    healthy: str
-    killed: str
-    exactness: str
-    treatments: int
-    steps: int
-    seconds: float
-    notes: str = ""
+    healthy: str = ""
+    kills: tuple[Kill, ...] = ()
+    treatments: int = 0
+    steps: int = 0
+    seconds: float = 0.0
+
+    @property
+    def struck(self) -> list[Kill]:
+        return [kill for kill in self.kills if kill.said]
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -75,13 +100,17 @@ class Trial:
         started = time.monotonic()
         first, second = self._start("plain", []), self._start("plain_again", [])
         if first.returncode != 0:
-            return self._verdict(f"exit {first.returncode}: {first.errors[-200:]}", started)
+            plain = f"exit {first.returncode}: {first.errors[-200:]}"
+            return Verdict(self._script.name, plain, seconds=time.monotonic() - started)
         masked = _unsteady(first, second)
         healthy = self._start("healthy", _supervised(settings, options))
-        fault = f"faults=[{{kind: sigkill, step: {self._script.kill_at}}}]"
-        kill = [*settings, "checkpoint.every_steps=25", fault]
-        killed = self._start("killed", _supervised(kill, options))
-        resumed = [e for e in killed.events if e["kind"] == "resumed"]
+        steps = max((e["step"] or 0 for e in healthy.events), default=0)
+        kills = []
+        for place, faults, save in self._places(first.saves):
+            every = f"checkpoint.every_steps={max(1, min(25, self._script.kill_at // 3))}"
+            line = _supervised([*settings, every, *faults], options)
+            killed = self._start("killed", line, kill_in_save=save)
+            kills.append(_kill(place, first, killed, masked))
         plain = "same" if first.weights == second.weights else "unsteady"
         if plain == "same" and not first.weights:
             plain = "no optimizer"
@@ -89,39 +118,39 @@ class Trial:
             name=self._script.name,
             plain=plain,
             healthy=_difference(first, healthy, masked),
-            killed=_difference(first, killed, masked) if _was_killed(killed) else "not struck",
-            exactness=" ".join(e["exactness"] for e in resumed),
+            kills=tuple(kills),
             treatments=sum(
                 e["kind"] == "action"
                 and e.get("outcome") == "applied"
                 and e["name"] != "checkpoint"
                 for e in healthy.events
             ),
-            steps=max((e["step"] or 0 for e in healthy.events), default=0),
-            seconds=time.monotonic() - started,
-            notes="; ".join(e["reason"] for e in resumed if e["exactness"] != "exact")[:200],
-        )
-
-    def _verdict(self, plain: str, started: float) -> Verdict:
-        return Verdict(
-            name=self._script.name,
-            plain=plain,
-            healthy="",
-            killed="",
-            exactness="",
-            treatments=0,
-            steps=0,
+            steps=steps,
             seconds=time.monotonic() - started,
         )
 
-    def _start(self, name: str, before: list[str]) -> Ended:
+    def _places(self, saves: int) -> list[tuple[str, list[str], int]]:
+        """Three places: in the training, in an evaluation, in a save; the same every time."""
+        chance = random.Random(self._script.name)
+        step = self._script.kill_at
+        moment = chance.choice(("forward", "backward", "update", "after"))
+        found = [(f"step {step}, {moment}", [_fault(step, moment)], 0)]
+        found.append(("evaluation", [_fault(max(1, step // 2), "evaluation", every=True)], 0))
+        if saves:
+            number = chance.randint(1 + saves // 3, saves)
+            found.append((f"save {number} of {saves}", [], number))
+        return found
+
+    def _start(self, name: str, before: list[str], *, kill_in_save: int = 0) -> Ended:
         top = self._folder / name
         shutil.rmtree(top, ignore_errors=True)
-        shutil.copytree(self._source, top, symlinks=True)
+        shutil.copytree(self._source, top, symlinks=True, ignore=shutil.ignore_patterns(".git"))
+        make(self._script.material, top)
         folder = top / self._script.folder
         earlier = _files(folder)
         result = top.with_suffix(".json")
         result.unlink(missing_ok=True)
+        Path(f"{result}.killed").unlink(missing_ok=True)
         python = before or [sys.executable]
         started = time.monotonic()
         process = subprocess.Popen(
@@ -135,11 +164,16 @@ class Trial:
             start_new_session=True,
             env={
                 **os.environ,
-                "PYTHONPATH": os.pathsep.join([str(WITNESS), *self._path(top), str(_here())]),
+                "PYTHONPATH": os.pathsep.join(
+                    [str(WITNESS), *self._path(top), str(_here()), os.environ.get("PYTHONPATH", "")]
+                ),
                 "FOREIGN_RESULT": str(result),
                 "FOREIGN_STEPS": str(self._script.steps),
+                "FOREIGN_KILL_IN_SAVE": str(kill_in_save),
                 "MPLBACKEND": "agg",
+                "OMP_NUM_THREADS": "1",
                 "WANDB_MODE": "disabled",
+                **dict(pair.split("=", 1) for pair in self._script.environment.split()),
             },
         )
         try:
@@ -150,11 +184,13 @@ class Trial:
             errors += "\ntimed out"
         events = folder / "run" / "events.jsonl"
         files = {k: v for k, v in _files(folder).items() if earlier.get(k) != v}
+        told = json.loads(result.read_text()) if result.exists() else {"weights": [], "saves": 0}
         return Ended(
             returncode=process.returncode,
             lines=[DURATION.sub("#", line) for line in out.splitlines()],
             errors=errors,
-            weights=sorted(json.loads(result.read_text())) if result.exists() else [],
+            weights=sorted(told["weights"]),
+            saves=told["saves"],
             files=files,
             seconds=time.monotonic() - started,
             events=[json.loads(e) for e in events.read_text().splitlines()]
@@ -182,6 +218,19 @@ def _files(folder: Path) -> dict[str, bytes]:
     names = (p for p in folder.rglob("*") if p.is_file() and not p.is_symlink())
     found = {str(p.relative_to(folder)): p for p in names}
     return {n: p.read_bytes() for n, p in found.items() if not IGNORED_FILES.search(n)}
+
+
+def _fault(step: int, moment: str, *, every: bool = False) -> str:
+    more = ", every: true" if every else ""
+    return f"faults=[{{kind: sigkill, step: {step}, moment: {moment}{more}}}]"
+
+
+def _kill(place: str, plain: Ended, killed: Ended, masked: set[str]) -> Kill:
+    resumed = [e for e in killed.events if e["kind"] == "resumed"]
+    said = " ".join(e["exactness"] for e in resumed) or "start"
+    reason = "; ".join(e["reason"] for e in resumed if e["exactness"] != "exact")
+    true = _difference(plain, killed, masked)
+    return Kill(place, said if _was_killed(killed) else "", true, reason[:300])
 
 
 def _was_killed(ended: Ended) -> bool:

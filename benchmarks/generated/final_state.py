@@ -86,10 +86,12 @@ def parts_of(value):
 
 
 def parts_of_attributes(value):
-    found = []
+    found, only = [], None
+    if isinstance(value, torch.utils.data.dataloader._BaseDataLoaderIter):
+        only = {"_sampler_iter", "_num_yielded", "_base_seed"}  # the rest is told elsewhere
     for name, inner in getattr(value, "__dict__", {}).items():
-        if name == "_dataset_fetcher":
-            inner = getattr(inner, "dataset_iter", None)  # the rest is told elsewhere
+        if (only is not None and name not in only) or name in ("manager", "_builtin_open"):
+            continue  # logging's: all loggers of all libraries, and the function `open`
         if "_hooks" in name and isinstance(inner, dict):
             inner = list(inner.values())  # numbered by torch through all hooks of a process
         found.append((f".{name}", inner))
@@ -97,8 +99,8 @@ def parts_of_attributes(value):
 
 
 def parts_of_function(function):
-    if function.__module__ != "__main__":
-        return []
+    if function.__module__ != "__main__" or hasattr(function, "__wrapped__"):
+        return []  # of a library, or wrapped by torch's schedules and by who watches
     found = [(f".{name}", inner) for name, inner in vars(function).items()]
     found += [(f"({n})", v) for n, v in enumerate(function.__defaults__ or ())]
     names = function.__code__.co_freevars

@@ -134,7 +134,7 @@ def simpler(recipe: Recipe) -> Iterable[Recipe]:
 
 def text(recipe: Recipe) -> str:
     """Returns the whole script."""
-    parts = [PARTS[name] for name in recipe.parts]
+    parts = sorted(map(PARTS.__getitem__, recipe.parts), key=lambda part: part.alone != "first")
     net = MODELS[recipe.model]
     top = [PRELUDE.replace("SEED", str(recipe.seed)), OWN_OPTIMIZER, _clean(net)]
     top += [_clean(part.top) for part in parts]

@@ -1,0 +1,129 @@
+"""Data for scripts that would fetch them: made here, small, the same every time."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+TRAIN, TEST = 1500, 300
+
+
+def make(material: str, checkout: Path) -> None:
+    """Makes what a catalogue's entry asks for: ``kind:folder of the checkout``, by spaces."""
+    for one in material.split():
+        kind, _, folder = one.partition(":")
+        path = checkout / folder
+        path.mkdir(parents=True, exist_ok=True)
+        KINDS[kind](path)
+
+
+def mnist(folder: Path) -> None:
+    """The four files of MNIST as torchvision unpacks them: blurred bars, one place a digit."""
+    chance = np.random.default_rng(0)
+    raw = folder / "MNIST" / "raw"
+    raw.mkdir(parents=True, exist_ok=True)
+    for name, count in (("train", TRAIN), ("t10k", TEST)):
+        labels = chance.integers(0, 10, count).astype(np.uint8)
+        pictures = chance.integers(0, 90, (count, 28, 28)).astype(np.uint8)
+        for picture, label in zip(pictures, labels, strict=True):
+            picture[2 + 2 * label : 6 + 2 * label, 4:24] += 120
+        head = struct.pack(">IIII", 2051, count, 28, 28)
+        (raw / f"{name}-images-idx3-ubyte").write_bytes(head + pictures.tobytes())
+        head = struct.pack(">II", 2049, count)
+        (raw / f"{name}-labels-idx1-ubyte").write_bytes(head + labels.tobytes())
+
+
+def characters(folder: Path) -> None:
+    """What nanoGPT's `prepare.py` makes of a text: two rows of numbers, and what they mean."""
+    chance = random.Random(0)
+    words = ["".join(chance.choice("abcdefgh") for _ in range(n)) for n in range(2, 9)]
+    text = " ".join(chance.choice(words) for _ in range(8000))
+    letters = sorted(set(text))
+    numbers = np.array([letters.index(letter) for letter in text], dtype=np.uint16)
+    numbers[:30000].tofile(folder / "train.bin")
+    numbers[30000:].tofile(folder / "val.bin")
+    meaning = {
+        "vocab_size": len(letters),
+        "itos": dict(enumerate(letters)),
+        "stoi": {letter: n for n, letter in enumerate(letters)},
+    }
+    (folder / "meta.pkl").write_bytes(pickle.dumps(meaning))
+
+
+def pictures(folder: Path) -> None:
+    """Two folders of pictures, one a class, as torchvision's `ImageFolder` reads them."""
+    from PIL import Image
+
+    chance = np.random.default_rng(0)
+    for part, count in (("train", 24), ("val", 8)):
+        for label in ("dark", "light"):
+            place = folder / part / label
+            place.mkdir(parents=True, exist_ok=True)
+            for number in range(count):
+                values = chance.integers(0, 120, (32, 32, 3)) + (label == "light") * 120
+                Image.fromarray(values.astype(np.uint8)).save(place / f"{number:03}.png")
+
+
+def text(folder: Path) -> None:
+    """Three texts of words, as language models for words read them."""
+    chance = random.Random(0)
+    words = ["".join(chance.choice("abcdefgh") for _ in range(5)) for _ in range(200)]
+    for part, lines in (("train", 1500), ("valid", 150), ("test", 150)):
+        told = [" ".join(chance.choice(words) for _ in range(12)) for _ in range(lines)]
+        (folder / f"{part}.txt").write_text("\n".join(told) + "\n")
+
+
+def language(folder: Path) -> None:
+    """A tiny language model with random weights, its tokenizer, and lines to train it on."""
+    import torch
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    chance = random.Random(0)
+    words = ["".join(chance.choice("abcdefgh") for _ in range(4)) for _ in range(60)]
+    names = ["<unk>", "<pad>", "</s>", *dict.fromkeys(words)]
+    base = Tokenizer(models.WordLevel({name: n for n, name in enumerate(names)}, "<unk>"))
+    base.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=base, unk_token="<unk>", pad_token="<pad>", eos_token="</s>"
+    )
+    tokenizer.save_pretrained(folder / "tiny")
+    torch.manual_seed(0)
+    size = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
+    config = LlamaConfig(vocab_size=len(names), eos_token_id=2, pad_token_id=1, **size, **heads)
+    LlamaForCausalLM(config).save_pretrained(folder / "tiny")
+    (folder / "lines").mkdir(exist_ok=True)
+    with open(folder / "lines" / "train.jsonl", "w") as file:
+        for _ in range(80):
+            line = " ".join(chance.choice(words) for _ in range(9))
+            file.write(json.dumps({"text": line}) + "\n")
+
+
+def cora(folder: Path) -> None:
+    """Papers with words and a subject each, and who cites whom, as pygcn reads them."""
+    chance = np.random.default_rng(0)
+    subjects = chance.integers(0, 7, 1600)
+    words = (chance.random((1600, 60)) < 0.05) | (np.arange(60) % 7 == subjects[:, None])
+    with open(folder / "cora.content", "w") as file:
+        for number, (row, subject) in enumerate(zip(words, subjects, strict=True)):
+            told = " ".join(str(int(word)) for word in row)
+            file.write(f"{number} {told} subject{subject}\n")
+    pairs = chance.integers(0, 1600, (4000, 2))
+    (folder / "cora.cites").write_text("".join(f"{a} {b}\n" for a, b in pairs))
+
+
+KINDS: dict[str, Callable[[Path], None]] = {
+    "mnist": mnist,
+    "characters": characters,
+    "pictures": pictures,
+    "text": text,
+    "cora": cora,
+    "language": language,
+}

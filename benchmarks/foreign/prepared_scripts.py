@@ -1,0 +1,223 @@
+"""Public scripts whose data are made here, because they would fetch them: see `material.py`."""
+
+from __future__ import annotations
+
+from benchmarks.foreign.foreign_script import Foreign
+
+_EXAMPLES = "pytorch/examples"
+_GAN = "eriklindernoren/PyTorch-GAN"
+_LIGHTNING = "Lightning-AI/pytorch-lightning"
+_SMALL = "--n_layer=2 --n_head=2 --n_embd=32 --block_size=32 --batch_size=8 --compile=False"
+_QUICK = "--max_iters=60 --eval_interval=20 --eval_iters=3 --warmup_iters=5 --lr_decay_iters=60"
+
+
+def _gan(name: str, options: str = "--n_epochs 2") -> Foreign:
+    return Foreign(
+        f"PyTorch-GAN {name}",
+        _GAN,
+        f"{name}.py {options} --batch_size 64 --sample_interval 9",
+        30,
+        folder=f"implementations/{name}",
+        needs="torchvision",
+        material="mnist:data/mnist",
+    )
+
+
+def _example(name: str, script: str, kill_at: int, material: str = "mnist:data") -> Foreign:
+    return Foreign(
+        f"examples {name}",
+        _EXAMPLES,
+        script,
+        kill_at,
+        folder=name,
+        needs="torchvision",
+        material=material,
+    )
+
+
+def _ignite(name: str, script: str, material: str) -> Foreign:
+    return Foreign(
+        f"ignite {name}",
+        "pytorch/ignite",
+        script,
+        20,
+        folder="examples/" + material.partition(":")[2].removeprefix("examples/"),
+        path=".",
+        needs="torchvision tqdm",
+        material=material,
+    )
+
+
+PREPARED = (
+    Foreign(
+        "nanoGPT characters",
+        "karpathy/nanoGPT",
+        f"train.py config/train_shakespeare_char.py --device=cpu {_SMALL} {_QUICK}",
+        35,
+        material="characters:data/shakespeare_char",
+    ),
+    _example("mnist", "main.py --epochs 2 --save-model --no-accel --log-interval 5", 30),
+    _example("mnist_rnn", "main.py --epochs 2 --save-model --log-interval 5", 30),
+    _example("vae", "main.py --epochs 3 --batch-size 64 --no-accel", 40),
+    _example("siamese_network", "main.py --epochs 1 --no-accel --save-model", 14),
+    _example(
+        "mnist_forward_forward",
+        "main.py --epochs 8 --no_accel --train_size 600 --test_size 200 --save_model",
+        6,
+        "mnist:mnist_forward_forward/data",
+    ),
+    _example(
+        "dcgan",
+        "main.py --dataset fake --ngf 8 --ndf 8 --workers 0 --niter 2 --manualSeed 1",
+        18,
+        "",
+    ),
+    _example(
+        "imagenet",
+        "main.py -a resnet18 --epochs 2 -b 8 -j 0 --no-accel -p 1 ../pictures",
+        8,
+        "pictures:pictures",
+    ),
+    Foreign(
+        "examples word_language_model",
+        _EXAMPLES,
+        "main.py --epochs 2 --emsize 16 --nhid 16 --use-optimizer --lr 0.01 --log-interval 10",
+        60,
+        folder="word_language_model",
+        material="text:word_language_model/data/wikitext-2",
+    ),
+    _gan("gan"),
+    _gan("wgan", "--n_epochs 4"),
+    _gan("aae"),
+    _gan("ebgan", "--n_epochs 1"),
+    _gan("infogan", "--n_epochs 1"),
+    _gan("lsgan", "--n_epochs 1"),
+    _gan("softmax_gan"),
+    _ignite("mnist", "mnist.py --epochs 2 --log_interval 5", "mnist:examples/mnist"),
+    _ignite(
+        "mnist that saves",
+        "mnist_save_resume_engine.py --epochs 2 --log_interval 5 --checkpoint_every 10",
+        "mnist:examples/mnist",
+    ),
+    Foreign(
+        "opacus DP-SGD mnist",
+        "pytorch/opacus",
+        "examples/mnist.py --device cpu -b 64 -n 2 --data-root data --lr 0.1",
+        30,
+        path=".",
+        needs="opacus torchvision tqdm",
+        material="mnist:data",
+    ),
+    Foreign(
+        "federated averaging",
+        "AshwinRJ/Federated-Learning-PyTorch",
+        "federated_main.py --model=mlp --dataset=mnist --epochs=3 --num_users=5 --frac=0.4",
+        40,
+        folder="src",
+        needs="torchvision tensorboardX tqdm matplotlib",
+        material="mnist:data/mnist",
+    ),
+    Foreign(
+        "schedule-free mnist",
+        "facebookresearch/schedule_free",
+        "main.py --epochs 2 --save-model --no-cuda --log-interval 5",
+        30,
+        folder="examples/mnist",
+        path=".",
+        needs="torchvision",
+        material="mnist:examples/data",
+    ),
+    Foreign(
+        "Lightning BoringModel",
+        _LIGHTNING,
+        "examples/pytorch/bug_report/bug_report_model.py",
+        1,
+        needs="lightning",
+    ),
+    Foreign(
+        "Lightning autoencoder",
+        _LIGHTNING,
+        "autoencoder.py fit --trainer.max_epochs=2 --trainer.accelerator=cpu",
+        30,
+        folder="examples/pytorch/basics",
+        needs="lightning torchvision jsonargparse",
+        material="mnist:examples/pytorch/basics/Datasets",
+    ),
+    Foreign(
+        "Lightning GAN",
+        _LIGHTNING,
+        "generative_adversarial_net.py",
+        20,
+        folder="examples/pytorch/domain_templates",
+        steps=90,
+        needs="lightning torchvision",
+        material="mnist:examples/pytorch/domain_templates/data",
+    ),
+    Foreign(
+        "Fabric image classifier",
+        _LIGHTNING,
+        "train_fabric.py --epochs 2 --save-model --log-interval 5",
+        30,
+        folder="examples/fabric/image_classifier",
+        needs="lightning torchvision torchmetrics",
+        material="mnist:examples/fabric/image_classifier/data",
+    ),
+    Foreign(
+        "Fabric folds",
+        _LIGHTNING,
+        "train_fabric.py --epochs 1 --folds 3",
+        30,
+        folder="examples/fabric/kfold_cv",
+        needs="lightning torchvision torchmetrics scikit-learn",
+        material="mnist:examples/fabric/kfold_cv/data",
+    ),
+    Foreign(
+        "GCN of Kipf",
+        "tkipf/pygcn",
+        "train.py --no-cuda --epochs 60",
+        35,
+        folder="pygcn",
+        path=".",
+        needs="scipy",
+        material="cora:data/cora",
+    ),
+    Foreign(
+        "PyG second minimum",
+        "pyg-team/pytorch_geometric",
+        "examples/lcm_aggr_2nd_min.py",
+        60,
+        steps=150,
+        needs="torch_geometric",
+    ),
+    Foreign(
+        "deepxde Poisson",
+        "lululxvi/deepxde",
+        "examples/pinn_forward/Poisson_Dirichlet_1d.py",
+        90,
+        path=".",
+        steps=150,
+        environment="DDE_BACKEND=pytorch",
+        needs="scipy scikit-optimize",
+    ),
+    Foreign(
+        "TRL SFT by HF's trainer",
+        "huggingface/trl",
+        "trl/scripts/sft.py --model_name_or_path tiny --dataset_name lines --max_steps 30 "
+        "--per_device_train_batch_size 2 --output_dir out --save_steps 10 --save_total_limit 2 "
+        "--eval_strategy steps --eval_steps 10 --dataset_test_split train --report_to none "
+        "--use_cpu --logging_steps 2 --max_length 32",
+        16,
+        needs="trl transformers datasets peft",
+        material="language:.",
+    ),
+    Foreign(
+        "timm train",
+        "huggingface/pytorch-image-models",
+        "train.py --data-dir pictures --model test_vit -b 8 --epochs 2 --device cpu --workers 0 "
+        "--num-classes 2 --warmup-epochs 0 --log-interval 1 --img-size 160",
+        7,
+        path=".",
+        needs="timm torchvision",
+        material="pictures:pictures",
+    ),
+)
