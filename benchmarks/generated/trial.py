@@ -28,6 +28,8 @@ class Verdict:
         killed: "" if all was as in plain python, otherwise what was not.
         kills: how many attempts were killed.
         reason: of the first resume that was not exact.
+        broken: why the program itself does not run.
+        treated: updates left out on purpose, after two kills at one step.
     """
 
     healthy: str
@@ -36,12 +38,13 @@ class Verdict:
     kills: int
     reason: str = ""
     broken: str = ""
+    treated: int = 0
 
     @property
     def is_false_exact(self) -> bool:
-        """Everything was said to be exact, and it was not."""
+        """Everything was said to be exact, and it was not; what was treated is meant to differ."""
         claimed = set(self.resumed) - {"start"}
-        return bool(self.killed) and claimed == {"exact"}
+        return bool(self.killed) and claimed == {"exact"} and not self.treated
 
     @property
     def kind(self) -> str:
@@ -50,6 +53,8 @@ class Verdict:
             return "broken"
         if not self.kills:
             return "not struck"
+        if self.treated:
+            return "treated"
         if self.is_false_exact:
             return "false exact"
         if "approximate" in self.resumed:
@@ -82,6 +87,8 @@ def try_recipe(
         with _folder(folder, "healthy", script) as work:
             left = client.supervised(work, "script.py", settings=settings)
         watched = _difference(folder, "healthy", first, left, killed=False)
+        told = [e["message"] for e in _events(folder, "healthy") if e["kind"] == "warning"]
+        watched = "; ".join([watched, *told] if watched else told)
     kills = [int(share * len(moments)) for share in recipe.kills]
     if recipe.fault:
         step = int(recipe.kills[0] * sum(m == "update" for m in moments))
@@ -105,8 +112,7 @@ def _folder(folder: Path, name: str, script: str) -> Iterator[Path]:
 
 
 def _verdict(folder: Path, healthy: str, killed: str) -> Verdict:
-    lines = (folder / "killed" / "run" / "events.jsonl").read_text().splitlines()
-    events = [json.loads(line) for line in lines]
+    events = _events(folder, "killed")
     resumed = [e for e in events if e["kind"] == "resumed"]
     attempts = [e["attempt"] for e in events if e["kind"] == "attempt_started"]
     said = {e["attempt"]: e["exactness"] for e in resumed}
@@ -118,7 +124,13 @@ def _verdict(folder: Path, healthy: str, killed: str) -> Verdict:
         killed=killed,
         kills=sum(e["cause"] == "killed" for e in exits),
         reason=reasons[0] if reasons else "",
+        treated=sum(e["kind"] == "update_skipped" for e in events),
     )
+
+
+def _events(folder: Path, name: str) -> list[dict[str, Any]]:
+    lines = (folder / name / "run" / "events.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
 
 
 def _difference(folder: Path, name: str, plain: Left, other: Left, *, killed: bool) -> str:

@@ -59,5 +59,5 @@ def storage_of(value: Any) -> int | None:
         return None
     try:
         return local(value).untyped_storage().data_ptr() or None
-    except (RuntimeError, NotImplementedError):
+    except (RuntimeError, NotImplementedError, ValueError):  # ValueError: a lazy layer's, not made
         return None

@@ -65,12 +65,18 @@ class ScriptCensus:
         self._registry = registry
         self._part = barrier("census")
         self._first: Census | None = None
+        self._was_asked = False
         self._begun = time.monotonic()
         self._spent_s = 0.0
 
     def begin(self) -> None:
-        """Takes the first one; called at the script's first forward or update, live or replayed."""
-        if self._first is None:
+        """Takes the first one; called at the script's first forward or update, live or replayed.
+
+        Only then: one that is taken later, because this one failed, would say that what the
+        training changed meanwhile differs by nature.
+        """
+        if not self._was_asked:
+            self._was_asked = True
             with self._part:
                 self._first = self._take()
 

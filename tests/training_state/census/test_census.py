@@ -132,3 +132,9 @@ def test_an_address_of_an_object_is_no_difference() -> None:
         }
 
     assert differences(take(variables()), take(variables()), NOTHING) == []
+
+
+def test_a_layer_that_is_not_made_yet_is_told_like_any_other() -> None:
+    census = Census.take({"main": {"model": torch.nn.LazyLinear(3), "count": 1}})
+
+    assert census.facts["main.count"] == "= 1"
