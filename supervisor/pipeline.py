@@ -33,7 +33,7 @@ class Judgement:
         decision: what is to be done, or None.
         outcomes: of the treatments whose verification ended at this step.
         errors: detectors that raised and were switched off at this step, with the reason.
-        acquittal: the weights were found not to be to blame (`RollbackEvaluation`): why, in a
+        needless_rollback: the weights were not to blame (`RollbackEvaluation`): why, in a
             sentence; the record then counts as announced.
     """
 
@@ -43,12 +43,12 @@ class Judgement:
     decision: Decision | None = None
     outcomes: tuple[TreatmentOutcome, ...] = ()
     errors: tuple[str, ...] = ()
-    acquittal: str = ""
+    needless_rollback: str = ""
 
     @property
-    def is_quiet(self) -> bool:
+    def is_calm(self) -> bool:
         """Whether nothing was thought of this step."""
-        return not (self.risk.probability or self.alerts or self.errors or self.acquittal)
+        return not (self.risk.probability or self.alerts or self.errors or self.needless_rollback)
 
 
 class Pipeline:
@@ -112,15 +112,15 @@ class Pipeline:
         """Fills in what the ladder decides about a step that was looked at."""
         record, alerts, risk = judgement.record, judgement.alerts, judgement.risk
         advice = self._advisor.update(record, alerts, risk) if self._advisor else ()
-        if judgement.acquittal:
-            self.ladder.acquit(newer_are_as_good=self._evaluation.newer_are_as_good)
+        if judgement.needless_rollback:
+            self.ladder.rollback_was_needless(newer_are_as_good=self._evaluation.newer_are_as_good)
         judgement.decision = self.ladder.decide(record, alerts, risk, advice)
         judgement.outcomes = self.ladder.outcomes
         return judgement
 
     def _look_at_part(self, records: Sequence[StepRecord]) -> list[Judgement]:
-        acquittal = self._evaluation.update(records[0]) if self._evaluation.is_on else ""
-        if acquittal:
+        needless = self._evaluation.update(records[0]) if self._evaluation.is_on else ""
+        if needless:
             records = [replace(records[0], announced=True), *records[1:]]
         if records[0].begins_training:
             self._begin()
@@ -159,7 +159,7 @@ class Pipeline:
             )
             for index, record in enumerate(records)
         ]
-        found[0].acquittal = acquittal
+        found[0].needless_rollback = needless
         return found
 
     def _switch_off(self, detector: Detector, error: Exception) -> str:

@@ -216,7 +216,7 @@ def test_an_announced_change_is_no_trouble_and_what_comes_behind_it_is() -> None
     assert next(j.record.step for j in sick if j.risk.alarm) < 300
 
 
-def test_weights_that_are_not_to_blame_are_acquitted_and_left_alone() -> None:
+def test_weights_that_are_not_to_blame_are_recognised_and_left_alone() -> None:
     records = jump(announced=False)
     judge = pipeline()
     before = list(judge.update_all(records[:305]))
@@ -229,7 +229,7 @@ def test_weights_that_are_not_to_blame_are_acquitted_and_left_alone() -> None:
     one_by_one = [copy.update(record) for record in records[305:]]
 
     assert ("rollback",) in actions(before)
-    assert [j.record.step for j in after if j.acquittal] == [306]
+    assert [j.record.step for j in after if j.needless_rollback] == [306]
     assert actions(after)[-1:] == [("reinstate",)]
     assert actions(after[2:]) == []
     assert [(j.risk, j.decision) for j in after] == [(j.risk, j.decision) for j in one_by_one]

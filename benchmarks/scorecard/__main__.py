@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.scorecard.ablation import ablate
 from benchmarks.scorecard.calibration import reliability
 from benchmarks.scorecard.card import card, grouped
 from benchmarks.scorecard.labelled_run import load_runs
@@ -48,7 +47,6 @@ def score(measured: Sequence[Measurement]) -> dict[str, Any]:
         },
         "calibrated": reliability(measured, "calibrated"),
         "raw_risk": reliability(measured, "risk"),
-        "ablation": ablate(measured),
     }
 
 

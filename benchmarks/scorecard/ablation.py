@@ -1,42 +1,217 @@
-"""What each signal adds: the card without it, and with it alone."""
+"""What each rule earns: every one switched off in turn.
+
+    python -m benchmarks.scorecard.ablation CORPUS [--logs LOGS] [--splits train validation]
+        [--seeds 1] [--json FILE] [--only PART_OF_A_NAME]
+
+CORPUS is a folder made by `python -m benchmarks.corpus`, LOGS one of public logs with an INDEX.md;
+of these only the ones marked `tune` are read. Signals of the predictor, rules of the guard and of
+the ladder (`benchmarks.scorecard.rules`) are switched off on these courses, on one healthy training
+of each kind, and in small trainings that meet a fault and are treated. Detectors are judged by
+their alerts. About ten minutes.
+"""
 
 from __future__ import annotations
 
+import argparse
+import json
+import statistics
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-import numpy as np
+import torch
 
-from benchmarks.scorecard.card import card
-from benchmarks.scorecard.measurement import Measurement
-from supervisor.config import load_policy
+from benchmarks.scorecard.judged_course import (
+    Course,
+    Worth,
+    alerts_of,
+    corpus_courses,
+    healthy_trainings,
+    judge,
+    tuning_logs,
+    worth,
+    worth_of_ladder,
+)
+from benchmarks.scorecard.rules import RULES, SIGNALS
+from benchmarks.scorecard.treated_training import FAULTS, TASKS, TOLERANCE, Treated, TreatedTraining
+
+ALL = "all rules"
+NEAR = 10
+"""Steps around which another detector told of the same crash, too, as early."""
 
 
-def ablate(measured: Sequence[Measurement]) -> dict[str, dict[str, Any]]:
-    """Signal → its card without it and alone.
+@dataclass
+class Ablation:
+    """The sums, by the rule that was switched off; `ALL` for none."""
 
-    The risk is the largest contribution, so leaving one out is the largest of the others. The
-    windows stay those of the whole predictor.
-    """
-    names = sorted({name for m in measured for name in m.contributions})
+    rules: Sequence[str]
+    by_rule: dict[str, Worth] = field(default_factory=dict)
+    false_alerts: Counter[str] = field(default_factory=Counter)
+    told: dict[str, list[int]] = field(default_factory=dict)
+    told_first: Counter[str] = field(default_factory=Counter)
+    told_alone: Counter[str] = field(default_factory=Counter)
+    crashes: int = 0
+    healthy_steps: int = 0
+
+    def take_in(self, course: Course) -> None:
+        """A signal that did not speak need not be switched off."""
+        judged = judge(course)
+        usual = worth(course, judged)
+        self.crashes += len(course.crashes)
+        self.healthy_steps += int(course.healthy.sum())
+        self._add(ALL, usual)
+        spoke = {name for judgement in judged for name in judgement.risk.contributions}
+        for rule in self.rules:
+            if rule not in SIGNALS:
+                self._add(rule, worth_of_ladder(course, judged, rule))
+            else:
+                self._add(rule, worth(course, judge(course, rule)) if rule in spoke else usual)
+        wrong, told = alerts_of(course, judged)
+        self.false_alerts += wrong
+        for name, lead in told.items():
+            self.told.setdefault(name, []).append(lead)
+            others = [other for detector, other in told.items() if detector != name]
+            self.told_alone[name] += not others
+            self.told_first[name] += lead > max(others, default=0) + NEAR
+
+    def _add(self, rule: str, found: Worth) -> None:
+        self.by_rule.setdefault(rule, Worth()).add(found)
+
+
+def row(found: Worth, usual: Worth) -> dict[str, Any]:
+    """Figures of `found`; `later` is by how many steps crashes found with and without it are."""
+    both = [usual.found[key] - found.found[key] for key in usual.found.keys() & found.found]
     return {
-        name: {
-            "without": _short(card(measured, lambda m, n=name: _alarm(m, without=n))),
-            "alone": _short(card(measured, lambda m, n=name: _alarm(m, only=n))),
-        }
-        for name in names
+        "found": len(found.found),
+        "later_found": sum(1 for steps in both if steps > 0),
+        "later_steps": statistics.median([steps for steps in both if steps > 0] or [0]),
+        "treated": found.treated,
+        "false_alarms": found.false_alarms,
+        "false_warnings": found.false_warnings,
+        "treatments_on_healthy": found.treatments,
     }
 
 
-def _alarm(m: Measurement, *, without: str = "", only: str = "") -> np.ndarray:
-    kept = [
-        value
-        for name, value in m.contributions.items()
-        if name != without and (not only or name == only)
-    ]
-    return np.max([np.zeros(len(m.risk)), *kept], axis=0) >= load_policy().alarm_threshold
+def outcomes(rules: Sequence[str], seeds: int) -> dict[str, dict[str, Any]]:
+    """Rule → what became of the small trainings without it."""
+    reference = {
+        (task, seed): TreatedTraining(task, "none", 0, seed).run().final_loss
+        for task in TASKS
+        for seed in range(seeds)
+    }
+    cases = [(task, fault, seed) for task, seed in reference for fault in FAULTS]
+    usual = {
+        (task, fault, seed): TreatedTraining(task, fault, _at(seed), seed, watched=rules).run()
+        for task, fault, seed in cases
+    }
+    found = {ALL: _outcome(usual, reference)}
+    for rule in rules:
+        ends = {
+            (task, fault, seed): TreatedTraining(task, fault, _at(seed), seed, without=rule).run()
+            for task, fault, seed in cases
+            if rule in usual[task, fault, seed].mattered
+        }
+        found[rule] = _outcome({**usual, **ends}, reference) | {"mattered_in": len(ends)}
+    return found
 
 
-def _short(figures: dict[str, Any]) -> dict[str, Any]:
-    keys = ("found_before_peak", "found_at_most_5_later", "false_alarms", "lead_quartiles")
-    return {key: figures[key] for key in keys}
+def _at(seed: int) -> int:
+    return 120 + 31 * seed
+
+
+def _outcome(
+    ends: dict[tuple[str, str, int], Treated], reference: dict[tuple[str, int], float]
+) -> dict[str, Any]:
+    ratios = {key: end.final_loss / reference[key[0], key[2]] for key, end in ends.items()}
+    return {
+        "trainings": len(ends),
+        "survived": sum(ratio <= TOLERANCE for ratio in ratios.values()),
+        "treatments": sum(end.treatments for end in ends.values()),
+        "lost": sorted(" ".join(map(str, key)) for key, r in ratios.items() if r > TOLERANCE),
+        "mean_excess": round(
+            statistics.fmean(min(max(ratio - 1.0, 0.0), 1.0) for ratio in ratios.values()), 4
+        ),
+    }
+
+
+def print_tables(document: dict[str, Any]) -> None:
+    print(f"{document['crashes']} crashes, {document['healthy_steps']} healthy steps\n")
+    heads = (
+        "without", "crashes found", "later (median)", "treated", "false alarms", "false warnings",
+        "treatments on healthy", "matters in", "survived", "mean excess", "treatments",
+    )  # fmt: skip
+    _print_row(heads)
+    _print_row(["---"] * len(heads))
+    for name, figures in document["rules"].items():
+        later = f"{figures['later_found']} ({figures['later_steps']:g})"
+        end = document["outcomes"].get(name, {})
+        ends = [end.get(key, "-") for key in ("mattered_in", "survived", "mean_excess")]
+        _print_row(
+            [
+                *(name, figures["found"], later, figures["treated"], figures["false_alarms"]),
+                *(figures["false_warnings"], figures["treatments_on_healthy"]),
+                *(*ends, end.get("treatments", "-")),
+            ]
+        )
+    print()
+    heads = (
+        "detector", "false alerts per 10,000", "crashes told of", "median lead",
+        f"first by {NEAR} steps", "alone",
+    )  # fmt: skip
+    _print_row(heads)
+    _print_row(["---"] * len(heads))
+    for name, figures in document["detectors"].items():
+        _print_row([name, *figures.values()])
+
+
+def _print_row(cells: Sequence[object]) -> None:
+    print("| " + " | ".join(map(str, cells)) + " |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("corpus", type=Path)
+    parser.add_argument("--logs", type=Path)
+    parser.add_argument("--splits", nargs="+", default=["train", "validation"])
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--only", default="", help="rules whose name contains this")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    rules = [rule for rule in RULES if arguments.only in rule]
+    ablation = Ablation(rules)
+    courses = [corpus_courses(arguments.corpus, arguments.splits), healthy_trainings()]
+    if arguments.logs:
+        courses.append(tuning_logs(arguments.logs))
+    for group in courses:
+        for course in group:
+            ablation.take_in(course)
+    usual = ablation.by_rule[ALL]
+    detectors = sorted({*ablation.false_alerts, *ablation.told})
+    document = {
+        "crashes": ablation.crashes,
+        "healthy_steps": ablation.healthy_steps,
+        "rules": {name: row(found, usual) for name, found in ablation.by_rule.items()},
+        "outcomes": outcomes(rules, arguments.seeds),
+        "detectors": {
+            name: {
+                "false_per_10k": round(
+                    1e4 * ablation.false_alerts[name] / ablation.healthy_steps, 2
+                ),
+                "told": len(ablation.told.get(name, [])),
+                "median_lead": statistics.median(ablation.told.get(name) or [0]),
+                "told_first": ablation.told_first[name],
+                "told_alone": ablation.told_alone[name],
+            }
+            for name in detectors
+        },
+    }
+    print_tables(document)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -27,14 +27,6 @@ def print_card(split: str, figures: dict[str, Any]) -> None:
         for name, (found, late, crashes, false) in rows.items():
             if crashes or false:
                 print(f"| {name} | {found} of {crashes} | {late} | {false} |")
-    print("\n| signal | without it: found, false | alone: found, false, median lead |")
-    print("| --- | --- | --- |")
-    for name, pair in figures["ablation"].items():
-        without, alone = pair["without"], pair["alone"]
-        print(
-            f"| {name} | {without['found_before_peak']}, {without['false_alarms']} | "
-            f"{alone['found_before_peak']}, {alone['false_alarms']}, {_median(alone)} |"
-        )
 
 
 def _print_judges(judges: dict[str, Any]) -> None:

@@ -18,15 +18,9 @@ from supervisor.settings import GuardSettings
 MIN_WINDOW = 10
 """Accepted steps until a value can be called absurd."""
 
-USUAL_VARIATION = 2.0
+NORMAL_VARIATION = 2.0
 """Absurd values lie beyond this times the 99th percentile of the recent ones, too: single steps of
 healthy runs reach 15 times the median of their gradient norm."""
-
-RECORD_LEAP = 1.5
-"""A loss that many times above everything the run has seen, its untrained start included, and
-`LEAP_RISE` times the recent median has left its course whatever the spike factor."""
-
-LEAP_RISE = 2.0
 
 PERSIST_STEPS = 3
 """Trouble so soon after a skipped update means that the weights are sick, not the batch."""
@@ -44,11 +38,7 @@ RUIN_LOOK = 3
 RUIN_ENOUGH = 2
 
 CERTAIN = 0.9
-"""Risk that counts as trouble by itself after a skip."""
-
-
-def _loss_rises(risk: CrashRisk) -> bool:
-    return any("loss" in name for name in risk.contributions)
+"""Risk from which on trouble is certain: a rollback comes first, and nothing is worth saving."""
 
 
 class GuardVerdict(enum.Enum):
@@ -57,15 +47,10 @@ class GuardVerdict(enum.Enum):
 
 
 class Guard:
-    """Decides whether this update may be applied.
+    """Decides whether this update may be applied, by what it would do to the weights.
 
-    A non-finite or absurd step is skipped once or twice; when the loss is no better right after,
-    or skips accumulate, the weights themselves are sick and the guard asks for a rollback.
-
-    What ruins weights is the gradient that reaches them. A norm is absurd that is far beyond the
-    recent ones, *and* beyond those with which this run began (`RunScale.line`), after the script's
-    own clipping (but for a loss that is absurd, too: clipped or not, its direction is of no use).
-    The loss alone is judged only where no norm was seen.
+    A step that is not finite, or whose gradient is absurd, is left out. Trouble right behind it,
+    too many such steps, or a loss that stays ruined say that the weights are sick: a rollback.
     """
 
     def __init__(self, settings: GuardSettings) -> None:
@@ -77,12 +62,10 @@ class Guard:
         self.scale = RunScale()
         self.norm_scale = RunScale()
         self._grad = RobustWindow(100)
-        self._highest_loss = -math.inf
         self._ruin: deque[int] = deque(maxlen=RUIN_LOOK)
         self._skips: list[int] = []
         self._ruined_at = LONG_AGO
         self._first_bad_step = -1
-        self._loss_was_bad = False
         self._tick = 0
 
     def forget_levels(self) -> None:
@@ -90,7 +73,6 @@ class Guard:
         self.loss.clear()
         self._grad.clear()
         self._skips = []
-        self._loss_was_bad = False
 
     def shows_ruin(self, risk: CrashRisk) -> bool:
         """Whether the loss has left its course, and this step or the last ones are beyond all that
@@ -109,35 +91,72 @@ class Guard:
         if self._skips:
             window = self.settings.skip_window
             self._skips = [t for t in self._skips if self._tick - t <= window]
-        (bad_loss, why), subject = self._judge_loss(record), Subject.LOSS
-        # Whether a high loss may reach the weights is its gradient's affair.
-        skips = bad_loss and (record.has_nonfinite_loss or not record.grad_norm_seen)
-        if not record.has_nonfinite_loss and not skips:
-            (skips, why), subject = self._judge_gradient(record), Subject.GRADIENT
-        recent = bool(self._skips) and self._tick - self._skips[-1] <= PERSIST_STEPS
-        # A rise of the loss that comes right behind a skipped update did not come from its batch.
-        sick = recent and (
-            (self._loss_was_bad and bad_loss)
-            or (self.is_ruin(record) and risk.probability >= CERTAIN)
-            or (self.is_ruin(record) and risk.alarm and _loss_rises(risk))
-        )
-        after = "right after a skipped update"
+        skips, why, subject = self._judge(record)
+        sick, after = self._is_ruin_after_skip(record, risk), "right after a skipped update"
         if not sick and self._stays_ruined(risk):
             sick, after = True, "and stays beyond all that the untrained weights gave"
             self._ruined_at = self._tick
         if not (skips or sick):
             self._accept(record)
             return None, risk
-        told = (why, subject) if why else (f"{risk.reason}, {after}", risk.subject)
+        told = (why, subject) if skips else (f"{risk.reason}, {after}", risk.subject)
         risk = replace(risk, cause=self.cause(record), reason=told[0], subject=told[1])
-        if sick or len(self._skips) + 1 >= max(2, self.settings.rollback_after_skips):
+        if sick or self._has_skipped_enough():
             self._skips.append(self._tick)
             return GuardVerdict.ROLLBACK, risk
         if not self._skips:
             self._first_bad_step = record.step
         self._skips.append(self._tick)
-        self._loss_was_bad = bad_loss or record.has_nonfinite_grad
         return GuardVerdict.SKIP, risk
+
+    def _judge(self, record: StepRecord) -> tuple[bool, str, Subject]:
+        """Whether this update must not reach the weights, why, and by which value."""
+        if record.has_nonfinite_loss:
+            return self._skips_nonfinite_loss(), f"loss {record.loss:g}", Subject.LOSS
+        if record.has_nonfinite_grad:
+            why = f"gradient norm {record.grad_norm:g}"
+            return self._skips_nonfinite_gradient(record), why, Subject.GRADIENT
+        if not (record.grad_norm_seen and self._is_absurd_gradient(record)):
+            return False, "", Subject.GRADIENT
+        norm, median = self._applied_norm(record), self._grad.median
+        why = f"the gradient norm is {norm:.6g}, its recent median {median:.6g}"
+        return True, why, Subject.GRADIENT
+
+    def _skips_nonfinite_loss(self) -> bool:
+        return self.settings.skip_nonfinite
+
+    def _skips_nonfinite_gradient(self, record: StepRecord) -> bool:
+        """Under a loss scaler it is left out already."""
+        return self.settings.skip_nonfinite and not record.loss_scale > 0
+
+    def _is_absurd_gradient(self, record: StepRecord) -> bool:
+        """Far beyond the recent norms, and beyond those with which this run began."""
+        if not self.settings.skip_spike or record.in_environment:
+            return False
+        norm, scale = self._applied_norm(record), self.norm_scale
+        least = max(SURE * scale.line, scale.level / SHARE)  # ten times the untrained size
+        return norm > least and self._is_absurd(norm)
+
+    def _applied_norm(self, record: StepRecord) -> float:
+        """What the script's own clipping leaves of it, unless the loss is absurd as well: then its
+        direction is of no use, however short it is."""
+        if record.loss > self.settings.spike_factor * self.scale.line:
+            return record.grad_norm
+        return min(record.grad_norm, record.clips_at)
+
+    def _is_ruin_after_skip(self, record: StepRecord, risk: CrashRisk) -> bool:
+        """Whether trouble is there again so soon that the skipped batch was not to blame.
+
+        Without it weights with NaN are seen only after `rollback_after_skips` lost updates
+        (test_escalation: a NaN that is there again right after a skip).
+        """
+        recent = bool(self._skips) and self._tick - self._skips[-1] <= PERSIST_STEPS
+        return recent and risk.alarm and self.is_ruin(record)
+
+    def _has_skipped_enough(self) -> bool:
+        """Without it a norm that stays high would be skipped for ever, because what is skipped
+        changes no window (test_escalation: absurd gradients alone)."""
+        return len(self._skips) + 1 >= max(2, self.settings.rollback_after_skips)
 
     def _stays_ruined(self, risk: CrashRisk) -> bool:
         """Whether sudden trouble is no batch's fault, because it stays beyond all that could be
@@ -157,69 +176,22 @@ class Guard:
     def forgive(self) -> None:
         """The state was put back: earlier skips say nothing about these weights."""
         self._skips = []
-        self._loss_was_bad = False
 
     def cause(self, record: StepRecord) -> Cause:
         return Cause.NONFINITE if _is_nonfinite(record) else Cause.SPIKE
 
-    def _judge_loss(self, record: StepRecord) -> tuple[bool, str]:
-        if record.has_nonfinite_loss:
-            return self.settings.skip_nonfinite, f"loss {record.loss:g}"
-        if not record.loss_seen or not self._judges_level(record):
-            return False, ""
-        loss, window = record.loss, self.loss
-        if not loss > self.scale.line:
-            return False, ""
-        if not self._is_absurd(loss, window, self.scale) and not self._is_leap(loss):
-            return False, ""
-        return True, f"the loss is {loss:.6g}, its recent median {window.median:.6g}"
-
-    def _judge_gradient(self, record: StepRecord) -> tuple[bool, str]:
-        norm = record.grad_norm
-        if not record.loss > self.settings.spike_factor * self.scale.line:
-            norm = min(norm, record.clips_at)  # what reaches the weights
-        if record.has_nonfinite_grad:
-            if record.loss_scale > 0:  # the GradScaler leaves this update out by itself
-                return False, ""
-            return self.settings.skip_nonfinite, f"gradient norm {record.grad_norm:g}"
-        if not record.grad_norm_seen or not self._judges_level(record):
-            return False, ""
-        scale = self.norm_scale
-        least = max(SURE * scale.line, scale.level / SHARE)  # ten times the untrained size
-        if not norm > least or not self._is_absurd(norm, self._grad, scale):
-            return False, ""
-        median = self._grad.median
-        return True, f"the gradient norm is {norm:.6g}, its recent median {median:.6g}"
-
-    def _judges_level(self, record: StepRecord) -> bool:
-        return self.settings.skip_spike and not record.in_environment
-
-    def _is_absurd(self, value: float, window: RobustWindow, scale: RunScale) -> bool:
+    def _is_absurd(self, norm: float) -> bool:
+        window = self._grad
         if len(window) < MIN_WINDOW:
             return False
-        if window.lowest < 0:
-            return self._is_absurd_linear(value, window)
         if window.median <= 0:  # most are zero, which is no yardstick for the others
-            return value > self.settings.spike_factor * scale.line
-        return value > self.settings.spike_factor * window.median and _is_unusual(value, window)
-
-    def _is_absurd_linear(self, value: float, window: RobustWindow) -> bool:
-        """For losses at or below zero: ratios mean nothing, spreads do."""
-        spread = max(window.highest - window.lowest, abs(window.median))
-        return value > window.median + 3 * self.settings.spike_factor * spread
-
-    def _is_leap(self, loss: float) -> bool:
-        window = self.loss
-        if len(window) < MIN_WINDOW or not loss > RECORD_LEAP * self._highest_loss:
-            return False
-        leapt = window.lowest > 0 and loss > LEAP_RISE * window.median
-        return leapt and _is_unusual(loss, window)
+            return norm > self.settings.spike_factor * self.norm_scale.line
+        return norm > self.settings.spike_factor * window.median and _is_unusual(norm, window)
 
     def _accept(self, record: StepRecord) -> None:
         if record.loss_seen and math.isfinite(record.loss):
             self.loss.add(record.loss)
             self.scale.update(record.loss)
-            self._highest_loss = max(self._highest_loss, record.loss)
         if record.grad_norm_seen:
             self._grad.add(record.grad_norm)
             self.norm_scale.update(record.grad_norm)
@@ -230,12 +202,10 @@ class Guard:
             "grad": self._grad.state_dict(),
             "scale": self.scale.state_dict(),
             "norm_scale": self.norm_scale.state_dict(),
-            "highest_loss": self._highest_loss,
             "ruin": list(self._ruin),
             "ruined_at": self._ruined_at,
             "skips": list(self._skips),
             "first_bad_step": self._first_bad_step,
-            "loss_was_bad": self._loss_was_bad,
             "tick": self._tick,
         }
 
@@ -244,12 +214,10 @@ class Guard:
         self._grad.load_state_dict(state["grad"])
         self.scale.load_state_dict(state["scale"])
         self.norm_scale.load_state_dict(state["norm_scale"])
-        self._highest_loss = float(state["highest_loss"])
         self._ruin = deque(state["ruin"], maxlen=RUIN_LOOK)
         self._ruined_at = int(state["ruined_at"])
         self._skips = list(state["skips"])
         self._first_bad_step = int(state["first_bad_step"])
-        self._loss_was_bad = bool(state["loss_was_bad"])
         self._tick = int(state["tick"])
 
 
@@ -261,7 +229,7 @@ def _is_unusual(value: float, window: RobustWindow) -> bool:
     """
     median = window.median
     wide = median * min((window.quantile(0.9) / median) ** 5, 1e300)
-    return value > max(wide, USUAL_VARIATION * window.quantile(0.99))
+    return value > max(wide, NORMAL_VARIATION * window.quantile(0.99))
 
 
 def _is_nonfinite(record: StepRecord) -> bool:

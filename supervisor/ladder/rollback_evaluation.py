@@ -38,7 +38,7 @@ class RollbackEvaluation:
 
     Attributes:
         is_on: the steps after a rollback are being looked at.
-        newer_are_as_good: of the last acquittal: the rollback itself is to be taken back.
+        newer_are_as_good: of the last evaluation: the rollback itself is to be taken back.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class RollbackEvaluation:
             self._line = max(RISE * self._then, math.sqrt(self._then * alarming))
 
     def update(self, record: StepRecord) -> str:
-        """Takes in a step while `is_on`; returns the sentence of the acquittal, or nothing yet."""
+        """Takes in a step while `is_on`; returns the sentence of the evaluation, or nothing yet."""
         self._seen += 1
         self.is_on = record.loss_seen and self._line < record.loss < math.inf
         self._highest = max(self._highest, record.loss)

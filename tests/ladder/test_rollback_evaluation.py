@@ -13,12 +13,12 @@ THEN = [1.0, 1.1, 0.9, 1.2, 1.0, 1.0, 0.8, 1.1]
 
 
 def answers(then: list[float], alarming: float, now: list[float]) -> list[str]:
-    acquittal = RollbackEvaluation()
-    acquittal.begin(40, then, alarming)
+    evaluation = RollbackEvaluation()
+    evaluation.begin(40, then, alarming)
     said = []
     for step, loss in enumerate(now, start=61):
-        if acquittal.is_on:
-            said.append(acquittal.update(StepRecord(step=step, loss=loss, loss_seen=True)))
+        if evaluation.is_on:
+            said.append(evaluation.update(StepRecord(step=step, loss=loss, loss_seen=True)))
     return said
 
 
@@ -41,16 +41,16 @@ def test_old_weights_with_a_high_loss_today_are_not_to_blame() -> None:
 def test_newer_weights_are_as_good_within_the_noise_of_the_comparison(
     alarming: float, now: list[float], as_good: bool
 ) -> None:
-    acquittal = RollbackEvaluation()
-    acquittal.begin(40, THEN, alarming)
+    evaluation = RollbackEvaluation()
+    evaluation.begin(40, THEN, alarming)
 
     said = [
-        acquittal.update(StepRecord(step=step, loss=loss, loss_seen=True))
+        evaluation.update(StepRecord(step=step, loss=loss, loss_seen=True))
         for step, loss in enumerate(now, start=61)
     ]
 
     assert said[-1]
-    assert acquittal.newer_are_as_good is as_good
+    assert evaluation.newer_are_as_good is as_good
 
 
 @pytest.mark.parametrize(
@@ -73,10 +73,10 @@ def test_nothing_is_said_where_the_weights_may_be_to_blame(
 
 
 def test_it_goes_on_from_its_state() -> None:
-    acquittal, other = RollbackEvaluation(), RollbackEvaluation()
-    acquittal.begin(40, THEN, 5.0)
-    acquittal.update(StepRecord(step=61, loss=5.0, loss_seen=True))
-    other.load_state_dict(acquittal.state_dict())
+    evaluation, other = RollbackEvaluation(), RollbackEvaluation()
+    evaluation.begin(40, THEN, 5.0)
+    evaluation.update(StepRecord(step=61, loss=5.0, loss_seen=True))
+    other.load_state_dict(evaluation.state_dict())
 
     assert other.is_on
     assert other.update(StepRecord(step=62, loss=5.0, loss_seen=True))

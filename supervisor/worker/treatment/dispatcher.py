@@ -125,14 +125,14 @@ class Dispatcher(BoundaryListener):
         if math.isfinite(record.grad_norm):
             health.recent_grad_norms.append(record.grad_norm)
         is_news = judgement.decision or judgement.outcomes or health.risk or self._was_warning
-        if judgement.is_quiet and not is_news:
+        if judgement.is_calm and not is_news:
             return False
         for error in judgement.errors:
             self._warn(f"detector {error}")
-        if judgement.acquittal:
-            why = judgement.acquittal
-            acquitted = StateFound(step=record.step, found=Found.ANOTHER_LEVEL, detail=why)
-            self._journal.write(acquitted)
+        if judgement.needless_rollback:
+            why = judgement.needless_rollback
+            found = StateFound(step=record.step, found=Found.ANOTHER_LEVEL, detail=why)
+            self._journal.write(found)
         if judgement.alerts:
             self._alerts.tell(record, judgement.alerts)
         self._tell_risk(judgement)

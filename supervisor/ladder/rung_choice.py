@@ -1,0 +1,183 @@
+"""Which rung is taken at a risk: saving, advice, a cause's own list, the mildest not yet tried."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from supervisor.codes import DecisionSource
+from supervisor.ladder.advice import Advice
+from supervisor.ladder.budget import Budget
+from supervisor.ladder.decisions import LONG_AGO, Decisions
+from supervisor.ladder.failures import Failures
+from supervisor.ladder.going_back import GoingBack
+from supervisor.ladder.guard import CERTAIN, Guard
+from supervisor.ladder.rungs import Rungs
+from supervisor.records import CrashRisk, Decision, StepRecord
+from supervisor.risk_lines import RiskLines
+from supervisor.settings import PolicySettings
+
+COURSE = frozenset(
+    {
+        "loss_warning", "loss_leap", "loss_persistence", "gradient_warning", "gradient_with_loss",
+        "gradient_persistence", "steady_climb", "departure", "slow_divergence", "adam_rms",
+    }
+)  # fmt: skip
+"""Evidence from the course of loss and norm alone. Harder data and another objective make the same,
+so it asks for no more than a checkpoint until loss or norm is beyond all that the untrained weights
+gave, and not for one step alone (`Guard.shows_ruin`)."""
+
+
+class RungChoice:
+    """Goes up the rungs of a policy, one treatment in `cooldown_steps`.
+
+    A rung whose treatments failed twice for the cause passes its turn (`Failures`).
+    """
+
+    def __init__(
+        self,
+        policy: PolicySettings,
+        decisions: Decisions,
+        going_back: GoingBack,
+        guard: Guard,
+        rungs: Rungs,
+        budget: Budget,
+        failures: Failures,
+    ) -> None:
+        self.policy = policy
+        self._lines = RiskLines.of(policy)
+        self._decisions, self._going_back, self._guard = decisions, going_back, guard
+        self._rungs, self._budget, self._failures = rungs, budget, failures
+        self._advice = Advice(policy)
+        self._checkpoint_at = LONG_AGO
+
+    def end_episode(self) -> None:
+        self._rungs.forget()
+        self._advice.forget()
+
+    def choose(self, record: StepRecord, risk: CrashRisk, advice: Sequence[str]) -> Decision | None:
+        """What is to be done at this risk, if anything."""
+        rungs = self._rungs
+        if risk.probability < rungs.lowest and not self._lines.is_alarm(risk.probability):
+            return None
+        if self.policy.by_cause.get(risk.cause.value) == []:
+            return None  # report only
+        if self._is_course_only(risk):
+            return self._save(record, risk)
+        fitting = rungs.fitting(risk)
+        own = rungs.own_list(risk)
+        left = self._failures.left
+        treating = [i for i in fitting if not rungs.is_free(i)]
+        if risk.probability < CERTAIN:
+            treating = [i for i in treating if left(rungs.actions(i), risk.cause)]
+        ready = self._decisions.since_treatment >= self.policy.cooldown_steps
+        if ready and (treating or left(own, risk.cause)):
+            advised = self._advised(record, risk, left(advice, risk.cause))
+            decision = advised or self._treat(record, risk, treating)
+            if decision is not None:
+                return decision
+        if risk.probability >= CERTAIN:
+            return None  # the state is sick already: nothing worth saving
+        return self._save(record, risk)
+
+    def _is_course_only(self, risk: CrashRisk) -> bool:
+        is_course = bool(risk.contributions) and COURSE.issuperset(risk.contributions)
+        return is_course and not self._guard.shows_ruin(risk)
+
+    def _save(self, record: StepRecord, risk: CrashRisk) -> Decision | None:
+        free = [i for i in self._rungs.fitting(risk) if self._rungs.is_free(i)]
+        tick = self._decisions.tick
+        if not free or tick - self._checkpoint_at < self.policy.cooldown_steps:
+            return None
+        self._checkpoint_at = tick
+        return self._decisions.treat(record, risk, self._rungs.actions(free[-1]), free[-1])
+
+    def _advised(
+        self, record: StepRecord, risk: CrashRisk, advice: Sequence[str]
+    ) -> Decision | None:
+        """What helped in similar cases, before anything else."""
+        if not self._lines.is_alarm(risk.probability):
+            return None
+        certain = risk.probability >= CERTAIN and not self._going_back.rolled_back
+        name = self._advice.choose(advice, risk.cause, only=("rollback",) if certain else None)
+        if name is None:
+            return None
+        rung = self._rungs.with_action(name, risk.cause)
+        if rung is not None and self._rungs.actions(rung) == (name,):
+            self._rungs.take(rung)
+        if self._rungs.own_list(risk)[:1] == [name]:
+            self._rungs.take_own(risk.cause)
+        decision = self._treat_with(record, risk, (name,), 0 if rung is None else rung)
+        if decision is None or name not in decision.actions:
+            return decision  # no budget is left for it
+        reason = f"{decision.reason}; {name} helped in similar cases"
+        return replace(decision, reason=reason, source=DecisionSource.CASE_LIBRARY)
+
+    def _treat(self, record: StepRecord, risk: CrashRisk, fitting: list[int]) -> Decision | None:
+        own = self._rungs.own_list(risk)
+        while own and risk.probability < CERTAIN and not self._failures.left(own[:1], risk.cause):
+            self._rungs.take_own(risk.cause)
+            own = own[1:]
+        if own and not (risk.probability >= CERTAIN and "rollback" in own[1:]):
+            self._rungs.take_own(risk.cause)
+            return self._treat_with(record, risk, (own[0],), fitting[0] if fitting else 0)
+        index = self._rungs.next(risk, fitting, rolled_back=self._going_back.rolled_back)
+        if index is None:
+            return self._repeat(record, risk, fitting)
+        self._rungs.take(index)
+        return self._treat_with(record, risk, self._rungs.actions(index), index)
+
+    def _repeat(self, record: StepRecord, risk: CrashRisk, fitting: list[int]) -> Decision | None:
+        """Every rung that applies was tried, and was given time: again, then the next stronger."""
+        if not fitting or self._decisions.since_treatment < self.policy.verify_steps:
+            return None
+        index = self._rungs.repeat(fitting)
+        if index is None:
+            return self._going_back.last_resort(record, risk)
+        is_left = self._failures.left(self._rungs.actions(index), risk.cause)
+        if risk.probability < CERTAIN and not is_left:
+            return None
+        return self._treat_with(record, risk, self._rungs.actions(index), index)
+
+    def _treat_with(
+        self, record: StepRecord, risk: CrashRisk, actions: tuple[str, ...], rung: int
+    ) -> Decision | None:
+        back = self._going_back
+        left = self._failures.left(actions, risk.cause)
+        if not left:
+            return self._pass_turn(record, risk, actions)
+        if "stop" in left:
+            back.stopped = True
+        elif "restart" in left:
+            back.restarts += 1
+        elif left == ("rollback",):
+            return back.roll_back(record, risk, rung)
+        elif self._budget.is_spent or ("rollback" in left and not self._budget.has_rollbacks):
+            return back.last_resort(record, risk)
+        elif "rollback" in left:
+            back.count_rollback()
+        return self._decisions.treat(record, risk, left, rung)
+
+    def _pass_turn(
+        self, record: StepRecord, risk: CrashRisk, actions: tuple[str, ...]
+    ) -> Decision | None:
+        """What failed before is not repeated, but what is stronger comes no sooner for that."""
+        self._decisions.begin_cooldown()
+        if "rollback" in actions:
+            if not self._budget.has_rollbacks:
+                return self._going_back.last_resort(record, risk)
+            self._going_back.count_rollback()
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            **self._rungs.state_dict(),
+            "checkpoint_at": self._checkpoint_at,
+            "advice": self._advice.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._rungs.load_state_dict(state)
+        self._checkpoint_at = int(state["checkpoint_at"])
+        self._advice.load_state_dict(state["advice"])
