@@ -95,7 +95,7 @@ TRAININGS = {
 
 
 def losses(folder: Path, script: str, arm: str) -> tuple[dict[int, float], int]:
-    """Returns the loss by step, and the step of the acquittal (-1: there was none)."""
+    """Returns the loss by step, and the step at which a rollback was found needless (-1: none)."""
     folder.mkdir(parents=True)
     (folder / "train.py").write_text(script)
     options = [*ARMS[arm], "--set", "report.enabled=false", "--set", "policy.case_library=false"]
@@ -113,7 +113,7 @@ def losses(folder: Path, script: str, arm: str) -> tuple[dict[int, float], int]:
 
 
 def compare(folder: Path, script: str) -> dict[str, list[float]] | None:
-    """Returns the ratios to the observed run for each arm; None if nothing was acquitted."""
+    """Returns the ratios to the observed run for each arm; None if no rollback was needless."""
     made = {arm: losses(folder / arm, script, arm) for arm in ARMS}
     at = made["with"][1]
     if at < 0 or made["without"][1] != at:

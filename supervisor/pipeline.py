@@ -232,7 +232,7 @@ class Pipeline:
             "ladder": self.ladder.state_dict(),
             "advisor": advisor,
             "announced_at": self._announced_at,
-            "acquittal": self._evaluation.state_dict(),
+            "rollback_evaluation": self._evaluation.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -240,8 +240,8 @@ class Pipeline:
         self._load_view(state)
         self.ladder.load_state_dict(state["ladder"])
         self._announced_at = int(state.get("announced_at", -1))
-        if "acquittal" in state:
-            self._evaluation.load_state_dict(state["acquittal"])
+        if "rollback_evaluation" in state:
+            self._evaluation.load_state_dict(state["rollback_evaluation"])
         if self._advisor and state.get("advisor"):
             self._advisor.load_state_dict(state["advisor"])
 
