@@ -7,6 +7,8 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
+from supervisor.detectors.statistics.leap import is_leap
+
 LAST_STEP = 60
 """What goes wrong later has a course that it leaves, and is judged against that."""
 
@@ -20,12 +22,11 @@ healthy runs of the corpus only adversarial games start so, or as below, and the
 them (`BackToStart.precondition`)."""
 
 LOOK = 5
-LEAP = 1.5
 ENOUGH_LEAPS = 2
 STUCK_LOOK = 20
 STUCK = 0.9
-"""Or `ENOUGH_LEAPS` of the first `LOOK` losses leapt to `LEAP` times the first and the later ones,
-and the median of losses 20 to 40 is no better than `STUCK` times the first: nothing has been
+"""Or `ENOUGH_LEAPS` of the first `LOOK` losses leapt above the first and the later ones, and
+the median of losses 20 to 40 is no better than `STUCK` times the first: nothing has been
 learned since. One high loss says nothing in small batches; nor does a leap where the quartiles of
 the later losses lie as far apart. A run without any leap has started well after 20 steps."""
 
@@ -66,7 +67,7 @@ class InitialDivergence:
             return
         self._losses.append(loss)
         if len(self._losses) <= LOOK:
-            self._leapt = self._leapt or self._losses[-1] > LEAP * self._first
+            self._leapt = self._leapt or is_leap(loss, self._first)
         if loss > BLOWN_UP * self._first:
             self._blown_up += 1
         elif self._blown_up:
@@ -97,9 +98,9 @@ class InitialDivergence:
         if not self._leapt or len(losses) < 2 * STUCK_LOOK:
             return False
         low, later, high = statistics.quantiles(losses[-STUCK_LOOK:], n=4)
-        if high > LEAP * low:
+        if is_leap(high, low):
             return False
-        leaps = sum(loss > LEAP * max(first, high) for loss in losses[:LOOK])
+        leaps = sum(is_leap(loss, max(first, high)) for loss in losses[:LOOK])
         return later > STUCK * first and leaps >= ENOUGH_LEAPS
 
     def state_dict(self) -> dict[str, Any]:

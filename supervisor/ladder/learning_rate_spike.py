@@ -7,12 +7,13 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+from supervisor.detectors.statistics.leap import is_leap
 from supervisor.detectors.statistics.robust_window import RobustWindow
 from supervisor.records import StepRecord
 
-FACTOR = 2.0
-"""A warm-up grows by less from step to step once ten steps of it are over, and a warm restart
-returns to a rate that was there before."""
+DOUBLED = 1.0
+"""A rate leaps when it more than doubles: a warm-up grows by less from step to step once ten steps
+of it are over, and a warm restart returns to a rate that was there before."""
 
 FEWEST_STEPS = 10
 MEMORY_STEPS = 60
@@ -56,7 +57,11 @@ class LearningRateSpike:
         self._seen += 1
         if self.step >= 0:
             self._follow(record)
-        elif rate > FACTOR * self._highest and self._seen > FEWEST_STEPS and self._previous > 0:
+        elif (
+            is_leap(rate, self._highest, DOUBLED)
+            and self._seen > FEWEST_STEPS
+            and self._previous > 0
+        ):
             self._begin(record, accepted)
         if self.step < 0 and rate > self._highest:
             self._highest = rate

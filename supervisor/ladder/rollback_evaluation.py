@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from supervisor.detectors.statistics.leap import LEAP, is_leap
 from supervisor.records import StepRecord
 
 LOOK_BACK = 10
@@ -16,29 +17,20 @@ LOOK = 2
 """Steps after the rollback. One may have a bad batch; by the second the guard would go back again,
 so the answer is needed then."""
 
-RISE = 1.5
-"""Both must lie that far above the highest of the `LOOK_BACK` losses, and in the upper half of the
-rise (by ratio). Weights that a rollback has cured give a loss near their old one at once. Chosen by
-argument; 229 of 234 faults of benchmarks/survival.py were survived with it."""
+RISE = 1.0 + LEAP
+"""Both losses must lie a leap above the highest of the `LOOK_BACK`, and in the upper half of the rise
+(by ratio): weights that a rollback has cured give a loss near their old one at once."""
 
 
 class RollbackEvaluation:
-    """A controlled comparison after each rollback: the same weights then and now.
+    """A controlled comparison after each rollback: the loss of the same weights then and now.
 
-    Weights from before the onset are in place again. Is their loss on the batches of today as high
-    as the one that raised the alarm, and was it low when they were made, then the batches or the
-    objective have changed (the weight of a KL term that is being raised, another stage of a
-    curriculum, another data set): no treatment of weights or rates can bring the old level back,
-    and each further one does harm. Was it high at their time already, the rollback did not go far
-    enough, and nothing is said.
-
-    Were the newer weights' last loss and those of the restored ones today within `RISE` of each
-    other, then the rollback has won nothing either, and what it threw away is worth more: the
-    training between the two. Above that the newer weights may be sick as well, and stay away.
+    If it was low then and is as high now as the one that raised the alarm, the batches or the
+    objective have changed, and no treatment of weights or rates brings the old level back.
 
     Attributes:
         is_on: the steps after a rollback are being looked at.
-        newer_are_as_good: of the last evaluation: the rollback itself is to be taken back.
+        newer_are_as_good: the rollback itself is to be taken back: the newer weights lose no leap.
     """
 
     def __init__(self) -> None:
@@ -74,7 +66,7 @@ class RollbackEvaluation:
         if not self.is_on or self._seen < LOOK:
             return ""
         self.is_on = False
-        self.newer_are_as_good = self._alarming <= RISE * self._highest
+        self.newer_are_as_good = not is_leap(self._alarming, self._highest)
         return (
             f"the weights of step {self._to_step} have a loss of {record.loss:.6g} now and had "
             f"{self._then:.6g} at most: the data or the objective has changed, not the weights; "

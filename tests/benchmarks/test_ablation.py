@@ -23,7 +23,9 @@ def test_a_rule_is_off_only_while_it_is_switched_off(rule: str) -> None:
     assert not set(during) & set(before)
 
 
-@pytest.mark.parametrize(("signal", "kind"), [("nonfinite", "nan_gradient"), ("loss_leap", "spike")])
+@pytest.mark.parametrize(
+    ("signal", "kind"), [("nonfinite", "nan_gradient"), ("loss_leap", "spike")]
+)
 def test_a_signal_that_is_switched_off_does_not_speak(signal: str, kind: str) -> None:
     def spoken() -> set[str]:
         pipeline = Pipeline(RunSettings(), load_policy())
