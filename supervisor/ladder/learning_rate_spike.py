@@ -57,11 +57,7 @@ class LearningRateSpike:
         self._seen += 1
         if self.step >= 0:
             self._follow(record)
-        elif (
-            is_leap(rate, self._highest, DOUBLED)
-            and self._seen > FEWEST_STEPS
-            and self._previous > 0
-        ):
+        elif self._has_leapt(rate):
             self._begin(record, accepted)
         if self.step < 0 and rate > self._highest:
             self._highest = rate
@@ -72,6 +68,10 @@ class LearningRateSpike:
         self._forget()
         if rate > self._highest:
             self._highest = rate
+
+    def _has_leapt(self, rate: float) -> bool:
+        is_known = self._seen > FEWEST_STEPS and self._previous > 0
+        return is_known and is_leap(rate, self._highest, DOUBLED)
 
     def _begin(self, record: StepRecord, accepted: RobustWindow) -> None:
         if len(accepted):

@@ -18,8 +18,8 @@ LOOK = 2
 so the answer is needed then."""
 
 RISE = 1.0 + LEAP
-"""Both losses must lie a leap above the highest of the `LOOK_BACK`, and in the upper half of the rise
-(by ratio): weights that a rollback has cured give a loss near their old one at once."""
+"""Both losses must lie a leap above the highest of the `LOOK_BACK`, and in the upper half of the
+rise (by ratio): weights that a rollback has cured give a loss near their old one at once."""
 
 
 class RollbackEvaluation:
