@@ -19,44 +19,45 @@ from supervisor.detectors.setting_values import check_values
 from supervisor.errors import ConfigError
 
 _ROOM = "supervisor.detectors."
-_TABLE = f"{_ROOM}observed_lines"
+_TABLE = "observed_lines"
 
 BUILTIN: dict[str, str] = {
-    "nonfinite": "supervisor.detectors.nonfinite.NonfiniteDetector",
-    "loss_anomaly": "supervisor.detectors.loss_anomaly.LossAnomalyDetector",
-    "gradient_anomaly": "supervisor.detectors.gradient_anomaly.GradientAnomalyDetector",
-    "slow_divergence": "supervisor.detectors.slow_divergence.SlowDivergenceDetector",
-    "loss_scale": "supervisor.detectors.loss_scale.LossScaleDetector",
-    "gradient_health": "supervisor.detectors.gradient_health.GradientHealthDetector",
-    "learning_rate": "supervisor.detectors.learning_rate.LearningRateDetector",
-    "batch_impact": "supervisor.detectors.batch_impact.BatchImpactDetector",
-    "convergence": "supervisor.detectors.convergence.ConvergenceDetector",
-    "posterior_collapse": "supervisor.detectors.posterior_collapse.PosteriorCollapseDetector",
-    "adam_rms": "supervisor.detectors.adam_rms.AdamRmsDetector",
-    "layer_gradient": "supervisor.detectors.layer_gradient.LayerGradientDetector",
+    "nonfinite": "precision.nonfinite.NonfiniteDetector",
+    "loss_anomaly": "loss.loss_anomaly.LossAnomalyDetector",
+    "gradient_anomaly": "gradients.gradient_anomaly.GradientAnomalyDetector",
+    "slow_divergence": "loss.slow_divergence.SlowDivergenceDetector",
+    "loss_scale": "precision.loss_scale.LossScaleDetector",
+    "gradient_health": "gradients.gradient_health.GradientHealthDetector",
+    "learning_rate": "schedule.learning_rate.LearningRateDetector",
+    "batch_impact": "schedule.batch_impact.BatchImpactDetector",
+    "convergence": "loss.convergence.ConvergenceDetector",
+    "posterior_collapse": "objective.posterior_collapse.PosteriorCollapseDetector",
+    "adam_rms": "gradients.adam_rms.AdamRmsDetector",
+    "layer_gradient": "gradients.layer_gradient.LayerGradientDetector",
     "dead_layers": _TABLE,
-    "update_ratio": "supervisor.detectors.update_ratio.UpdateRatioDetector",
+    "update_ratio": "gradients.update_ratio.UpdateRatioDetector",
     "activation_range": _TABLE,
     "activation_growth": _TABLE,
     "dead_units": _TABLE,
     "representation_collapse": _TABLE,
     "attention_logits": _TABLE,
     "attention_entropy": _TABLE,
-    "reward_drift": "supervisor.detectors.reward_drift.RewardDriftDetector",
-    "reward_hacking": "supervisor.detectors.reward_hacking.RewardHackingDetector",
-    "reward_calibration": "supervisor.detectors.reward_calibration.RewardCalibrationDetector",
+    "reward_drift": "objective.reward_drift.RewardDriftDetector",
+    "reward_hacking": "objective.reward_hacking.RewardHackingDetector",
+    "reward_calibration": "objective.reward_calibration.RewardCalibrationDetector",
     "policy_step": _TABLE,
     "no_advantage": _TABLE,
     "advantage_scale": _TABLE,
     "value_loss": _TABLE,
     "entropy_collapse": _TABLE,
     "loader_wait": _TABLE,
-    "resources": "supervisor.detectors.resources.ResourcesDetector",
+    "resources": "resources.ResourcesDetector",
 }
-"""Detectors that run unless a config says ``name: null``: where each is, a class or a row."""
+"""Detectors that run unless a config says ``name: null``: where each is in this room,
+as a class or a row of the table."""
 
 OPTIONAL: dict[str, str] = {
-    "page_hinkley": "supervisor.detectors.page_hinkley.PageHinkleyDetector",
+    "page_hinkley": "loss.page_hinkley.PageHinkleyDetector",
 }
 """Built-in detectors that a config must ask for by name."""
 
@@ -100,7 +101,7 @@ def _check_known(name: str, value: Any) -> None:
 
 def _build(name: str, settings: dict[str, Any]) -> Detector:
     own = settings.pop("class", None)
-    kind = _load(name, str(own)) if own is not None else _built_in(name)
+    kind = _built_in(name) if own is None else _named(name, str(own))
     if not isinstance(kind, type) or not issubclass(kind, Detector):
         raise ConfigError(
             f"detectors.{name}.class: {own}: not a Detector: derive it from supervisor.Detector"
@@ -128,13 +129,18 @@ def _built_in(name: str) -> type[Detector]:
         return detector_of_line(name, LINES[name])
     if name in GROWTHS:
         return detector_of_growth(name, GROWTHS[name])
-    return _load(name, {**BUILTIN, **OPTIONAL}[name])
+    return _load(name, _ROOM + {**BUILTIN, **OPTIONAL}[name])
+
+
+def _named(name: str, path: str) -> type[Detector]:
+    """The class that a config names; older configs name built-in ones by their earlier places."""
+    file = path.removeprefix(_ROOM).partition(".")[0]
+    if path.startswith(_ROOM) and file in (*BUILTIN, *OPTIONAL):
+        return _built_in(file)
+    return _load(name, path)
 
 
 def _load(name: str, path: str) -> type[Detector]:
-    own_file, _, _ = path.removeprefix(_ROOM).partition(".")
-    if path.startswith(_ROOM) and own_file in BUILTIN and BUILTIN[own_file] != path:
-        return _built_in(own_file)  # an older config: the class has moved
     try:
         found = load_dotted(path)
     except (ImportError, AttributeError, ValueError) as error:

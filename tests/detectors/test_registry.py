@@ -76,12 +76,19 @@ def test_a_wrong_alert_handler_is_refused_with_its_place(path: str, said: str) -
         load_alert_handlers([path])
 
 
-def test_a_config_may_name_a_built_in_class_by_its_earlier_place() -> None:
-    earlier = "supervisor.detectors.dead_units.DeadUnitsDetector"
+@pytest.mark.parametrize(
+    ("name", "earlier"),
+    [
+        ("dead_units", "supervisor.detectors.dead_units.DeadUnitsDetector"),
+        ("reward_drift", "supervisor.detectors.reward_drift.RewardDriftDetector"),
+        ("page_hinkley", "supervisor.detectors.page_hinkley.PageHinkleyDetector"),
+        ("resources", "supervisor.detectors.resources.ResourcesDetector"),
+    ],
+)
+def test_a_config_may_name_a_built_in_class_by_its_earlier_place(name: str, earlier: str) -> None:
+    built = build_detectors({name: {}, "second": {"class": earlier}})
 
-    built = build_detectors({"second": {"class": earlier, "line": 0.5}})
-
-    usual = next(d for d in built if d.name == "dead_units")
-    second: Any = next(d for d in built if d.name == "second")
-    assert second.key == usual.key == "dead_units_share"  # type: ignore[attr-defined]
-    assert second.line == 0.5
+    usual = next(d for d in built if d.name == name)
+    second = next(d for d in built if d.name == "second")
+    assert second.state_dict() == usual.state_dict()
+    assert type(second).__name__ == type(usual).__name__

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from supervisor.detectors.base import Detector
-from supervisor.detectors.gradient_anomaly import GradientAnomalyDetector
-from supervisor.detectors.loss_anomaly import LossAnomalyDetector
-from supervisor.detectors.signal_anomaly import SignalAnomalyDetector
+from supervisor.detectors.base.signal_anomaly import SignalAnomalyDetector
+from supervisor.detectors.gradients.gradient_anomaly import GradientAnomalyDetector
+from supervisor.detectors.loss.loss_anomaly import LossAnomalyDetector
 from supervisor.detectors.statistics.robust_window import RobustWindow
 from supervisor.records import Alert, StepRecord
 from supervisor.storage.run.rundir import RunDirectory

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from supervisor.detectors.observed_line import ObservedLineDetector
+from supervisor.detectors.base.observed_line import ObservedLineDetector
 from supervisor.detectors.statistics.robust_window import RobustWindow
 
 MIN_LOOKS = 20

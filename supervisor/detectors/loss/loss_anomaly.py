@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from supervisor.detectors.signal_anomaly import SignalAnomalyDetector
+from supervisor.detectors.base.signal_anomaly import SignalAnomalyDetector
 from supervisor.records import StepRecord
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from supervisor.detectors.observed_line import ObservedLineDetector
+from supervisor.detectors.base.observed_line import ObservedLineDetector
 from supervisor.records import Cause, Severity
 
 MIN_LOOKS = 20

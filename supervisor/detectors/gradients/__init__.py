@@ -1,0 +1,1 @@
+"""Detectors of gradients and of the updates made of them."""

@@ -1,0 +1,1 @@
+"""Detectors of the loss: leaps, rises, plateaus."""

@@ -1,0 +1,1 @@
+"""Detectors of what half precision cannot hold."""
