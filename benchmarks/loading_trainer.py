@@ -1,16 +1,12 @@
-"""A training whose loading is slow, killed once, in five ways to load.
+"""A training whose loading is slow, in six ways to load.
 
-    python loading_trainer.py --kind workers --kill-at 275 --steps 300
-
-Stamps go to the file ``stamps`` as in `restartable_trainer`; loaded samples to nowhere.
+python loading_trainer.py --kind workers --steps 300
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import random
-import signal
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -66,7 +62,6 @@ def make_loader(kind: str) -> DataLoader[Any]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--kind", choices=KINDS, required=True)
-    parser.add_argument("--kill-at", type=int, required=True)
     parser.add_argument("--steps", type=int, required=True)
     options = parser.parse_args()
     torch.manual_seed(0)
@@ -76,7 +71,6 @@ def main() -> None:
     model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 1))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     loader = make_loader(options.kind)
-    stamps = os.open("stamps", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     step = 0
     while step < options.steps:
         for (rows,) in loader:
@@ -85,10 +79,6 @@ def main() -> None:
             loss.backward()
             optimizer.step()
             step += 1
-            os.write(stamps, f"{os.getpid()} {step} {time.time()}\n".encode())
-            if step == options.kill_at and not os.path.exists("struck"):
-                os.close(os.open("struck", os.O_CREAT))
-                os.kill(os.getpid(), signal.SIGKILL)
 
 
 if __name__ == "__main__":
