@@ -39,7 +39,7 @@ ACTION_NAMES = (
     "stop",
 )
 CAUSE_NAMES = tuple(cause.value for cause in Cause)
-FALLBACK_NAMES = ("first_step", "approximate", "start")
+FALLBACK_NAMES = ("approximate", "start")
 
 LIMITS: Mapping[str, tuple[float, float]] = {
     "at": (0.0, 1.0),

@@ -240,8 +240,8 @@ class WorkerOrder:
         batch_factor: by which `supervisor.batch_size` multiplies from the start on, at most.
         checkpoint_activations: switch on the activation checkpointing that models offer.
         experiment: what a controlled replay changes (`supervisor explain`); empty in every run.
-        way: how it comes back to the checkpoint: by `REPLAY`, or ``first_step`` (a replay of which
-            the first step is really executed), or ``approximate`` (the state is put back at once).
+        way: how it comes back to the checkpoint: by `REPLAY`, or ``approximate`` (the state is put
+            back at once).
     """
 
     attempt: int

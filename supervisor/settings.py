@@ -96,10 +96,10 @@ class ProbeSettings:
 class FastForwardSettings:
     enabled: bool = True
     """Resume unmodified scripts exactly, by running their loop without the training."""
-    fallbacks: list[str] = field(default_factory=lambda: ["first_step", "approximate", "start"])
-    """What is tried, in this order, when a script ends before its fast-forward arrives: with the
-    first step really executed; approximately (state put back, loop from its top); from the start,
-    which also comes first where the checkpoint has fewer steps than `restart.progress_steps`."""
+    fallbacks: list[str] = field(default_factory=lambda: ["approximate", "start"])
+    """What is tried, in this order, when a script ends before its fast-forward arrives:
+    approximately (state put back, loop from its top); from the start, which also comes first where
+    the checkpoint has fewer steps than `restart.progress_steps`."""
     tape_budget_mib: float = 1024.0
     """Disk for what a fast-forward needs to know; past it a resume is approximate."""
     reads_budget_mib: float = 256.0

@@ -340,8 +340,8 @@ def test_a_saved_policy_is_the_same_again_and_takes_overrides(tmp_path: Path) ->
         ("policy.rungs[9].at=0.5", "of them, counted from 0"),
         ("policy.rungs[3].at=0.1", "rungs[3].at: 0.1 is below the rung before"),
         (
-            "fast_forward.fallbacks=[fist_step]",
-            "unknown fallback 'fist_step'; did you mean first_step?",
+            "fast_forward.fallbacks=[strat]",
+            "unknown fallback 'strat'; did you mean start?",
         ),
         ("policy.by_cause.spike=[dance]", "unknown action 'dance'; known: skip_update"),
         ("policy.by_cause.spik=[stop]", "by_cause.spik: unknown cause 'spik'"),

@@ -31,7 +31,7 @@ from supervisor.worker.recording.loading_proof import LoadingProofs
 from supervisor.worker.replay.fast_forward import FastForward
 from supervisor.worker.replay.loading.placeholder_tracker import PlaceholderTracker
 from supervisor.worker.replay.silence import Silence
-from supervisor.worker.starting_point import FIRST_STEP, ResumePoint
+from supervisor.worker.starting_point import ResumePoint
 
 _OF_LOADING = (EntryKind.BATCH, EntryKind.WORKER_BATCH)
 
@@ -135,7 +135,6 @@ class Resumption:
             arrive=self._arrive,
             before_training=self._census.begin,
             heartbeat=self._beat,
-            executes_first_step=self._arrival.order.way == FIRST_STEP,
         )
         self._replay.disproof = problem
         self._silence.begin()

@@ -14,9 +14,6 @@ from supervisor.storage.journal.journal import Journal
 from supervisor.training_state.codec import read_state
 from supervisor.training_state.state import digest
 
-FIRST_STEP = "first_step"
-"""The way of a replay (`WorkerOrder.way`) that really executes the first step."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumePoint:

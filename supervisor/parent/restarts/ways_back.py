@@ -13,7 +13,6 @@ from supervisor.settings import FastForwardSettings
 START = "start"
 _FROM_OUTSIDE = (ExitCause.KILLED, ExitCause.HANG, *MEMORY)
 _DESCRIBED = {
-    "first_step": "with the first step really executed",
     "approximate": "approximately: state put back, the script's loop from its top",
     START: "from the start",
 }

@@ -19,27 +19,28 @@ class CachedOutputs:
     """Computes one forward for each module, mode and kind of input, and hands out copies of it.
 
     The values are of no use; shapes, types and structure are what the script goes on with.
-
-    Attributes:
-        is_first: an output was handed out that leads back to the module's weights, for the first
-            time; whoever runs the backward takes it back.
     """
 
     def __init__(self) -> None:
-        self.is_first = False
         self._known: dict[tuple[Any, ...], tuple[weakref.ref[Module], Any]] = {}
 
     def output(
-        self, module: Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], call: Call
+        self,
+        module: Module,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        call: Call,
+        *,
+        executes: bool = False,
     ) -> Any:
         """Returns an output that the script may change in place and call backward on.
 
-        The first of its kind is that of the real forward, so that hooks on gradients can run once.
-        The random generators are as before.
+        The random generators are as before, unless it is executed.
 
         Args:
             module, args, kwargs: of the call.
             call: runs the real forward.
+            executes: this one really happens, and the script gets its output with its graph.
         """
         signature = (
             id(module),
@@ -47,21 +48,21 @@ class CachedOutputs:
             tuple((t.shape, t.dtype) for t in tensors_in(args, kwargs)),
             tuple(v for v in (*args, *kwargs.values()) if isinstance(v, (int, str, bool))),
         )
+        if executes:
+            output = call()
+            self._known[signature] = (weakref.ref(module), _detached(output))
+            return output
         known = self._known.get(signature)
         if known is None or known[0]() is not module:  # the id may be that of one long gone
             # Not under no_grad: a forward may ask for a gradient itself, as for a force.
             random_state = torch.get_rng_state()
-            output = call()
-            copied = pytree.tree_map_only(torch.Tensor, _copy, output)
-            self._known[signature] = (weakref.ref(module), copied)
+            known = self._known[signature] = (weakref.ref(module), _detached(call()))
             torch.set_rng_state(random_state)
-            self.is_first = self.is_first or torch.is_grad_enabled()
-            return output
         return _fresh(known[1], torch.is_grad_enabled())
 
 
-def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().clone()
+def _detached(output: Any) -> Any:
+    return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.detach().clone(), output)
 
 
 def _fresh(output: Any, wants_grad: bool) -> Any:

@@ -1,13 +1,13 @@
 """Runs the script again up to a checkpoint's step, without the training (docs/architecture.md).
 
-The user's Python really runs; regions do nothing but count, values read from tensors come off the
-tape, and every step is compared with the recorded one. At the target the state is put back and the
-live monitor takes over, in the middle of the very call that the checkpoint was made in.
+The user's Python really runs; of regions the first of each kind is executed, later ones do nothing
+but count; values read from tensors come off the tape, and every step is compared with the recorded
+one. At the target the state is put back and the live monitor takes over, in the middle of the very
+call that the checkpoint was made in.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -32,6 +32,7 @@ from supervisor.worker.recording.loading_proof import LoadingProof
 from supervisor.worker.recording.recording import RandomReplay, decode
 from supervisor.worker.recording.worker_proof import Iteration, WorkerNote
 from supervisor.worker.replay.cached_outputs import CachedOutputs
+from supervisor.worker.replay.executed_regions import ExecutedRegions
 from supervisor.worker.replay.loading.loader_skipping import NEAR_STEPS, KnownShapes, LoaderSkipping
 from supervisor.worker.replay.loading.placeholder_tracker import PlaceholderTracker
 from supervisor.worker.replay.loading.worker_skipping import WorkerSkipping
@@ -49,8 +50,6 @@ class FastForward(TrainingHooks):
             live moments the current ones. Its argument is None, or why this is not the recorded
             run; then it is called at the next boundary, wherever that is.
         before_training: called before forwards and updates of the first step.
-        executes_first_step: forwards, backwards and the update of the first step really happen, so
-            that hooks fill what the script reads; what they changed is put back at the target.
         heartbeat: called at each forward, batch and step of the replay.
     """
 
@@ -65,7 +64,6 @@ class FastForward(TrainingHooks):
         guard: PlaceholderTracker | None = None,
         arrive: Callable[[int, str | None], TrainingHooks],
         before_training: Callable[[], None] = lambda: None,
-        executes_first_step: bool = False,
         heartbeat: Callable[[], None] = lambda: None,
     ) -> None:
         self.steps_done = 0
@@ -92,7 +90,7 @@ class FastForward(TrainingHooks):
         self._zero_gradients = ZeroGradients()
         self._unhide: Callable[[], None] | None = None
         self._is_updating = False
-        self._executes = executes_first_step
+        self._executed = ExecutedRegions()
         self.compiled_updates = False
 
     def hand_over(self, probe: StepProbe, loss: float | None) -> None:
@@ -130,10 +128,9 @@ class FastForward(TrainingHooks):
             self.clock.passed()
             self._probe.saw_forward(args, kwargs)
             self._heartbeat()
-            if self._executes:
-                output = call()
-            else:
-                output = self._outputs.output(module, args, kwargs, call)
+            executes = self._executed.executes_forward(module)
+            call = functools.partial(self._executed.run, call)
+            output = self._outputs.output(module, args, kwargs, call, executes=executes)
             self._replay_random()
             return output
         finally:
@@ -141,24 +138,11 @@ class FastForward(TrainingHooks):
 
     def backward(self, roots: Any, call: Callable[[Any], Any]) -> Any:
         self._probe.backward_calls += 1
-        if self._executes:
-            self._region(functools.partial(call, roots))
-        elif self._outputs.is_first:
-            self._region(functools.partial(self._first_backward, functools.partial(call, roots)))
-        self._zero_gradients.give(self._registry.optimizers.values())
+        optimizers = self._registry.optimizers.values()
+        self._region(functools.partial(self._executed.backward, roots, call, optimizers))
+        self._zero_gradients.give(optimizers)
         self._replay_random()
         return None
-
-    def _first_backward(self, call: Call) -> None:
-        """Runs the hooks of the script on gradients once, so that what they fill is there.
-
-        What they raise here they may raise because this is a replay; nothing rests on it.
-        """
-        self._outputs.is_first = False
-        random_state = torch.get_rng_state()
-        with contextlib.suppress(Exception):
-            call()
-        torch.set_rng_state(random_state)
 
     def grad(self, call: functools.partial[Any]) -> Any:
         self._interception.depth += 1
@@ -166,7 +150,7 @@ class FastForward(TrainingHooks):
             unused = ()
             if self.disproof is None and self._tape.peek() == EntryKind.UNUSED:
                 unused = decode(EntryKind.UNUSED, self._tape.take(EntryKind.UNUSED))
-            if self._executes:
+            if self._executed.is_first_step:
                 return call()
             return zero_gradients(call, unused)
         finally:
@@ -283,8 +267,8 @@ class FastForward(TrainingHooks):
                 self._interception.depth -= 1
             return live.before_update(optimizer, args, kwargs)
         self._interception.depth += 1
-        if closure is not None or not self._executes:
-            self._unhide = hide_gradients(optimizer)
+        executed = self._executed.begin_update(optimizer) if closure is None else None
+        self._unhide = executed or hide_gradients(optimizer)
         if closure is None:
             return None
         expected = self._recorded_backward_calls()
@@ -344,7 +328,7 @@ class FastForward(TrainingHooks):
             except ReplayError as error:
                 self._disprove(f"step {self.steps_done}: {error}")
         probe.forget()
-        self._executes = False
+        self._executed.step_ended()
         self.steps_done += 1
         self._heartbeat()
 
@@ -362,7 +346,6 @@ class FastForward(TrainingHooks):
 
     def _disprove(self, why: str) -> None:
         """This is not the recorded run: the next boundary is as good a place as any to go on."""
-        self._executes = False
         if self.disproof is None:
             self.disproof = why
             if self._guard is not None:

@@ -27,42 +27,42 @@ def ways(order: list[str] | None = None, way: str = REPLAY) -> WaysBack:
 
 
 def test_each_other_way_is_tried_once_and_then_none() -> None:
-    back = ways(["approximate", "first_step"])
+    back = ways(["approximate"])
 
-    assert [back.next(RAISED, 80) for _ in range(3)] == ["approximate", "first_step", None]
+    assert [back.next(RAISED, 80) for _ in range(2)] == ["approximate", None]
 
 
 def test_a_start_is_the_last_way_and_does_not_become_the_way_to_later_checkpoints() -> None:
     back = ways()
 
-    assert [back.next(RAISED, 80) for _ in range(4)] == ["first_step", "approximate", START, START]
+    assert [back.next(RAISED, 80) for _ in range(3)] == ["approximate", START, START]
     assert back.way == "approximate"
 
 
 def test_a_checkpoint_of_few_steps_is_not_resumed_approximately() -> None:
     back = ways()
 
-    assert [back.next(RAISED, 50) for _ in range(2)] == ["first_step", START]
+    assert back.next(RAISED, 50) == START
 
 
 def test_kills_on_the_way_get_the_same_way_again_but_not_for_ever() -> None:
     back = ways()
 
-    tried = [back.next(KILLED, 80) for _ in range(7)]
+    tried = [back.next(KILLED, 80) for _ in range(6)]
 
-    assert tried == [REPLAY] * 2 + ["first_step"] * 3 + ["approximate"] * 2
+    assert tried == [REPLAY] * 2 + ["approximate"] * 3 + [START]
 
 
 def test_another_parent_goes_on_with_the_way_that_was_found() -> None:
-    assert ways(way="first_step").next(RAISED, 80) == "approximate"
+    assert ways(way="approximate").next(RAISED, 80) == START
 
 
 def test_an_attempt_that_ends_on_its_way_is_no_crash(supervise: Callable[..., Ran]) -> None:
-    ran = supervise({"1": TRAINED, "2": SHORT, "3": SHORT, "4": SHORT, "5": [COMPLETED]})
+    ran = supervise({"1": TRAINED, "2": SHORT, "3": SHORT, "4": [COMPLETED]})
 
     assert (ran.result.exit_code, ran.result.state) == (0, "completed")
     found = [(e["checkpoint_step"], e["way"]) for e in ran.of_kind("attempt_started")]
-    resumed = [(80, REPLAY), (80, "first_step"), (80, "approximate"), (None, "approximate")]
+    resumed = [(80, REPLAY), (80, "approximate"), (None, "approximate")]
     assert found == [(None, REPLAY), *resumed]
     reasons = [e["reason"] for e in ran.of_kind("restart")][1:]
     assert (
@@ -79,7 +79,7 @@ def test_no_kind_of_end_on_its_way_ends_the_run(supervise: Callable[..., Ran], k
     ran = supervise({"1": TRAINED, "2": [note, ["exit", 3]], "3": [COMPLETED]})
 
     assert ran.result.exit_code == 0
-    assert ran.order(3)["way"] == "first_step"
+    assert ran.order(3)["way"] == "approximate"
 
 
 def test_a_crash_after_the_arrival_is_counted_as_ever(supervise: Callable[..., Ran]) -> None:
