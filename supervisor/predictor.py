@@ -20,6 +20,10 @@ DISTRUST = 0.5
 """Evidence so strong that its steps say nothing about the usual variation: a matter of measuring,
 so that a policy's lines change what is done about a risk, never the risk."""
 
+LEFT_COURSE = math.log(2.5)
+"""Above the usual loss by that ratio a leap is an alarm by itself; with 3 for leaps above all that
+the run has seen nothing changed on the corpus."""
+
 CAUSES: dict[str, Cause] = {
     "nonfinite": Cause.NONFINITE,
     "loss_warning": Cause.SPIKE,
@@ -139,7 +143,7 @@ class CrashPredictor:
             self._judge_level(
                 found, loss.scale.clamp(record.loss) if record.loss >= 0 else record.loss
             )
-        leapt = loss.above_start and loss.z > 4.5 and loss.rise > math.log(3.0)
+        leapt = loss.above_start and loss.z > 4.5 and loss.rise > LEFT_COURSE
         warned = loss.z > 6 and loss.rise > math.log(1.15) and loss.above_tail
         if self._is_game:
             warned = False
@@ -151,7 +155,7 @@ class CrashPredictor:
             return
         if loss.above_record:
             found["loss_warning"] = 0.35
-        if leapt or loss.rise > math.log(2.5):
+        if loss.rise > LEFT_COURSE:
             found["loss_leap"] = 0.6
         if sum(self._loss_warned) >= 2:
             found["loss_persistence"] = 0.92 if sum(self._loss_strong) == 2 else 0.6
