@@ -12,6 +12,10 @@ import torch
 
 from supervisor.training_state.plain_form import from_plain, to_plain
 
+_python_state = random.getstate  # before they are patched: our looks are not the script's
+_numpy_state = np.random.get_state
+_torch_state = torch.get_rng_state
+
 
 class RngState:
     """Captures and restores all global generators together; draws from none of them."""
@@ -19,12 +23,12 @@ class RngState:
     @staticmethod
     def capture() -> dict[str, Any]:
         """Returns copies in plain form; CUDA's only if it is in use already."""
-        version, words, gauss = random.getstate()
+        version, words, gauss = _python_state()
         keys = torch.frombuffer(array("q", words), dtype=torch.int64)
         state = {
             "python": {"version": version, "words": keys, "gauss": gauss},
-            "numpy": to_plain(np.random.get_state(legacy=False), "NumPy generator", []),
-            "torch": torch.get_rng_state(),
+            "numpy": to_plain(_numpy_state(legacy=False), "NumPy generator", []),
+            "torch": _torch_state(),
         }
         cuda: Any = torch.cuda
         if cuda.is_initialized():

@@ -302,6 +302,13 @@ def _build_records(task: _Task, ground: _Ground) -> _Records:
     def files_unknown(why: str) -> None:
         warn(f"what the script does with its files is not all recorded ({why})", aloud=True)
 
+    def tape_full(why: str) -> None:
+        if ground.progress.tape_is_whole:  # else no resume is exact anyway
+            step = ground.progress.steps_done
+            lost = f"what a resume must know is no longer recorded from step {step} on: {why}"
+            ground.progress.tape_is_broken(lost)
+            warn(f"{lost}: later resumes are approximate", aloud=True)
+
     skip_loading = settings.fast_forward.skip_loading
     loading = LoadingProofs(
         ground.interception,
@@ -324,6 +331,7 @@ def _build_records(task: _Task, ground: _Ground) -> _Records:
         rundir.tape(rank),
         keep=start.tape_offset if start is not None else 0,
         budget=int(settings.fast_forward.tape_budget_mib * (1 << 20)),
+        on_full=tape_full,
     )
     recorder = FlightRecorder(
         rundir.steps(rank),

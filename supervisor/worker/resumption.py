@@ -11,7 +11,8 @@ from supervisor.errors import ReplayError
 from supervisor.events.state_events import StateFound
 from supervisor.storage.checkpoints.checkpoints import Checkpoint
 from supervisor.storage.journal.journal import Journal
-from supervisor.storage.steps.tape import EntryKind, TapeReader
+from supervisor.storage.steps.tape import TAPE_FORMAT, EntryKind
+from supervisor.storage.steps.tape_reader import TapeReader
 from supervisor.training_state.census.reach import Reach
 from supervisor.training_state.held_values import storages
 from supervisor.training_state.registry import Registry
@@ -120,7 +121,7 @@ class Resumption:
         checkpoint = self._start.checkpoint
         reader, problem = self._open_tape(checkpoint)
         self._files.sizes.source = reader
-        self._loading.is_noted = any(kind in _OF_LOADING for kind, _ in reader.ahead())
+        self._loading.is_noted = any(True for _ in reader.ahead(*_OF_LOADING))
         self._interception.replaying = True
         skips = checkpoint.meta.get("pure_loading", []) if self._loading.may_leave_out else []
         if skips and problem is None:
@@ -169,12 +170,16 @@ class Resumption:
                 raise ReplayError("fast_forward.enabled is false")
             if self._arrival.order.way == "approximate":
                 raise ReplayError("an earlier attempt did not come back by a fast-forward")
+            if checkpoint.meta.get("tape_lost"):
+                raise ReplayError(str(checkpoint.meta["tape_lost"]))
             if end < 0:
                 raise ReplayError(
                     "the tape does not tell how the script came to this checkpoint: an earlier "
                     "resume was approximate, an update raised, updates are made within a forward, "
                     "or the run has gone another way since"
                 )
+            if checkpoint.meta.get("tape_format", 1) != TAPE_FORMAT:
+                raise ReplayError("the checkpoint and its tape are of another version")
             return TapeReader(self._tape, end=end), None
         except ReplayError as error:
             return TapeReader.empty(), str(error)

@@ -60,6 +60,7 @@ def _begin_random(worker: BuiltWorker) -> None:
 def _patch(worker: BuiltWorker) -> None:
     from supervisor.worker.interception.instrument import instrument
     from supervisor.worker.interception.patches_files import watch_files
+    from supervisor.worker.interception.patches_random import watch_random_states
     from supervisor.worker.interception.patches_ranks import watch_ranks
     from supervisor.worker.interception.patches_reads import watch_reads
     from supervisor.worker.interception.patches_samples import watch_samples
@@ -67,6 +68,7 @@ def _patch(worker: BuiltWorker) -> None:
     session, files = worker.session, worker.files
     instrument(session)
     watch_reads(session)
+    watch_random_states(session)
     watch_files(session, files.sizes, files.replayed, files.record)
     watch_ranks(worker.ranks)
     watch_samples(worker.samples)

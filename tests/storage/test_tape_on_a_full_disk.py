@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from supervisor.storage.steps import tape as tape_module
-from supervisor.storage.steps.tape import EntryKind, TapeReader, TapeWriter, entry_head
+from supervisor.storage.steps.tape import EntryKind, TapeWriter
+from supervisor.storage.steps.tape_reader import TapeReader
 
 Fill = Callable[[bool], None]
 
@@ -40,7 +41,7 @@ def test_nothing_is_raised_and_nothing_is_lost(tmp_path: Path, fill: Fill) -> No
     fill(True)
     for _ in range(3000):
         writer.append(EntryKind.RANDOM_STATE, bytes(100))
-        writer.append_split(entry_head(EntryKind.RANDOM_STATE, 5) + b"t", memoryview(b"late"))
+        writer.insert(writer.offset, EntryKind.RANDOM_STATE, b"tlate")
     refused = writer.write_out()
     fill(False)
     end = writer.write_out()

@@ -1,8 +1,9 @@
 """The tape: what a fast-forward must know about the steps before a checkpoint.
 
 A sequence of entries in order of time: values that the script read from tensors, states of the
-random generators after regions that drew from them, and one mark per step to prove the replay
-equal. `write_out` returns the offset that a checkpoint keeps; the next attempt drops what follows.
+random generators where the script drew from them behind a region, and one mark per step to prove
+the replay equal. `write_out` returns the offset that a checkpoint keeps; the next attempt drops
+what follows. `TapeReader` reads them again.
 """
 
 from __future__ import annotations
@@ -10,14 +11,15 @@ from __future__ import annotations
 import enum
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from supervisor.errors import ReplayError
 from supervisor.storage.files.private_files import make_private, open_private
 
-_HEAD = struct.Struct("<BI")
+TAPE_FORMAT = 2
+"""A checkpoint names the format of its tape; a tape of another one is not replayed."""
+HEAD = struct.Struct("<BI")
 _STEP = struct.Struct("<qdIIQ")
 _KEPT_BYTES = 1 << 26
 _FLUSH_BYTES = 1 << 16
@@ -61,12 +63,7 @@ class StepMark:
         return cls(*_STEP.unpack(data))
 
 
-def entry_head(kind: int, size: int) -> bytes:
-    """The header of an entry of `size` bytes."""
-    return _HEAD.pack(kind, size)
-
-
-_STEP_ENTRY = struct.Struct(f"{_HEAD.format}{_STEP.format[1:]}")
+_STEP_ENTRY = struct.Struct(f"{HEAD.format}{_STEP.format[1:]}")
 _STEP_ENTRY_BYTES = _STEP_ENTRY.size
 _STEP_KIND, _STEP_BYTES = int(EntryKind.STEP), _STEP.size
 
@@ -78,9 +75,21 @@ class TapeWriter:
         path: the tape of one rank.
         keep: offset up to which an earlier attempt's entries are kept; the rest is cut off.
         budget: bytes after which nothing more is written and `is_full` becomes true.
+        on_full: called once, with why nothing more is written.
+
+    Attributes:
+        before_writing: called before entries leave the buffer: what is still to be put between
+            them comes now.
     """
 
-    def __init__(self, path: Path, *, keep: int = 0, budget: int = 1 << 30) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        keep: int = 0,
+        budget: int = 1 << 30,
+        on_full: Callable[[str], None] = lambda why: None,
+    ) -> None:
         make_private(path.parent)
         self._file = open_private(path, "ab")
         os.ftruncate(self._file.fileno(), keep)
@@ -91,6 +100,8 @@ class TapeWriter:
         self._budget = budget
         self._flush_at = _FLUSH_BYTES
         self.is_full = False
+        self.before_writing: Callable[[], None] = lambda: None
+        self._on_full = on_full
 
     @property
     def offset(self) -> int:
@@ -102,24 +113,30 @@ class TapeWriter:
 
         What a full disk does not take is tried again later; past 64 MiB the tape counts as full.
         """
-        self.append_split(_HEAD.pack(kind, len(data)), data)
-
-    def append_split(self, head: bytes, data: bytes | memoryview) -> None:
-        """Adds an entry that comes in two pieces, without joining them first.
-
-        Args:
-            head: of the entry, and what of it comes before `data`.
-            data: bytes, copied at once (docs/architecture.md says why).
-        """
+        if self.is_full:
+            return
         start = self._waiting
-        middle = start + len(head)
+        middle = start + HEAD.size
         end = middle + len(data)
         if end > self._flush_at:
             start, middle, end = self._make_room(start, middle, end)
         self._waiting = end
-        buffer = self._buffer
-        buffer[start:middle] = head
-        buffer[middle:end] = data
+        HEAD.pack_into(self._memory, start, kind, len(data))
+        self._buffer[middle:end] = data
+
+    def insert(self, at: int, kind: int, data: bytes) -> None:
+        """Adds one entry at an earlier `offset` that no `write_out` has passed yet."""
+        if self.is_full:
+            return
+        start, size = at - self._written, HEAD.size + len(data)
+        end = self._waiting + size
+        if end > len(self._memory):
+            self._replace_buffer(end + _FLUSH_BYTES)
+        later = bytes(self._buffer[start : self._waiting])
+        HEAD.pack_into(self._memory, start, kind, len(data))
+        self._buffer[start + HEAD.size : start + size] = data
+        self._buffer[start + size : end] = later
+        self._waiting = end
 
     def append_step(
         self, step: int, lr: float, backward_calls: int, forward_calls: int, signature: int
@@ -155,6 +172,7 @@ class TapeWriter:
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
+        self.before_writing()
         try:
             self._write_out()
         finally:
@@ -176,7 +194,8 @@ class TapeWriter:
 
     def _write_out(self) -> None:
         if self._written + self._waiting > self._budget:
-            self.is_full = True
+            size = f"{self._budget / (1 << 20):g} MiB"
+            self._is_full_now(f"its {size} of disk are used up (fast_forward.tape_budget_mib)")
         if not self.is_full and self._waiting:
             descriptor = self._file.fileno()
             done = 0
@@ -194,12 +213,18 @@ class TapeWriter:
         if len(self._memory) > 2 * _FLUSH_BYTES:
             self._replace_buffer(2 * _FLUSH_BYTES)
 
+    def _is_full_now(self, why: str) -> None:
+        if not self.is_full:
+            self.is_full = True
+            self._on_full(why)
+
     def _try_write_out(self) -> bool:
+        self.before_writing()
         try:
             self._write_out()
         except OSError:
             if self._waiting > _KEPT_BYTES:
-                self.is_full = True
+                self._is_full_now("the disk is full")
                 self._forget()
             self._flush_at = 2 * max(_FLUSH_BYTES, self._waiting)
             if self._flush_at > len(self._memory):
@@ -207,68 +232,3 @@ class TapeWriter:
             return False
         self._flush_at = _FLUSH_BYTES
         return True
-
-
-class TapeReader:
-    """Hands the entries of a tape out again, up to `end`.
-
-    Raises:
-        ReplayError: the file is missing or shorter than `end`.
-    """
-
-    def __init__(self, path: Path, *, end: int) -> None:
-        try:
-            with open(path, "rb") as file:
-                self._data = file.read(end)
-        except OSError as error:
-            raise ReplayError(f"{path}: cannot be read ({error}): resume approximately") from error
-        if len(self._data) < end:
-            raise ReplayError(
-                f"{path}: {len(self._data)} of {end} bytes are there: the recording is incomplete"
-            )
-        self._position = 0
-
-    @classmethod
-    def empty(cls) -> TapeReader:
-        """An empty tape."""
-        reader = cls.__new__(cls)
-        reader._data, reader._position = b"", 0
-        return reader
-
-    @property
-    def at_end(self) -> bool:
-        return self._position >= len(self._data)
-
-    def peek(self) -> int:
-        """Returns the kind of the next entry, 0 at the end."""
-        return 0 if self._position >= len(self._data) else self._data[self._position]
-
-    def take(self, kind: int) -> bytes:
-        """Returns the next entry's data.
-
-        Raises:
-            ReplayError: the next entry is of another kind: the script behaves differently.
-        """
-        if self.peek() != kind:
-            found = EntryKind(self.peek()).name.lower() if self.peek() else "the end"
-            raise ReplayError(
-                f"the script now does '{EntryKind(kind).name.lower()}' where the recorded run had "
-                f"'{found}'"
-            )
-        _, size = _HEAD.unpack_from(self._data, self._position)
-        start = self._position + _HEAD.size
-        self._position = start + size
-        return self._data[start : self._position]
-
-    def find_next(self, kind: int) -> bytes | None:
-        """Returns the data of the next entry of `kind` without moving; None if there is none."""
-        return next((data for found, data in self.ahead() if found == kind), None)
-
-    def ahead(self) -> Iterator[tuple[int, bytes]]:
-        """Yields kind and data of all entries from here on, without moving."""
-        position = self._position
-        while position < len(self._data):
-            kind, size = _HEAD.unpack_from(self._data, position)
-            start = position + _HEAD.size
-            position = start + size
-            yield kind, self._data[start:position]

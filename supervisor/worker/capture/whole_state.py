@@ -6,7 +6,7 @@ from typing import Any
 
 from supervisor.actions.controls import Controls
 from supervisor.storage.steps.flight_recorder import FlightRecorder
-from supervisor.storage.steps.tape import TapeWriter
+from supervisor.storage.steps.tape import TAPE_FORMAT, TapeWriter
 from supervisor.training_state.owners import find_owners
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.state import TrainingState
@@ -62,6 +62,8 @@ class WholeState:
             state["census"] = census
         meta = {
             "tape_offset": self._tape_offset(),
+            "tape_format": TAPE_FORMAT,
+            "tape_lost": progress.tape_lost,
             "pure_loading": self._loading.left_out(),
             "steps_recorded": self._recorder.rows,
             "controls": self._controls.state_dict(),

@@ -19,6 +19,7 @@ class Progress:
         last_batch: the newest batch of a loader.
         grads_matter: the step began with gradients of an earlier backward (accumulation).
         tape_is_whole: the tape tells how the script came here, so a resume can be exact.
+        tape_lost: why it does not, as a resume says it; empty while nothing special is known.
     """
 
     probe: StepProbe
@@ -27,10 +28,12 @@ class Progress:
     last_batch: Any = None
     grads_matter: bool = False
     tape_is_whole: bool = True
+    tape_lost: str = ""
 
-    def tape_is_broken(self) -> None:
+    def tape_is_broken(self, why: str = "") -> None:
         """From here on no resume is exact."""
         self.tape_is_whole = False
+        self.tape_lost = self.tape_lost or why
 
     @property
     def position(self) -> int:

@@ -86,6 +86,10 @@ class TrainingHooks(ABC):
         """
 
     @abstractmethod
+    def looks_at_random(self) -> None:
+        """The script looks at the state of a global random generator."""
+
+    @abstractmethod
     def fetch(self, proof: LoadingProof, indices: Any, call: Call) -> Any:
         """A map-style loader without workers fetches the samples of one batch; this and the next
         three only where loading may be left out of a fast-forward (`fast_forward.skip_loading`).

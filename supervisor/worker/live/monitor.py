@@ -128,13 +128,9 @@ class Monitor(TrainingHooks):
             if self._armed:
                 call = self._injector.on_forward(progress.steps_done, module, args, kwargs, call)
             random = self._random
-            if random.forwards_draw and module.training:
-                output = call()
-                random.note()
-            else:
-                earlier = random.before()
-                output = call()
-                random.after(earlier)
+            earlier = random.before()
+            output = call()
+            random.after(earlier)
             return self._injector.on_output(progress.steps_done, output) if self._armed else output
         finally:
             interception.depth -= 1
@@ -153,7 +149,7 @@ class Monitor(TrainingHooks):
             if random.backwards_are_quiet:
                 random.passed()
                 return call(roots)
-            earlier = random.before_backward()
+            earlier = random.look()
             result = call(roots)
             random.after_backward(earlier)
             return result
@@ -227,6 +223,9 @@ class Monitor(TrainingHooks):
     def read_all(self, tensor: torch.Tensor) -> None:
         with self._reads_part, self._interception.region():
             self._recording.large.note(tensor)
+
+    def looks_at_random(self) -> None:
+        self._random.looked_at()
 
     def fetch(self, proof: LoadingProof, indices: Any, call: Call) -> Any:
         return self._loaders.fetch(proof, indices, call)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from supervisor.errors import ReplayError
 from supervisor.storage.files.private_files import write_json
-from supervisor.storage.steps.tape import EntryKind, TapeReader, TapeWriter
+from supervisor.storage.steps.tape import EntryKind, TapeWriter
+from supervisor.storage.steps.tape_reader import TapeReader
 
 _SIZE = struct.Struct("<q")
 

@@ -10,7 +10,8 @@ import torch
 import xxhash
 
 from supervisor.errors import ReplayError
-from supervisor.storage.steps.tape import EntryKind, TapeReader, TapeWriter
+from supervisor.storage.steps.tape import EntryKind, TapeWriter
+from supervisor.storage.steps.tape_reader import TapeReader
 from supervisor.training_state.tensors import local, outside_autograd
 
 LARGEST = 1 << 23

@@ -18,7 +18,8 @@ from torch.optim import Optimizer
 
 from supervisor.actions.guard import hide_gradients
 from supervisor.errors import ReplayError
-from supervisor.storage.steps.tape import EntryKind, StepMark, TapeReader
+from supervisor.storage.steps.tape import EntryKind, StepMark
+from supervisor.storage.steps.tape_reader import TapeReader
 from supervisor.training_state.draws import look
 from supervisor.training_state.registry import Registry
 from supervisor.worker.ground.boundary_clock import BoundaryClock
@@ -29,7 +30,8 @@ from supervisor.worker.interception.outside_dynamo import is_within_compiled
 from supervisor.worker.interception.training_hooks import Call, TrainingHooks
 from supervisor.worker.recording.large_reads import ReplayedReads
 from supervisor.worker.recording.loading_proof import LoadingProof
-from supervisor.worker.recording.recording import RandomReplay, decode
+from supervisor.worker.recording.random_states import RandomReplay
+from supervisor.worker.recording.recording import decode
 from supervisor.worker.recording.worker_proof import Iteration, WorkerNote
 from supervisor.worker.replay.cached_outputs import CachedOutputs
 from supervisor.worker.replay.executed_regions import ExecutedRegions
@@ -190,6 +192,9 @@ class FastForward(TrainingHooks):
             except ReplayError as error:
                 self._disprove(f"step {self.steps_done}: {error}")
                 return None
+
+    def looks_at_random(self) -> None:
+        """What the script looks at is as it was: the tape has it."""
 
     def fetch(self, proof: LoadingProof, indices: Any, call: Call) -> Any:
         if self.disproof is not None:
@@ -362,7 +367,10 @@ class FastForward(TrainingHooks):
 
     def _replay_random(self) -> None:
         if self.disproof is None:
-            self.random.passed()
+            try:
+                self.random.passed()
+            except ReplayError as error:
+                self._disprove(f"step {self.steps_done}: {error}")
 
     def _region(self, call: Call) -> Any:
         self._interception.depth += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from supervisor.storage.steps.tape import TapeReader
+from supervisor.storage.steps.tape_reader import TapeReader
 from supervisor.training_state.registry import Registry
 from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.interception.training_hooks import TrainingHooks

@@ -18,7 +18,8 @@ import xxhash
 from torch.utils import _pytree as pytree
 
 from supervisor.errors import ReplayError
-from supervisor.storage.steps.tape import EntryKind, TapeReader
+from supervisor.storage.steps.tape import EntryKind
+from supervisor.storage.steps.tape_reader import TapeReader
 from supervisor.training_state.draws import Generators, advance, between, look
 from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.ground.step_probe import first_tensor

@@ -10,7 +10,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
-from supervisor.storage.steps.tape import EntryKind, TapeReader
+from supervisor.storage.steps.tape import EntryKind
+from supervisor.storage.steps.tape_reader import TapeReader
 from supervisor.training_state.draws import joined
 from supervisor.worker.recording.worker_proof import WorkerMark, unpack_iteration
 from supervisor.worker.replay.loading.loader_skipping import NEAR_STEPS, FetchMark
@@ -59,6 +60,9 @@ class WorkerPlan:
             self._drawn_before[mark.place] = drawn
 
 
+_TOLD = (EntryKind.STEP, EntryKind.EPOCH_END, EntryKind.WORKER_BATCH)
+
+
 class _Marks:
     """The batches of workers on a tape, with the steps at which they were handed out.
 
@@ -76,7 +80,7 @@ class _Marks:
 
     def all(self) -> Iterator[tuple[WorkerMark, bool]]:
         """Yields each batch, and whether it could be left out as far as it alone tells."""
-        for kind, data in self._tape.ahead():
+        for kind, data in self._tape.ahead(*_TOLD):
             if kind == EntryKind.STEP:
                 self.step += 1
             elif kind == EntryKind.EPOCH_END:

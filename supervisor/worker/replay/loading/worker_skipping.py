@@ -6,7 +6,8 @@ from collections.abc import Collection
 from typing import Any
 
 from supervisor.errors import ReplayError
-from supervisor.storage.steps.tape import EntryKind, TapeReader
+from supervisor.storage.steps.tape import EntryKind
+from supervisor.storage.steps.tape_reader import TapeReader
 from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.recording.worker_proof import (
     Iteration,

@@ -1,0 +1,143 @@
+"""Reads a tape again, a piece at a time: its length costs no memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from supervisor.errors import ReplayError
+from supervisor.storage.steps.tape import HEAD, EntryKind
+
+_PIECE_BYTES = 1 << 16
+_NO_FILE = -1
+
+
+class TapeReader:
+    """Hands the entries of a tape out again, up to `end`.
+
+    Raises:
+        ReplayError: the file is missing, damaged, or shorter than `end`.
+    """
+
+    def __init__(self, path: Path, *, end: int) -> None:
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY)
+            size = os.fstat(self._descriptor).st_size
+        except OSError as error:
+            raise ReplayError(f"{path}: cannot be read ({error}): resume approximately") from error
+        if size < end:
+            os.close(self._descriptor)
+            raise ReplayError(
+                f"{path}: {size} of {end} bytes are there: the recording is incomplete"
+            )
+        self._begin(end)
+
+    @classmethod
+    def empty(cls) -> TapeReader:
+        """An empty tape."""
+        reader = cls.__new__(cls)
+        reader._descriptor = _NO_FILE
+        reader._begin(0)
+        return reader
+
+    def close(self) -> None:
+        """May be called again; nothing is read any more."""
+        if self._descriptor != _NO_FILE:
+            os.close(self._descriptor)
+        self._descriptor, self._kind = _NO_FILE, 0
+
+    @property
+    def at_end(self) -> bool:
+        return self._kind == 0
+
+    def peek(self) -> int:
+        """Returns the kind of the next entry, 0 at the end."""
+        return self._kind
+
+    def take(self, kind: int) -> bytes:
+        """Returns the next entry's data.
+
+        Raises:
+            ReplayError: the next entry is of another kind: the script behaves differently.
+        """
+        if self._kind != kind:
+            found = EntryKind(self._kind).name.lower() if self._kind else "the end"
+            raise ReplayError(
+                f"the script now does '{EntryKind(kind).name.lower()}' where the recorded run had "
+                f"'{found}'"
+            )
+        data = self._cursor.data()
+        self._kind = self._cursor.next()
+        return data
+
+    def find_next(self, kind: int) -> bytes | None:
+        """Returns the data of the next entry of `kind` without moving; None if there is none."""
+        return next((data for _, data in self.ahead(kind)), None)
+
+    def ahead(self, *kinds: int) -> Iterator[tuple[int, bytes]]:
+        """Yields kind and data of the entries of these kinds from here on, without moving."""
+        found, cursor = self._kind, self._cursor.copy()
+        while found:
+            if found in kinds:
+                yield found, cursor.data()
+            found = cursor.next()
+
+    def _begin(self, end: int) -> None:
+        self._cursor = _Cursor(self._descriptor, end)
+        self._kind = self._cursor.next()
+
+
+class _Cursor:
+    """Stands at one entry of the file; knows a piece of it."""
+
+    __slots__ = ("_descriptor", "_end", "_following", "_piece", "_piece_start", "_size", "_start")
+
+    def __init__(self, descriptor: int, end: int) -> None:
+        self._descriptor = descriptor
+        self._end = end
+        self._piece = b""
+        self._piece_start = 0
+        self._start = 0
+        self._size = 0
+        self._following = 0
+
+    def copy(self) -> _Cursor:
+        other = _Cursor(self._descriptor, self._end)
+        for name in self.__slots__:
+            setattr(other, name, getattr(self, name))
+        return other
+
+    def next(self) -> int:
+        """Goes on to the next entry; returns its kind, 0 at the end."""
+        place = self._following
+        if place >= self._end:
+            return 0
+        kind, self._size = HEAD.unpack(self._bytes(place, HEAD.size))
+        self._start = place + HEAD.size
+        self._following = self._start + self._size
+        if self._following > self._end:
+            raise ReplayError("the recording is damaged: its last entry is not whole")
+        return int(kind)
+
+    def data(self) -> bytes:
+        """Of the entry at which it stands."""
+        return self._bytes(self._start, self._size)
+
+    def _bytes(self, place: int, size: int) -> bytes:
+        at = place - self._piece_start
+        if at < 0 or at + size > len(self._piece):
+            if size > _PIECE_BYTES:
+                return self._read(place, size)
+            self._piece = self._read(place, _PIECE_BYTES)
+            self._piece_start, at = place, 0
+        found = self._piece[at : at + size]
+        if len(found) < size:
+            raise ReplayError("the recording is damaged: it ends within an entry")
+        return found
+
+    def _read(self, place: int, size: int) -> bytes:
+        try:
+            return os.pread(self._descriptor, size, place)
+        except OSError as error:
+            raise ReplayError(f"the tape cannot be read on ({error})") from error
