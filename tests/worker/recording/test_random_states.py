@@ -96,7 +96,7 @@ def test_what_lies_behind_a_full_buffer_is_still_replayed(tape: TapeWriter, tmp_
     for _ in range(20):
         _region(trail, lambda: torch.rand(3))
         states.append(torch.get_rng_state())
-        tape.append(EntryKind.TEXT, bytes(40_000))  # written out before the script draws
+        tape.append(EntryKind.ARRAY, bytes(40_000))  # written out before the script draws
         torch.rand(1)
 
     reader = _written(tape, tmp_path / "tape")
@@ -105,7 +105,7 @@ def test_what_lies_behind_a_full_buffer_is_still_replayed(tape: TapeWriter, tmp_
     for state in states:
         replay.passed()
         assert torch.equal(torch.get_rng_state(), state)
-        reader.take(EntryKind.TEXT)
+        reader.take(EntryKind.ARRAY)
 
 
 def test_regions_that_draw_cost_nothing_while_the_script_does_not(tape: TapeWriter) -> None:
