@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 
 from supervisor.codes import Exactness
@@ -22,6 +23,8 @@ from supervisor.worker.replay.first_step import FirstStep
 from supervisor.worker.starting_point import ResumePoint
 from supervisor.worker.state_restorer import StateRestorer
 from supervisor.worker.treatment.ordered_treatments import OrderedTreatments
+
+NAMED_FILES = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,13 +65,16 @@ class Arrival:
             forget_compiled()
         held = start.state.get("held", {})
         mapped = mapped_files(p.value for p in Reach(user_frames()) if p.path in held)
-        texts = self.files.replayed.texts.put_back(start.state.get("texts", {}))
-        reasons += [f"{path} is not as it was written before" for path in texts]
-        files = self.files.replayed.end(f"attempt_{self.attempt}", mapped)
+        saved = start.state.get("written", {})
+        written = self.files.replayed.written
+        settled = written.put_back(saved)
+        files = self.files.replayed.end(f"attempt_{self.attempt}", mapped, settled)
         if self.order.experiment:  # `explain` replays a copy of the run, without this record
             files = replace(files, unknown="")
         if files.later:
             self.journal.write(files.event(start.checkpoint.step))
+        others = written.differing(saved, settled)
+        reasons += [f"{os.path.relpath(path)} is not as it was" for path in others[:NAMED_FILES]]
         return reasons + files.problems
 
     def go_on(

@@ -375,7 +375,7 @@ def _build_state(task: _Task, ground: _Ground, records: _Records) -> _State:
         controls=ground.controls,
         tape=records.tape,
         loading=records.loading,
-        texts=records.files.replayed.texts,
+        written=records.files.replayed.written,
         recorder=records.recorder,
         progress=ground.progress,
         health=ground.health,

@@ -66,7 +66,7 @@ class Census:
         places: dict[str, Place] = {}
         hidden = 0
         numbers: list[Place] = []
-        with outside_autograd():
+        with outside_autograd(), torch._C.DisableTorchFunctionSubclass():
             for place in reach:
                 value = place.value
                 places[place.path] = place

@@ -16,39 +16,43 @@ CONTAINERS = _DICTS | _SEQUENCES | _SETS
 _NESTED = 4
 LONG = 100_000
 """Longer ones are judged by their ends: looking at each item of a million takes 20 ms."""
-_ENDS = 1_000
+MANY = 2_000
+"""Of more containers within one only the ends are looked at: a data set of token lists."""
+_ENDS = 500
 
 
 def is_plain(value: Any, nested: int = _NESTED) -> bool:
     """Whether `value` is a container of the usual kinds, with nothing else in it."""
     kind = type(value)
     if kind in _DICTS:
-        keys, items = set(map(type, _ends(value))), _ends(value.values())
+        keys, items = set(map(type, _ends(value))), value.values()
         if not keys <= SCALARS:
             return False
     elif kind in CONTAINERS:
-        items = _ends(value)
+        items = value
     else:
         return False
-    others = set(map(type, items)) - SCALARS
+    others = set(map(type, _ends(items))) - SCALARS
     if not others:
         return True
     if not nested or not others <= CONTAINERS:
         return False
-    return all(is_plain(item, nested - 1) for item in items if type(item) in others)
+    return all(is_plain(i, nested - 1) for i in _ends(items, MANY) if type(i) in others)
 
 
 def content(value: Any) -> bytes:
     """The content of a plain container in bytes: the same in every process for the same content."""
-    if len(value) > LONG:
-        ends = _ends(value.values() if type(value) in _DICTS else value)
-        return marshal.dumps([len(value), _exact(list(ends))], 2)
+    items = value.values() if type(value) in _DICTS else value
+    is_flat = SCALARS.issuperset(map(type, _ends(items)))
+    most = LONG if is_flat else MANY
+    if len(value) > most:
+        return marshal.dumps([len(value), _exact(list(_ends(items, most)))], 2)
     return marshal.dumps(_exact(value), 2)
 
 
-def _ends(items: Any) -> Any:
+def _ends(items: Any, most: int = LONG) -> Any:
     """The items, or of very many those at both ends."""
-    if len(items) <= LONG:
+    if len(items) <= most:
         return items
     if hasattr(items, "__getitem__"):
         return [items[i] for i in (*range(_ENDS), *range(-_ENDS, 0))]

@@ -44,10 +44,11 @@ _OWN_OF_THE_PROCESS = frozenset(
     {
         *("_ctypes", "_io", "_thread", "_weakref", "asyncio", "concurrent", "ctypes", "importlib"),
         *("io", "logging", "multiprocessing", "queue", "select", "socket", "sqlite3", "ssl"),
-        *("subprocess", "supervisor", "tempfile", "threading", "weakref"),
+        *("rich", "subprocess", "supervisor", "tempfile", "threading", "weakref"),
     }
 )
-"""Modules whose objects belong to this process: locks, files, threads, queues between them."""
+"""Modules whose objects, and those derived from them, belong to this process: locks, files,
+threads, queues between them, and what draws on its terminal."""
 _OF_TORCH = ("torch.utils.data.", "torch.optim.", "torch.amp.", "torch.cuda.amp.")
 _HOOKS = (
     *("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"),
@@ -158,9 +159,9 @@ class Reach:
         value = place.value
         enter = self._entries[type(value)]
         assert enter is not None
-        if enter in (_items, _values) and len(value) > LONG:
-            self.out_of_reach += len(value) - _FIRST - _LAST
         try:
+            if enter in (_items, _values) and len(value) > LONG:
+                self.out_of_reach += len(value) - _FIRST - _LAST
             return list(enter(place.path, value))
         except Exception:  # the user's own properties, or an iterator that cannot be copied
             self.out_of_reach += 1
@@ -202,11 +203,13 @@ def _find_entry(kind: type) -> _Entry | None:
 
 def _items(path: str, value: Any) -> Iterator[Place]:
     write = None if isinstance(value, tuple) else _write_item
-    numbers: Iterable[int] = range(len(value))
-    if len(value) > LONG:
-        numbers = (*range(_FIRST), *range(len(value) - _LAST, len(value)))
+    base = next(one for one in (list, tuple, collections.deque) if isinstance(value, one))
+    size = base.__len__(value)  # a derived class may have another idea
+    numbers: Iterable[int] = range(size)
+    if size > LONG:
+        numbers = (*range(_FIRST), *range(size - _LAST, size))
     for index in numbers:
-        yield Place(f"{path}[{index}]", value[index], value, index, write)
+        yield Place(f"{path}[{index}]", base.__getitem__(value, index), value, index, write)
     yield from _attributes(path, value)
 
 
@@ -238,11 +241,14 @@ def _variables(name: str, variables: Mapping[str, Any]) -> Iterator[Place]:
 
 def _is_entered(kind: type) -> bool:
     module = getattr(kind, "__module__", None)
-    if not isinstance(module, str):
-        return False
-    if module.startswith("torch."):
+    if isinstance(module, str) and module.startswith("torch."):
         return f"{module}.".startswith(_OF_TORCH)
-    return module.partition(".")[0] not in _OWN_OF_THE_PROCESS
+    return not any(_is_of_the_process(base) for base in kind.__mro__)
+
+
+def _is_of_the_process(owner: Any) -> bool:
+    module = getattr(owner, "__module__", None)
+    return not isinstance(module, str) or module.partition(".")[0] in _OWN_OF_THE_PROCESS
 
 
 def _attributes(path: str, value: Any) -> Iterator[Place]:
@@ -316,7 +322,7 @@ def _of_loader(path: str, iterator: Any) -> Iterator[Place]:
 
 def _kept_by_function(path: str, function: types.FunctionType) -> Iterator[Place]:
     """Defaults, and the variables around it."""
-    if not _is_entered(function):  # type: ignore[arg-type]  # only its `__module__` is looked at
+    if _is_of_the_process(function):
         return
     for number, item in enumerate(function.__defaults__ or ()):
         yield Place(f"{path}.defaults[{number}]", item)

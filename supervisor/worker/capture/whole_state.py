@@ -16,7 +16,7 @@ from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.run_health import RunHealth
 from supervisor.worker.ground.user_frames import user_frames
 from supervisor.worker.recording.loading_proof import LoadingProofs
-from supervisor.worker.recording.written_texts import WrittenTexts
+from supervisor.worker.recording.written_files import WrittenFiles
 
 
 class WholeState:
@@ -32,7 +32,7 @@ class WholeState:
         controls: Controls,
         tape: TapeWriter,
         loading: LoadingProofs,
-        texts: WrittenTexts,
+        written: WrittenFiles,
         recorder: FlightRecorder,
         progress: Progress,
         health: RunHealth,
@@ -44,7 +44,7 @@ class WholeState:
         self._controls = controls
         self._tape = tape
         self._loading = loading
-        self._texts = texts
+        self._written = written
         self._recorder = recorder
         self._progress = progress
         self._health = health
@@ -55,7 +55,7 @@ class WholeState:
         frames = user_frames()
         held = self._held.find(frames)
         state = self._state.capture(held=held, include_grads=progress.grads_matter)
-        state["texts"] = self._texts.checksums()
+        state["written"] = self._written.checksums()
         state["owners"] = find_owners(self._registry, frames)
         census = self._census.packed()
         if census is not None:

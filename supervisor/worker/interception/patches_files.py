@@ -28,7 +28,7 @@ from supervisor.worker.recording.file_sizes import FileSizes
 from supervisor.worker.recording.replayed_files import ReplayedFiles
 
 _PATH = (str, bytes, os.PathLike)
-_TEXTS = frozenset({"w", "wt", "w+", "a", "at", "a+", "x", "xt"})
+_WRITING = frozenset("wax")
 _READING = frozenset({"r", "rb", "rt"})
 
 
@@ -121,9 +121,9 @@ def _patch_open(files: _Files) -> None:
             if files.is_recorded:
                 _record_open(files.record, os.fsdecode(file), mode)
         opened = original(file, mode, *args, **kwargs)
-        if mode in _TEXTS and interception.is_ours():
+        if _WRITING.intersection(mode) and "+" not in mode and interception.is_ours():
             with files.ours:
-                files.replayed.texts.opened(os.fsdecode(file), opened)
+                files.replayed.written.opened(os.fsdecode(file), opened)
         return opened
 
     builtins.open = open_

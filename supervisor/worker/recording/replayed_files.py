@@ -16,7 +16,7 @@ from supervisor.storage.run.script_files import ScriptFiles
 from supervisor.storage.run.set_aside import SetAside, remove
 from supervisor.worker.recording.changed_in_place import ChangedInPlace
 from supervisor.worker.recording.nameless_files import NamelessFiles
-from supervisor.worker.recording.written_texts import WrittenTexts
+from supervisor.worker.recording.written_files import WrittenFiles
 
 _unlink, _link = os.unlink, os.link  # before they are patched
 
@@ -45,9 +45,10 @@ class ReplayedFiles:
         self._unseen: list[str] = []
         self._deleted: set[str] = set()
         self._nameless = NamelessFiles()
-        self.texts = WrittenTexts(aside)
+        self.written = WrittenFiles(aside)
         self._created: set[str] = set()
         self._kept: set[str] = set()
+        self._again: set[str] = set()
         self._began = time.time() - _CLOCK_S
 
     def hide(self, interval: int, saved_at: float) -> None:
@@ -89,6 +90,10 @@ class ReplayedFiles:
         """Opens a binary file for writing; None if the script's own call should."""
         name = os.path.abspath(os.fspath(path))
         if "x" in mode and os.path.lexists(name):
+            return None
+        if name in self._aside.stored and not os.path.lexists(name) and "+" not in mode:
+            self._creates(name)  # the script may read it again; the target settles what it holds
+            self._again.add(name)
             return None
         self._bring_back(name)
         if not _is_regular(name):
@@ -190,7 +195,12 @@ class ReplayedFiles:
             changed = self._record.changed_since(self._interval)
         self._in_place.restore(changed, self._saved_at)
 
-    def end(self, aside_name: str = "later", mapped: Collection[str] = ()) -> FilesAtTarget:
+    def end(
+        self,
+        aside_name: str = "later",
+        mapped: Collection[str] = (),
+        settled: Collection[str] = (),
+    ) -> FilesAtTarget:
         """The target is reached: the script's files become what they were at the checkpoint.
 
         Files that are still open get their names; what the script replaced or deleted since comes
@@ -199,12 +209,13 @@ class ReplayedFiles:
         Args:
             aside_name: of the folder for the latter.
             mapped: files that arrays map which the checkpoint holds: they are as they were.
+            settled: others that are known to be as they were.
 
         Raises:
             OSError: a file could not be moved.
         """
         self._nameless.become_files()
-        restored, not_restored = self._restore()
+        restored, not_restored = self._restore(settled)
         later: list[str] = list(restored & self._aside.stored.keys())
         done: list[str] = []
         for path in list(self._aside.stored):
@@ -212,6 +223,9 @@ class ReplayedFiles:
                 continue
             if path in self._in_place:
                 done.append(path)
+            elif path in self._again and path not in settled and not self._is_later(path):
+                _unlink(path)
+                self._aside.bring_back(path)
             elif os.path.lexists(path):  # written again by the replay, with the same content
                 made = self._record.was_made_since(path, self._interval or 0)
                 seen = path in self._deleted or made is not None
@@ -237,14 +251,16 @@ class ReplayedFiles:
         not_restored.sort()
         return FilesAtTarget(sorted(later), str(kept_in), not_restored, unknown, self._unseen)
 
-    def _restore(self) -> tuple[set[str], list[str]]:
+    def _restore(self, settled: Collection[str]) -> tuple[set[str], list[str]]:
         """Puts back what was kept; returns those paths, and what was not kept."""
         if self._interval is None:
             return set(), []
         restored, lost = set(), []
         is_open = self._nameless.still_open()
         for path, change in self._record.changed_since(self._interval).items():
-            if path in is_open or path in self._in_place or self._is_as_before(path, change):
+            if path in is_open or path in self._in_place or path in settled:
+                continue
+            if path not in self._again and self._is_as_before(path, change):
                 continue
             if not (change.kept and os.path.lexists(change.kept)):
                 lost.append(path)

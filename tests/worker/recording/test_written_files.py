@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from supervisor.worker.recording.written_texts import WrittenTexts
+from supervisor.worker.recording.written_files import WrittenFiles
 from tests.worker.recording.test_replayed_files import aside_of
 
 
 def test_equal_texts_are_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
-    live, replay = WrittenTexts(aside_of(tmp_path)), WrittenTexts(aside_of(tmp_path))
+    live, replay = WrittenFiles(aside_of(tmp_path)), WrittenFiles(aside_of(tmp_path))
     with open(path, "w") as log:
         live.opened(str(path), log)
         log.write("0,a\n")
@@ -21,12 +21,12 @@ def test_equal_texts_are_left_alone(tmp_path: Path) -> None:
     with open(path, "w") as log:
         replay.opened(str(path), log)
         log.write("0,a\n")
-        assert replay.put_back(saved) == []
+        assert replay.put_back(saved) == {str(path)}
 
 
 def test_a_log_and_a_closed_text_get_what_they_held_at_the_checkpoint(tmp_path: Path) -> None:
     aside, path, whole = aside_of(tmp_path), tmp_path / "log.csv", tmp_path / "state.json"
-    live, replay = WrittenTexts(aside), WrittenTexts(aside)
+    live, replay = WrittenFiles(aside), WrittenFiles(aside)
     with open(path, "w") as log, open(whole, "w") as file:
         live.opened(str(path), log)
         live.opened(str(whole), file)
@@ -42,7 +42,8 @@ def test_a_log_and_a_closed_text_get_what_they_held_at_the_checkpoint(tmp_path: 
     with open(whole, "w") as file:
         replay.opened(str(whole), file)
         file.write("{now}\n")
-    assert replay.put_back(saved) == []
+    assert replay.put_back(saved) == {str(path), str(whole)}
+    assert replay.differing(saved, {str(path), str(whole)}) == []
     log.write("2,live\n")
     log.close()
 
@@ -52,7 +53,7 @@ def test_a_log_and_a_closed_text_get_what_they_held_at_the_checkpoint(tmp_path: 
 
 def test_a_text_that_was_written_anew_since_the_checkpoint_is_named(tmp_path: Path) -> None:
     aside, path = aside_of(tmp_path), tmp_path / "state.json"
-    live, replay = WrittenTexts(aside), WrittenTexts(aside)
+    live, replay = WrittenFiles(aside), WrittenFiles(aside)
     for content in ("{then}", "{later}"):
         with open(path, "w") as file:
             live.opened(str(path), file)
@@ -63,11 +64,12 @@ def test_a_text_that_was_written_anew_since_the_checkpoint_is_named(tmp_path: Pa
         replay.opened(str(path), file)
         file.write("{wrong}")
 
-    assert replay.put_back(saved) == [str(path)]
+    assert replay.put_back(saved) == set()
+    assert replay.differing(saved, set()) == [str(path)]
 
 
 def test_a_log_that_grows_is_read_on_and_one_that_shrinks_from_its_start(tmp_path: Path) -> None:
-    path, texts = tmp_path / "log.txt", WrittenTexts(aside_of(tmp_path))
+    path, texts = tmp_path / "log.txt", WrittenFiles(aside_of(tmp_path))
     log = open(path, "w")  # noqa: SIM115
     texts.opened(str(path), log)
     log.write("one\n")

@@ -1,16 +1,17 @@
-"""Logs and other texts: a replay writes them again, and they must come out the same."""
+"""Files that the script writes by `open`: a replay writes them again, and they must be the same."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import IO, Any
 
 import xxhash
 
+from supervisor.storage.run.kept_versions import COPIED_BYTES
 from supervisor.storage.run.set_aside import SetAside
 
 _open = os.open  # before it is patched
@@ -20,7 +21,7 @@ _PIECE = 1 << 20
 
 
 @dataclass
-class _Text:
+class _Written:
     file: weakref.ref[IO[Any]]
     size: int = 0
     checksum: xxhash.xxh3_64 = field(default_factory=xxhash.xxh3_64)
@@ -48,8 +49,8 @@ class _Text:
                 self.size += len(piece)
 
 
-class WrittenTexts:
-    """Checksums of the texts that the script has written, at each checkpoint and on arrival.
+class WrittenFiles:
+    """Checksums of the files that the script has written, at each checkpoint and on arrival.
 
     Args:
         aside: has the files of the recorded run.
@@ -57,29 +58,30 @@ class WrittenTexts:
 
     def __init__(self, aside: SetAside) -> None:
         self._aside = aside
-        self._texts: dict[str, _Text] = {}
+        self._files: dict[str, _Written] = {}
 
     def opened(self, path: str, file: IO[Any]) -> None:
-        """The script has opened a text for writing or appending, live or in a replay."""
+        """The script has opened a file for writing or appending, live or in a replay."""
         name = os.path.abspath(path)
-        self._texts.pop(name, None)
-        self._texts[name] = _Text(weakref.ref(file))
-        if len(self._texts) > FILES:
-            del self._texts[next(iter(self._texts))]
+        self._files.pop(name, None)
+        self._files[name] = _Written(weakref.ref(file))
+        if len(self._files) > FILES:
+            del self._files[next(iter(self._files))]
 
     def checksums(self) -> dict[str, list[Any]]:
         """Returns path → size and checksum. Called at a checkpoint: what waits in the buffers of
         open files is written out first."""
         found: dict[str, list[Any]] = {}
-        for name, text in self._texts.items():
+        for name, written in self._files.items():
             with contextlib.suppress(OSError, ValueError):  # deleted, or closed by a thread
-                text.flush()
-                text.read_on(name)
-                found[name] = [text.size, text.checksum.hexdigest()]
+                written.flush()
+                if os.path.getsize(name) <= COPIED_BYTES:
+                    written.read_on(name)
+                    found[name] = [written.size, written.checksum.hexdigest()]
         return found
 
-    def put_back(self, saved: Mapping[str, list[Any]]) -> list[str]:
-        """Gives texts that a replay has written otherwise what they held at the checkpoint.
+    def put_back(self, saved: Mapping[str, list[Any]]) -> set[str]:
+        """Gives files that a replay has written otherwise what they held at the checkpoint.
 
         Called at the target, while the files of the recorded run stand aside.
 
@@ -87,26 +89,49 @@ class WrittenTexts:
             saved: `checksums` of the checkpoint.
 
         Returns:
-            Those that are not as they were.
+            Those that are as they were.
         """
         now = self.checksums()
-        lost = []
-        for name, then in saved.items():
-            if name not in now or now[name] == then:
-                continue  # what is not there is a matter of `ReplayedFiles`
-            old = self._aside.stored.get(name)
+        settled = set()
+        for name in now.keys() & saved.keys():
+            if now[name] == saved[name] or self._put_back(name, saved[name]):
+                settled.add(name)
+        return settled
+
+    def differing(self, saved: Mapping[str, list[Any]], settled: Collection[str]) -> list[str]:
+        """Returns what this replay has written that is not as it was; called when all is put back.
+
+        Args:
+            saved: `checksums` of the checkpoint.
+            settled: what is known to be as it was.
+        """
+        found = []
+        for name in sorted((saved.keys() & self._files.keys()) - set(settled)):
+            size, checksum = saved[name]
             try:
-                content = b"" if old is None else _beginning(old, int(then[0]))
-                if [len(content), xxhash.xxh3_64_hexdigest(content)] != then:
-                    lost.append(name)
-                    continue
-                self._write(name, content)
+                content = _beginning(name, size + 1)
             except OSError:
-                lost.append(name)
-        return lost
+                content = b""
+            if [len(content), xxhash.xxh3_64_hexdigest(content)] != [size, checksum]:
+                found.append(name)
+        return found
+
+    def _put_back(self, name: str, then: list[Any]) -> bool:
+        """Writes what the recorded run's file begins with, if that is what it held."""
+        old = self._aside.stored.get(name)
+        if old is None:
+            return False
+        try:
+            content = _beginning(old, int(then[0]))
+            if [len(content), xxhash.xxh3_64_hexdigest(content)] != then:
+                return False
+            self._write(name, content)
+        except OSError:
+            return False
+        return True
 
     def _write(self, name: str, content: bytes) -> None:
-        file = self._texts[name].file()
+        file = self._files[name].file()
         if file is None or file.closed:
             with _opened(name, os.O_WRONLY) as descriptor:
                 _replace(descriptor, content)
