@@ -366,7 +366,8 @@ def _build_records(task: _Task, ground: _Ground) -> _Records:
 
 def _build_state(task: _Task, ground: _Ground, records: _Records) -> _State:
     training, held = TrainingState(ground.registry), UserTensors(ground.registry)
-    census = ScriptCensus(ground.registry, ground.barrier)
+    written = records.files.replayed.written
+    census = ScriptCensus(ground.registry, ground.barrier, written.training_begins)
     whole = WholeState(
         state=training,
         held=held,
@@ -375,7 +376,7 @@ def _build_state(task: _Task, ground: _Ground, records: _Records) -> _State:
         controls=ground.controls,
         tape=records.tape,
         loading=records.loading,
-        written=records.files.replayed.written,
+        written=written,
         recorder=records.recorder,
         progress=ground.progress,
         health=ground.health,

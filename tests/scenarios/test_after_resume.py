@@ -129,7 +129,7 @@ def test_what_hooks_fill_is_there_and_as_it_was(tmp_path: Path, reads: bool) -> 
     assert ended.returncode == 0, ended.stderr
     assert [e["way"] for e in ended.events("attempt_started")] == ["replay", "replay"]
     (resumed,) = ended.events("resumed")
-    assert (resumed["from_step"], resumed["exactness"]) == (8, "exact"), resumed
+    assert (resumed["from_step"], resumed["exactness"]) == (8, "exact"), resumed["reason"]
     assert not differences(ended.result(), reference.result())
     logs = [(run.folder / "log.txt").read_text() for run in (ended, reference)]
     assert logs[0] == logs[1]
@@ -155,7 +155,7 @@ def test_a_kill_within_a_replay_is_tried_the_same_way_again(tmp_path: Path) -> N
     ways = [(e["checkpoint_step"], e["way"]) for e in ended.events("attempt_started")]
     assert ways == [(None, "replay"), (8, "replay"), (8, "replay")]
     (resumed,) = ended.events("resumed")
-    assert (resumed["attempt"], resumed["exactness"]) == (3, "exact"), resumed
+    assert (resumed["attempt"], resumed["exactness"]) == (3, "exact"), resumed["reason"]
     assert not differences(ended.result(), reference.result())
     logs = [(run.folder / "log.txt").read_text() for run in (ended, reference)]
     assert logs[0] == logs[1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,9 +59,18 @@ class Compared:
 
 
 class ScriptCensus:
-    """Takes the census before anything is trained, at each checkpoint, and on arrival."""
+    """Takes the census before anything is trained, at each checkpoint, and on arrival.
 
-    def __init__(self, registry: Registry, barrier: ErrorBarrier) -> None:
+    Args:
+        registry: of the training.
+        barrier: keeps errors of ours from the script.
+        training_begins: called once, just before the first one.
+    """
+
+    def __init__(
+        self, registry: Registry, barrier: ErrorBarrier, training_begins: Callable[[], None]
+    ) -> None:
+        self._training_begins = training_begins
         self._registry = registry
         self._part = barrier("census")
         self._first: Census | None = None
@@ -78,6 +87,7 @@ class ScriptCensus:
         if not self._was_asked:
             self._was_asked = True
             with self._part:
+                self._training_begins()
                 self._first = self._take()
 
     def packed(self) -> torch.Tensor | None:

@@ -68,6 +68,14 @@ class WrittenFiles:
         if len(self._files) > FILES:
             del self._files[next(iter(self._files))]
 
+    def training_begins(self) -> None:
+        """Called before the first forward or update: what was written as a whole before is the
+        script's preparation, and may be another in each process."""
+        for name, written in list(self._files.items()):
+            file = written.file()
+            if file is None or file.closed:
+                del self._files[name]
+
     def checksums(self) -> dict[str, list[Any]]:
         """Returns path → size and checksum. Called at a checkpoint: what waits in the buffers of
         open files is written out first."""
