@@ -90,6 +90,7 @@ def _leave_after(steps):
 
 
 _saves = [0]
+_open = os.open  # before anybody watches it: the mark is none of the script's files
 
 
 def _watch_saves(torch):
@@ -105,10 +106,9 @@ def _watch_saves(torch):
     def struck(path, text):
         _saves[0] += 1
         if _saves[0] == KILL_IN_SAVE and not os.path.exists(RESULT + ".killed"):
-            with os.fdopen(os.open(RESULT + ".killed", os.O_CREAT | os.O_WRONLY), "w"):
-                pass
+            _open(RESULT + ".killed", os.O_CREAT | os.O_WRONLY)
             if text is not None:
-                number = os.open(path, os.O_CREAT | os.O_WRONLY | text)
+                number = _open(path, os.O_CREAT | os.O_WRONLY | text)
                 os.write(number, b"half")
             os.kill(os.getpid(), signal.SIGKILL)
 
