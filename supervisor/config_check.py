@@ -40,6 +40,8 @@ ACTION_NAMES = (
 )
 CAUSE_NAMES = tuple(cause.value for cause in Cause)
 FALLBACK_NAMES = ("approximate", "start")
+EARLIER_FALLBACKS = ("first_step",)
+"""Of older configs: what it did is part of each fast-forward now."""
 
 LIMITS: Mapping[str, tuple[float, float]] = {
     "at": (0.0, 1.0),
@@ -225,7 +227,9 @@ def _scalar_problems(value: Any, kind: Any, path: KeyPath) -> Iterator[Problem]:
                 yield Problem(path=path, message=_unknown("action", str(value), ACTION_NAMES))
         elif section == "rungs" and field == "causes" and value not in CAUSE_NAMES:
             yield Problem(path=path, message=_unknown("cause", str(value), CAUSE_NAMES))
-        elif section == "fast_forward" and field == "fallbacks" and value not in FALLBACK_NAMES:
+        elif section == "fast_forward" and field == "fallbacks" and not (
+            value in FALLBACK_NAMES or value in EARLIER_FALLBACKS
+        ):
             yield Problem(path=path, message=_unknown("fallback", str(value), FALLBACK_NAMES))
 
 

@@ -32,7 +32,7 @@ class WaysBack:
         self, settings: FastForwardSettings, *, kills: int, few_steps: int, way: str = REPLAY
     ) -> None:
         self.way = way
-        self._left = list(settings.fallbacks)
+        self._left = [one for one in settings.fallbacks if one in ("approximate", START)]
         if way in self._left:
             del self._left[: self._left.index(way) + 1]
         self._kills = kills

@@ -45,6 +45,7 @@ class CachedOutputs:
         signature = (
             id(module),
             module.training,
+            torch.is_grad_enabled(),
             tuple((t.shape, t.dtype) for t in tensors_in(args, kwargs)),
             tuple(v for v in (*args, *kwargs.values()) if isinstance(v, (int, str, bool))),
         )
@@ -58,21 +59,23 @@ class CachedOutputs:
             random_state = torch.get_rng_state()
             known = self._known[signature] = (weakref.ref(module), _detached(call()))
             torch.set_rng_state(random_state)
-        return _fresh(known[1], torch.is_grad_enabled())
+        return _fresh(known[1])
 
 
 def _detached(output: Any) -> Any:
-    return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.detach().clone(), output)
+    def copied(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+
+    return pytree.tree_map_only(torch.Tensor, copied, output)
 
 
-def _fresh(output: Any, wants_grad: bool) -> Any:
+def _fresh(output: Any) -> Any:
     def again(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return copy.copy(value) if isinstance(value, (list, dict)) else value
-        clone = value.clone()
-        if wants_grad and clone.is_floating_point():
-            clone.requires_grad_()
-            clone = clone * 1  # not a leaf: the script may write into it
-        return clone
+        clone = value.detach().clone()
+        if not value.requires_grad:
+            return clone
+        return clone.requires_grad_() * 1  # not a leaf: the script may write into it
 
     return pytree.tree_map(again, output)

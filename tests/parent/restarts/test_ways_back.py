@@ -32,6 +32,12 @@ def test_each_other_way_is_tried_once_and_then_none() -> None:
     assert [back.next(RAISED, 80) for _ in range(2)] == ["approximate", None]
 
 
+def test_the_first_step_of_older_configs_is_no_way_of_its_own_any_more() -> None:
+    back = ways(["first_step", "approximate"])
+
+    assert [back.next(RAISED, 80) for _ in range(2)] == ["approximate", None]
+
+
 def test_a_start_is_the_last_way_and_does_not_become_the_way_to_later_checkpoints() -> None:
     back = ways()
 
