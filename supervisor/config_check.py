@@ -227,8 +227,10 @@ def _scalar_problems(value: Any, kind: Any, path: KeyPath) -> Iterator[Problem]:
                 yield Problem(path=path, message=_unknown("action", str(value), ACTION_NAMES))
         elif section == "rungs" and field == "causes" and value not in CAUSE_NAMES:
             yield Problem(path=path, message=_unknown("cause", str(value), CAUSE_NAMES))
-        elif section == "fast_forward" and field == "fallbacks" and not (
-            value in FALLBACK_NAMES or value in EARLIER_FALLBACKS
+        elif (
+            section == "fast_forward"
+            and field == "fallbacks"
+            and not (value in FALLBACK_NAMES or value in EARLIER_FALLBACKS)
         ):
             yield Problem(path=path, message=_unknown("fallback", str(value), FALLBACK_NAMES))
 

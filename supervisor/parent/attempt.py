@@ -25,10 +25,13 @@ from supervisor.parent.watching.signs_of_life import LifeCounter, StepFeed
 from supervisor.parent.watching.watchdog import Watchdog
 from supervisor.storage.run.exit_notes import ExitNote, load_exit_note
 from supervisor.storage.run.lease import Lease
+from supervisor.storage.run.replay_progress import describe_replay, replayed_steps
 from supervisor.storage.run.rundir import RunDirectory
 
 POLL_S = 0.2
 _SLOW_LOOK_S = 1.0
+_TELL_EVERY_S = 15.0
+"""Of a fast-forward; shorter ones are over before a person asks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +56,16 @@ class Attempt:
     If a part of the watching fails, that is written to the journal once, and the others go on.
     """
 
-    def __init__(self, context: AttemptContext, number: int, rank: int) -> None:
+    def __init__(
+        self, context: AttemptContext, number: int, rank: int, target: int | None = None
+    ) -> None:
+        """`target`: step of the checkpoint that a fast-forward goes to; None without one."""
         self._s = context
         self._number = number
         self._rank = rank
+        self._target = target
+        self._began = time.time()
+        self._told_s = time.monotonic()
         self._feed = StepFeed(context.rundir.steps(rank))
         self._life = LifeCounter(context.rundir.alive(rank))
         self._memory = ""
@@ -115,6 +124,7 @@ class Attempt:
         if now_s - self._slow_look_s >= _SLOW_LOOK_S:
             self._slow_look_s = now_s
             self._guarded("memory", lambda: self._sample(process, watchdog))
+            self._guarded("fast-forward", lambda: self._tell_replay(now_s))
             self._guarded("pictures", lambda: self._s.pictures.look(self._feed.last_step))
         if self._s.inbox.take_resize():
             process.resize()
@@ -128,6 +138,19 @@ class Attempt:
         self._s.replica.saw_events(self._s.run_log.merge())
         self._s.replica.update(records)
         return len(records)
+
+    def _tell_replay(self, now_s: float) -> None:
+        """A line at the terminal every `_TELL_EVERY_S` while a fast-forward is under way."""
+        if (
+            self._target is None
+            or self._feed.last_step is not None
+            or now_s - self._told_s < _TELL_EVERY_S
+        ):
+            return
+        self._told_s = now_s
+        done = replayed_steps(self._s.rundir.replayed(self._rank), self._began)
+        if done is not None and done < self._target:
+            self._s.run_log.say(describe_replay(done, self._target, time.time() - self._began))
 
     def _sample(self, process: WorkerProcess, watchdog: Watchdog) -> None:
         process.family.look()

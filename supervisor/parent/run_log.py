@@ -236,6 +236,10 @@ class RunLog:
             text += f": {', '.join(names[:5])}; `--set keep_background=true` lets them live on"
         self.warn(text, aloud=completed)
 
+    def say(self, line: str) -> None:
+        """A line at the terminal that is no event."""
+        self._teller.say(line)
+
     def fall_silent(self) -> None:
         """From now on nothing is written to the run directory: it is another supervisor's."""
         self._journal.abandon()

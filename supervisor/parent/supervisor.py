@@ -165,7 +165,7 @@ class _Run:
         save_order(self._rundir, order)
         self.run_log.begin_attempt(order)
         self.replica.restart(records_until(self._rundir.steps(LEAD_RANK), order.checkpoint_step))
-        ending = Attempt(self.context, order.attempt, LEAD_RANK).run()
+        ending = Attempt(self.context, order.attempt, LEAD_RANK, order.checkpoint_step).run()
         self._undo_unfinished_replay()
         worker_exit = judge_group([ending])
         self._last_exit = worker_exit

@@ -69,7 +69,7 @@ def test_a_fast_forward_is_shown_with_its_progress(tmp_path: Path) -> None:
 
     phase = find_phase(RunDirectory(tmp_path), [begun], attempt=1, now_s=NOW_S)
 
-    assert phase == "fast-forwarding: 20 of 80 steps (25 %), for 3 s"
+    assert phase == "fast-forwarding: 20 of 80 steps (25 %), for 3 s, at most 9 s left"
 
 
 def test_an_attempt_that_records_steps_is_training(tmp_path: Path) -> None:

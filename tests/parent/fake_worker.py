@@ -24,6 +24,7 @@ from supervisor.storage.run.exit_notes import ExitNote, save_exit_note
 from supervisor.storage.run.orders import load_order
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_recorder import FlightRecorder
+from supervisor.worker.process.heartbeat import Heartbeat
 
 
 class FakeWorker:
@@ -50,6 +51,12 @@ class FakeWorker:
         )
         if stable:
             ring.mark_stable(step)
+
+    def replay(self, steps: int, seconds: float) -> None:
+        """Stands at this step of a fast-forward for a while."""
+        heartbeat = Heartbeat(self.rundir.alive(0))
+        heartbeat.replayed(steps)
+        time.sleep(seconds)
 
     def note(self, **fields: object) -> None:
         save_exit_note(self.rundir, self.attempt, 0, ExitNote(**fields))

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from supervisor.events.event import JournalEvent
@@ -21,6 +19,7 @@ from supervisor.events.run_events import (
 )
 from supervisor.events.state_events import Resumed
 from supervisor.ranks import LEAD_RANK
+from supervisor.storage.run.replay_progress import describe_replay, replayed_steps
 from supervisor.storage.run.rundir import RunDirectory
 
 _MOMENTS = (
@@ -28,7 +27,6 @@ _MOMENTS = (
     *(HangDetected, GaveUp, RunFinished),
 )
 TRAINING = "training"
-_COUNTER = struct.Struct("<Q")
 
 
 def find_phase(
@@ -65,22 +63,10 @@ def _beginning(rundir: RunDirectory, event: AttemptStarted, age_s: float) -> str
     target = event.checkpoint_step
     if target is None:
         return f"starting, for {age_s:.0f} s"
-    done = _replayed(rundir.replayed(LEAD_RANK), unix_time(event.time))
+    done = replayed_steps(rundir.replayed(LEAD_RANK), unix_time(event.time))
     if done is None:
         return f"restarting: goes back to step {target}, for {age_s:.0f} s"
-    share = f" ({100 * done // target} %)" if target else ""
-    return f"fast-forwarding: {min(done, target)} of {target} steps{share}, for {age_s:.0f} s"
-
-
-def _replayed(path: Path, since_s: float) -> int | None:
-    """Steps that the fast-forward of this attempt has done; None while there is none."""
-    try:
-        data = path.read_bytes()
-        # Writing to a mapped file does not update its time, which is that of the mapping or later.
-        fresh = path.stat().st_mtime >= since_s - 1.0
-    except OSError:
-        return None
-    return int(_COUNTER.unpack(data)[0]) if fresh and len(data) == _COUNTER.size else None
+    return describe_replay(done, target, age_s)
 
 
 def unix_time(text: Any) -> float:

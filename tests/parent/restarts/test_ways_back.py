@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from supervisor.parent import attempt
 from supervisor.parent.restarts.ways_back import START, WaysBack
 from supervisor.records import REPLAY, ExitCause, WorkerExit
 from supervisor.settings import FastForwardSettings
@@ -106,3 +107,15 @@ def test_a_script_that_fails_before_it_sets_out_is_judged_as_ever(
 
     assert ran.result.state == "failed"
     assert len(ran.of_kind("attempt_started")) == 2
+
+
+def test_a_long_fast_forward_says_how_far_it_is(
+    supervise: Callable[..., Ran],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(attempt, "_TELL_EVERY_S", 0.0)
+
+    supervise({"1": TRAINED, "2": [["replay", 20, 3.0], ["steps", 80, 90], COMPLETED]}, quiet=False)
+
+    assert "supervisor: fast-forwarding: 20 of 80 steps (25 %)" in capfd.readouterr().err
