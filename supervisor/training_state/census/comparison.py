@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from supervisor.training_state.census.census import ADDRESS, Census
 from supervisor.training_state.census.facts import CannotPutBack, value_of
 
+_DISTINCT = len("= 12345")
+"""Shorter values (0, 1, true) lie in too many places to be known again."""
 _LETTERS = 60
 """Of a value in a message."""
 
@@ -39,11 +41,10 @@ class Nature:
         both = recorded.facts.keys() & live.facts.keys()
         self._paths = {p for p in both if recorded.facts[p] != live.facts[p]}
         self._paths |= recorded.facts.keys() ^ live.facts.keys()
-        self._pairs = {(recorded.facts[p], live.facts[p]) for p in self._paths & both}
+        pairs = {(recorded.facts[p], live.facts[p]) for p in self._paths & both}
+        self._pairs = {pair for pair in pairs if min(map(len, pair)) >= _DISTINCT}
         self._texts = [
-            pair
-            for pair in map(_texts, self._pairs)
-            if pair is not None and min(map(len, pair)) > 3
+            pair for pair in map(_texts, pairs) if pair is not None and min(map(len, pair)) > 3
         ]
 
     def explains(self, path: str, recorded: str | None, live: str | None) -> bool:

@@ -112,14 +112,23 @@ def test_what_differs_before_anything_was_trained_differs_by_nature() -> None:
         return {"pid": pid, "folder": folder, "file": f"{folder}/a.pt", "copy": pid, "loss": loss}
 
     first = [
-        take(variables(pid, folder, 1.0)) for pid, folder in ((11, "/tmp/xyz"), (12, "/tmp/abc"))
+        take(variables(pid, folder, 1.0))
+        for pid, folder in ((51100, "/tmp/xyz"), (51200, "/tmp/abc"))
     ]
     nature = Nature(*first)
-    then, now = take(variables(11, "/tmp/xyz", 0.5)), take(variables(12, "/tmp/abc", 0.7))
-    then.facts["main.later"], now.facts["main.later"] = "= 11", "= 12"
+    then, now = take(variables(51100, "/tmp/xyz", 0.5)), take(variables(51200, "/tmp/abc", 0.7))
+    then.facts["main.later"], now.facts["main.later"] = "= 51100", "= 51200"
     then.facts["main.log"], now.facts["main.log"] = '= "/tmp/xyz/log"', '= "/tmp/abc/log"'
 
     assert [one.path for one in differences(then, now, nature)] == ["main.loss"]
+
+
+def test_a_small_number_that_differs_by_nature_excuses_no_other() -> None:
+    nature = Nature(take({"restarts": 0, "done": False}), take({"restarts": 1, "done": True}))
+
+    then, now = take({"best": 0, "stopped": False}), take({"best": 1, "stopped": True})
+
+    assert [one.path for one in differences(then, now, nature)] == ["main.best", "main.stopped"]
 
 
 def test_an_address_of_an_object_is_no_difference() -> None:
