@@ -139,7 +139,17 @@ def _is_saveable(value: Any) -> bool:
         and value.layout == torch.strided
         and value.device.type != "meta"
         and not isinstance(value, (torch.nn.UninitializedParameter, torch.nn.UninitializedBuffer))
+        and _has_memory(value)
     )
+
+
+def _has_memory(tensor: torch.Tensor) -> bool:
+    """Whether it is no wrapper of a transform (`torch.func`), which has none of its own."""
+    try:
+        tensor.data_ptr()
+    except (RuntimeError, NotImplementedError):
+        return False
+    return True
 
 
 def _bytes(value: Any) -> int:

@@ -141,7 +141,11 @@ def test_a_resume_that_fails_at_the_last_generator_trains_no_step(tmp_path: Path
     ended = supervised(
         tmp_path,
         text,
-        settings=("checkpoint.every_steps=20", "checkpoint.background=false"),
+        settings=(
+            "checkpoint.every_steps=20",
+            "checkpoint.background=false",
+            "restart.progress_steps=2",
+        ),
         faults="[{kind: sigkill, step: 33}]",
     )
 
