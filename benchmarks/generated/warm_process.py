@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from supervisor.own_process import PARENT
@@ -58,7 +59,8 @@ def main() -> int:
 def _import_what_programs_need() -> None:
     warm_up()
     for name in _IMPORTED:
-        import_module(name)
+        if find_spec(name.partition(".")[0]) is not None:  # an extra may not be installed
+            import_module(name)
     for room in map(import_module, _ROOMS):
         for found in pkgutil.walk_packages(room.__path__, f"{room.__name__}."):
             import_module(found.name)
