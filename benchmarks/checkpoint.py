@@ -36,7 +36,9 @@ from supervisor.training_state.codec import read_state
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.snapshot import state_bytes
 from supervisor.training_state.state import TrainingState
+from supervisor.worker.capture.captured_checkpoint import CapturedCheckpoint
 from supervisor.worker.capture.checkpointer import Checkpointer
+from supervisor.worker.capture.single_writer import SingleWriter
 
 SIZES_MB = (10, 100, 1000)
 QUICK_SIZES_MB = (10, 100)
@@ -100,13 +102,14 @@ class Ours(Saver):
         self.state = TrainingState(registry)
         self.ring = CheckpointRing(folder / "checkpoints", settings)
         journal = Journal(folder / "journal.jsonl", attempt=1, rank=0)
-        self.checkpointer = Checkpointer(self.ring, settings, journal, lambda: None)
+        self.checkpointer = Checkpointer(SingleWriter(self.ring, lambda: None), settings, journal)
 
     def save(self, number: int) -> Times:
         started = time.perf_counter()
-        self.checkpointer.save(
-            number, self.state.capture(), {}, "benchmark", pipeline={}, wait=False
+        captured = CapturedCheckpoint(
+            step=number, state=self.state.capture(), meta={}, reason="benchmark"
         )
+        self.checkpointer.save(captured, wait=False)
         stall = time.perf_counter() - started
         while self.checkpointer.is_busy:
             time.sleep(0.0005)

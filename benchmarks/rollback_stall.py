@@ -19,6 +19,7 @@ from benchmarks.checkpoint import Ours, Training
 from supervisor.settings import SnapshotSettings
 from supervisor.training_state.snapshot import SnapshotRing
 from supervisor.training_state.state import ROLLBACK_PARTS, is_finite
+from supervisor.worker.capture.captured_checkpoint import CapturedCheckpoint
 
 
 def stalls_s(size_mb: int, rounds: int, folder: Path) -> tuple[float, float]:
@@ -37,7 +38,11 @@ def stalls_s(size_mb: int, rounds: int, folder: Path) -> tuple[float, float]:
             if keeps:
                 state = saver.state.capture()
                 is_finite(state)
-                saver.checkpointer.keep_abandoned(number, state, {}, "benchmark", "")
+                saver.checkpointer.keep_abandoned(
+                    CapturedCheckpoint(
+                        step=number, state=state, meta={}, reason="benchmark", abandoned=True
+                    )
+                )
             saver.state.restore(snapshot.state, ROLLBACK_PARTS)
             (kept if keeps else alone).append(time.perf_counter() - started)
             while saver.checkpointer.is_busy:

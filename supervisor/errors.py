@@ -6,6 +6,7 @@ SupervisorError
 ├── RunDirectoryError     a run directory is missing, foreign or not readable
 ├── CheckpointError       a checkpoint cannot be written or must not be loaded
 │   ├── CheckpointDamaged it was read back and is not what was written
+│   ├── StateNotFinite    a state holds NaN or infinities, so it is not saved
 │   └── StateTorn         the live state is half an older one: nothing may go on with it
 └── ReplayError           a resumed script does something else than the recorded one did
 """
@@ -39,6 +40,10 @@ class CheckpointError(SupervisorError):
 
 class CheckpointDamaged(CheckpointError):
     """A checkpoint on disk is not what was written: a checksum, a size or a file is wrong."""
+
+
+class StateNotFinite(CheckpointError):
+    """A state that was to be saved holds NaN or infinities; names the first such tensor."""
 
 
 class StateTorn(CheckpointError):

@@ -38,6 +38,7 @@ from supervisor.worker.arrival import Arrival
 from supervisor.worker.capture.checkpointer import Checkpointer
 from supervisor.worker.capture.pre_treatment_checkpoint import PreTreatmentCheckpoint
 from supervisor.worker.capture.script_census import ScriptCensus
+from supervisor.worker.capture.single_writer import SingleWriter
 from supervisor.worker.capture.state_digests import StateDigests, TrailProbe
 from supervisor.worker.capture.user_tensors import UserTensors
 from supervisor.worker.capture.whole_state import WholeState
@@ -351,7 +352,7 @@ def _build_records(task: _Task, ground: _Ground) -> _Records:
         tape=tape,
         recorder=recorder,
         rates=AppliedRates(rundir.steps(rank)),
-        checkpointer=Checkpointer(ring, settings.checkpoint, journal, tape.sync),
+        checkpointer=Checkpointer(SingleWriter(ring, tape.sync), settings.checkpoint, journal),
         files=AttemptFiles(
             sizes=sizes,
             record=record,

@@ -8,7 +8,7 @@ from torch.nn import Module
 
 from supervisor.actions.controls import Controls
 from supervisor.pipeline import Pipeline
-from supervisor.storage.checkpoints.pipeline_file import read_pipeline
+from supervisor.storage.checkpoints.section_files import PIPELINE, read_section
 from supervisor.training_state.comparison import first_difference
 from supervisor.training_state.owners import put_in_order
 from supervisor.training_state.registry import Registry
@@ -90,7 +90,7 @@ class StateRestorer:
         self._controls.load_state_dict(meta["controls"])
         self._ordered.activation_checkpointing(step, was_on=self._controls.checkpoint_activations)
         with self._barrier("memory of the pipeline"):  # without it the windows begin anew
-            remembered = read_pipeline(start.checkpoint.path)
+            remembered = read_section(start.checkpoint.path, PIPELINE)
             if remembered is not None:
                 self._pipeline.load_state_dict(remembered)
         return [*meta.get("held_left_out", []), *start.state.get("left_out", [])]

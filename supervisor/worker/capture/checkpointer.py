@@ -1,19 +1,19 @@
-"""When the state is copied, and how the copy reaches the disk behind the training's back."""
+"""When the state is copied, and that the copy reaches the disk behind the training's back."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from supervisor.codes import Warned
-from supervisor.errors import CheckpointDamaged, CheckpointError
+from supervisor.errors import CheckpointDamaged, CheckpointError, StateNotFinite
 from supervisor.events.state_events import (
     CheckpointRejected,
     CheckpointSaved,
@@ -21,31 +21,24 @@ from supervisor.events.state_events import (
     WarningEvent,
 )
 from supervisor.settings import CheckpointSettings
-from supervisor.storage.checkpoints.checkpoints import CheckpointRing
-from supervisor.storage.checkpoints.pipeline_file import write_pipeline
 from supervisor.storage.journal.journal import Journal
-from supervisor.training_state.codec import read_state, write_state
-from supervisor.training_state.snapshot import copy_state, state_bytes
-from supervisor.training_state.state import digest, is_finite
+from supervisor.training_state.snapshot import copy_state
+from supervisor.worker.capture.captured_checkpoint import CapturedCheckpoint
+from supervisor.worker.capture.checkpoint_writer import CheckpointWriter
 from supervisor.worker.capture.save_interval import SaveInterval
 
 
 class Checkpointer:
     """Saves when it is due, marks stable what healthy steps followed.
 
-    The training waits for one copy in memory; a thread writes, checksums and publishes it. A save
-    that falls due while the last is still being written waits for the next boundary.
+    The training waits for one copy in memory; a thread has `writer` put it on disk. A save that
+    falls due while the last is still being written waits for the next boundary.
     """
 
     def __init__(
-        self,
-        ring: CheckpointRing,
-        settings: CheckpointSettings,
-        journal: Journal,
-        before_publishing: Callable[[], None],
+        self, writer: CheckpointWriter, settings: CheckpointSettings, journal: Journal
     ) -> None:
-        self._before_publishing = before_publishing
-        self._ring = ring
+        self._writer = writer
         self._settings = settings
         self._journal = journal
         self._last_step = 0
@@ -57,7 +50,7 @@ class Checkpointer:
         self._unstable: list[int] = []
         self._abandoned: set[int] = set()
         with contextlib.suppress(CheckpointError):  # a folder that cannot be read has none to spare
-            self._abandoned = {checkpoint.step for checkpoint in ring.abandoned()}
+            self._abandoned = set(writer.abandoned_steps())
         self._is_late = False
         self._thread: threading.Thread | None = None
         self._warned_room = False
@@ -109,51 +102,27 @@ class Checkpointer:
             return False
         return step % every == 0 or self._is_late
 
-    def save(
-        self,
-        step: int,
-        state: Mapping[str, Any],
-        meta: dict[str, Any],
-        reason: str,
-        *,
-        pipeline: Mapping[str, Any],
-        wait: bool,
-        usual_step_s: float = 0.0,
-    ) -> float:
-        """Copies `state` now and has it written; returns the seconds the training waited.
+    def save(self, captured: CapturedCheckpoint, *, wait: bool, usual_step_s: float = 0.0) -> float:
+        """Copies the state now and has it written; returns the seconds the training waited.
 
         Args:
-            step: steps done at this boundary.
-            state: live, from `TrainingState.capture`.
-            meta: goes into the manifest; `digest` is added.
-            pipeline: `Pipeline.state_dict` at this boundary.
+            captured: at this boundary, its state live.
             wait: return only when it is on disk (before leaving the process).
             usual_step_s: by which the next steps are measured; 0.0 if not known.
         """
-        self._last_step = step
+        self._last_step = captured.step
         self._is_late = False
-        cost = self._hand_over(
-            state, wait, lambda copied: self._write(step, copied, meta, reason, pipeline)
-        )
-        self._interval.begun(step, time.monotonic(), cost, usual_step_s)
+        cost = self._hand_over(captured, wait, self._write)
+        self._interval.begun(captured.step, time.monotonic(), cost, usual_step_s)
         return cost
 
-    def keep_abandoned(
-        self, step: int, state: Mapping[str, Any], meta: dict[str, Any], reason: str, command: str
-    ) -> None:
+    def keep_abandoned(self, captured: CapturedCheckpoint) -> None:
         """As `save`, for a state that a treatment is about to throw away.
 
         No other save takes its place or comes later for it; a disk without room costs a warning.
-
-        Args:
-            command: by which a person goes back to it, for the journal.
         """
-        self._abandoned.add(step)
-        self._hand_over(
-            state,
-            False,
-            lambda copied: self._write_abandoned(step, copied, meta, reason, command),
-        )
+        self._abandoned.add(captured.step)
+        self._hand_over(captured, False, self._write_abandoned)
 
     def read_back(self, step: int) -> dict[str, Any]:
         """Returns the state saved at `step`, verified; waits until it is on disk.
@@ -162,23 +131,25 @@ class Checkpointer:
             CheckpointError: it is not there, or damaged.
         """
         self._wait_idle()
-        return read_state(self._ring.get(step).path)
+        return self._writer.read(step)
 
     def _hand_over(
-        self, state: Mapping[str, Any], wait: bool, write: Callable[[dict[str, Any]], None]
+        self,
+        captured: CapturedCheckpoint,
+        wait: bool,
+        write: Callable[[CapturedCheckpoint], None],
     ) -> float:
-        """Copies `state` and has it written; returns the seconds the training waited."""
+        """Copies the state and has it written; returns the seconds the training waited."""
         started = time.perf_counter()
-        wait = wait or not self._settings.background
         self._wait_idle()
-        copied = copy_state(state, self._buffers)
-        self._buffers = copied
+        copied = self._buffers = copy_state(captured.state, self._buffers)
+        captured = dataclasses.replace(captured, state=copied)
         self._busy.set()
-        if wait:
-            write(copied)
+        if wait or not self._settings.background:
+            write(captured)
         else:
             self._start_thread()
-            self._jobs.put(partial(write, copied))
+            self._jobs.put(partial(write, captured))
         return time.perf_counter() - started
 
     def healthy_at(self, step: int, last_trouble: int) -> None:
@@ -187,7 +158,7 @@ class Checkpointer:
         for saved in due:
             self._unstable.remove(saved)
             if last_trouble >= saved - 1:
-                self._ring.spoil(saved)  # trouble came after it
+                self._writer.spoil(saved)  # trouble came after it
                 continue
             self._start_thread()
             self._jobs.put(lambda saved=saved: self._mark_stable(saved))  # type: ignore[misc]
@@ -227,82 +198,49 @@ class Checkpointer:
         while self._busy.is_set():
             time.sleep(0.002)
 
-    def _write(
-        self,
-        step: int,
-        state: dict[str, Any],
-        meta: dict[str, Any],
-        reason: str,
-        pipeline: Mapping[str, Any],
-    ) -> None:
-        started = time.perf_counter()
+    def _write(self, captured: CapturedCheckpoint) -> None:
+        step, started = captured.step, time.perf_counter()
         try:
-            finite, bad = is_finite(state)
-            if not finite:
-                told = f"checkpoint of step {step} left out: {bad} is not finite"
-                self._journal.write(WarningEvent(step=step, message=told))
-                return
-            self._publish(step, state, meta, reason, started, pipeline=pipeline)
+            self._publish(captured)
             self._written_in_s = time.perf_counter() - started
             self._unstable.append(step)
             self._warn_of_room()
+        except StateNotFinite as error:
+            self._journal.write(WarningEvent(step=step, message=str(error)))
         except (CheckpointError, OSError) as error:
             told = f"checkpoint not saved: {error}"
             self._journal.write(WarningEvent(step=step, found=Warned.NOT_SAVED, message=told))
         finally:
             self._busy.clear()
 
-    def _write_abandoned(
-        self, step: int, state: dict[str, Any], meta: dict[str, Any], reason: str, command: str
-    ) -> None:
+    def _write_abandoned(self, captured: CapturedCheckpoint) -> None:
         try:
-            self._publish(
-                step, state, meta, reason, time.perf_counter(), abandoned=True, command=command
-            )
+            self._publish(captured)
         except (CheckpointError, OSError) as error:
-            told = f"{reason}: not kept: {error}"
-            self._journal.write(WarningEvent(step=step, message=told))
+            told = f"{captured.reason}: not kept: {error}"
+            self._journal.write(WarningEvent(step=captured.step, message=told))
         finally:
             self._busy.clear()
 
-    def _publish(
-        self,
-        step: int,
-        state: dict[str, Any],
-        meta: dict[str, Any],
-        reason: str,
-        started: float,
-        *,
-        pipeline: Mapping[str, Any] | None = None,
-        abandoned: bool = False,
-        command: str | None = None,
-    ) -> None:
-        """Writes a copied state and tells the journal; `command` goes back to an abandoned one."""
-        meta["digest"] = digest(state)
-        self._before_publishing()
-        kept = self._ring.save(
-            step,
-            partial(_fill, state, pipeline),
-            reason=reason,
-            meta=meta,
-            estimated_bytes=state_bytes(state),
-            abandoned=abandoned,
-        )
+    def _publish(self, captured: CapturedCheckpoint) -> None:
+        """Has a copied state written, and tells the journal."""
+        started = time.perf_counter()
+        kept = self._writer.write(captured)
         self._journal.write(
             CheckpointSaved(
-                step=step,
+                step=captured.step,
                 path=kept.path.name,
-                reason=reason,
+                reason=captured.reason,
                 bytes=kept.bytes,
                 seconds=time.perf_counter() - started,
-                abandoned=abandoned,
-                command=command,
+                abandoned=captured.abandoned,
+                command=captured.command,
             )
         )
 
     def _mark_stable(self, step: int) -> None:
         try:
-            self._ring.mark_stable(step)
+            self._writer.mark_stable(step)
         except CheckpointDamaged as error:
             self._journal.write(CheckpointRejected(step=step, reason=str(error)))
             return
@@ -311,13 +249,7 @@ class Checkpointer:
         self._journal.write(CheckpointStable(step=step))
 
     def _warn_of_room(self) -> None:
-        warning = self._ring.room_warning()
+        warning = self._writer.room_warning()
         if warning and not self._warned_room:
             self._warned_room = True
             self._journal.write(WarningEvent(message=f"disk: {warning}"))
-
-
-def _fill(state: dict[str, Any], pipeline: Mapping[str, Any] | None, folder: Path) -> None:
-    write_state(folder, state)
-    if pipeline is not None:
-        write_pipeline(folder, pipeline)

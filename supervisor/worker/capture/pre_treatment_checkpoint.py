@@ -10,6 +10,7 @@ from typing import Any
 from supervisor.actions.base import ActionContext, ThrownAway
 from supervisor.actions.rollback import way_back
 from supervisor.training_state.state import ROLLBACK_PARTS, is_finite
+from supervisor.worker.capture.captured_checkpoint import CapturedCheckpoint
 from supervisor.worker.capture.checkpointer import Checkpointer
 from supervisor.worker.ground.progress import Progress
 
@@ -84,7 +85,11 @@ class PreTreatmentCheckpoint:
                 return f"{still_bad} is not finite, and in no snapshot"
             reason += f", with the weights of step {snapshot.step}: {bad} was not finite"
         command = f"supervisor resume {shlex.quote(str(self._run))} --from {step}"
-        self._checkpointer.keep_abandoned(step, state, meta, reason, command)
+        self._checkpointer.keep_abandoned(
+            CapturedCheckpoint(
+                step=step, state=state, meta=meta, reason=reason, abandoned=True, command=command
+            )
+        )
         return ""
 
     def thrown_away(self) -> ThrownAway | None:

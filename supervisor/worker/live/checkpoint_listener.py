@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from supervisor.pipeline import Pipeline
+from supervisor.storage.checkpoints.section_files import PIPELINE
 from supervisor.storage.run.script_files import ScriptFiles
+from supervisor.worker.capture.captured_checkpoint import CapturedCheckpoint
 from supervisor.worker.capture.checkpointer import Checkpointer
 from supervisor.worker.capture.whole_state import WholeState
 from supervisor.worker.ground.boundary_listener import ALWAYS, BoundaryListener
@@ -59,12 +61,11 @@ class CheckpointListener(BoundaryListener):
         self._dispatcher.judge_waiting()
         state, meta = self._whole_state.take()
         meta["script_files"] = self._script_files.begin_interval()
-        return self._checkpointer.save(
-            step,
-            state,
-            meta,
-            reason,
-            pipeline=self._pipeline.state_dict(),
-            wait=wait,
-            usual_step_s=self._times.usual_s,
+        captured = CapturedCheckpoint(
+            step=step,
+            state=state,
+            meta=meta,
+            reason=reason,
+            sections={PIPELINE: self._pipeline.state_dict()},
         )
+        return self._checkpointer.save(captured, wait=wait, usual_step_s=self._times.usual_s)

@@ -10,7 +10,9 @@ import torch
 from supervisor.settings import CheckpointSettings
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
 from supervisor.storage.journal.journal import Journal
+from supervisor.worker.capture.captured_checkpoint import CapturedCheckpoint
 from supervisor.worker.capture.checkpointer import Checkpointer
+from supervisor.worker.capture.single_writer import SingleWriter
 
 BEFORE_COSTS_ARE_KNOWN_S = 5.4
 SHORTEST_STEP_S = 1e-6
@@ -20,17 +22,15 @@ def test_what_the_writing_cost_the_steps_puts_the_next_save_off(tmp_path: Path) 
     settings = CheckpointSettings(min_free_gib=0.0)
     ring = CheckpointRing(tmp_path / "checkpoints", settings)
     journal = Journal(tmp_path / "journal.jsonl", attempt=1, rank=0)
-    checkpointer = Checkpointer(ring, settings, journal, lambda: None)
+    checkpointer = Checkpointer(SingleWriter(ring, lambda: None), settings, journal)
 
-    checkpointer.save(
-        1,
-        {"models": {"model_0": {"weight": torch.zeros(300, 300)}}},
-        {},
-        "interval",
-        pipeline={},
-        wait=False,
-        usual_step_s=SHORTEST_STEP_S,
+    captured = CapturedCheckpoint(
+        step=1,
+        state={"models": {"model_0": {"weight": torch.zeros(300, 300)}}},
+        meta={},
+        reason="interval",
     )
+    checkpointer.save(captured, wait=False, usual_step_s=SHORTEST_STEP_S)
     soon = time.monotonic() + 1.1 * BEFORE_COSTS_ARE_KNOWN_S
     while_it_was_written = checkpointer.next_look(1)
     while checkpointer.is_busy:

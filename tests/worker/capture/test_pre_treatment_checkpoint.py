@@ -20,8 +20,10 @@ from supervisor.storage.checkpoints.checkpoints import CheckpointRing
 from supervisor.storage.journal.journal import Journal
 from supervisor.training_state.codec import read_state
 from supervisor.training_state.state import TrainingState, digest
+from supervisor.worker.capture.captured_checkpoint import CapturedCheckpoint
 from supervisor.worker.capture.checkpointer import Checkpointer
 from supervisor.worker.capture.pre_treatment_checkpoint import PreTreatmentCheckpoint
+from supervisor.worker.capture.single_writer import SingleWriter
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.step_probe import StepProbe
 from tests.actions.small_context import Scene, build_scene
@@ -48,7 +50,7 @@ class Ward:
             folder / "ring", SETTINGS, file_system=SmallDisk(folder / "ring", room)
         )
         journal = Journal(self.journal, attempt=1, rank=0)
-        self.checkpointer = Checkpointer(self.ring, SETTINGS, journal, lambda: None)
+        self.checkpointer = Checkpointer(SingleWriter(self.ring, lambda: None), SETTINGS, journal)
         self.warnings: list[str] = []
         self.pre_treatment = PreTreatmentCheckpoint(
             whole_state=lambda: (scene.context.state.capture(), {}),
@@ -215,12 +217,14 @@ def test_a_refused_treatment_keeps_nothing(ward: Ward) -> None:
 def test_the_save_that_falls_on_a_kept_step_comes_one_step_later(tmp_path: Path) -> None:
     ring = CheckpointRing(tmp_path / "ring", SETTINGS, file_system=FastDisk())
     journal = Journal(tmp_path / "events.jsonl", attempt=1, rank=0)
-    checkpointer = Checkpointer(ring, SETTINGS, journal, lambda: None)
-    checkpointer.keep_abandoned(30, {}, {}, "before rollback", "")
+    checkpointer = Checkpointer(SingleWriter(ring, lambda: None), SETTINGS, journal)
+    checkpointer.keep_abandoned(
+        CapturedCheckpoint(step=30, state={}, meta={}, reason="before rollback", abandoned=True)
+    )
 
     due = [step for step in range(28, 34) if checkpointer.is_due(step)]
     asked = checkpointer.next_look(31)[0]
-    checkpointer.save(31, {}, {}, "interval", pipeline={}, wait=False)
+    checkpointer.save(CapturedCheckpoint(step=31, state={}, meta={}, reason="interval"), wait=False)
 
     assert due == [31, 32, 33]  # until it is made
     assert asked == 0.0

@@ -1,4 +1,4 @@
-"""What the pipeline remembers goes with a checkpoint, in a file of its own."""
+"""Sections of a checkpoint, such as what the pipeline remembers, lie in files of their own."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from supervisor.errors import CheckpointDamaged
 from supervisor.pipeline import Pipeline
 from supervisor.settings import CheckpointSettings, PolicySettings, RunSettings
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
-from supervisor.storage.checkpoints.pipeline_file import (
-    PIPELINE_FILE,
-    read_pipeline,
-    write_pipeline,
+from supervisor.storage.checkpoints.section_files import (
+    PIPELINE,
+    read_section,
+    section_file,
+    write_section,
 )
 from supervisor.testing import synthetic_run
 
@@ -24,8 +25,8 @@ def test_a_pipeline_goes_on_from_the_file_as_if_nothing_had_been(tmp_path: Path)
     first, second, new = (Pipeline(RunSettings(), PolicySettings()) for _ in range(3))
     for record in records[:90]:
         first.update(record)
-    write_pipeline(tmp_path, first.state_dict())
-    remembered = read_pipeline(tmp_path)
+    write_section(tmp_path, PIPELINE, first.state_dict())
+    remembered = read_section(tmp_path, PIPELINE)
     assert remembered is not None
     second.load_state_dict(remembered)
 
@@ -39,9 +40,9 @@ def test_a_pipeline_goes_on_from_the_file_as_if_nothing_had_been(tmp_path: Path)
 
 
 def test_numbers_that_are_not_finite_come_back(tmp_path: Path) -> None:
-    write_pipeline(tmp_path, {"best": math.inf, "last": math.nan})
+    write_section(tmp_path, PIPELINE, {"best": math.inf, "last": math.nan})
 
-    memory = read_pipeline(tmp_path)
+    memory = read_section(tmp_path, PIPELINE)
 
     assert memory is not None
     assert memory["best"] == math.inf
@@ -49,15 +50,17 @@ def test_numbers_that_are_not_finite_come_back(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_without_it_has_none(tmp_path: Path) -> None:
-    assert read_pipeline(tmp_path) is None
+    assert read_section(tmp_path, PIPELINE) is None
 
 
 def test_a_changed_file_makes_the_checkpoint_a_damaged_one(tmp_path: Path) -> None:
     ring = CheckpointRing(tmp_path / "checkpoints", CheckpointSettings(min_free_gib=0.0))
-    saved = ring.save(7, lambda folder: write_pipeline(folder, {"a": 1}), reason="test", meta={})
-    path = saved.path / PIPELINE_FILE
+    saved = ring.save(
+        7, lambda folder: write_section(folder, "extra", {"a": 1}), reason="test", meta={}
+    )
+    path = saved.path / section_file("extra")
     assert path.stat().st_mode & 0o077 == 0
     path.write_text('{"a": 2}')
 
-    with pytest.raises(CheckpointDamaged, match=PIPELINE_FILE):
+    with pytest.raises(CheckpointDamaged, match=r"extra\.json"):
         ring.get(7)

@@ -1,0 +1,56 @@
+"""How a captured state becomes a checkpoint on disk: the strategy of saving."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from typing import Any, Protocol
+
+from supervisor.storage.checkpoints.checkpoints import Checkpoint
+from supervisor.worker.capture.captured_checkpoint import CapturedCheckpoint
+
+
+class CheckpointWriter(Protocol):
+    """Writes checkpoints and says which can be trusted; when to save is the `Checkpointer`'s part.
+
+    `tests/worker/capture/test_checkpoint_writers.py` holds every implementation to what is promised
+    here: a checkpoint is complete or absent, whenever the process is killed. Where several ranks
+    save together, `write` and `mark_stable` are called on each rank, in the same order. All but
+    `spoil` may wait for the disk, so they are called in the thread that writes, or before the
+    process ends.
+    """
+
+    def write(self, captured: CapturedCheckpoint) -> Checkpoint:
+        """Returns the checkpoint once it is on disk.
+
+        The tape is made durable before, the manifest is written last. Its meta has the `digest` of
+        the state. A checkpoint of this step that verifies is kept as it is, unless it was
+        abandoned.
+
+        Raises:
+            StateNotFinite: nothing is written, except an abandoned state, which may be sick.
+            CheckpointError: the disk refuses; earlier checkpoints are as they were.
+        """
+
+    def read(self, step: int) -> dict[str, Any]:
+        """Returns the state saved at `step`, verified.
+
+        Raises:
+            CheckpointError: it is not there, or damaged.
+        """
+
+    def mark_stable(self, step: int) -> None:
+        """Marks a checkpoint that healthy steps followed, after reading it back from the disk.
+
+        Raises:
+            CheckpointDamaged: it is not what was written.
+            CheckpointError: it is gone, or was abandoned.
+        """
+
+    def spoil(self, step: int) -> None:
+        """Trouble followed this checkpoint: it will never be stable."""
+
+    def abandoned_steps(self) -> Set[int]:
+        """Returns the steps of abandoned states, whose place no other save takes."""
+
+    def room_warning(self) -> str | None:
+        """Returns a sentence if the disk will soon be full."""

@@ -1,0 +1,70 @@
+"""Saving by one process alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from supervisor.errors import CheckpointError, StateNotFinite
+from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRing
+from supervisor.storage.checkpoints.section_files import write_section
+from supervisor.training_state.codec import read_state, write_state
+from supervisor.training_state.snapshot import state_bytes
+from supervisor.training_state.state import digest, is_finite
+from supervisor.worker.capture.captured_checkpoint import CapturedCheckpoint
+from supervisor.worker.capture.checkpoint_writer import CheckpointWriter
+
+
+class SingleWriter(CheckpointWriter):
+    """Writes all files itself and publishes them by one rename.
+
+    Args:
+        ring: the checkpoints of the run.
+        before_publishing: makes durable what a checkpoint refers to: the tape.
+    """
+
+    def __init__(self, ring: CheckpointRing, before_publishing: Callable[[], None]) -> None:
+        self._ring = ring
+        self._before_publishing = before_publishing
+
+    def write(self, captured: CapturedCheckpoint) -> Checkpoint:
+        finite, bad = is_finite(captured.state)
+        if not (finite or captured.abandoned):
+            raise StateNotFinite(
+                f"checkpoint of step {captured.step} left out: {bad} is not finite"
+            )
+        meta = {**captured.meta, "digest": digest(captured.state)}
+        try:
+            self._before_publishing()
+        except OSError as error:
+            raise CheckpointError(str(error)) from error
+        return self._ring.save(
+            captured.step,
+            lambda folder: _fill(folder, captured),
+            reason=captured.reason,
+            meta=meta,
+            estimated_bytes=state_bytes(captured.state),
+            abandoned=captured.abandoned,
+        )
+
+    def read(self, step: int) -> dict[str, Any]:
+        return read_state(self._ring.get(step).path)
+
+    def mark_stable(self, step: int) -> None:
+        self._ring.mark_stable(step)
+
+    def spoil(self, step: int) -> None:
+        self._ring.spoil(step)
+
+    def abandoned_steps(self) -> set[int]:
+        return {checkpoint.step for checkpoint in self._ring.abandoned()}
+
+    def room_warning(self) -> str | None:
+        return self._ring.room_warning()
+
+
+def _fill(folder: Path, captured: CapturedCheckpoint) -> None:
+    write_state(folder, captured.state)
+    for name, content in captured.sections.items():
+        write_section(folder, name, content)
