@@ -48,6 +48,18 @@ class SnapshotSettings:
 
 
 @dataclass
+class PartingSettings:
+    enabled: bool = True
+    """Keep the newest state in memory and write it when the process fails or is ended: an
+    exception, no more memory, SIGTERM between two boundaries, a hang that SIGTERM ends."""
+    every_steps: Optional[int] = None  # noqa: UP045
+    """Keep it at every so many steps. None: as often as `max_overhead` allows."""
+    max_overhead: float = 0.005
+    """Share of the run's time that keeping it may take: a failure loses 200 times that, or less
+    than a step where steps are longer."""
+
+
+@dataclass
 class WatchdogSettings:
     hang_timeout_s: Optional[float] = None  # noqa: UP045
     """No step for so long is a hang. None: max(60 s, 10 x the 99th percentile of step times)."""
@@ -144,6 +156,7 @@ class RunSettings:
     """Seeds Python, NumPy and torch before the script starts. None leaves the script alone."""
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
     snapshot: SnapshotSettings = field(default_factory=SnapshotSettings)
+    parting: PartingSettings = field(default_factory=PartingSettings)
     watchdog: WatchdogSettings = field(default_factory=WatchdogSettings)
     restart: RestartSettings = field(default_factory=RestartSettings)
     capture: CaptureSettings = field(default_factory=CaptureSettings)

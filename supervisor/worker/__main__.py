@@ -74,7 +74,7 @@ class Worker:
         try:
             program.run(self._make_run)
         except ExitRequest as leaving:
-            self._end(completed=False)
+            self._end(completed=False, parts=leaving.note == "interrupted")
             note = ExitNote(
                 kind=leaving.note, message=leaving.reason, evidence=self._samples_at_fault()
             )
@@ -118,7 +118,7 @@ class Worker:
         elif code == 0:
             self._script_ended()
         else:
-            self._end(completed=False)
+            self._end(completed=False, parts=True)
             self._leave(ExitNote(kind="system_exit", code=code), code)
 
     def _again(
@@ -141,7 +141,7 @@ class Worker:
 
     def _script_raised(self, error: BaseException) -> int:
         """The note comes before the hook, which may end the process."""
-        self._end(completed=False)
+        self._end(completed=False, parts=True)
         take_out_our_frames(error)
         if isinstance(error, KeyboardInterrupt):
             self._leave(ExitNote(kind="interrupted", message="KeyboardInterrupt"), 130)
@@ -152,14 +152,14 @@ class Worker:
     def _script_exits(self, leaving: SystemExit) -> int:
         if leaving.code is None or leaving.code == 0:
             return self._script_ended()
-        self._end(completed=False)
+        self._end(completed=False, parts=True)
         code = exit_code(leaving)
         message = "" if isinstance(leaving.code, int) else str(leaving.code)
         return self._leave(ExitNote(kind="system_exit", code=code, message=message), code)
 
-    def _end(self, *, completed: bool) -> None:
+    def _end(self, *, completed: bool, parts: bool = False) -> None:
         if self._session is not None and os.getpid() == self._pid:
-            self._session.end(completed=completed)
+            self._session.end(completed=completed, parts=parts)
 
     def _exception_note(self, error: BaseException) -> ExitNote:
         kind = type(error)

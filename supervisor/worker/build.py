@@ -56,6 +56,7 @@ from supervisor.worker.ground.script_use import ScriptUse
 from supervisor.worker.ground.step_probe import StepProbe
 from supervisor.worker.inspection.experiment import Experiment
 from supervisor.worker.live.boundary import Boundary
+from supervisor.worker.live.boundary_capture import BoundaryCapture
 from supervisor.worker.live.checkpoint_listener import CheckpointListener
 from supervisor.worker.live.first_variables import FirstVariables
 from supervisor.worker.live.lead import Lead
@@ -63,6 +64,7 @@ from supervisor.worker.live.leave_listener import LeaveListener
 from supervisor.worker.live.loader_hooks import LoaderHooks
 from supervisor.worker.live.monitor import Monitor
 from supervisor.worker.live.new_trainings import NewTrainings
+from supervisor.worker.live.parting_checkpoint import PartingCheckpoint
 from supervisor.worker.live.snapshot_listener import SnapshotListener
 from supervisor.worker.live.step_recorder import StepRecorder
 from supervisor.worker.live.step_times import StepTimes
@@ -191,6 +193,7 @@ class _Live:
 
     boundary: Boundary
     first_step: FirstStep
+    parting: PartingCheckpoint
     monitor: Monitor
 
 
@@ -508,8 +511,25 @@ def _build_live(
     task: _Task, ground: _Ground, records: _Records, state: _State, judging: _Judging
 ) -> _Live:
     first_step = FirstStep(ground.journal, records.recorder)
+    capture = BoundaryCapture(
+        whole_state=state.whole,
+        script_files=records.files.record,
+        dispatcher=judging.dispatcher,
+        pipeline=judging.pipeline,
+    )
+    parting = PartingCheckpoint(
+        task.settings.parting,
+        capture=capture,
+        checkpointer=records.checkpointer,
+        script_files=records.files.record,
+        tape=records.tape,
+        schedule=ground.schedule,
+        health=ground.health,
+        progress=ground.progress,
+        warn=ground.warn,
+    )
     boundary = Boundary(
-        _listeners(task, ground, records, state, judging, first_step),
+        _listeners(task, ground, records, state, judging, first_step, capture, parting),
         ground.schedule,
         ground.barrier,
     )
@@ -555,7 +575,7 @@ def _build_live(
         heartbeat=records.heartbeat,
         barrier=barrier,
     )
-    return _Live(boundary=boundary, first_step=first_step, monitor=monitor)
+    return _Live(boundary=boundary, first_step=first_step, parting=parting, monitor=monitor)
 
 
 def _listeners(
@@ -565,6 +585,8 @@ def _listeners(
     state: _State,
     judging: _Judging,
     first_step: FirstStep,
+    capture: BoundaryCapture,
+    parting: PartingCheckpoint,
 ) -> list[BoundaryListener]:
     """What happens at a boundary, in this order."""
     settings, schedule, health, times = task.settings, ground.schedule, ground.health, StepTimes()
@@ -579,10 +601,7 @@ def _listeners(
     )
     checkpoints = CheckpointListener(
         checkpointer=records.checkpointer,
-        whole_state=state.whole,
-        script_files=records.files.record,
-        dispatcher=judging.dispatcher,
-        pipeline=judging.pipeline,
+        capture=capture,
         schedule=schedule,
         times=times,
         health=health,
@@ -618,6 +637,7 @@ def _listeners(
         *watching,
         snapshots,
         checkpoints,
+        parting,
         leaving,
     ]
 
@@ -684,6 +704,8 @@ def _build_session(
         samples=records.samples,
         probes=judging.probes,
         model_scene=judging.model_scene,
+        parting=live.parting,
+        saving=ground.barrier(live.parting.name),
         checkpointer=records.checkpointer,
         tape=records.tape,
         script_files=records.files.record,
@@ -696,6 +718,7 @@ def _build_session(
         progress=ground.progress,
         schedule=ground.schedule,
         monitor=live.monitor,
+        parting=live.parting,
         resumption=resumption,
         ending=ending,
         barrier=ground.barrier,

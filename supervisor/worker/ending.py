@@ -10,10 +10,12 @@ from supervisor.storage.run.script_files import ScriptFiles
 from supervisor.storage.steps.tape import TapeWriter
 from supervisor.worker.capture.checkpointer import Checkpointer
 from supervisor.worker.evidence.model_scene import ModelScene
+from supervisor.worker.ground.error_barrier import Part
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.run_health import RunHealth
 from supervisor.worker.inspection.experiment import Experiment
 from supervisor.worker.live.monitor import Monitor
+from supervisor.worker.live.parting_checkpoint import PartingCheckpoint
 from supervisor.worker.live.unseen_updates import tell_unseen_updates
 from supervisor.worker.probes.probes import Probes
 from supervisor.worker.samples.sample_guard import SampleGuard
@@ -33,23 +35,26 @@ class Ending:
     samples: SampleGuard
     probes: Probes
     model_scene: ModelScene
+    parting: PartingCheckpoint
+    saving: Part
     checkpointer: Checkpointer
     tape: TapeWriter
     script_files: ScriptFiles
 
-    def end(self, *, completed: bool) -> None:
+    def end(self, *, completed: bool, parts: bool) -> None:
         """Called once, when supervision is off. A failure leaves the script's own result as it is.
 
         Args:
             completed: the script came to its end.
+            parts: it ends before its time, and its newest state is worth saving.
         """
         try:
-            self._end(completed=completed)
+            self._end(completed=completed, parts=parts)
         except Exception as error:
             self.journal.write(WarningEvent(message=f"at the end: {error}"))
         self.journal.close()
 
-    def _end(self, *, completed: bool) -> None:
+    def _end(self, *, completed: bool, parts: bool) -> None:
         steps = self.progress.steps_done
         unseen = tell_unseen_updates(
             steps=steps,
@@ -61,6 +66,9 @@ class Ending:
         if self.experiment is not None:
             self.experiment.end()
         self.dispatcher.judge_waiting()
+        if parts and self.experiment is None:
+            with self.saving:
+                self.parting.write()
         self.samples.tell()
         self.probes.end()
         self.model_scene.at_end(steps - 1)

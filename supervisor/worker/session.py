@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -23,9 +24,13 @@ from supervisor.worker.ground.run_warnings import RunWarnings
 from supervisor.worker.ground.script_use import ScriptUse
 from supervisor.worker.interception.training_hooks import TrainingHooks
 from supervisor.worker.live.monitor import Monitor
+from supervisor.worker.live.parting_checkpoint import PartingCheckpoint
 from supervisor.worker.live.unseen_updates import ANOTHER_TRAINING
 from supervisor.worker.process.exit_request import ExitRequest
 from supervisor.worker.resumption import Resumption
+
+BOUNDARY_WITHIN_S = 5.0
+"""Half of what the parent gives a hung worker after SIGTERM; the rest is for the writing."""
 
 
 class Session:
@@ -49,6 +54,7 @@ class Session:
         progress: Progress,
         schedule: BoundarySchedule,
         monitor: Monitor,
+        parting: PartingCheckpoint,
         resumption: Resumption,
         ending: Ending,
         barrier: ErrorBarrier,
@@ -63,8 +69,10 @@ class Session:
         self._progress = progress
         self._schedule = schedule
         self._monitor = monitor
+        self._parting = parting
         self._resumption = resumption
         self._ending = ending
+        self._has_ended = False
         self._registering = barrier("registry")
         self._parametrised: dict[int, tuple[weakref.ref[Module], bool]] = {}
         self.hooks: TrainingHooks = monitor
@@ -157,16 +165,33 @@ class Session:
     def _asked_to_end(self, signum: int, frame: Any) -> None:
         """SIGTERM: leaves at the next boundary, saved; or now if there is nothing to save.
 
-        A second one leaves now in any case.
+        If no boundary comes in time, it leaves with what was kept at the last one. A second signal
+        leaves now in any case.
         """
+        if self._has_ended:
+            return  # what it asks for is under way
         by_others = self._monitor.updates_by_others
         unseen = self._progress.steps_done == 0 or by_others >= ANOTHER_TRAINING
         if unseen or self._resumption.is_pending or self._schedule.leave is not None:
             raise ExitRequest("interrupted", "SIGTERM")
         self._schedule.ask_to_leave("interrupted", "SIGTERM")
+        waiting = threading.Timer(BOUNDARY_WITHIN_S, self._no_boundary_came)
+        waiting.daemon = True
+        waiting.start()
 
-    def end(self, *, completed: bool) -> None:
-        """Takes everything down; waits for what is being written. Called once."""
+    def _no_boundary_came(self) -> None:
+        """Called in a thread of its own."""
+        if self._schedule.leave is not None and self._parting.is_ready:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+
+    def end(self, *, completed: bool, parts: bool = False) -> None:
+        """Takes everything down; waits for what is being written. Called once.
+
+        Args:
+            completed: the script came to its end.
+            parts: it ends before its time, and its newest state is worth saving.
+        """
+        self._has_ended = True
         self.interception.turn_off()
         self._resumption.end()
-        self._ending.end(completed=completed)
+        self._ending.end(completed=completed, parts=parts)

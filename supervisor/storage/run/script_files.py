@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from supervisor.storage.files.complete_list import CompleteList
@@ -45,6 +45,8 @@ class ScriptFiles:
         tell: Callable[[str], None] = lambda problem: None,
     ) -> None:
         self.interval = 0
+        self._saved = 0
+        self._expected: float | None = None
         self.is_replay = False
         self.at_interval: Callable[[], None] = lambda: None
         self._root = os.path.abspath(rundir.root)
@@ -113,6 +115,7 @@ class ScriptFiles:
     def makes_folder(self, path: str) -> None:
         name = os.path.abspath(path)
         if not is_nobodys(name, self._root) and not _lexists(name) and name not in self._folders:
+            self._begin_expected()
             self._folders[name] = self._now()
             self._list.append({"folder": name, "interval": self._now()})
 
@@ -131,11 +134,36 @@ class ScriptFiles:
     def begin_interval(self) -> int:
         """Begins an interval, as a checkpoint copies its state; returns its number."""
         self.at_interval()
-        self.interval += 1
-        self._began[self.interval] = now = file_time()
-        self._list.append({"begins": self.interval, "time": now})
-        self._drop_versions(lambda number: number < self.interval - 1)
+        self._expected = None
+        self._begin(file_time())
+        earlier, self._saved = self._saved, self.interval
+        self._drop_versions(lambda number, _: number < earlier)
         return self.interval
+
+    def expect_interval(self) -> None:
+        """A state was copied that may be saved later: an interval begins with the next change.
+
+        What was kept for an earlier such state, and for no checkpoint, goes.
+        """
+        self._drop_versions(
+            lambda number, others: any(self._saved <= other < number for other in others)
+        )
+        self._expected = file_time()
+
+    def expected_interval(self) -> int:
+        """Returns the interval that began with the last `expect_interval`: its state is saved."""
+        self._begin_expected()
+        return self.interval
+
+    def _begin_expected(self) -> None:
+        if self._expected is not None and not self.is_replay:
+            began, self._expected = self._expected, None
+            self._begin(began)
+
+    def _begin(self, time: float) -> None:
+        self.interval += 1
+        self._began[self.interval] = time
+        self._list.append({"begins": self.interval, "time": time})
 
     def failed(self, error: Exception) -> None:
         """Notes an error of ours: the record is incomplete."""
@@ -198,12 +226,12 @@ class ScriptFiles:
             interval: of the checkpoint; later notes are dropped.
             gone: files that were set aside.
         """
-        self.interval, self.is_replay = interval, False
+        self.interval, self._saved, self.is_replay = interval, interval, False
         self._made = {
             name: min(made, interval - 1) for name, made in self._made.items() if name not in gone
         }
         self._folders = {name: min(made, interval - 1) for name, made in self._folders.items()}
-        self._drop_versions(lambda number: number >= interval)
+        self._drop_versions(lambda number, _: number >= interval)
         self._list.rewrite()
 
     def begin_anew(self) -> None:
@@ -213,14 +241,14 @@ class ScriptFiles:
 
     def end(self) -> None:
         """The run is completed: nothing will be restored any more."""
-        self._drop_versions(lambda number: True)
+        self._drop_versions(lambda number, _: True)
 
     # --- helpers -------------------------------------------------------------------------------
 
-    def _drop_versions(self, goes: Callable[[int], bool]) -> None:
-        """Removes the contents kept in the intervals that `goes` selects."""
+    def _drop_versions(self, goes: Callable[[int, Collection[int]], bool]) -> None:
+        """Removes the contents that `goes` selects by interval and a file's other intervals."""
         for path, changes in list(self._changes.items()):
-            for number in [n for n in changes if goes(n)]:
+            for number in [n for n in changes if goes(n, changes)]:
                 remove(changes.pop(number).kept)
             if not changes:
                 del self._changes[path]
@@ -229,6 +257,7 @@ class ScriptFiles:
         return BEFORE if self.is_replay else self.interval
 
     def _makes(self, name: str) -> None:
+        self._begin_expected()
         now = self._now()
         if self._made.get(name) == now or (self.is_replay and name in self._made):
             return
@@ -256,6 +285,7 @@ class ScriptFiles:
 
     def _keep(self, name: str, loss: Loss) -> None:
         """Keeps the content that `name` had when the interval began; once an interval."""
+        self._begin_expected()
         changes = self._changes.get(name, {})
         made = self._made.get(name, BEFORE)
         if self.is_replay or not self.interval or self.interval in changes or made == self.interval:

@@ -80,6 +80,7 @@ class TapeWriter:
     Attributes:
         before_writing: called before entries leave the buffer: what is still to be put between
             them comes now.
+        before_marking: called before a place is marked: what a replay to it needs comes now.
     """
 
     def __init__(
@@ -101,7 +102,9 @@ class TapeWriter:
         self._flush_at = _FLUSH_BYTES
         self.is_full = False
         self.before_writing: Callable[[], None] = lambda: None
+        self.before_marking: Callable[[], object] = lambda: None
         self._on_full = on_full
+        self._mark = -1
 
     @property
     def offset(self) -> int:
@@ -129,6 +132,8 @@ class TapeWriter:
         if self.is_full:
             return
         start, size = at - self._written, HEAD.size + len(data)
+        if at < self._mark:
+            self._mark += size
         end = self._waiting + size
         if end > len(self._memory):
             self._replace_buffer(end + _FLUSH_BYTES)
@@ -166,6 +171,16 @@ class TapeWriter:
         if the disk is full or gone.
         """
         return self._written if self._try_write_out() else -1
+
+    def mark(self) -> None:
+        """Marks the end as it is now, where a replay may have to arrive; earlier marks are gone."""
+        self.before_marking()
+        self._mark = self.offset
+
+    def write_out_to_mark(self) -> int:
+        """As `write_out`, but returns the offset of the mark."""
+        is_out = self._try_write_out() and self._mark <= self._written
+        return self._mark if is_out else -1
 
     def sync(self) -> None:
         """Waits until what was written out is on disk; any thread may call it."""

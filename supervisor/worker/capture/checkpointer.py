@@ -8,7 +8,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -45,6 +45,7 @@ class Checkpointer:
         self._interval = SaveInterval(settings, time.monotonic())
         self._written_in_s = 0.0
         self._buffers: dict[str, Any] | None = None
+        self._kept: CapturedCheckpoint | None = None
         self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue()
         self._busy = threading.Event()
         self._unstable: list[int] = []
@@ -58,6 +59,16 @@ class Checkpointer:
     @property
     def is_busy(self) -> bool:
         return self._busy.is_set()
+
+    @property
+    def last_step(self) -> int:
+        """Of the newest checkpoint that was begun in this process; 0 for none."""
+        return self._last_step
+
+    @property
+    def kept(self) -> CapturedCheckpoint | None:
+        """What `keep` has copied last; None once another save has needed its memory."""
+        return self._kept
 
     def is_free(self, step: int) -> bool:
         """Whether a save at `step` would neither wait nor take the place of an abandoned state."""
@@ -124,6 +135,26 @@ class Checkpointer:
         self._abandoned.add(captured.step)
         self._hand_over(captured, False, self._write_abandoned)
 
+    def keep(self, captured: CapturedCheckpoint) -> None:
+        """Copies the state into the memory of the last save, and writes nothing.
+
+        Called while `is_free`. `write_kept` makes a checkpoint of it if the process ends.
+        """
+        self._kept = None  # a copy that is interrupted is none
+        copied = self._buffers = copy_state(captured.state, self._buffers)
+        self._kept = dataclasses.replace(captured, state=copied)
+
+    def write_kept(self, meta: Mapping[str, Any]) -> None:
+        """Writes what `keep` has copied, at the end of the process.
+
+        Args:
+            meta: entries that were not known yet when it was kept.
+        """
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            self._busy.set()
+            self._write(dataclasses.replace(kept, meta={**kept.meta, **meta}))
+
     def read_back(self, step: int) -> dict[str, Any]:
         """Returns the state saved at `step`, verified; waits until it is on disk.
 
@@ -142,6 +173,7 @@ class Checkpointer:
         """Copies the state and has it written; returns the seconds the training waited."""
         started = time.perf_counter()
         self._wait_idle()
+        self._kept = None
         copied = self._buffers = copy_state(captured.state, self._buffers)
         captured = dataclasses.replace(captured, state=copied)
         self._busy.set()

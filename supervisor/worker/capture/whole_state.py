@@ -49,19 +49,24 @@ class WholeState:
         self._progress = progress
         self._health = health
 
-    def take(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Returns the state and the manifest's part of it."""
+    def take(self, *, for_later: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Returns the state and the manifest's part of it.
+
+        Args:
+            for_later: it may never be written: its place on the tape is marked, no more, and its
+                census counts as nobody's but the caller's.
+        """
         progress = self._progress
         frames = user_frames()
         held = self._held.find(frames)
         state = self._state.capture(held=held, include_grads=progress.grads_matter)
         state["written"] = self._written.checksums()
         state["owners"] = find_owners(self._registry, frames)
-        census = self._census.packed()
+        census = self._census.packed(is_paid=for_later)
         if census is not None:
             state["census"] = census
         meta = {
-            "tape_offset": self._tape_offset(),
+            "tape_offset": self._tape_offset(for_later=for_later),
             "tape_format": TAPE_FORMAT,
             "tape_lost": progress.tape_lost,
             "pure_loading": self._loading.left_out(),
@@ -73,7 +78,11 @@ class WholeState:
         }
         return state, meta
 
-    def _tape_offset(self) -> int:
+    def _tape_offset(self, *, for_later: bool) -> int:
         """Length of the tape; -1 when it does not tell how the script came here."""
-        offset = self._tape.write_out()
+        if for_later:
+            self._tape.mark()
+            offset = self._tape.offset
+        else:
+            offset = self._tape.write_out()
         return offset if self._progress.tape_is_whole and not self._tape.is_full else -1

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from supervisor.pipeline import Pipeline
-from supervisor.storage.checkpoints.section_files import PIPELINE
-from supervisor.storage.run.script_files import ScriptFiles
-from supervisor.worker.capture.captured_checkpoint import CapturedCheckpoint
 from supervisor.worker.capture.checkpointer import Checkpointer
-from supervisor.worker.capture.whole_state import WholeState
 from supervisor.worker.ground.boundary_listener import ALWAYS, BoundaryListener
 from supervisor.worker.ground.boundary_schedule import BoundarySchedule
 from supervisor.worker.ground.run_health import RunHealth
+from supervisor.worker.live.boundary_capture import BoundaryCapture
 from supervisor.worker.live.step_times import StepTimes
-from supervisor.worker.treatment.dispatcher import Dispatcher
 
 
 class CheckpointListener(BoundaryListener):
@@ -24,19 +19,13 @@ class CheckpointListener(BoundaryListener):
         self,
         *,
         checkpointer: Checkpointer,
-        whole_state: WholeState,
-        script_files: ScriptFiles,
-        dispatcher: Dispatcher,
-        pipeline: Pipeline,
+        capture: BoundaryCapture,
         schedule: BoundarySchedule,
         times: StepTimes,
         health: RunHealth,
     ) -> None:
         self._checkpointer = checkpointer
-        self._whole_state = whole_state
-        self._script_files = script_files
-        self._dispatcher = dispatcher
-        self._pipeline = pipeline
+        self._capture = capture
         self._schedule = schedule
         self._times = times
         self._health = health
@@ -58,14 +47,5 @@ class CheckpointListener(BoundaryListener):
 
     def save(self, step: int, reason: str, *, wait: bool) -> float:
         """Saves the state of this boundary; returns the seconds the training stood still."""
-        self._dispatcher.judge_waiting()
-        state, meta = self._whole_state.take()
-        meta["script_files"] = self._script_files.begin_interval()
-        captured = CapturedCheckpoint(
-            step=step,
-            state=state,
-            meta=meta,
-            reason=reason,
-            sections={PIPELINE: self._pipeline.state_dict()},
-        )
+        captured = self._capture.take(step, reason)
         return self._checkpointer.save(captured, wait=wait, usual_step_s=self._times.usual_s)

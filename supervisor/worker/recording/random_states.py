@@ -56,6 +56,7 @@ class RngRecorder:
         self._backwards = _Probation(self.PROBATION)
         self._thread = threading.get_ident()
         tape.before_writing = self.looked_at
+        tape.before_marking = self.look
         _call_before_forks(self)
 
     def before(self) -> tuple[Any, ...]:

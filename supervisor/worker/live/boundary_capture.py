@@ -1,0 +1,49 @@
+"""Gathers at a boundary all that a checkpoint holds."""
+
+from __future__ import annotations
+
+from supervisor.pipeline import Pipeline
+from supervisor.storage.checkpoints.section_files import PIPELINE
+from supervisor.storage.run.script_files import ScriptFiles
+from supervisor.worker.capture.captured_checkpoint import CapturedCheckpoint
+from supervisor.worker.capture.whole_state import WholeState
+from supervisor.worker.treatment.dispatcher import Dispatcher
+
+
+class BoundaryCapture:
+    """The one place where a checkpoint of the training is put together; its state is live."""
+
+    def __init__(
+        self,
+        *,
+        whole_state: WholeState,
+        script_files: ScriptFiles,
+        dispatcher: Dispatcher,
+        pipeline: Pipeline,
+    ) -> None:
+        self._whole_state = whole_state
+        self._script_files = script_files
+        self._dispatcher = dispatcher
+        self._pipeline = pipeline
+
+    def take(self, step: int, reason: str) -> CapturedCheckpoint:
+        """Returns what is to be saved now; the script's files are kept from here on."""
+        self._dispatcher.judge_waiting()
+        state, meta = self._whole_state.take()
+        meta["script_files"] = self._script_files.begin_interval()
+        return self._captured(step, state, meta, reason)
+
+    def take_for_later(self, step: int, reason: str) -> CapturedCheckpoint:
+        """Returns what may have to be saved when the process ends; its meta lacks `script_files`,
+        and its place on the tape is only marked."""
+        self._dispatcher.judge_waiting()
+        state, meta = self._whole_state.take(for_later=True)
+        return self._captured(step, state, meta, reason)
+
+    def _captured(
+        self, step: int, state: dict[str, object], meta: dict[str, object], reason: str
+    ) -> CapturedCheckpoint:
+        sections = {PIPELINE: self._pipeline.state_dict()}
+        return CapturedCheckpoint(
+            step=step, state=state, meta=meta, reason=reason, sections=sections
+        )

@@ -1,0 +1,120 @@
+"""What can still speak loses nothing: the newest state is written when the process fails."""
+
+from __future__ import annotations
+
+import math
+import time
+
+from supervisor.settings import PartingSettings
+from supervisor.storage.run.script_files import ScriptFiles
+from supervisor.storage.steps.tape import TapeWriter
+from supervisor.worker.capture.captured_checkpoint import CapturedCheckpoint
+from supervisor.worker.capture.checkpointer import Checkpointer
+from supervisor.worker.ground.boundary_listener import BoundaryListener
+from supervisor.worker.ground.boundary_schedule import BoundarySchedule
+from supervisor.worker.ground.progress import Progress
+from supervisor.worker.ground.run_health import RunHealth
+from supervisor.worker.ground.run_warnings import RunWarnings
+from supervisor.worker.live.boundary_capture import BoundaryCapture
+
+FRESH = 0.2
+"""Share of the last capture in what is known of the cost: one that was held up counts little."""
+
+
+class PartingCheckpoint(BoundaryListener):
+    """Keeps a healthy state in memory as often as its cost allows, and writes it at the end.
+
+    The memory is that of the last checkpoint. What was copied at a boundary stays right whatever
+    happens behind it, an update that breaks off included.
+    """
+
+    name = "parting checkpoint"
+
+    def __init__(
+        self,
+        settings: PartingSettings,
+        *,
+        capture: BoundaryCapture,
+        checkpointer: Checkpointer,
+        script_files: ScriptFiles,
+        tape: TapeWriter,
+        schedule: BoundarySchedule,
+        health: RunHealth,
+        progress: Progress,
+        warn: RunWarnings,
+    ) -> None:
+        self._is_enabled = settings.enabled
+        self._every = settings.every_steps
+        self._share = settings.max_overhead
+        self._capture = capture
+        self._checkpointer = checkpointer
+        self._script_files = script_files
+        self._tape = tape
+        self._schedule = schedule
+        self._health = health
+        self._progress = progress
+        self._warn = warn
+        self._cost_s = 0.0
+        self._next_at = 0.0
+
+    def next_look(self, step: int) -> tuple[float, float]:
+        if not self._is_enabled:
+            return math.inf, math.inf
+        if self._every is None:
+            return math.inf, self._next_at
+        return float(step - step % self._every + self._every), math.inf
+
+    def at_boundary(self, step: int) -> None:
+        if not (self._is_enabled and step > 0 and self._is_due(step)):
+            return
+        if step == self._checkpointer.last_step or not self._checkpointer.is_free(step):
+            return  # it is on disk, or its memory is in use
+        if self._health.in_trouble(step) or self._health.is_warning or self._schedule.is_restarting:
+            return
+        started = time.perf_counter()
+        self._checkpointer.keep(self._capture.take_for_later(step, "parting"))
+        self._script_files.expect_interval()
+        self._has_cost(time.perf_counter() - started)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether `write` would save a state."""
+        kept = self._checkpointer.kept
+        return kept is not None and not self._objection(kept)
+
+    def write(self) -> None:
+        """Called when the process ends before its time, behind the judgement of the last step."""
+        kept = self._checkpointer.kept
+        if kept is None:
+            return
+        objection, meta = self._objection(kept), {}
+        if not objection and kept.meta["tape_offset"] != -1:
+            meta["tape_offset"] = offset = self._tape.write_out_to_mark()
+            objection = "the tape could not be written" if offset == -1 else ""
+        if objection:
+            self._warn(
+                f"the state of step {kept.step} is not saved as the process ends: {objection}"
+            )
+            return
+        meta["script_files"] = self._script_files.expected_interval()
+        self._checkpointer.write_kept(meta)
+
+    def _objection(self, kept: CapturedCheckpoint) -> str:
+        """Why a kept state must not be saved; empty if it may."""
+        health, probe = self._health, self._progress.probe
+        is_sick = health.in_trouble(self._progress.steps_done) or health.is_warning
+        if is_sick or health.last_trouble_step >= kept.step - 1:
+            return "the training was in trouble"
+        if probe.loss_seen and not math.isfinite(probe.loss):
+            return "the loss was not finite"
+        return ""
+
+    def _is_due(self, step: int) -> bool:
+        if self._every is not None:
+            return step % self._every == 0
+        return time.monotonic() >= self._next_at
+
+    def _has_cost(self, seconds: float) -> None:
+        before = self._cost_s or seconds
+        self._cost_s = min(seconds, (1.0 - FRESH) * before + FRESH * seconds)
+        self._next_at = time.monotonic() + self._cost_s / max(self._share, 1e-9)
