@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import signal
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -175,14 +177,14 @@ class Session:
         if unseen or self._resumption.is_pending or self._schedule.leave is not None:
             raise ExitRequest("interrupted", "SIGTERM")
         self._schedule.ask_to_leave("interrupted", "SIGTERM")
-        waiting = threading.Timer(BOUNDARY_WITHIN_S, self._no_boundary_came)
-        waiting.daemon = True
-        waiting.start()
+        # Not by `threading`: the signal may have come while this thread holds one of its locks.
+        _thread.start_new_thread(self._await_boundary, (threading.main_thread().ident,))
 
-    def _no_boundary_came(self) -> None:
-        """Called in a thread of its own."""
-        if self._schedule.leave is not None and self._parting.is_ready:
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+    def _await_boundary(self, main_thread: int) -> None:
+        time.sleep(BOUNDARY_WITHIN_S)
+        waits = self._schedule.leave is not None and not self._has_ended
+        if waits and self._parting.is_ready:
+            signal.pthread_kill(main_thread, signal.SIGTERM)
 
     def end(self, *, completed: bool, parts: bool = False) -> None:
         """Takes everything down; waits for what is being written. Called once.

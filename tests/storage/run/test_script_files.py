@@ -248,3 +248,70 @@ def test_a_record_that_is_not_complete_says_so_to_every_later_process(
 
 def refuse(*_: object) -> int:
     raise OSError(28, "No space left on device")
+
+
+def test_a_state_that_may_be_saved_later_has_an_interval_from_the_next_change_on(
+    tmp_path: Path,
+) -> None:
+    record, best = record_in(tmp_path), tmp_path / "best.pt"
+    write(record, best, "0")
+    checkpoint = record.begin_interval()
+    write(record, best, "1")
+
+    record.expect_interval()
+    expected_at = record.interval
+    write(record, best, "2")
+    write(record, tmp_path / "new.pt", "")
+    began = record.expected_interval()
+
+    again = record_in(tmp_path)
+    assert expected_at == checkpoint < began
+    assert Path(again.changed_since(began)[str(best)].kept).read_text() == "1"
+    assert Path(again.changed_since(checkpoint)[str(best)].kept).read_text() == "0"
+    assert again.was_made_since(str(tmp_path / "new.pt"), began)
+    assert not again.was_made_since(str(best), began)
+
+
+def test_without_a_change_that_interval_begins_when_its_state_is_saved(tmp_path: Path) -> None:
+    record = record_in(tmp_path)
+    record.begin_interval()
+    record.expect_interval()
+
+    began = record.expected_interval()
+
+    assert record.expected_interval() == began == 2
+    assert record.begin_interval() == 3
+
+
+def test_what_was_kept_for_a_state_that_was_never_saved_goes(tmp_path: Path) -> None:
+    record, best, other = record_in(tmp_path), tmp_path / "best.pt", tmp_path / "other.pt"
+    write(record, best, "0")
+    write(record, other, "0")
+    checkpoint = record.begin_interval()
+    write(record, best, "1")
+
+    for text in "23456":
+        record.expect_interval()
+        write(record, best, text)
+        write(record, other, text)
+    record.expect_interval()
+
+    changes = record.changed_since(checkpoint)
+    kept = {os.path.basename(p): Path(c.kept).read_text() for p, c in changes.items()}
+    assert kept == {"best.pt": "0", "other.pt": "0"}
+    versions = [p for p in (tmp_path / "run").rglob("*") if p.is_file() and p.suffix != ".jsonl"]
+    assert len(versions) == 2
+
+
+def test_checkpoints_keep_theirs_whatever_was_expected_between_them(tmp_path: Path) -> None:
+    record, best = record_in(tmp_path), tmp_path / "best.pt"
+    write(record, best, "0")
+    first = record.begin_interval()
+    for text in "1234":
+        record.expect_interval()
+        write(record, best, text)
+    second = record.begin_interval()
+    write(record, best, "5")
+
+    assert Path(record.changed_since(first)[str(best)].kept).read_text() == "0"
+    assert Path(record.changed_since(second)[str(best)].kept).read_text() == "4"
