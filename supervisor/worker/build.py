@@ -17,7 +17,7 @@ from supervisor.fault_injection.injector import FaultInjector
 from supervisor.pipeline import Pipeline
 from supervisor.records import WorkerOrder
 from supervisor.risk_lines import RiskLines
-from supervisor.settings import PolicySettings, RunSettings
+from supervisor.settings import PartingSettings, PolicySettings, RunSettings
 from supervisor.storage.cases.case_advisor import CaseAdvisor
 from supervisor.storage.cases.case_memory import load_memory
 from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRing
@@ -518,7 +518,7 @@ def _build_live(
         pipeline=judging.pipeline,
     )
     parting = PartingCheckpoint(
-        task.settings.parting,
+        PartingSettings(enabled=False) if task.order.experiment else task.settings.parting,
         capture=capture,
         checkpointer=records.checkpointer,
         script_files=records.files.record,

@@ -66,7 +66,7 @@ class Ending:
         if self.experiment is not None:
             self.experiment.end()
         self.dispatcher.judge_waiting()
-        if parts and self.experiment is None:
+        if parts:
             with self.saving:
                 self.parting.write()
         self.samples.tell()

@@ -178,7 +178,7 @@ class Session:
             raise ExitRequest("interrupted", "SIGTERM")
         self._schedule.ask_to_leave("interrupted", "SIGTERM")
         # Not by `threading`: the signal may have come while this thread holds one of its locks.
-        _thread.start_new_thread(self._await_boundary, (threading.main_thread().ident,))
+        _thread.start_new_thread(self._await_boundary, (threading.get_ident(),))
 
     def _await_boundary(self, main_thread: int) -> None:
         time.sleep(BOUNDARY_WITHIN_S)
