@@ -1,0 +1,1 @@
+"""What the algebra of torch's optimizers forbids."""

@@ -1,0 +1,123 @@
+"""Adam, AdamW, NAdam, RAdam: a first moment over the root of a second one."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+
+from supervisor.training_state.bounds.averages import Averages, floor_of
+from supervisor.training_state.bounds.limits import Affine, Floor, Limits, Pair
+from supervisor.training_state.bounds.optimizer_family import OptimizerFamily, decoupled, drift
+from supervisor.training_state.bounds.update_log import Update, UpdateLog
+
+SQUARES = "exp_avg_sq"
+LARGEST = "max_exp_avg_sq"
+
+
+class AdamFamily(OptimizerFamily):
+    """docs/corruption.md derives what is used here."""
+
+    keys: tuple[str, ...] = (
+        "lr", "betas", "eps", "weight_decay", "decoupled_weight_decay", "amsgrad",
+    )  # fmt: skip
+
+    def limits(self, log: UpdateLog) -> Limits | None:
+        averages = [Averages.of(*update.betas, log.rounding) for update in log.updates]
+        known = [one for one in averages if one is not None]
+        if len(known) < len(averages):
+            return None
+        floor = floor_of((one.keep2 for one in known), max((a.lost for a in known), default=0.0))
+        floors = {SQUARES: floor}
+        if all(update.is_on("amsgrad") for update in log.updates):
+            floors[LARGEST] = Floor(1.0)
+        constant = max((one.root_constant() for one in known), default=math.inf)
+        slack = max((one.root_slack(constant) for one in known), default=math.inf)
+        if not math.isfinite(constant + slack):
+            return Limits(weight=None, floors=floors, positive=frozenset(floors))
+        pair = Pair("exp_avg", SQUARES, constant, slack)
+        return Limits(
+            weight=self._weight(log, known, pair),
+            floors=floors,
+            positive=frozenset(floors),
+            pair=pair,
+        )
+
+    def _weight(self, log: UpdateLog, known: list[Averages], pair: Pair) -> Affine | None:
+        steps: list[tuple[Affine, float]] = []
+        for index, (update, averages) in enumerate(zip(log.updates, known, strict=True)):
+            decay = decoupled(update, is_on=update.is_on("decoupled_weight_decay"))
+            if decay is None or update.number("eps") < log.rounding.smallest:
+                return None
+            ratio = self.ratio(update, averages, pair, *log.counts(index))
+            if ratio is None or not math.isfinite(ratio):
+                return None
+            steps.append((Affine(update.number("lr") * ratio), decay))
+        return drift(steps, log.rounding)
+
+    @abstractmethod
+    def ratio(
+        self, update: Update, averages: Averages, pair: Pair, low: int, high: int
+    ) -> float | None:
+        """Returns how many learning rates an update moves an element at most.
+
+        Args:
+            low, high: which update of the tensor it was, from 1, at least and at most.
+        """
+
+
+class Adam(AdamFamily):
+    """With AdamW and AMSGrad, whose maximum only makes the root larger."""
+
+    def ratio(
+        self, update: Update, averages: Averages, pair: Pair, low: int, high: int
+    ) -> float | None:
+        beta1, beta2 = update.betas
+        root = math.sqrt(1 - beta2**high)
+        return (pair.constant * root + pair.slack / update.number("eps")) / (1 - beta1**low)
+
+
+class RAdam(AdamFamily):
+    """Only where it is rectified; before, it is a gradient descent with momentum."""
+
+    def ratio(
+        self, update: Update, averages: Averages, pair: Pair, low: int, high: int
+    ) -> float | None:
+        beta1, beta2 = update.betas
+        length = 2 / (1 - beta2) - 1 - 2 * low * beta2**low / (1 - beta2**low)
+        if not length > _RECTIFIED:
+            return None
+        root = math.sqrt(1 - beta2**high)
+        return root * (pair.constant + pair.slack / update.number("eps")) / (1 - beta1**low)
+
+
+class NAdam(AdamFamily):
+    """The gradient itself takes part, too."""
+
+    keys = (*AdamFamily.keys, "momentum_decay")
+
+    def ratio(
+        self, update: Update, averages: Averages, pair: Pair, low: int, high: int
+    ) -> float | None:
+        (beta1, beta2), eps = update.betas, update.number("eps")
+        decay = update.number("momentum_decay")
+        if decay < 0.0:
+            return None
+
+        def mu(count: int) -> float:
+            return beta1 * (1 - 0.5 * math.pow(0.96, count * decay))
+
+        product = math.prod(mu(count) for count in range(max(1, low - _MANY), low + 1))
+        following = mu(high + 1)
+        taken = (1 - mu(low)) / (1 - product)
+        kept = following / (1 - product * following)
+        root = math.sqrt(1 - beta2**high)
+        return taken * root * averages.gradient_over_root(eps) + kept * (
+            root * pair.constant + pair.slack / eps
+        )
+
+
+_MANY = 20
+"""Factors, each below 1, after which more of them are left out of a product: it only grows."""
+
+_RECTIFIED = 5.01
+"""RAdam's own line is 5; where it is nearly met, rounding decides."""

@@ -1,0 +1,59 @@
+"""What a family of optimizers promises, and what its members share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+
+from supervisor.training_state.bounds.limits import Affine, Limits
+from supervisor.training_state.bounds.rounding import Rounding
+from supervisor.training_state.bounds.update_log import Update, UpdateLog
+
+SLACK = 1e-3
+"""Relative; for the rounding of what is computed from few numbers, such as a bias correction."""
+OPERATIONS = 10
+"""Roundings within one update of one element, at most."""
+
+
+class OptimizerFamily(ABC):
+    """Optimizers with the same algebra.
+
+    Attributes:
+        keys: values of a parameter group that `limits` reads.
+        needs_norms: bounds need the norm of the gradients.
+        counts: entry in which the optimizer counts a tensor's updates; empty if it does not.
+    """
+
+    keys: tuple[str, ...]
+    needs_norms: bool = False
+    counts: str = "step"
+
+    @abstractmethod
+    def limits(self, log: UpdateLog) -> Limits | None:
+        """Returns how far a tensor can have come; None where a condition of the proof fails.
+
+        Raises:
+            TypeError, ValueError, KeyError: the group holds something else than numbers.
+        """
+
+
+def drift(steps: Iterable[tuple[Affine, float]], rounding: Rounding) -> Affine:
+    """Returns how far an element is at most from where it was.
+
+    Args:
+        steps: of each update, how far it moves the element at most, and the share of itself that
+            it loses to a decoupled weight decay.
+        rounding: of the tensor's type.
+    """
+    total, unit = Affine(), rounding.unit
+    for moved, decay in steps:
+        share = decay + 2 * unit * (1 + decay)
+        total = total.times(1 + share).plus(moved, 1 + OPERATIONS * unit)
+        total = total.plus(Affine(2 * rounding.tiny, of_weight=share))
+    return total.times(1 + SLACK)
+
+
+def decoupled(update: Update, *, is_on: bool) -> float | None:
+    """Returns the share that a decoupled weight decay takes; None if it is no decay."""
+    share = update.number("lr") * update.number("weight_decay") if is_on else 0.0
+    return share if 0.0 <= share <= 1.0 and update.number("lr") >= 0.0 else None
