@@ -12,8 +12,12 @@ import sys
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
+from supervisor.ranks import RankPlace
+
 PARENT = "SUPERVISOR_PARENT_PID"
 LOADS_ALL = "SUPERVISOR_LOADS_ALL"
+IS_RANK = "SUPERVISOR_IS_RANK"
+"""Set by the agent: this worker is one of several, and torchrun's variables say which."""
 _GIVES_BACK = "SUPERVISOR_GIVES_BACK"
 _TUNABLES = "GLIBC_TUNABLES"
 _SALT = "PYTHONHASHSEED"
@@ -53,6 +57,7 @@ class Given:
 
     Attributes:
         parent: number of the process to die with; 0: of none.
+        place: among the ranks that were started together.
         loads_all: whether this process was started over to leave no loading out.
         salt: of the hashes, where we chose it; children whose sets must agree with ours need it.
     """
@@ -62,6 +67,8 @@ class Given:
         self.was: dict[str, str | None] = was
         self.parent = int(environment.get(PARENT, "0"))
         self.loads_all = environment.get(LOADS_ALL) == "1"
+        self._is_rank = environment.get(IS_RANK) == "1"
+        self.place = RankPlace.of(environment) if self._is_rank else RankPlace()
         self.salt = environment.get(_SALT) if _SALT in was else None
 
     def environment(self, given: Mapping[str, str]) -> dict[str, str]:
@@ -69,13 +76,15 @@ class Given:
         user's environment."""
         again = worker_environment(given, huge_pages=_TUNABLES in self.was)
         again[PARENT] = str(self.parent)
+        if self._is_rank:
+            again[IS_RANK] = "1"
         return {**again, LOADS_ALL: "1"} if self.loads_all else again
 
 
 def give_back(environment: MutableMapping[str, str]) -> Given:
     """Makes an environment the user's own again; called before the script can look."""
     given = Given(environment)
-    for name in (_GIVES_BACK, PARENT, LOADS_ALL):
+    for name in (_GIVES_BACK, PARENT, LOADS_ALL, IS_RANK):
         environment.pop(name, None)
     for name, value in given.was.items():
         if value is None:

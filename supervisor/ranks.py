@@ -1,9 +1,57 @@
-"""Which ranks a run has: one, until several are supervised together."""
+"""Which ranks a run has, and which of them this process is."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 LEAD_RANK = 0
 """The rank whose records speak for the run where a reader takes those of one."""
 
 ALL_RANKS = (LEAD_RANK,)
-"""The ranks of an attempt, each a worker process of ours."""
+"""The ranks of an attempt of one process."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPlace:
+    """Where a worker stands among those that train together; as constructed, it trains alone.
+
+    Attributes:
+        rank, world_size: among all ranks.
+        local_rank, local_world_size: among those of the same node.
+        node: number of the node.
+    """
+
+    rank: int = LEAD_RANK
+    world_size: int = 1
+    local_rank: int = 0
+    local_world_size: int = 1
+    node: int = 0
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> RankPlace:
+        """Returns what torchrun's variables say.
+
+        Raises:
+            ValueError: one of them is not a number.
+        """
+
+        def number(name: str, default: int) -> int:
+            return int(environment.get(name, default))
+
+        return cls(
+            rank=number("RANK", LEAD_RANK),
+            world_size=number("WORLD_SIZE", 1),
+            local_rank=number("LOCAL_RANK", 0),
+            local_world_size=number("LOCAL_WORLD_SIZE", 1),
+            node=number("GROUP_RANK", 0),
+        )
+
+    @property
+    def is_alone(self) -> bool:
+        return self.world_size == 1
+
+    @property
+    def leads(self) -> bool:
+        """Whether it speaks and decides *when* for all."""
+        return self.rank == LEAD_RANK

@@ -47,6 +47,7 @@ FLOORS: dict[str, int] = {
 NEIGHBOURS = {
     ("records", "codes"): "the words of its fields",
     ("events", "codes"): "the words of its fields",
+    ("own_process", "ranks"): "the place that the environment tells",
     ("begin", "own_process"): "what python had loaded is noted there",
     ("risk_lines", "settings"): "made from a policy",
     ("prediction", "detectors"): "the robust windows are the detectors'",
@@ -61,6 +62,7 @@ NEIGHBOURS = {
 SUB_ROOMS: dict[str, tuple[str, ...]] = {
     "worker": (
         "ground",
+        "group",
         "samples",
         "recording",
         "interception",

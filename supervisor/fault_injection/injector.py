@@ -8,6 +8,7 @@
             ``backward``, ``update``, ``after`` (default)
 ``count``   how often it strikes in the whole run, attempts counted together (default 1)
 ``every``   at every step from `step` on (default false)
+``rank``    which of several ranks it strikes (default 0); -1: each
 ``transient``  a fault of the machine: `supervisor explain` does not repeat it (default false)
 ``factor``  for ``loss_spike`` (1e4), ``lr_spike`` (300), ``second_moment`` (1e-9); steps for
             ``disk_full`` (20); seconds for ``slow`` (2)
@@ -39,7 +40,10 @@ from torch.utils import _pytree as pytree
 from supervisor.fault_injection.disk_faults import FullDisk, damage_newest_checkpoint
 from supervisor.fault_injection.fault import PROCESS_KINDS, Fault
 from supervisor.fault_injection.process_faults import ask_parent_to_end
+from supervisor.ranks import LEAD_RANK
 from supervisor.storage.files.private_files import write_json
+
+EACH_RANK = -1
 
 
 class InjectedFault(RuntimeError):
@@ -55,7 +59,8 @@ class FaultInjector:
 
     Args:
         entries: the config's list.
-        struck_file: where strikes are counted over all attempts.
+        struck_file: where strikes of this rank are counted over all attempts.
+        rank: of this process; it meets its own faults and those of each rank.
 
     Attributes:
         is_armed: whether there is any fault at all; nothing else needs to be asked if not.
@@ -64,8 +69,11 @@ class FaultInjector:
         ConfigError: an entry is wrong.
     """
 
-    def __init__(self, entries: Sequence[Mapping[str, Any]], struck_file: Path) -> None:
-        self._faults = [Fault.from_config(entry) for entry in entries]
+    def __init__(
+        self, entries: Sequence[Mapping[str, Any]], struck_file: Path, *, rank: int = LEAD_RANK
+    ) -> None:
+        faults = [Fault.from_config(entry) for entry in entries]
+        self._faults = [fault for fault in faults if fault.rank in (rank, EACH_RANK)]
         self._file = struck_file
         self._struck: dict[str, int] = {}
         if self._faults and struck_file.exists():

@@ -15,14 +15,16 @@ from supervisor.errors import CheckpointError
 from supervisor.events.state_events import CheckpointRejected
 from supervisor.fault_injection.injector import FaultInjector
 from supervisor.pipeline import Pipeline
+from supervisor.ranks import RankPlace
 from supervisor.records import WorkerOrder
 from supervisor.risk_lines import RiskLines
 from supervisor.settings import PartingSettings, PolicySettings, RunSettings
 from supervisor.storage.cases.case_advisor import CaseAdvisor
 from supervisor.storage.cases.case_memory import load_memory
 from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRing
-from supervisor.storage.journal.journal import AlertLog, Journal
+from supervisor.storage.journal.journal import AlertLog, Journal, SilentAlertLog, SilentJournal
 from supervisor.storage.run.orders import load_order
+from supervisor.storage.run.rank_board import RankBoard
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.run.script_files import ScriptFiles
 from supervisor.storage.run.set_aside import SetAside
@@ -54,6 +56,10 @@ from supervisor.worker.ground.run_health import RunHealth
 from supervisor.worker.ground.run_warnings import RunWarnings
 from supervisor.worker.ground.script_use import ScriptUse
 from supervisor.worker.ground.step_probe import StepProbe
+from supervisor.worker.ground.turns import GroupTurns, Turns
+from supervisor.worker.group.agreement import Agreement, GroupAgreement
+from supervisor.worker.group.group_schedule import GroupSchedule
+from supervisor.worker.group.only_watching import OnlyWatching
 from supervisor.worker.inspection.experiment import Experiment
 from supervisor.worker.live.boundary import Boundary
 from supervisor.worker.live.boundary_capture import BoundaryCapture
@@ -122,22 +128,37 @@ class _Task:
 
     rundir: RunDirectory
     attempt: int
-    rank: int
+    place: RankPlace
     settings: RunSettings
     policy: PolicySettings
     order: WorkerOrder
 
+    @property
+    def rank(self) -> int:
+        return self.place.rank
+
+    @property
+    def file_suffix(self) -> str:
+        """Of the files that each rank has for itself, beside those of the first rank."""
+        return "" if self.place.leads else f"_rank_{self.rank}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Ground:
-    """What nearly everybody writes to or reads."""
+    """What nearly everybody writes to or reads.
+
+    Attributes:
+        group_journal: for what all ranks find, decide and do alike: the first rank writes it.
+    """
 
     interception: InterceptionState
     progress: Progress
     journal: Journal
+    group_journal: Journal
     warn: RunWarnings
     barrier: ErrorBarrier
     schedule: BoundarySchedule
+    turns: Turns
     health: RunHealth
     use: ScriptUse
     registry: Registry
@@ -172,6 +193,14 @@ class _State:
     pre_treatment: PreTreatmentCheckpoint
 
 
+@dataclass(frozen=True)
+class _Group:
+    """What the ranks agree by, and what is left where they cannot."""
+
+    agreement: Agreement
+    only_watching: OnlyWatching
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Judging:
     """From a record to what is done about it."""
@@ -197,7 +226,11 @@ class _Live:
     monitor: Monitor
 
 
-def build_worker(rundir: RunDirectory, attempt: int, rank: int) -> BuiltWorker:
+def build_worker(
+    rundir: RunDirectory,
+    attempt: int,
+    place: RankPlace = RankPlace(),  # noqa: B008 (frozen)
+) -> BuiltWorker:
     """Called once, when torch has been imported by the script, before the script goes on.
 
     Raises:
@@ -207,7 +240,7 @@ def build_worker(rundir: RunDirectory, attempt: int, rank: int) -> BuiltWorker:
     task = _Task(
         rundir=rundir,
         attempt=attempt,
-        rank=rank,
+        place=place,
         settings=load_resolved_config(rundir.config_yaml),
         policy=load_resolved_policy(rundir.policy_yaml),
         order=load_order(rundir, attempt),
@@ -215,10 +248,11 @@ def build_worker(rundir: RunDirectory, attempt: int, rank: int) -> BuiltWorker:
     ground = _build_ground(task)
     records = _build_records(task, ground)
     state = _build_state(task, ground, records)
-    judging = _build_judging(task, ground, records, state)
+    group = _build_group(task, ground, state)
+    judging = _build_judging(task, ground, records, state, group)
     live = _build_live(task, ground, records, state, judging)
     resumption = _build_resumption(task, ground, records, state, judging, live)
-    session = _build_session(ground, records, judging, live, resumption)
+    session = _build_session(ground, records, group, judging, live, resumption)
     if records.start is None:
         judging.ordered.from_nothing()
         records.files.record.begin_anew()
@@ -227,7 +261,7 @@ def build_worker(rundir: RunDirectory, attempt: int, rank: int) -> BuiltWorker:
         api=UserApi(
             interception=ground.interception,
             progress=ground.progress,
-            journal=ground.journal,
+            journal=ground.group_journal,
             barrier=ground.barrier,
             registry=ground.registry,
             controls=ground.controls,
@@ -242,16 +276,16 @@ def build_worker(rundir: RunDirectory, attempt: int, rank: int) -> BuiltWorker:
         loading=records.loading,
         samples=records.samples,
         ranks=SeveralRanks(
-            policy=task.policy,
+            place=task.place,
             dispatcher=judging.dispatcher,
-            snapshots=state.snapshots,
+            only_watching=group.only_watching,
             progress=ground.progress,
             journal=ground.journal,
             barrier=ground.barrier,
             warn=ground.warn,
         ),
         seed=task.settings.seed,
-        first_random=rundir.tape(rank).with_suffix(".random"),
+        first_random=rundir.tape(place.rank).with_suffix(".random"),
         is_experiment=bool(task.order.experiment),
     )
 
@@ -270,9 +304,11 @@ def _build_ground(task: _Task) -> _Ground:
         interception=interception,
         progress=progress,
         journal=journal,
+        group_journal=journal if task.place.leads else SilentJournal(),
         warn=RunWarnings(journal, progress),
         barrier=ErrorBarrier(journal, interception.turn_off, progress.tape_is_broken),
-        schedule=BoundarySchedule(),
+        schedule=BoundarySchedule() if task.place.is_alone else GroupSchedule(),
+        turns=Turns() if task.place.is_alone else GroupTurns(),
         health=RunHealth(RiskLines.of(task.policy)),
         use=ScriptUse(),
         registry=Registry(),
@@ -347,7 +383,9 @@ def _build_records(task: _Task, ground: _Ground) -> _Records:
     set_aside = SetAside(rundir, rank)
     record = ScriptFiles(rundir, rank, ground.progress.has_begun, files_unknown)
     sizes = FileSizes(
-        tape, rundir.root / "appended.json", begins_again=task.attempt > 1 and start is None
+        tape,
+        rundir.root / f"appended{task.file_suffix}.json",
+        begins_again=task.attempt > 1 and start is None,
     )
     return _Records(
         ring=ring,
@@ -355,7 +393,12 @@ def _build_records(task: _Task, ground: _Ground) -> _Records:
         tape=tape,
         recorder=recorder,
         rates=AppliedRates(rundir.steps(rank)),
-        checkpointer=Checkpointer(SingleWriter(ring, tape.sync), settings.checkpoint, journal),
+        checkpointer=Checkpointer(
+            SingleWriter(ring, tape.sync),
+            settings.checkpoint,
+            ground.group_journal,
+            puts_off=task.place.is_alone,
+        ),
         files=AttemptFiles(
             sizes=sizes,
             record=record,
@@ -401,7 +444,43 @@ def _build_state(task: _Task, ground: _Ground, records: _Records) -> _State:
     )
 
 
-def _build_judging(task: _Task, ground: _Ground, records: _Records, state: _State) -> _Judging:
+def _build_group(task: _Task, ground: _Ground, state: _State) -> _Group:
+    place, schedule, turns, warn = task.place, ground.schedule, ground.turns, ground.warn
+    only_watching = OnlyWatching(
+        policy=task.policy,
+        snapshots=state.snapshots,
+        saving=(SnapshotListener.name, CheckpointListener.name, PartingCheckpoint.name),
+        barrier=ground.barrier,
+        warn=warn,
+    )
+    if not (isinstance(schedule, GroupSchedule) and isinstance(turns, GroupTurns)):
+        return _Group(Agreement(), only_watching)
+
+    def split(step: int) -> None:
+        why = f"the ranks have decided differently before step {step}"
+        warn(f"{why}: all begin again from the last checkpoint", aloud=place.leads)
+        schedule.ask_for_restart(why)
+
+    board = RankBoard(
+        task.rundir.board(task.attempt, place.node), place.local_rank, place.local_world_size
+    )
+    agreement = GroupAgreement(
+        board,
+        schedule,
+        turns,
+        leads=place.leads,
+        on_lost=lambda: only_watching.begin(
+            "the ranks do not make the same steps: from here on this one is only watched: nothing "
+            "is treated or saved"
+        ),
+        on_split=split,
+    )
+    return _Group(agreement, only_watching)
+
+
+def _build_judging(
+    task: _Task, ground: _Ground, records: _Records, state: _State, group: _Group
+) -> _Judging:
     rundir, policy, registry = task.rundir, task.policy, ground.registry
     advisor = CaseAdvisor(load_memory(rundir)) if policy.case_library else None
     pipeline = Pipeline(task.settings, policy, advisor=advisor)
@@ -425,7 +504,12 @@ def _build_judging(task: _Task, ground: _Ground, records: _Records, state: _Stat
         healing=healing,
     )
     runner = ActionRunner(
-        build_actions(), tools, pipeline=pipeline, journal=ground.journal, warn=ground.warn
+        build_actions(),
+        tools,
+        agreement=group.agreement,
+        pipeline=pipeline,
+        journal=ground.group_journal,
+        warn=ground.warn,
     )
     probes = Probes(
         task.settings.probes,
@@ -436,9 +520,9 @@ def _build_judging(task: _Task, ground: _Ground, records: _Records, state: _Stat
     )
     model_scene = ModelScene(rundir, task.rank, lambda: registry.models, ground.warn)
     alerts = AlertTeller(
-        ground.journal,
-        AlertLog(rundir.alerts),
-        handlers=load_alert_handlers(task.settings.alert_handlers),
+        ground.group_journal,
+        AlertLog(rundir.alerts) if task.place.leads else SilentAlertLog(),
+        handlers=load_alert_handlers(task.settings.alert_handlers) if task.place.leads else [],
         probes=probes,
         scene=AnomalyScene(
             rundir,
@@ -453,8 +537,9 @@ def _build_judging(task: _Task, ground: _Ground, records: _Records, state: _Stat
         warn=ground.warn,
     )
     dispatcher = Dispatcher(
+        agreement=group.agreement,
         pipeline=pipeline,
-        journal=ground.journal,
+        journal=ground.group_journal,
         alerts=alerts,
         runner=runner,
         recorder=records.recorder,
@@ -463,7 +548,7 @@ def _build_judging(task: _Task, ground: _Ground, records: _Records, state: _Stat
     )
     followers = FollowerGuard(policy, ground.progress, ground.health, runner)
     skipped = SkippedUpdates(
-        ground.journal, ground.progress, records.samples, healing, task.order.skip_steps
+        ground.group_journal, ground.progress, records.samples, healing, task.order.skip_steps
     )
     ordered = OrderedTreatments(
         task.order,
@@ -519,6 +604,7 @@ def _build_live(
     )
     parting = PartingCheckpoint(
         PartingSettings(enabled=False) if task.order.experiment else task.settings.parting,
+        turns=ground.turns,
         capture=capture,
         checkpointer=records.checkpointer,
         script_files=records.files.record,
@@ -537,10 +623,14 @@ def _build_live(
     budget = task.settings.fast_forward.reads_budget_mib * 2**20
     large = LargeReads(records.tape, budget, functools.partial(ground.warn, aloud=True))
     recording = Recording(records.tape, large)
-    injector = FaultInjector(task.settings.faults, task.rundir.root / "faults.json")
+    injector = FaultInjector(
+        task.settings.faults,
+        task.rundir.root / f"faults{task.file_suffix}.json",
+        rank=task.rank,
+    )
     lead = Lead(
         progress,
-        NewTrainings(judging.dispatcher, state.snapshots, ground.controls, ground.journal),
+        NewTrainings(judging.dispatcher, state.snapshots, ground.controls, ground.group_journal),
     )
     steps = StepRecorder(
         progress=progress,
@@ -592,6 +682,7 @@ def _listeners(
     settings, schedule, health, times = task.settings, ground.schedule, ground.health, StepTimes()
     snapshots = SnapshotListener(
         settings,
+        turns=ground.turns,
         state=state.training,
         held=state.held,
         snapshots=state.snapshots,
@@ -600,6 +691,7 @@ def _listeners(
         health=health,
     )
     checkpoints = CheckpointListener(
+        turns=ground.turns,
         checkpointer=records.checkpointer,
         capture=capture,
         schedule=schedule,
@@ -692,11 +784,17 @@ def _build_resumption(
 
 
 def _build_session(
-    ground: _Ground, records: _Records, judging: _Judging, live: _Live, resumption: Resumption
+    ground: _Ground,
+    records: _Records,
+    group: _Group,
+    judging: _Judging,
+    live: _Live,
+    resumption: Resumption,
 ) -> Session:
     ending = Ending(
         progress=ground.progress,
         health=ground.health,
+        agreement=group.agreement,
         journal=ground.journal,
         monitor=live.monitor,
         dispatcher=judging.dispatcher,

@@ -13,6 +13,7 @@ from supervisor.worker.evidence.model_scene import ModelScene
 from supervisor.worker.ground.error_barrier import Part
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.run_health import RunHealth
+from supervisor.worker.group.agreement import Agreement
 from supervisor.worker.inspection.experiment import Experiment
 from supervisor.worker.live.monitor import Monitor
 from supervisor.worker.live.parting_checkpoint import PartingCheckpoint
@@ -28,6 +29,7 @@ class Ending:
 
     progress: Progress
     health: RunHealth
+    agreement: Agreement
     journal: Journal
     monitor: Monitor
     dispatcher: Dispatcher
@@ -55,6 +57,7 @@ class Ending:
         self.journal.close()
 
     def _end(self, *, completed: bool, parts: bool) -> None:
+        self.agreement.end()
         steps = self.progress.steps_done
         unseen = tell_unseen_updates(
             steps=steps,

@@ -174,7 +174,7 @@ class Session:
             return  # what it asks for is under way
         by_others = self._monitor.updates_by_others
         unseen = self._progress.steps_done == 0 or by_others >= ANOTHER_TRAINING
-        if unseen or self._resumption.is_pending or self._schedule.leave is not None:
+        if unseen or self._resumption.is_pending or self._schedule.is_leaving:
             raise ExitRequest("interrupted", "SIGTERM")
         self._schedule.ask_to_leave("interrupted", "SIGTERM")
         # Not by `threading`: the signal may have come while this thread holds one of its locks.
@@ -182,7 +182,7 @@ class Session:
 
     def _await_boundary(self, main_thread: int) -> None:
         time.sleep(BOUNDARY_WITHIN_S)
-        waits = self._schedule.leave is not None and not self._has_ended
+        waits = self._schedule.is_leaving and not self._has_ended
         if waits and self._parting.is_ready:
             signal.pthread_kill(main_thread, signal.SIGTERM)
 

@@ -8,6 +8,7 @@ import traceback
 from typing import TYPE_CHECKING
 
 from supervisor.errors import SupervisorError
+from supervisor.ranks import RankPlace
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.worker import current
 
@@ -17,13 +18,13 @@ if TYPE_CHECKING:
 
 
 def start_session(
-    rundir: RunDirectory, attempt: int, rank: int, salt: str | None = None
+    rundir: RunDirectory, attempt: int, place: RankPlace, salt: str | None = None
 ) -> Session | None:
     """Returns the running session; None if it could not be built: the script runs as without us."""
     try:
         from supervisor.worker.build import build_worker
 
-        worker = build_worker(rundir, attempt, rank)
+        worker = build_worker(rundir, attempt, place)
         _begin_random(worker)
         _patch(worker)
         if salt is not None:

@@ -74,7 +74,7 @@ def test_ranks_are_only_watched_and_end_as_without_us(tmp_path: Path) -> None:
         journal = (run / "events.jsonl").read_text()
         assert '"outcome": "applied"' not in journal
         assert '"would_have"' in journal  # the step that is a million times too large is seen
-        assert "several ranks are not supported yet" in said[rank]
+        assert "2 ranks that the supervisor did not start" in said[rank]
 
 
 def test_a_rank_that_is_killed_is_not_started_alone(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ class LiveWorker:
         save_resolved(load_config(overrides=[*CONFIG, *config]), self.rundir.config_yaml)
         save_resolved(load_policy(), self.rundir.policy_yaml)
         save_order(self.rundir, order)
-        self.worker = build_worker(self.rundir, order.attempt, 0)
+        self.worker = build_worker(self.rundir, order.attempt)
         self.session = self.worker.session
         torch.manual_seed(0)
         self.model = nn.Linear(4, 1)

@@ -81,6 +81,20 @@ class Journal:
         return line_of(event, clock=self._clock(), attempt=self._attempt, rank=self._rank)
 
 
+class SilentJournal(Journal):
+    """Of a rank that another one speaks for: what it would write is in the other's journal."""
+
+    def __init__(self) -> None:
+        """Opens nothing."""
+        self.lost = 0
+
+    def write(self, event: JournalEvent) -> bool:
+        return True
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
 class AlertLog:
     """Appends alerts to ``alerts.jsonl`` (REQUIREMENTS T6). Ranks may share the file."""
 
@@ -94,3 +108,16 @@ class AlertLog:
 
     def close(self) -> None:
         self._lines.close()
+
+
+class SilentAlertLog(AlertLog):
+    """Of a rank that another one speaks for."""
+
+    def __init__(self) -> None:
+        """Opens nothing."""
+
+    def write(self, alert: Alert) -> None:
+        """The other rank writes it."""
+
+    def close(self) -> None:
+        """Nothing is open."""

@@ -90,6 +90,10 @@ class RunDirectory:
         """Where faulthandler writes the stacks of a hang."""
         return self.root / "logs" / f"attempt_{attempt}" / f"stacks_{rank}.txt"
 
+    def board(self, attempt: int, node: int) -> Path:
+        """By which the ranks of a node agree on each step of an attempt."""
+        return self.root / "board" / f"attempt_{attempt}_node_{node}"
+
     def exit_note(self, attempt: int, rank: int) -> Path:
         return self.root / "exits" / f"attempt_{attempt}" / f"rank_{rank}.json"
 

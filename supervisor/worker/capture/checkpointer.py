@@ -36,11 +36,19 @@ class Checkpointer:
     """
 
     def __init__(
-        self, writer: CheckpointWriter, settings: CheckpointSettings, journal: Journal
+        self,
+        writer: CheckpointWriter,
+        settings: CheckpointSettings,
+        journal: Journal,
+        *,
+        puts_off: bool = True,
     ) -> None:
+        """`puts_off`: a save that is wanted while another is being written comes later; without
+        it the training waits, as several ranks do, which must save at the same step."""
         self._writer = writer
         self._settings = settings
         self._journal = journal
+        self._puts_off = puts_off
         self._last_step = 0
         self._interval = SaveInterval(settings, time.monotonic())
         self._written_in_s = 0.0
@@ -73,6 +81,10 @@ class Checkpointer:
     def is_free(self, step: int) -> bool:
         """Whether a save at `step` would neither wait nor take the place of an abandoned state."""
         return not self.is_busy and step not in self._abandoned
+
+    def may_save(self, step: int) -> bool:
+        """Whether a save that is wanted is made now, at `step`."""
+        return self.is_free(step) if self._puts_off else step not in self._abandoned
 
     def measure(self, step: int, now: float) -> None:
         """Takes note of what the last save has cost the steps, once it is on disk.

@@ -49,6 +49,11 @@ class BoundarySchedule:
         self.ask()
 
     @property
+    def is_leaving(self) -> bool:
+        """Whether somebody has asked for this process's end."""
+        return self.leave is not None
+
+    @property
     def is_restarting(self) -> bool:
         """Whether the state of the next boundary is to be left behind."""
         return self.leave is not None and self.leave[0] == "restart"

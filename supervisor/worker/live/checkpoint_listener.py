@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from supervisor.worker.capture.checkpointer import Checkpointer
-from supervisor.worker.ground.boundary_listener import ALWAYS, BoundaryListener
+from supervisor.worker.ground.boundary_listener import ALWAYS
 from supervisor.worker.ground.boundary_schedule import BoundarySchedule
 from supervisor.worker.ground.run_health import RunHealth
+from supervisor.worker.ground.turns import TimedListener, Turns
 from supervisor.worker.live.boundary_capture import BoundaryCapture
 from supervisor.worker.live.step_times import StepTimes
 
 
-class CheckpointListener(BoundaryListener):
+class CheckpointListener(TimedListener):
     """No state is saved while the predictor raises an alarm, but one that was asked for."""
 
     name = "checkpoints"
@@ -18,12 +19,14 @@ class CheckpointListener(BoundaryListener):
     def __init__(
         self,
         *,
+        turns: Turns,
         checkpointer: Checkpointer,
         capture: BoundaryCapture,
         schedule: BoundarySchedule,
         times: StepTimes,
         health: RunHealth,
     ) -> None:
+        super().__init__(turns)
         self._checkpointer = checkpointer
         self._capture = capture
         self._schedule = schedule
@@ -36,11 +39,14 @@ class CheckpointListener(BoundaryListener):
         if step == 0 or schedule.is_restarting:
             return
         wanted = schedule.checkpoint_reason
-        due = wanted or (not health.is_alarm and checkpointer.is_due(step))
-        if due and checkpointer.is_free(step):
+        due = wanted or (not health.is_alarm and self.has_turn(step))
+        if due and checkpointer.may_save(step):
             schedule.checkpoint_reason = ""
             self.save(step, wanted or "interval", wait=False)
         checkpointer.healthy_at(step, health.last_trouble_step)
+
+    def is_due(self, step: int) -> bool:
+        return self._checkpointer.is_due(step)
 
     def next_look(self, step: int) -> tuple[float, float]:
         return ALWAYS if self._schedule.checkpoint_reason else self._checkpointer.next_look(step)

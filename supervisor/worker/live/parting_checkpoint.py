@@ -10,18 +10,18 @@ from supervisor.storage.run.script_files import ScriptFiles
 from supervisor.storage.steps.tape import TapeWriter
 from supervisor.worker.capture.captured_checkpoint import CapturedCheckpoint
 from supervisor.worker.capture.checkpointer import Checkpointer
-from supervisor.worker.ground.boundary_listener import BoundaryListener
 from supervisor.worker.ground.boundary_schedule import BoundarySchedule
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.run_health import RunHealth
 from supervisor.worker.ground.run_warnings import RunWarnings
+from supervisor.worker.ground.turns import TimedListener, Turns
 from supervisor.worker.live.boundary_capture import BoundaryCapture
 
 FRESH = 0.2
 """Share of the last capture in what is known of the cost: one that was held up counts little."""
 
 
-class PartingCheckpoint(BoundaryListener):
+class PartingCheckpoint(TimedListener):
     """Keeps a healthy state in memory as often as its cost allows, and writes it at the end.
 
     The memory is that of the last checkpoint. What was copied at a boundary stays right whatever
@@ -34,6 +34,7 @@ class PartingCheckpoint(BoundaryListener):
         self,
         settings: PartingSettings,
         *,
+        turns: Turns,
         capture: BoundaryCapture,
         checkpointer: Checkpointer,
         script_files: ScriptFiles,
@@ -43,6 +44,7 @@ class PartingCheckpoint(BoundaryListener):
         progress: Progress,
         warn: RunWarnings,
     ) -> None:
+        super().__init__(turns)
         self._is_enabled = settings.enabled
         self._every = settings.every_steps
         self._share = settings.max_overhead
@@ -65,10 +67,8 @@ class PartingCheckpoint(BoundaryListener):
         return float(step - step % self._every + self._every), math.inf
 
     def at_boundary(self, step: int) -> None:
-        if not (self._is_enabled and step > 0 and self._is_due(step)):
+        if step == 0 or step == self._checkpointer.last_step or not self.has_turn(step):
             return
-        if step == self._checkpointer.last_step or not self._checkpointer.is_free(step):
-            return  # it is on disk, or its memory is in use
         if self._health.in_trouble(step) or self._health.is_warning or self._schedule.is_restarting:
             return
         started = time.perf_counter()
@@ -109,7 +109,9 @@ class PartingCheckpoint(BoundaryListener):
             return "the loss was not finite"
         return ""
 
-    def _is_due(self, step: int) -> bool:
+    def is_due(self, step: int) -> bool:
+        if not self._is_enabled or not self._checkpointer.is_free(step):
+            return False  # the memory of the last save may be in use
         if self._every is not None:
             return step % self._every == 0
         return time.monotonic() >= self._next_at

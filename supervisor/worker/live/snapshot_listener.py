@@ -11,9 +11,9 @@ from supervisor.settings import RunSettings
 from supervisor.training_state.snapshot import SnapshotRing
 from supervisor.training_state.state import TrainingState
 from supervisor.worker.capture.user_tensors import UserTensors
-from supervisor.worker.ground.boundary_listener import BoundaryListener
 from supervisor.worker.ground.boundary_schedule import BoundarySchedule
 from supervisor.worker.ground.run_health import RunHealth
+from supervisor.worker.ground.turns import TimedListener, Turns
 from supervisor.worker.live.step_times import StepTimes
 
 MIN_STEPS = 10
@@ -24,7 +24,7 @@ SHARE = 0.25
 """Of `checkpoint.max_overhead`; the rest is for checkpoints, which are rarer and cost more."""
 
 
-class SnapshotListener(BoundaryListener):
+class SnapshotListener(TimedListener):
     """Takes a snapshot as often as its cost allows, never while the predictor warns."""
 
     name = "snapshots"
@@ -33,6 +33,7 @@ class SnapshotListener(BoundaryListener):
         self,
         settings: RunSettings,
         *,
+        turns: Turns,
         state: TrainingState,
         held: UserTensors,
         snapshots: SnapshotRing,
@@ -40,6 +41,7 @@ class SnapshotListener(BoundaryListener):
         times: StepTimes,
         health: RunHealth,
     ) -> None:
+        super().__init__(turns)
         self._is_enabled = settings.snapshot.enabled
         self._every = settings.snapshot.every_steps
         self._share = SHARE * settings.checkpoint.max_overhead
@@ -63,8 +65,11 @@ class SnapshotListener(BoundaryListener):
     def next_look(self, step: int) -> tuple[float, float]:
         return self._next, math.inf
 
+    def is_due(self, step: int) -> bool:
+        return step >= self._next
+
     def at_boundary(self, step: int) -> None:
-        if step >= self._next and not (self._schedule.is_restarting or self._health.is_warning):
+        if self.has_turn(step) and not (self._schedule.is_restarting or self._health.is_warning):
             self._take(step)
 
     def _take(self, step: int) -> None:

@@ -21,6 +21,7 @@ from supervisor.worker.ground.boundary_schedule import BoundarySchedule
 from supervisor.worker.ground.run_health import RunHealth
 from supervisor.worker.ground.run_warnings import RunWarnings
 from supervisor.worker.ground.script_use import ScriptUse
+from supervisor.worker.group.agreement import Agreement
 from supervisor.worker.treatment.healing import Healing
 
 QUIET_STEPS = 20
@@ -89,6 +90,7 @@ class ActionRunner:
         actions: Mapping[str, Action],
         tools: ActionTools,
         *,
+        agreement: Agreement,
         pipeline: Pipeline,
         journal: Journal,
         warn: RunWarnings,
@@ -96,6 +98,7 @@ class ActionRunner:
         self.pending: list[Pending] = []
         self._actions = actions
         self._tools = tools
+        self._agreement = agreement
         self._pipeline = pipeline
         self._journal = journal
         self._warn = warn
@@ -173,6 +176,7 @@ class ActionRunner:
 
     def _run(self, action: Action, decision: Decision, *, undo: bool) -> ActionResult:
         result = carry_out(action, self._tools.context(decision), undo=undo)
+        self._agreement.decided(action.name, undo, result.applied, result.to_step)
         if undo:
             self._journal.write(
                 ActionUndone(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from supervisor.agreement import agree
 from supervisor.codes import ActionOutcome, Cause, Found, Phase
 from supervisor.events.state_events import StateFound
 from supervisor.events.step_events import ActionEvent, RiskEvent
@@ -17,6 +16,7 @@ from supervisor.worker.ground.boundary_listener import ALWAYS, BoundaryListener
 from supervisor.worker.ground.deferral import MAX_WAITING, Deferral
 from supervisor.worker.ground.run_health import RunHealth
 from supervisor.worker.ground.run_warnings import RunWarnings
+from supervisor.worker.group.agreement import Agreement
 from supervisor.worker.treatment.action_runner import ActionRunner
 from supervisor.worker.treatment.alert_teller import AlertTeller
 
@@ -44,6 +44,7 @@ class Dispatcher(BoundaryListener):
     def __init__(
         self,
         *,
+        agreement: Agreement,
         pipeline: Pipeline,
         journal: Journal,
         alerts: AlertTeller,
@@ -54,6 +55,7 @@ class Dispatcher(BoundaryListener):
     ) -> None:
         self.calm = Deferral()
         self.waiting: list[tuple[StepRecord, int]] = []
+        self._agreement = agreement
         self._pipeline = pipeline
         self._journal = journal
         self._alerts = alerts
@@ -75,10 +77,10 @@ class Dispatcher(BoundaryListener):
         Returns:
             Whether its update is to be left out.
         """
-        record = agree((record,))  # one for all ranks; with one rank it is the record itself
+        group = self._agreement.group_record(record) or record
         waiting = self.waiting
-        waiting.append((record, row))
-        if self.calm.is_calm(record) and len(waiting) < MAX_WAITING:
+        waiting.append((group, row))
+        if self.calm.is_calm(group) and len(waiting) < MAX_WAITING:
             return False
         return self.judge_waiting(last_is_now=is_in_time)
 
@@ -145,6 +147,7 @@ class Dispatcher(BoundaryListener):
         if not is_now:
             kept = tuple(name for name in decision.actions if name != "skip_update")
             decision = replace(decision, actions=kept)
+        self._agreement.decided(decision.step, decision.actions, decision.undo)
         return self._runner.start(decision)
 
     def _tell_outcomes(self, judgement: Judgement) -> None:

@@ -1,0 +1,139 @@
+"""A small mapped file by which the ranks of one node tell each other a few numbers each step."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import time
+from pathlib import Path
+
+import xxhash
+
+from supervisor.storage.files.private_files import make_private
+
+SLOT_BYTES = 16384
+"""Room for what one rank tells: some 150 bytes of numbers, and its observed values."""
+
+TIMEOUT_S = 60.0
+"""A rank that makes no update for so long while the others wait is taken for one that trains by
+itself. A rank that hangs is ended by the parent, whose limit is usually longer."""
+
+_HEAD = struct.Struct("<QQQ")
+_STATUS_BYTES = 8
+_BUFFER_BYTES = (SLOT_BYTES - _STATUS_BYTES) // 16 * 8
+_LEFT = 1
+_SPINS = 200
+_PAUSES_S = (0.0, 50e-6, 1e-3)
+
+
+class RankBoard:
+    """Each rank writes into its own slot and reads the others', without locks or communication.
+
+    A slot has two buffers in turn. A rank writes its next message only after it has read all of
+    this one, so nobody is more than one message ahead, and nothing is overwritten that somebody
+    still has to read. The number of a message is stored behind it, with a checksum, so half a
+    message is never read.
+
+    Args:
+        path: the same for all ranks; created by whoever comes first. A new file for each attempt.
+        place: among the ranks of this node, and how many there are.
+
+    Raises:
+        OSError: it cannot be created or mapped.
+    """
+
+    def __init__(self, path: Path, rank: int, ranks: int, *, timeout_s: float = TIMEOUT_S) -> None:
+        make_private(path.parent)
+        size = ranks * SLOT_BYTES
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            if os.fstat(fd).st_size < size:
+                os.ftruncate(fd, size)
+            self._memory = mmap.mmap(fd, size)
+        finally:
+            os.close(fd)
+        self._view = memoryview(self._memory)
+        # A memoryview of "Q" stores all eight bytes at once.
+        self._words = self._view.cast("Q")
+        self._rank = rank
+        self._ranks = ranks
+        self._timeout_s = timeout_s
+        self._count = 0
+
+    @property
+    def max_bytes(self) -> int:
+        """Of one message."""
+        return _BUFFER_BYTES - _HEAD.size
+
+    def exchange(self, message: bytes) -> list[bytes] | None:
+        """Tells the others, and returns what all tell with the same call, in the order of ranks.
+
+        Returns:
+            None if a rank has left or does not answer: from then on for everybody.
+
+        Raises:
+            ValueError: the message is longer than `max_bytes`.
+        """
+        if len(message) > self.max_bytes:
+            raise ValueError(f"{len(message)} bytes are more than the {self.max_bytes} of a slot")
+        self._count += 1
+        self._write(message)
+        told = [message] * self._ranks
+        deadline = time.monotonic() + self._timeout_s
+        for rank in range(self._ranks):
+            if rank != self._rank:
+                found = self._await(rank, deadline)
+                if found is None:
+                    self.leave()
+                    return None
+                told[rank] = found
+        return told
+
+    def leave(self) -> None:
+        """This rank exchanges nothing any more; the others are not to wait for it."""
+        self._words[self._rank * SLOT_BYTES // 8] = _LEFT
+
+    def close(self) -> None:
+        """Leaves, and unmaps the file."""
+        self.leave()
+        self._words.release()
+        self._view.release()
+        self._memory.close()
+
+    def _write(self, message: bytes) -> None:
+        at = self._buffer_of(self._rank)
+        start = at + _HEAD.size
+        self._memory[start : start + len(message)] = message
+        self._words[at // 8 + 1] = len(message)
+        self._words[at // 8 + 2] = xxhash.xxh3_64_intdigest(message, seed=self._count)
+        self._words[at // 8] = self._count
+
+    def _await(self, rank: int, deadline: float) -> bytes | None:
+        tries = 0
+        while True:
+            found = self._read(rank)
+            if found is not None:
+                return found
+            if self._words[rank * SLOT_BYTES // 8] == _LEFT:
+                return self._read(rank)  # it may have told this before it left
+            tries += 1
+            if tries % _SPINS == 0 and time.monotonic() > deadline:
+                return None
+            time.sleep(_PAUSES_S[min(tries // _SPINS, len(_PAUSES_S) - 1)])
+
+    def _read(self, rank: int) -> bytes | None:
+        """Returns what a rank tells with this exchange; None while it is not there, or half."""
+        at = self._buffer_of(rank)
+        if self._words[at // 8] != self._count:
+            return None
+        size, checksum = self._words[at // 8 + 1], self._words[at // 8 + 2]
+        start = at + _HEAD.size
+        if size > self.max_bytes:
+            return None
+        message = bytes(self._memory[start : start + size])
+        whole = xxhash.xxh3_64_intdigest(message, seed=self._count) == checksum
+        return message if whole else None
+
+    def _buffer_of(self, rank: int) -> int:
+        return rank * SLOT_BYTES + _STATUS_BYTES + (self._count % 2) * _BUFFER_BYTES

@@ -1,0 +1,60 @@
+"""Which listeners have their turn at a boundary: those whose clock says so."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+from supervisor.worker.ground.boundary_listener import BoundaryListener
+
+
+class TimedListener(BoundaryListener):
+    """One that acts when its own clock says so: saves and copies of the state.
+
+    Clocks differ between ranks, so it asks `Turns`, not itself, whether its turn has come.
+    """
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+        turns.take_part(self)
+
+    @abstractmethod
+    def is_due(self, step: int) -> bool:
+        """Whether this process's clock says that it is time, at the boundary of `step`."""
+
+    def has_turn(self, step: int) -> bool:
+        """Whether it is to act at the boundary of `step`."""
+        return self._turns.has(self, step)
+
+
+class Turns:
+    """Of a training in one process: each listener's own clock decides."""
+
+    def __init__(self) -> None:
+        self._timed: list[TimedListener] = []
+
+    def take_part(self, listener: TimedListener) -> None:
+        """Called once by each listener, in the same order on all ranks."""
+        self._timed.append(listener)
+
+    def has(self, listener: TimedListener, step: int) -> bool:
+        """Whether `listener` acts at the boundary of `step`."""
+        return listener.is_due(step)
+
+
+class GroupTurns(Turns):
+    """Of several ranks: the first rank's clocks decide, told with the step before the boundary."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._granted = 0
+
+    def due(self, step: int) -> int:
+        """Returns a bit for each listener that this rank's clock would have act at `step`."""
+        return sum(1 << bit for bit, timed in enumerate(self._timed) if timed.is_due(step))
+
+    def grant(self, due: int) -> None:
+        """The listeners of these bits act at the next boundary, and no others."""
+        self._granted = due
+
+    def has(self, listener: TimedListener, step: int) -> bool:
+        return bool(self._granted >> self._timed.index(listener) & 1)

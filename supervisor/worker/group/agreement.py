@@ -1,0 +1,101 @@
+"""All ranks judge the same record, at the same step, and do the same about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import xxhash
+
+from supervisor.agreement import agree
+from supervisor.records import StepRecord
+from supervisor.storage.run.rank_board import RankBoard
+from supervisor.worker.ground.turns import GroupTurns
+from supervisor.worker.group.group_schedule import GroupSchedule
+from supervisor.worker.group.step_message import StepMessage
+
+
+class Agreement:
+    """Of a training in one process: its record is the group's."""
+
+    def group_record(self, record: StepRecord) -> StepRecord | None:
+        """Called once for each step, before its update, or as soon after it as it can be judged.
+
+        Args:
+            record: as this rank has seen the step.
+
+        Returns:
+            The record that all ranks judge; None once they do not agree on steps any more.
+        """
+        return record
+
+    def decided(self, *what: object) -> None:
+        """Something was decided or done that all ranks have to decide or do alike."""
+
+    def end(self) -> None:
+        """This rank takes part no more."""
+
+
+class GroupAgreement(Agreement):
+    """Ranks tell each other each step (`RankBoard`), and what follows comes from what all told.
+
+    With the record go: which listeners' clocks say that it is time (the first rank's count),
+    whether somebody wants this rank to end, and a digest of what was decided so far. If the digests
+    differ the training has split, and all ranks begin again from their last common checkpoint.
+
+    Args:
+        on_lost: called once if a rank does not answer, and from then on nothing is agreed.
+        on_split: called with the step if ranks have decided differently.
+    """
+
+    def __init__(
+        self,
+        board: RankBoard,
+        schedule: GroupSchedule,
+        turns: GroupTurns,
+        *,
+        leads: bool,
+        on_lost: Callable[[], None],
+        on_split: Callable[[int], None],
+    ) -> None:
+        self._board = board
+        self._schedule = schedule
+        self._turns = turns
+        self._leads = leads
+        self._on_lost = on_lost
+        self._on_split = on_split
+        self._is_on = True
+        self._decided = 0
+
+    def group_record(self, record: StepRecord) -> StepRecord | None:
+        if not self._is_on:
+            return None
+        boundary = record.step + 1
+        looks = self._leads and self._schedule.is_due(boundary)
+        own = StepMessage(
+            record=record,
+            due=(self._turns.due(boundary) << 1 | 1) if looks else 0,
+            leaves=bool(self._schedule.wishes_to_leave),
+            decided=self._decided,
+        )
+        told = self._board.exchange(own.pack(self._board.max_bytes))
+        messages = [] if told is None else [StepMessage.unpack(data) for data in told]
+        if len({message.record.step for message in messages}) != 1:
+            self._is_on = False
+            self._board.leave()
+            self._on_lost()
+            return None
+        due = messages[0].due
+        self._turns.grant(due >> 1)
+        if due:
+            self._schedule.ask()
+        if len({message.decided for message in messages}) > 1:
+            self._on_split(record.step)
+        if any(message.leaves for message in messages):
+            self._schedule.agreed_to_leave()
+        return agree([message.record for message in messages])
+
+    def decided(self, *what: object) -> None:
+        self._decided = xxhash.xxh3_64_intdigest(repr(what).encode(), seed=self._decided)
+
+    def end(self) -> None:
+        self._board.leave()

@@ -1,0 +1,88 @@
+"""What a rank tells the others of a step: its record, what is due for it, and what it decided."""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass
+
+from supervisor.records import StepRecord
+
+_NUMBERS = struct.Struct("<qqQQQ7d")
+_FLAGS = (
+    "loss_seen",
+    "grad_norm_seen",
+    "scaler_skipped",
+    "others_trained",
+    "begins_training",
+    "announced",
+    "in_environment",
+)
+_LEAVES = 1 << 63
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepMessage:
+    """One rank's part of an agreement.
+
+    Attributes:
+        record: as this rank has seen the step.
+        due: one bit for each listener whose clock says that the next boundary is its turn.
+        leaves: somebody wants this rank to end.
+        decided: digest of all that was decided and done until the step before.
+    """
+
+    record: StepRecord
+    due: int = 0
+    leaves: bool = False
+    decided: int = 0
+
+    def pack(self, max_bytes: int) -> bytes:
+        """Returns it as bytes; observed values that do not fit into `max_bytes` are left out."""
+        record = self.record
+        flags = sum(1 << bit for bit, name in enumerate(_FLAGS) if getattr(record, name))
+        numbers = _NUMBERS.pack(
+            record.step,
+            record.batch_size,
+            flags,
+            self.due | (_LEAVES if self.leaves else 0),
+            self.decided,
+            record.loss,
+            record.grad_norm,
+            record.lr,
+            record.loss_scale,
+            record.step_time_s,
+            record.memory_gib,
+            record.clips_at,
+        )
+        if not record.observed:
+            return numbers
+        observed = json.dumps(dict(record.observed)).encode()
+        return numbers + observed if len(numbers) + len(observed) <= max_bytes else numbers
+
+    @classmethod
+    def unpack(cls, data: bytes) -> StepMessage:
+        """Returns what `pack` made these bytes of.
+
+        Raises:
+            ValueError: they are something else.
+        """
+        if len(data) < _NUMBERS.size:
+            raise ValueError(f"{len(data)} bytes are no message of a step")
+        step, batch_size, flags, due, decided, *values = _NUMBERS.unpack_from(data)
+        loss, grad_norm, lr, loss_scale, step_time_s, memory_gib, clips_at = values
+        observed = data[_NUMBERS.size :]
+        record = StepRecord(
+            step=step,
+            loss=loss,
+            grad_norm=grad_norm,
+            lr=lr,
+            loss_scale=loss_scale,
+            step_time_s=step_time_s,
+            batch_size=batch_size,
+            memory_gib=memory_gib,
+            clips_at=clips_at,
+            observed=json.loads(observed) if observed else {},
+            **{name: bool(flags >> bit & 1) for bit, name in enumerate(_FLAGS)},
+        )
+        return cls(record=record, due=due & ~_LEAVES, leaves=bool(due & _LEAVES), decided=decided)

@@ -1,0 +1,89 @@
+"""Ranks of a node tell each other a few bytes each step."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from supervisor.storage.run.rank_board import RankBoard
+
+STEPS = 300
+
+
+def _exchange(path: Path, rank: int, ranks: int, steps: int) -> list[list[bytes] | None]:
+    board = RankBoard(path, rank, ranks)
+    told = [board.exchange(f"{rank}:{step}".encode() * (1 + step % 50)) for step in range(steps)]
+    board.leave()
+    return told
+
+
+def _worker(path: Path, rank: int, ranks: int, found: multiprocessing.Queue) -> None:  # type: ignore[type-arg]
+    found.put(_exchange(path, rank, ranks, STEPS))
+
+
+def test_every_rank_hears_what_every_rank_has_told(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    found = context.Queue()
+    workers = [
+        context.Process(target=_worker, args=(tmp_path / "board", rank, 3, found))
+        for rank in range(3)
+    ]
+    for worker in workers:
+        worker.start()
+    told = [found.get(timeout=60) for _ in workers]
+    for worker in workers:
+        worker.join()
+
+    expected = [
+        [f"{rank}:{step}".encode() * (1 + step % 50) for rank in range(3)] for step in range(STEPS)
+    ]
+    assert told == [expected] * 3
+
+
+def test_nobody_waits_for_a_rank_that_has_left(tmp_path: Path) -> None:
+    first = RankBoard(tmp_path / "board", 0, 2)
+    other = threading.Thread(target=_exchange, args=(tmp_path / "board", 1, 2, 2))
+    other.start()
+
+    assert [first.exchange(b"x") for _ in range(3)] == [
+        [b"x", b"1:0"],
+        [b"x", b"1:1" * 2],
+        None,
+    ]
+    other.join()
+
+
+def test_a_rank_that_does_not_answer_is_waited_for_until_the_timeout(tmp_path: Path) -> None:
+    board = RankBoard(tmp_path / "board", 0, 2, timeout_s=0.3)
+    started = time.monotonic()
+
+    assert board.exchange(b"x") is None
+    assert time.monotonic() - started >= 0.3
+
+
+def test_a_killed_rank_leaves_no_half_message(tmp_path: Path) -> None:
+    path = tmp_path / "board"
+    pid = os.fork()
+    if pid == 0:
+        board = RankBoard(path, 1, 2)
+        board.exchange(b"first")
+        os.kill(os.getpid(), signal.SIGKILL)
+    board = RankBoard(path, 0, 2, timeout_s=1.0)
+
+    assert board.exchange(b"a") == [b"a", b"first"]
+    assert board.exchange(b"b") is None
+    os.waitpid(pid, 0)
+
+
+def test_a_message_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    board = RankBoard(tmp_path / "board", 0, 1)
+
+    assert board.exchange(bytes(board.max_bytes)) == [bytes(board.max_bytes)]
+    with pytest.raises(ValueError, match="more than"):
+        board.exchange(bytes(board.max_bytes + 1))

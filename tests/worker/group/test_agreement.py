@@ -1,0 +1,147 @@
+"""Several ranks judge one record, and what one of them wishes happens on all."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from supervisor.records import StepRecord
+from supervisor.storage.run.rank_board import RankBoard
+from supervisor.worker.ground.turns import GroupTurns, TimedListener
+from supervisor.worker.group.agreement import GroupAgreement
+from supervisor.worker.group.group_schedule import GroupSchedule
+from supervisor.worker.group.step_message import StepMessage
+
+
+class Saver(TimedListener):
+    name = "saver"
+    due = False
+
+    def is_due(self, step: int) -> bool:
+        return self.due
+
+    def at_boundary(self, step: int) -> None:
+        """Does nothing."""
+
+
+class Rank:
+    """One rank's part; `lost` and `split` tell what it was told."""
+
+    def __init__(self, folder: Path, rank: int, ranks: int = 2) -> None:
+        self.schedule, self.turns = GroupSchedule(), GroupTurns()
+        self.saver, self.other = Saver(self.turns), Saver(self.turns)
+        self.lost: list[bool] = []
+        self.split: list[int] = []
+        self.agreement = GroupAgreement(
+            RankBoard(folder / "board", rank, ranks, timeout_s=10.0),
+            self.schedule,
+            self.turns,
+            leads=rank == 0,
+            on_lost=lambda: self.lost.append(True),
+            on_split=self.split.append,
+        )
+
+
+@pytest.fixture
+def ranks(tmp_path: Path) -> list[Rank]:
+    return [Rank(tmp_path, rank) for rank in range(2)]
+
+
+def agreed(ranks: list[Rank], records: list[StepRecord]) -> list[StepRecord | None]:
+    found: list[StepRecord | None] = [None] * len(ranks)
+
+    def one(index: int) -> None:
+        found[index] = ranks[index].agreement.group_record(records[index])
+
+    threads = [threading.Thread(target=one, args=(index,)) for index in range(len(ranks))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def step(number: int, *losses: float) -> list[StepRecord]:
+    return [StepRecord(step=number, loss=loss, loss_seen=True) for loss in losses]
+
+
+def test_all_ranks_judge_the_same_record(ranks: list[Rank]) -> None:
+    first, second = agreed(ranks, step(0, 1.0, 3.0))
+
+    assert first is not None
+    assert second is not None
+    assert first.loss == second.loss == 2.0
+
+
+def test_the_clock_of_the_first_rank_decides_for_all(ranks: list[Rank]) -> None:
+    ranks[1].saver.due = True
+    ranks[1].schedule.plan(0.0, 0.0)
+    for rank in ranks:
+        rank.schedule.plan(0.0, 0.0)
+    agreed(ranks, step(0, 1.0, 1.0))
+    assert [rank.saver.has_turn(1) for rank in ranks] == [False, False]
+
+    ranks[0].other.due = True
+    for rank in ranks:
+        rank.schedule.plan(0.0, 0.0)
+    agreed(ranks, step(1, 1.0, 1.0))
+
+    assert [rank.other.has_turn(2) for rank in ranks] == [True, True]
+    assert [rank.saver.has_turn(2) for rank in ranks] == [False, False]
+    assert [rank.schedule.step for rank in ranks] == [0.0, 0.0]  # the next boundary
+
+
+def test_a_signal_on_one_rank_ends_all_at_the_same_boundary(ranks: list[Rank]) -> None:
+    ranks[1].schedule.ask_to_leave("interrupted", "SIGTERM")
+    assert ranks[1].schedule.leave is None
+
+    agreed(ranks, step(0, 1.0, 1.0))
+
+    assert [rank.schedule.leave for rank in ranks] == [("interrupted", "SIGTERM")] * 2
+
+
+def test_ranks_that_decide_differently_are_told_with_the_next_step(ranks: list[Rank]) -> None:
+    for rank in ranks:
+        rank.agreement.decided("skip_update", 0)
+    agreed(ranks, step(1, 1.0, 1.0))
+    assert [rank.split for rank in ranks] == [[], []]
+
+    ranks[0].agreement.decided("rollback", 40)
+    ranks[1].agreement.decided("rollback", 30)
+    agreed(ranks, step(2, 1.0, 1.0))
+
+    assert [rank.split for rank in ranks] == [[2], [2]]
+
+
+def test_ranks_of_different_steps_agree_no_more(ranks: list[Rank]) -> None:
+    records = [StepRecord(step=4), StepRecord(step=5)]
+
+    assert agreed(ranks, records) == [None, None]
+    assert [rank.lost for rank in ranks] == [[True], [True]]
+    assert ranks[0].agreement.group_record(StepRecord(step=5)) is None
+
+
+def test_a_message_comes_back_as_it_was_packed() -> None:
+    record = StepRecord(
+        step=7,
+        loss=0.5,
+        grad_norm=2.0,
+        lr=0.1,
+        loss_scale=4.0,
+        step_time_s=0.2,
+        batch_size=8,
+        memory_gib=1.5,
+        clips_at=1.0,
+        loss_seen=True,
+        scaler_skipped=True,
+        in_environment=True,
+        observed={"entropy": 0.25},
+    )
+    message = StepMessage(record=record, due=5, leaves=True, decided=2**64 - 1)
+
+    assert StepMessage.unpack(message.pack(8000)) == message
+    assert not StepMessage.unpack(message.pack(100)).record.observed
+    with pytest.raises(ValueError, match="no message"):
+        StepMessage.unpack(b"short")
