@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from supervisor.codes import Exactness
 from supervisor.events.state_events import Resumed
+from supervisor.ranks import RankPlace
 from supervisor.records import WorkerOrder
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
 from supervisor.storage.journal.journal import Journal
@@ -32,6 +33,7 @@ class Arrival:
     """Called once, in the order of the methods; the live hooks answer again before the last."""
 
     attempt: int
+    place: RankPlace
     order: WorkerOrder
     restorer: StateRestorer
     files: AttemptFiles
@@ -97,7 +99,8 @@ class Arrival:
         """
         step, meta, progress = start.checkpoint.step, start.checkpoint.meta, self.progress
         progress.tape_is_whole = replay.disproof is None
-        self.ring.discard_after(step)
+        if self.place.leads:
+            self.ring.discard_after(step)
         self.ordered.be_careful()
         self.monitor.continue_at(step, replay.clock, replay.random.region)
         probe, loss = progress.probe, meta.get("loss_under_way")

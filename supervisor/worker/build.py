@@ -37,7 +37,10 @@ from supervisor.training_state.registry import Registry
 from supervisor.training_state.snapshot import SnapshotRing
 from supervisor.training_state.state import TrainingState
 from supervisor.worker.arrival import Arrival
+from supervisor.worker.capture.checkpoint_writer import CheckpointWriter
 from supervisor.worker.capture.checkpointer import Checkpointer
+from supervisor.worker.capture.follower_writer import FollowerWriter
+from supervisor.worker.capture.lead_writer import LeadWriter
 from supervisor.worker.capture.pre_treatment_checkpoint import PreTreatmentCheckpoint
 from supervisor.worker.capture.script_census import ScriptCensus
 from supervisor.worker.capture.single_writer import SingleWriter
@@ -364,9 +367,10 @@ def _build_records(task: _Task, ground: _Ground) -> _Records:
         ground.progress,
     )
     ring = CheckpointRing(rundir.checkpoints, settings.checkpoint, on_rejected=rejected)
-    start = find_starting_point(task.order, ring, journal)
-    with contextlib.suppress(CheckpointError):  # they stay what they are: for a person alone
-        ring.leave_course(-1 if start is None else start.checkpoint.step)
+    start = find_starting_point(task.order, ring, journal, task.place)
+    if task.place.leads:
+        with contextlib.suppress(CheckpointError):  # they stay what they are: for a person alone
+            ring.leave_course(-1 if start is None else start.checkpoint.step)
     tape = TapeWriter(
         rundir.tape(rank),
         keep=start.tape_offset if start is not None else 0,
@@ -394,7 +398,7 @@ def _build_records(task: _Task, ground: _Ground) -> _Records:
         recorder=recorder,
         rates=AppliedRates(rundir.steps(rank)),
         checkpointer=Checkpointer(
-            SingleWriter(ring, tape.sync),
+            _checkpoint_writer(task, ring, tape),
             settings.checkpoint,
             ground.group_journal,
             puts_off=task.place.is_alone,
@@ -409,6 +413,13 @@ def _build_records(task: _Task, ground: _Ground) -> _Records:
         loading=loading,
         samples=samples,
     )
+
+
+def _checkpoint_writer(task: _Task, ring: CheckpointRing, tape: TapeWriter) -> CheckpointWriter:
+    if task.place.is_alone:
+        return SingleWriter(ring, tape.sync)
+    kind = LeadWriter if task.place.leads else FollowerWriter
+    return kind(ring, tape.sync, place=task.place, attempt=task.attempt)
 
 
 def _build_state(task: _Task, ground: _Ground, records: _Records) -> _State:
@@ -755,6 +766,7 @@ def _build_resumption(
     )
     arrival = Arrival(
         attempt=task.attempt,
+        place=task.place,
         order=task.order,
         restorer=restorer,
         files=records.files,

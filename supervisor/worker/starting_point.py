@@ -8,8 +8,10 @@ from typing import Any
 
 from supervisor.errors import CheckpointDamaged, CheckpointError
 from supervisor.events.state_events import CheckpointRejected, WarningEvent
+from supervisor.ranks import RankPlace
 from supervisor.records import WorkerOrder
 from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRing
+from supervisor.storage.checkpoints.parts import part_of
 from supervisor.storage.journal.journal import Journal
 from supervisor.training_state.codec import read_state
 from supervisor.training_state.state import digest
@@ -42,7 +44,7 @@ class ResumePoint:
 
 
 def find_starting_point(
-    order: WorkerOrder, ring: CheckpointRing, journal: Journal
+    order: WorkerOrder, ring: CheckpointRing, journal: Journal, place: RankPlace
 ) -> ResumePoint | None:
     """Returns the ordered checkpoint, or the next older one that can be loaded; None for nothing.
 
@@ -58,10 +60,12 @@ def find_starting_point(
     for checkpoint in [*wanted, *reversed(older)]:
         try:
             ring.verify(checkpoint)
-            start = ResumePoint(checkpoint=checkpoint, state=read_state(checkpoint.path))
+            part = part_of(checkpoint, place.rank, place.world_size)
+            start = ResumePoint(checkpoint=part, state=read_state(part.path))
             start.check_digest()
-            with contextlib.suppress(CheckpointError):  # it is loaded, whatever its manifest says
-                ring.adopt(checkpoint.step)
+            if place.leads:
+                with contextlib.suppress(CheckpointError):  # it is loaded, whatever it says
+                    ring.adopt(checkpoint.step)
             return start
         except CheckpointError as error:
             journal.write(CheckpointRejected(step=checkpoint.step, reason=str(error)))

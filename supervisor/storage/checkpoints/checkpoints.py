@@ -63,7 +63,7 @@ class CheckpointRing:
         self.folder = folder
         self.on_rejected = on_rejected
         self._settings = settings
-        self._disk = file_system or FileSystem()
+        self.disk = self._disk = file_system or FileSystem()
         self._room = DiskRoom(folder, settings, self._disk)
         self._clock = clock
         self._lock = threading.RLock()
@@ -72,7 +72,7 @@ class CheckpointRing:
     def save(
         self,
         step: int,
-        write: Callable[[Path], None],
+        write: Callable[[Path], Mapping[str, FileSum] | None],
         *,
         reason: str,
         meta: Mapping[str, Any],
@@ -86,7 +86,7 @@ class CheckpointRing:
 
         Args:
             step: the step after which the state was taken.
-            write: fills an empty folder; its exceptions pass through, except OSError.
+            write: fills an empty folder; its exceptions pass through, except OSError. See `stage`.
             reason: why now.
             meta: JSON-serialisable; comes back in `Checkpoint.meta`.
             estimated_bytes: size to make room for; by default that of the newest checkpoint.

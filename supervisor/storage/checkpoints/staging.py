@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from supervisor.storage.checkpoints.manifest import MANIFEST, Checkpoint, FileSum, to_manifest
@@ -12,11 +12,15 @@ from supervisor.storage.files.versions import current_versions
 
 
 def stage(
-    disk: FileSystem, folder: Path, planned: Checkpoint, write: Callable[[Path], None]
+    disk: FileSystem,
+    folder: Path,
+    planned: Checkpoint,
+    write: Callable[[Path], Mapping[str, FileSum] | None],
 ) -> Checkpoint:
     """Makes `folder`, lets `write` fill it, and adds checksums and the manifest.
 
-    All of it is on disk when this returns, except the folder's own name in its parent.
+    All of it is on disk when this returns, except the folder's own name in its parent. `write` may
+    return the checksums of files that are on disk already.
 
     Returns:
         `planned` with the files and versions that the manifest names.
@@ -25,16 +29,17 @@ def stage(
         OSError: the disk refuses; the folder is left incomplete.
     """
     disk.make_folder(folder)
-    write(folder)
-    files = {}
+    known = write(folder) or {}
+    files: dict[str, FileSum] = {}
     for path in sorted(folder.rglob("*")):
         if path.is_dir():
             disk.sync_folder(path)
             continue
-        disk.sync_file(path)
-        files[path.relative_to(folder).as_posix()] = FileSum(
-            bytes=disk.size(path), xxh3=disk.checksum(path)
-        )
+        name = path.relative_to(folder).as_posix()
+        if name not in known:
+            disk.sync_file(path)
+            files[name] = FileSum(bytes=disk.size(path), xxh3=disk.checksum(path))
+    files.update(known)
     checkpoint = dataclasses.replace(
         planned,
         bytes=sum(file.bytes for file in files.values()),

@@ -29,19 +29,11 @@ class SingleWriter(CheckpointWriter):
         self._before_publishing = before_publishing
 
     def write(self, captured: CapturedCheckpoint) -> Checkpoint:
-        finite, bad = is_finite(captured.state)
-        if not (finite or captured.abandoned):
-            raise StateNotFinite(
-                f"checkpoint of step {captured.step} left out: {bad} is not finite"
-            )
-        meta = {**captured.meta, "digest": digest(captured.state)}
-        try:
-            self._before_publishing()
-        except OSError as error:
-            raise CheckpointError(str(error)) from error
+        meta = with_digest(captured)
+        make_durable(self._before_publishing)
         return self._ring.save(
             captured.step,
-            lambda folder: _fill(folder, captured),
+            lambda folder: fill(folder, captured),
             reason=captured.reason,
             meta=meta,
             estimated_bytes=state_bytes(captured.state),
@@ -64,7 +56,36 @@ class SingleWriter(CheckpointWriter):
         return self._ring.room_warning()
 
 
-def _fill(folder: Path, captured: CapturedCheckpoint) -> None:
+def with_digest(captured: CapturedCheckpoint) -> dict[str, Any]:
+    """Returns what the manifest says of a state, with its digest.
+
+    Raises:
+        StateNotFinite: it holds NaN or infinities, and was not abandoned.
+    """
+    finite, bad = is_finite(captured.state)
+    if not (finite or captured.abandoned):
+        raise StateNotFinite(f"checkpoint of step {captured.step} left out: {bad} is not finite")
+    return {**captured.meta, "digest": digest(captured.state)}
+
+
+def make_durable(before_publishing: Callable[[], None]) -> None:
+    """Has what a checkpoint refers to put on disk.
+
+    Raises:
+        CheckpointError: the disk refuses.
+    """
+    try:
+        before_publishing()
+    except OSError as error:
+        raise CheckpointError(str(error)) from error
+
+
+def fill(folder: Path, captured: CapturedCheckpoint) -> None:
+    """Writes all files of one process's state.
+
+    Raises:
+        OSError: the disk refuses.
+    """
     write_state(folder, captured.state)
     for name, content in captured.sections.items():
         write_section(folder, name, content)

@@ -7,6 +7,7 @@ import errno
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,15 +17,19 @@ import pytest
 import torch
 
 from supervisor.errors import CheckpointDamaged, CheckpointError, StateNotFinite
+from supervisor.ranks import RankPlace
 from supervisor.settings import CheckpointSettings
-from supervisor.storage.checkpoints.checkpoints import CheckpointRing
+from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRing
 from supervisor.storage.checkpoints.manifest import MANIFEST
+from supervisor.storage.checkpoints.parts import remove_parts
 from supervisor.storage.checkpoints.section_files import read_section
 from supervisor.storage.files.file_system import FileSystem
 from supervisor.training_state.codec import STATE_FILE
 from supervisor.training_state.state import FORMAT, digest
 from supervisor.worker.capture.captured_checkpoint import CapturedCheckpoint
 from supervisor.worker.capture.checkpoint_writer import CheckpointWriter
+from supervisor.worker.capture.follower_writer import FollowerWriter
+from supervisor.worker.capture.lead_writer import LeadWriter
 from supervisor.worker.capture.single_writer import SingleWriter
 from tests.storage.failing_file_system import FailingFileSystem, FastDisk, Killed
 
@@ -38,7 +43,38 @@ def single(folder: Path, disk: FileSystem, before_publishing: Callable[[], None]
     return SingleWriter(CheckpointRing(folder, SETTINGS, file_system=disk), before_publishing)
 
 
-WRITERS: dict[str, Build] = {"single": single}
+class TwoRanks(LeadWriter):
+    """Both sides of two ranks: the other one saves the same in a thread."""
+
+    def __init__(self, folder: Path, disk: FileSystem, before: Callable[[], None]) -> None:
+        ring = CheckpointRing(folder, SETTINGS, file_system=disk)
+        super().__init__(ring, before, place=PLACES[0], attempt=1, timeout_s=2.0)
+        self.other = FollowerWriter(
+            CheckpointRing(folder, SETTINGS, file_system=FastDisk()),
+            lambda: None,
+            place=PLACES[1],
+            attempt=1,
+            timeout_s=2.0,
+        )
+
+    def write(self, captured: CapturedCheckpoint) -> Checkpoint:
+        def follow() -> None:
+            with contextlib.suppress(CheckpointError):
+                self.other.write(captured)
+
+        thread = threading.Thread(target=follow)
+        thread.start()
+        try:
+            return super().write(captured)
+        except BaseException:  # as the agent would, it ends the other rank with this one
+            remove_parts(FastDisk(), self._ring.folder, lambda step, attempt: True)
+            raise
+        finally:
+            thread.join()
+
+
+PLACES = [RankPlace(rank=rank, world_size=2) for rank in range(2)]
+WRITERS: dict[str, Build] = {"single": single, "two ranks": TwoRanks}
 """Name → how one is built over a folder and a disk, and called before it publishes."""
 
 
@@ -62,18 +98,25 @@ def on_disk(folder: Path) -> CheckpointRing:
     return CheckpointRing(folder, SETTINGS)
 
 
+def state_file(checkpoint: Checkpoint) -> Path:
+    """Of the last rank."""
+    return checkpoint.path / max(name for name in checkpoint.files if name.endswith(STATE_FILE))
+
+
 def test_what_was_written_comes_back_with_every_section_and_a_digest(
     build: Build, tmp_path: Path
 ) -> None:
     writer, given = build(tmp_path, FastDisk(), lambda: None), captured(7)
 
-    written = writer.write(given)
+    writer.write(given)
 
     found = on_disk(tmp_path).get(7)
     assert digest(writer.read(7)) == digest(given.state) == found.meta["digest"]
-    assert {name: read_section(written.path, name) for name in given.sections} == given.sections
+    folder = state_file(found).parent
+    assert {name: read_section(folder, name) for name in given.sections} == given.sections
     assert (found.reason, found.meta["risk"]) == ("test", 0.1)
-    assert {STATE_FILE, "pipeline.json", "extra.json"} <= found.files.keys()
+    names = {Path(name).name for name in found.files}
+    assert names == {STATE_FILE, "pipeline.json", "extra.json"}
     assert not found.stable
 
 
@@ -170,7 +213,7 @@ def test_only_what_is_read_back_unchanged_becomes_stable(build: Build, tmp_path:
     for step in (1, 2):
         writer.write(captured(step))
     writer.write(captured(3, abandoned=True))
-    damaged = on_disk(tmp_path).get(2).path / STATE_FILE
+    damaged = state_file(on_disk(tmp_path).get(2))
     content = bytearray(damaged.read_bytes())
     content[len(content) // 2] ^= 1
     damaged.write_bytes(content)

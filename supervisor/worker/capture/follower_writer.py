@@ -1,0 +1,91 @@
+"""Saving by several ranks: the side of all but the first."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from supervisor.errors import CheckpointError
+from supervisor.ranks import RankPlace
+from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRing
+from supervisor.storage.checkpoints.parts import (
+    REFUSED,
+    part_of,
+    part_path,
+    publish_part,
+    rank_folder,
+)
+from supervisor.storage.files.refusals import told_refusals
+from supervisor.training_state.codec import read_state
+from supervisor.worker.capture.captured_checkpoint import CapturedCheckpoint
+from supervisor.worker.capture.checkpoint_writer import CheckpointWriter
+from supervisor.worker.capture.lead_writer import POLL_S, TIMEOUT_S
+from supervisor.worker.capture.single_writer import fill, make_durable, with_digest
+
+
+class FollowerWriter(CheckpointWriter):
+    """Writes this rank's part and waits until the first rank has published it, or has not.
+
+    Only the first rank marks, spoils and removes checkpoints.
+    """
+
+    def __init__(
+        self,
+        ring: CheckpointRing,
+        before_publishing: Callable[[], None],
+        *,
+        place: RankPlace,
+        attempt: int,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        self._ring = ring
+        self._before_publishing = before_publishing
+        self._place = place
+        self._attempt = attempt
+        self._timeout_s = timeout_s
+
+    def write(self, captured: CapturedCheckpoint) -> Checkpoint:
+        try:
+            meta = with_digest(captured)
+            make_durable(self._before_publishing)
+        except CheckpointError as error:
+            self._publish(captured, {REFUSED: str(error)}, is_empty=True)
+            raise
+        self._publish(captured, meta)
+        return part_of(self._ring.get(captured.step), self._place.rank, self._place.world_size)
+
+    def read(self, step: int) -> dict[str, Any]:
+        return read_state(self._ring.get(step).path / rank_folder(self._place.rank))
+
+    def mark_stable(self, step: int) -> None:
+        """The first rank reads all parts back."""
+
+    def spoil(self, step: int) -> None:
+        """The first rank does."""
+
+    def abandoned_steps(self) -> set[int]:
+        return {checkpoint.step for checkpoint in self._ring.abandoned()}
+
+    def room_warning(self) -> str | None:
+        return None
+
+    def _publish(
+        self, captured: CapturedCheckpoint, meta: dict[str, Any], *, is_empty: bool = False
+    ) -> None:
+        """Hands this rank's part over, and waits until the first rank has taken it."""
+        step, place = captured.step, (self._attempt, self._place.rank)
+        planned = Checkpoint(step=step, path=part_path(self._ring.folder, step, *place), meta=meta)
+        with told_refusals(self._ring.folder):
+            part = publish_part(
+                self._ring.disk,
+                self._ring.folder,
+                planned,
+                place,
+                lambda folder: None if is_empty else fill(folder, captured),
+            )
+        deadline = time.monotonic() + self._timeout_s
+        while part.exists():
+            if time.monotonic() > deadline:
+                raise CheckpointError(f"checkpoint of step {step}: the first rank has not taken it")
+            time.sleep(POLL_S)

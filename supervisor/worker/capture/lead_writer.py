@@ -1,0 +1,104 @@
+"""Saving by several ranks: the first one's side."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from supervisor.errors import CheckpointError, StateNotFinite
+from supervisor.ranks import RankPlace
+from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRing
+from supervisor.storage.checkpoints.manifest import FileSum
+from supervisor.storage.checkpoints.parts import (
+    RANKS,
+    part_path,
+    rank_folder,
+    read_part,
+    refusal_of,
+    remove_parts,
+    take_part,
+)
+from supervisor.storage.files.refusals import told_refusals
+from supervisor.training_state.codec import read_state
+from supervisor.training_state.snapshot import state_bytes
+from supervisor.worker.capture.captured_checkpoint import CapturedCheckpoint
+from supervisor.worker.capture.single_writer import SingleWriter, fill, make_durable, with_digest
+
+TIMEOUT_S = 600.0
+"""For the slowest rank to write its part. A rank that has died ends the attempt long before."""
+POLL_S = 0.005
+
+
+class LeadWriter(SingleWriter):
+    """Waits for the parts of all other ranks and publishes them with its own.
+
+    If one rank's state is not finite, or cannot be written, nothing is published.
+    """
+
+    def __init__(
+        self,
+        ring: CheckpointRing,
+        before_publishing: Callable[[], None],
+        *,
+        place: RankPlace,
+        attempt: int,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        super().__init__(ring, before_publishing)
+        self._place = place
+        self._attempt = attempt
+        self._timeout_s = timeout_s
+
+    def write(self, captured: CapturedCheckpoint) -> Checkpoint:
+        step, ring = captured.step, self._ring
+        try:
+            parts = {rank: self._await(step, rank) for rank in range(1, self._place.world_size)}
+            meta = with_digest(captured)
+            for rank, part in parts.items():
+                if refusal_of(part):
+                    raise StateNotFinite(f"rank {rank}: {refusal_of(part)}")
+            make_durable(self._before_publishing)
+            return ring.save(
+                step,
+                lambda folder: self._fill(folder, captured, parts),
+                reason=captured.reason,
+                meta={**meta, RANKS: {str(rank): part.meta for rank, part in parts.items()}},
+                estimated_bytes=state_bytes(captured.state),
+                abandoned=captured.abandoned,
+            )
+        finally:  # the others wait until their parts are gone
+            remove_parts(
+                ring.disk,
+                ring.folder,
+                lambda number, attempt: number == step or attempt < self._attempt,
+            )
+
+    def read(self, step: int) -> dict[str, Any]:
+        return read_state(self._ring.get(step).path / rank_folder(self._place.rank))
+
+    def _fill(
+        self, folder: Path, captured: CapturedCheckpoint, parts: Mapping[int, Checkpoint]
+    ) -> dict[str, FileSum]:
+        own = folder / rank_folder(self._place.rank)
+        self._ring.disk.make_folder(own)
+        fill(own, captured)
+        known: dict[str, FileSum] = {}
+        for rank, part in parts.items():
+            known.update(take_part(self._ring.disk, part, folder / rank_folder(rank)))
+        return known
+
+    def _await(self, step: int, rank: int) -> Checkpoint:
+        path = part_path(self._ring.folder, step, self._attempt, rank)
+        deadline = time.monotonic() + self._timeout_s
+        while time.monotonic() < deadline:
+            with told_refusals(path):
+                part = read_part(self._ring.disk, path, step)
+            if part is not None:
+                return part
+            time.sleep(POLL_S)
+        raise CheckpointError(
+            f"checkpoint of step {step}: rank {rank} has not written its part within "
+            f"{self._timeout_s:.0f} s"
+        )
