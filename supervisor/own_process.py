@@ -18,6 +18,8 @@ PARENT = "SUPERVISOR_PARENT_PID"
 LOADS_ALL = "SUPERVISOR_LOADS_ALL"
 IS_RANK = "SUPERVISOR_IS_RANK"
 """Set by the agent: this worker is one of several, and torchrun's variables say which."""
+STREAMS = "SUPERVISOR_STREAMS"
+"""Set by the agent: local rank → where its standard output and standard error are opened."""
 _GIVES_BACK = "SUPERVISOR_GIVES_BACK"
 _TUNABLES = "GLIBC_TUNABLES"
 _SALT = "PYTHONHASHSEED"
@@ -59,6 +61,7 @@ class Given:
         parent: number of the process to die with; 0: of none.
         place: among the ranks that were started together.
         loads_all: whether this process was started over to leave no loading out.
+        streams: where standard output and standard error are to be opened; empty: as they are.
         salt: of the hashes, where we chose it; children whose sets must agree with ours need it.
     """
 
@@ -69,6 +72,8 @@ class Given:
         self.loads_all = environment.get(LOADS_ALL) == "1"
         self._is_rank = environment.get(IS_RANK) == "1"
         self.place = RankPlace.of(environment) if self._is_rank else RankPlace()
+        streams = json.loads(environment.get(STREAMS, "{}")) if self._is_rank else {}
+        self.streams: list[str] = streams.get(str(self.place.local_rank), [])
         self.salt = environment.get(_SALT) if _SALT in was else None
 
     def environment(self, given: Mapping[str, str]) -> dict[str, str]:
@@ -84,7 +89,7 @@ class Given:
 def give_back(environment: MutableMapping[str, str]) -> Given:
     """Makes an environment the user's own again; called before the script can look."""
     given = Given(environment)
-    for name in (_GIVES_BACK, PARENT, LOADS_ALL, IS_RANK):
+    for name in (_GIVES_BACK, PARENT, LOADS_ALL, IS_RANK, STREAMS):
         environment.pop(name, None)
     for name, value in given.was.items():
         if value is None:

@@ -55,3 +55,26 @@ class RankPlace:
     def leads(self) -> bool:
         """Whether it speaks and decides *when* for all."""
         return self.rank == LEAD_RANK
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankLaunch:
+    """How many ranks are started where; names and meanings are torchrun's.
+
+    Attributes:
+        nproc_per_node: a number, ``auto``, ``gpu`` or ``cpu``.
+        nnodes: ``N`` or ``MIN:MAX``.
+        node_rank: this node's number, for the static meeting at `master_addr`; -1 if not given.
+        rdzv_endpoint, rdzv_backend, rdzv_id, rdzv_conf: where and how nodes meet.
+        master_addr, master_port: of the first rank's store; empty and 0: chosen by the meeting.
+    """
+
+    nproc_per_node: str = "1"
+    nnodes: str = "1"
+    node_rank: int = -1
+    rdzv_endpoint: str = ""
+    rdzv_backend: str = "c10d"
+    rdzv_id: str = ""
+    rdzv_conf: str = ""
+    master_addr: str = ""
+    master_port: int = 0

@@ -207,7 +207,8 @@ class WorkerExit:
 
     `asks_batch_size` says that the script calls `supervisor.batch_size`: it can train in smaller
     microbatches. `offers_checkpointing` says that a model can compute its activations again.
-    `sign` is what else is known of the end; `asked_bytes` how much memory was asked for at once.
+    `sign` is what else is known of the end; `asked_bytes` how much memory was asked for at once;
+    `rank` which of several ranks began it.
     """
 
     cause: ExitCause
@@ -220,6 +221,7 @@ class WorkerExit:
     offers_checkpointing: bool = False
     sign: ExitSign | None = None
     asked_bytes: int | None = None
+    rank: int | None = None
 
 
 REPLAY = "replay"

@@ -38,6 +38,7 @@ FLOORS: dict[str, int] = {
     "fault_injection": 3,
     "parent": 4,
     "worker": 4,
+    "agent": 4,
     "analysis": 4,
     "testing": 4,
     "cli": 5,
@@ -100,6 +101,7 @@ TORCH_ROOMS = {
     "numerics",
     "fault_injection",
     "worker",
+    "agent",
     "analysis",
     "testing",
 }

@@ -1,4 +1,4 @@
-"""One attempt: a worker from its start to its end, watched."""
+"""One attempt: a worker, or several ranks, from the start to the end, watched."""
 
 from __future__ import annotations
 
@@ -8,9 +8,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from supervisor.parent.process.agent_process import AgentProcess, RankProcesses
 from supervisor.parent.process.launch import LaunchSpec
 from supervisor.parent.process.memory import count_oom_kills, sample_memory
-from supervisor.parent.process.process import DEFAULT_COMMAND, WorkerProcess
+from supervisor.parent.process.process import (
+    DEFAULT_COMMAND,
+    Processes,
+    WorkerProcess,
+    worker_command,
+)
 from supervisor.parent.process.signals import SignalInbox
 from supervisor.parent.restarts.exits import ProcessEnding
 from supervisor.parent.run_log import RunLog
@@ -20,8 +26,8 @@ from supervisor.parent.terminal.output import OutputPump, read_tail
 from supervisor.parent.watching import hang
 from supervisor.parent.watching.known_starts import KnownStarts
 from supervisor.parent.watching.live_pictures import LivePictures
+from supervisor.parent.watching.rank_watch import GroupFeed, RankWatch
 from supervisor.parent.watching.replica import Replica
-from supervisor.parent.watching.signs_of_life import LifeCounter, StepFeed
 from supervisor.parent.watching.watchdog import Watchdog
 from supervisor.storage.run.exit_notes import ExitNote, load_exit_note
 from supervisor.storage.run.lease import Lease
@@ -29,6 +35,10 @@ from supervisor.storage.run.replay_progress import describe_replay, replayed_ste
 from supervisor.storage.run.rundir import RunDirectory
 
 POLL_S = 0.2
+LAST_WORDS_S = 5.0
+"""After a rank has failed: for the others to save what they have and to say how they ended."""
+MEETS_WITHIN_S = 600.0
+"""For all nodes to come; torch's own default for a rendezvous."""
 _SLOW_LOOK_S = 1.0
 _TELL_EVERY_S = 15.0
 """Of a fast-forward; shorter ones are over before a person asks."""
@@ -45,53 +55,68 @@ class AttemptContext:
     replica: Replica
     pictures: LivePictures
     lease: Lease
+    agent: AgentProcess | None = None
     starts: KnownStarts = field(default_factory=KnownStarts)
     worker_command: Sequence[str] = DEFAULT_COMMAND
     poll_s: float = POLL_S
 
 
 class Attempt:
-    """Starts one worker and watches it: steps, life, memory, signals to us, output.
+    """Starts the workers and watches them: steps, life, memory, signals to us, output.
 
     If a part of the watching fails, that is written to the journal once, and the others go on.
     """
 
     def __init__(
-        self, context: AttemptContext, number: int, rank: int, target: int | None = None
+        self,
+        context: AttemptContext,
+        number: int,
+        ranks: Sequence[int],
+        target: int | None = None,
     ) -> None:
-        """`target`: step of the checkpoint that a fast-forward goes to; None without one."""
+        """
+        Args:
+            context: what all attempts share.
+            number: of the attempt.
+            ranks: that are started and watched here.
+            target: step of the checkpoint that a fast-forward goes to; None without one.
+        """
         self._s = context
         self._number = number
-        self._rank = rank
+        self._watches = [RankWatch(context.rundir, rank) for rank in ranks]
+        self._lead = self._watches[0]
         self._target = target
         self._began = time.time()
         self._told_s = time.monotonic()
-        self._feed = StepFeed(context.rundir.steps(rank))
-        self._life = LifeCounter(context.rundir.alive(rank))
+        self._feed = GroupFeed(self._watches)
         self._memory = ""
+        self._broken_since_s: float | None = None
         self._hang: str | None = None
         self._kill_at_s: float | None = None
         self._slow_look_s = 0.0
         self._reported: set[str] = set()
 
-    def run(self) -> ProcessEnding:
-        """Returns what is known when the worker and all its descendants have ended.
+    def run(self) -> list[ProcessEnding]:
+        """Returns what is known of each rank when all of them and their descendants have ended.
 
         Raises:
-            OSError: the worker could not be started.
-            RunTakenOver: another host has the run now; the worker was killed.
+            OSError: they could not be started.
+            RunTakenOver: another host has the run now; the workers were killed.
         """
         s = self._s
         limit = int(s.spec.settings.limits.log_mib * 2**20)
-        log = AttemptLog(s.rundir.log(self._number, self._rank), limit)
         oom_kills = count_oom_kills()
-        output = OutputPump(log, line=s.run_log.line)
-        try:
-            process = WorkerProcess(
-                s.spec, self._number, self._rank, output, worker=s.worker_command
+        outputs = [
+            OutputPump(
+                AttemptLog(s.rundir.log(self._number, watch.rank), limit), line=s.run_log.line
             )
+            for watch in self._watches
+        ]
+        try:
+            process = self._start(outputs)
         except OSError:
-            output.finish()
+            for output in outputs:
+                output.finish()
             raise
         watchdog = Watchdog(
             s.spec.settings.watchdog,
@@ -101,11 +126,11 @@ class Attempt:
         try:
             while not process.wait(s.poll_s):
                 check_lease(s.lease)
-                self._look(process, watchdog, output)
+                self._look(process, watchdog, outputs)
         finally:
             if s.lease.taken_by is not None:
                 s.run_log.fall_silent()
-            done = process.returncode is not None and self._is_completed()
+            done = len(process.codes) == len(self._watches) and self._is_completed()
             left = process.end(keep_others=done and s.spec.settings.keep_background)
             watchdog.saw_steps(self._guarded("steps", self._take_steps) or 0, time.monotonic())
             self._guarded("journal", s.run_log.merge)
@@ -113,13 +138,24 @@ class Attempt:
             s.starts.attempt_ended(watchdog, hung=self._hang is not None)
         if left:
             s.run_log.left_behind(left, completed=done)
-        return self._ending(process, oom_kills=count_oom_kills() - oom_kills)
+        oom_kills = max(count_oom_kills() - oom_kills, 0)
+        return [self._ending(watch, process, oom_kills=oom_kills) for watch in self._watches]
 
-    def _look(self, process: WorkerProcess, watchdog: Watchdog, output: OutputPump) -> None:
+    def _start(self, outputs: Sequence[OutputPump]) -> Processes:
+        s = self._s
+        if s.agent is None:
+            return WorkerProcess(
+                s.spec, self._number, self._lead.rank, outputs[0], worker=s.worker_command
+            )
+        line = worker_command(s.spec, self._number, self._lead.rank, s.worker_command)
+        return RankProcesses(s.agent, line, outputs, meets_within_s=MEETS_WITHIN_S)
+
+    def _look(self, process: Processes, watchdog: Watchdog, outputs: Sequence[OutputPump]) -> None:
         now_s = time.monotonic()
         count = self._guarded("steps", self._take_steps) or 0
         watchdog.saw_steps(count, now_s)
-        if self._life.has_moved() or output.is_blocked:
+        moved = [watch.life.has_moved() for watch in self._watches]
+        if any(moved) or any(output.is_blocked for output in outputs):
             watchdog.saw_sign_of_life(now_s)
         if now_s - self._slow_look_s >= _SLOW_LOOK_S:
             self._slow_look_s = now_s
@@ -128,16 +164,28 @@ class Attempt:
             self._guarded("pictures", lambda: self._s.pictures.look(self._feed.last_step))
         if self._s.inbox.take_resize():
             process.resize()
+        self._end_the_others(process, now_s)
         self._heed_signals(process, now_s)
         if self._kill_at_s is None and watchdog.is_hanging(now_s):
             self._treat_hang(process, watchdog)
 
     def _take_steps(self) -> int:
-        records = self._feed.take()
+        rows, records = self._feed.take()
         # A rollback is in the journal before the step that comes after it is recorded.
         self._s.replica.saw_events(self._s.run_log.merge())
         self._s.replica.update(records)
-        return len(records)
+        return rows
+
+    def _end_the_others(self, process: Processes, now_s: float) -> None:
+        """When a rank has failed the others cannot go on; they have a moment to say what they
+        know."""
+        if len(process.codes) == len(self._watches):
+            return
+        if self._broken_since_s is None:
+            if not all(self._is_completed(rank) for rank in process.codes):
+                self._broken_since_s = now_s
+        elif now_s - self._broken_since_s >= LAST_WORDS_S:
+            process.send(signal.SIGKILL)
 
     def _tell_replay(self, now_s: float) -> None:
         """A line at the terminal every `_TELL_EVERY_S` while a fast-forward is under way."""
@@ -148,16 +196,16 @@ class Attempt:
         ):
             return
         self._told_s = now_s
-        done = replayed_steps(self._s.rundir.replayed(self._rank), self._began)
+        done = replayed_steps(self._s.rundir.replayed(self._lead.rank), self._began)
         if done is not None and done < self._target:
             self._s.run_log.say(describe_replay(done, self._target, time.time() - self._began))
 
-    def _sample(self, process: WorkerProcess, watchdog: Watchdog) -> None:
+    def _sample(self, process: Processes, watchdog: Watchdog) -> None:
         process.family.look()
         watchdog.saw_cpu_time(process.family.cpu_s(), process.family.all_cpu_s())
         self._memory = str(sample_memory(process.family.resident_bytes()))
 
-    def _heed_signals(self, process: WorkerProcess, now_s: float) -> None:
+    def _heed_signals(self, process: Processes, now_s: float) -> None:
         """Passes signals on: the worker saves and ends at its next boundary, or is ended later."""
         inbox = self._s.inbox
         if inbox.asked_by is None:
@@ -170,13 +218,13 @@ class Attempt:
         if inbox.is_forced or now_s >= self._kill_at_s:
             process.send(signal.SIGKILL)
 
-    def _treat_hang(self, process: WorkerProcess, watchdog: Watchdog) -> None:
-        stacks = self._s.rundir.stacks(self._number, self._rank)
+    def _treat_hang(self, process: Processes, watchdog: Watchdog) -> None:
+        stacks = self._s.rundir.stacks(self._number, self._lead.rank)
 
         def is_back() -> bool:
             count = self._guarded("steps", self._take_steps) or 0
             watchdog.saw_steps(count, time.monotonic())
-            lives = count > 0 or self._life.has_moved()
+            lives = count > 0 or any(watch.life.has_moved() for watch in self._watches)
             if lives:
                 watchdog.saw_sign_of_life(time.monotonic())
             return lives
@@ -200,31 +248,32 @@ class Attempt:
         process.send(signal.SIGKILL)
         process.wait(hang.GRACE_S)
 
-    def _is_completed(self) -> bool:
-        note = self._note()
-        return note is not None and note.kind == "completed"
+    def _is_completed(self, *ranks: int) -> bool:
+        """Whether these ranks came to their end; without any, all of them."""
+        notes = map(self._note, ranks or [watch.rank for watch in self._watches])
+        return all(note is not None and note.kind == "completed" for note in notes)
 
-    def _note(self) -> ExitNote | None:
+    def _note(self, rank: int) -> ExitNote | None:
         rundir = self._s.rundir
         found: ExitNote | None = self._guarded(
-            "note", lambda: load_exit_note(rundir, self._number, self._rank)
+            "note", lambda: load_exit_note(rundir, self._number, rank)
         )
         return found
 
-    def _ending(self, process: WorkerProcess, *, oom_kills: int) -> ProcessEnding:
+    def _ending(self, watch: RankWatch, process: Processes, *, oom_kills: int) -> ProcessEnding:
         rundir = self._s.rundir
         return ProcessEnding(
-            rank=self._rank,
-            returncode=process.returncode or 0,
-            note=self._note(),
-            last_step=self._feed.last_step,
-            has_stepped=self._feed.has_stepped,
+            rank=watch.rank,
+            returncode=process.codes.get(watch.rank, 0),
+            note=self._note(watch.rank),
+            last_step=watch.feed.last_step,
+            has_stepped=watch.feed.has_stepped,
             hang=self._hang,
-            signals_sent=tuple(process.signals_sent),
+            signals_sent=tuple(process.signals_sent.get(watch.rank, ())),
             asked_by=self._s.inbox.asked_by,
-            oom_kills=max(oom_kills, 0),
+            oom_kills=oom_kills,
             memory=self._memory,
-            log_tail=read_tail(rundir.log(self._number, self._rank)),
+            log_tail=read_tail(rundir.log(self._number, watch.rank)),
         )
 
     def _guarded(self, what: str, work: Callable[[], Any]) -> Any:

@@ -32,6 +32,10 @@ class RunFile:
     def begin_attempt(self, attempt: int) -> None:
         self._save(attempts=attempt)
 
+    def begin_ranks(self, world_size: int) -> None:
+        """Notes how many ranks train together."""
+        self._state = dataclasses.replace(self._state, world_size=world_size)
+
     def count_crashes(self, crashes: int) -> None:
         """Notes the crashes without progress so far."""
         self._save(crash_count=crashes)
@@ -50,6 +54,7 @@ class RunFile:
             resume_arguments=spec.resume_arguments,
             policy=spec.policy.name,
             config=spec.settings.name,
+            ranks=spec.ranks,
         )
         if not spec.is_resume:
             return state

@@ -71,8 +71,9 @@ class RunLog:
             made_at=lambda attempt, step: first_made(rundir.steps(LEAD_RANK), attempt, step),
         )
 
-    def begin(self, attempt: int) -> None:
+    def begin(self, attempt: int, world_size: int = 1) -> None:
         """The run, or its continuation from `attempt` on, begins."""
+        self._run_file.begin_ranks(world_size)
         self._first_attempt = attempt
         self._run_file.begin()
         self._journal.attempt = attempt

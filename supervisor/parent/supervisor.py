@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from supervisor.errors import SupervisorError
+from supervisor.errors import RunDirectoryError, SupervisorError
 from supervisor.parent.attempt import POLL_S, Attempt, AttemptContext
 from supervisor.parent.prepare import Preparation, prepare
+from supervisor.parent.process.agent_process import AgentProcess
 from supervisor.parent.process.launch import LaunchSpec
 from supervisor.parent.process.process import DEFAULT_COMMAND
 from supervisor.parent.process.signals import SignalInbox
 from supervisor.parent.restarts import starting_point
 from supervisor.parent.restarts.backoff import Backoff
 from supervisor.parent.restarts.exits import ProcessEnding, judge_group
-from supervisor.parent.restarts.history import records_until
+from supervisor.parent.restarts.history import group_history
 from supervisor.parent.restarts.restart_policy import RestartPolicy, Verdict
 from supervisor.parent.restarts.starting_point import StartingPoint
 from supervisor.parent.restarts.ways_back import START, WaysBack
@@ -25,7 +26,7 @@ from supervisor.parent.terminal import outcome as outcomes
 from supervisor.parent.terminal.outcome import Outcome, RunResult
 from supervisor.parent.watching.live_pictures import LivePictures
 from supervisor.parent.watching.replica import Replica
-from supervisor.ranks import LEAD_RANK
+from supervisor.ranks import ALL_RANKS
 from supervisor.records import ExitCause, WorkerExit, WorkerOrder
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
 from supervisor.storage.journal.journal import JournalMerger
@@ -70,7 +71,9 @@ class Supervisor:
 
     def _run(self, prepared: Preparation) -> RunResult:
         with prepared.lease, JournalMerger(prepared.rundir) as journal:
-            run = _Run(self._spec, prepared, journal, self._inbox)
+            agent = self._agent()
+            ranks = ALL_RANKS if agent is None else tuple(range(agent.local_ranks))
+            run = _Run(self._spec, prepared, journal, self._inbox, ranks)
             self._inbox.on_typed = run.run_log.line.typed
             run.context = AttemptContext(
                 spec=self._spec,
@@ -80,6 +83,7 @@ class Supervisor:
                 replica=run.replica,
                 pictures=run.pictures,
                 lease=prepared.lease,
+                agent=agent,
                 worker_command=self._worker_command,
                 poll_s=self._poll_s,
             )
@@ -87,6 +91,24 @@ class Supervisor:
                 return run.to_its_end(self._backoff)
             except RunTakenOver as taken:
                 return run.run_log.leave(taken)
+            finally:
+                if agent is not None:
+                    agent.close()
+
+    def _agent(self) -> AgentProcess | None:
+        """Starts what starts the ranks; None if one process is trained in.
+
+        Raises:
+            UsageError: the ranks cannot be started as asked.
+            RunDirectoryError: it does not start.
+        """
+        ranks = self._spec.ranks
+        if ranks is None:
+            return None
+        try:
+            return AgentProcess(ranks, huge_pages=self._spec.settings.huge_pages)
+        except OSError as error:
+            raise RunDirectoryError(f"several ranks: {error.strerror or error}") from error
 
 
 class _Run:
@@ -95,9 +117,15 @@ class _Run:
     context: AttemptContext
 
     def __init__(
-        self, spec: LaunchSpec, prepared: Preparation, journal: JournalMerger, inbox: SignalInbox
+        self,
+        spec: LaunchSpec,
+        prepared: Preparation,
+        journal: JournalMerger,
+        inbox: SignalInbox,
+        ranks: Sequence[int],
     ) -> None:
         self._spec = spec
+        self._ranks = ranks
         self._prepared = prepared
         self._rundir = prepared.rundir
         self._inbox = inbox
@@ -121,7 +149,7 @@ class _Run:
 
     def to_its_end(self, backoff: Backoff | None) -> RunResult:
         start = self._first_start()
-        self.run_log.begin(self._prepared.attempt)
+        self.run_log.begin(self._prepared.attempt, len(self._ranks))
         self._warn_of_room()
         restarts = RestartPolicy(
             self._spec.settings.restart,
@@ -164,12 +192,12 @@ class _Run:
     def _attempt(self, order: WorkerOrder) -> WorkerExit:
         save_order(self._rundir, order)
         self.run_log.begin_attempt(order)
-        self.replica.restart(records_until(self._rundir.steps(LEAD_RANK), order.checkpoint_step))
-        ending = Attempt(self.context, order.attempt, LEAD_RANK, order.checkpoint_step).run()
+        self.replica.restart(group_history(self._rundir, self._ranks, order.checkpoint_step))
+        endings = Attempt(self.context, order.attempt, self._ranks, order.checkpoint_step).run()
         self._undo_unfinished_replay()
-        worker_exit = judge_group([ending])
+        worker_exit = judge_group(endings)
         self._last_exit = worker_exit
-        self._is_short = self._ended_short(order, ending, worker_exit)
+        self._is_short = self._ended_short(order, endings, worker_exit)
         self.run_log.worker_exited(
             order.attempt, worker_exit, self.replica.risk, risky=self.replica.is_risky
         )
@@ -177,24 +205,26 @@ class _Run:
 
     def _undo_unfinished_replay(self) -> None:
         """Restores the script's files after a fast-forward that did not arrive."""
-        try:
-            problems = SetAside(self._rundir, LEAD_RANK).undo()
-        except OSError as error:
-            problems = [f"files that a fast-forward set aside: {error}"]
-        for problem in problems:
-            self.run_log.warn(problem)
+        for rank in self._ranks:
+            try:
+                problems = SetAside(self._rundir, rank).undo()
+            except OSError as error:
+                problems = [f"files that a fast-forward set aside: {error}"]
+            for problem in problems:
+                self.run_log.warn(problem)
 
     def _ended_short(
-        self, order: WorkerOrder, ending: ProcessEnding, worker_exit: WorkerExit
+        self, order: WorkerOrder, endings: Sequence[ProcessEnding], worker_exit: WorkerExit
     ) -> bool:
         """Whether an attempt ended on its way to its checkpoint; not if it ended before it set
         out."""
         if order.checkpoint_step is None or worker_exit.cause in _MEANT:
             return False
-        if ending.last_step is not None or self.run_log.resumed_attempt == order.attempt:
+        has_stepped = any(ending.last_step is not None for ending in endings)
+        if has_stepped or self.run_log.resumed_attempt == order.attempt:
             self._ways.arrived()
             return False
-        return ending.note is None or ending.note.replaying
+        return all(ending.note is None or ending.note.replaying for ending in endings)
 
     def _another_way(self, order: WorkerOrder, worker_exit: WorkerExit) -> WorkerOrder | None:
         """Returns the next order after an attempt that ended short; None if it is to be judged."""

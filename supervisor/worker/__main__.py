@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import faulthandler
 import os
@@ -39,11 +40,13 @@ def main(arguments: list[str], environment: Mapping[str, str] | None = None) -> 
     remember_start(arguments, os.environ if environment is None else environment)
     given = give_back(os.environ) if environment is None else Given(environment)
     rundir = RunDirectory(options.run_dir)
+    _take_streams(given.streams)
+    rank = options.rank if given.place.is_alone else given.place.rank
     die_with_parent(given.parent)
-    _dump_stacks_on_request(rundir, options.attempt, options.rank)
+    _dump_stacks_on_request(rundir, options.attempt, rank)
     _write_whole_lines()
-    _undo_unfinished_replay(rundir, options.rank)
-    worker = Worker(rundir, options.attempt, options.rank, given)
+    _undo_unfinished_replay(rundir, rank)
+    worker = Worker(rundir, options.attempt, rank, given)
     program = Program(
         kind=options.kind,
         target=options.target,
@@ -211,6 +214,15 @@ class Worker:
         except OSError as error:
             print(f"supervisor: warning: exit note: {error}", file=sys.stderr)
         return int(code)
+
+
+def _take_streams(streams: Sequence[str]) -> None:
+    """Opens the output of one of several ranks, which the parent keeps apart; input has none."""
+    for fd, path in enumerate(streams and (os.devnull, *streams)):
+        with contextlib.suppress(OSError):  # then it is the agent's own
+            opened = os.open(path, (os.O_WRONLY if fd else os.O_RDONLY) | os.O_NOCTTY)
+            os.dup2(opened, fd)
+            os.close(opened)
 
 
 def _undo_unfinished_replay(rundir: RunDirectory, rank: int) -> None:

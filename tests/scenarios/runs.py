@@ -105,7 +105,7 @@ def _finish(folder: Path, line: list[str], *, timeout_s: float = TIMEOUT_S) -> E
     environment = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
-        "SUPERVISOR_CASES": str(folder / "cases.sqlite"),
+        "SUPERVISOR_CASES": str(folder / ".cases.sqlite"),
     }
     done = subprocess.run(
         line, cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout_s

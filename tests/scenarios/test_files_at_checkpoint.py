@@ -214,5 +214,5 @@ def own_files(folder: Path) -> dict[str, Path]:
     return {
         name: path
         for name, path in found.items()
-        if not name.startswith(("run", "cases.sqlite")) and not path.is_dir()
+        if not name.startswith(("run", ".cases.sqlite")) and not path.is_dir()
     }

@@ -82,7 +82,7 @@ def test_what_helped_in_an_earlier_run_is_tried_first_and_the_journal_says_so(
         "precision": "unscaled",
         "phase": "start",
     }
-    library = CaseLibrary(tmp_path / "cases.sqlite")
+    library = CaseLibrary(tmp_path / ".cases.sqlite")
     library.add(
         Case(cause="divergence", signature=signature, treatment="rollback", outcome="helped")
     )

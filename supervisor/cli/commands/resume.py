@@ -15,6 +15,7 @@ from supervisor.cli.options import option_values
 from supervisor.cli.options.run_directory import open_run
 from supervisor.cli.options.settings_options import add_set_option, check_detectors
 from supervisor.errors import UsageError
+from supervisor.ranks import RankLaunch
 
 if TYPE_CHECKING:
     from supervisor.parent.process.launch import LaunchSpec
@@ -95,6 +96,7 @@ def _spec(args: argparse.Namespace, rundir: RunDirectory, state: RunState) -> La
         resume_from=args.resume_from,
         force=args.force,
         command=state.command,
+        ranks=RankLaunch(**state.ranks) if state.ranks else None,
     )
 
 

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from supervisor.cli.options import option_values
+from supervisor.cli.options.ranks_options import add_ranks_options, ranks_of
 from supervisor.cli.options.script_arguments import ScriptTarget, parse_with_script
 from supervisor.cli.options.settings_options import add_settings_options, load_settings
 from supervisor.errors import UsageError
@@ -45,9 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="",
         help="appended to the script's arguments from the second attempt on",
     )
-    parser.add_argument("--nproc-per-node", metavar="N", type=int, default=1)
-    parser.add_argument("--nnodes", metavar="N", default="1")
-    parser.add_argument("--rdzv-endpoint", metavar="HOST:PORT", default="")
+    add_ranks_options(parser)
     parser.add_argument("--quiet", action="store_true", help="nothing but the script's own output")
 
 
@@ -58,7 +57,8 @@ def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Nam
 
 
 def execute(args: argparse.Namespace) -> int:
-    _check_ranks(args)
+    ranks = ranks_of(args)
+    _check_launcher(args)
     resume_arguments = _words(args.resume_args)
     settings, policy = load_settings(args)
     _check_world(policy)
@@ -80,20 +80,16 @@ def execute(args: argparse.Namespace) -> int:
         resume_arguments=resume_arguments,
         quiet=args.quiet,
         command=args.command,
+        ranks=ranks,
     )
     return Supervisor(spec).run().exit_code
 
 
-def _check_ranks(args: argparse.Namespace) -> None:
-    if args.nproc_per_node != 1 or args.nnodes not in ("1", "1:1") or args.rdzv_endpoint:
-        raise UsageError(
-            "run: several ranks are not supported yet: leave out --nproc-per-node, --nnodes and "
-            "--rdzv-endpoint to train in one process"
-        )
+def _check_launcher(args: argparse.Namespace) -> None:
     if args.script.kind == "module" and args.script.target in LAUNCHERS:
         raise UsageError(
-            f"run: -m {args.script.target}: starts ranks that would not be supervised: several "
-            "ranks are not supported yet: give the training script itself"
+            f"run: -m {args.script.target}: starts ranks that would not be supervised: give the "
+            "training script itself, and --nproc-per-node"
         )
 
 
@@ -101,9 +97,9 @@ def _check_world(policy: PolicySettings) -> None:
     size = os.environ.get("WORLD_SIZE", "1")
     if size.isdecimal() and int(size) > 1 and not policy.observe_only:
         raise UsageError(
-            f"run: WORLD_SIZE is {size}: several ranks are not supported yet, and one that is "
-            "treated alone diverges from the others: unset it to train in one process, or give "
-            "--policy observe_only to watch this rank"
+            f"run: WORLD_SIZE is {size}: another launcher has started this rank, and one that is "
+            "treated alone diverges from the others: start all with `supervisor run "
+            "--nproc-per-node`, or give --policy observe_only to watch this rank"
         )
 
 

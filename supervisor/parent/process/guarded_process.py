@@ -25,7 +25,13 @@ class GuardedProcess:
     """
 
     def __init__(
-        self, command: Sequence[str], *, stdout: int, stderr: int, env: Mapping[str, str]
+        self,
+        command: Sequence[str],
+        *,
+        stdout: int,
+        stderr: int,
+        env: Mapping[str, str],
+        stdin: int | None = None,
     ) -> None:
         """Starts it in a session of its own.
 
@@ -40,6 +46,7 @@ class GuardedProcess:
         try:
             self._guardian = subprocess.Popen(
                 line,
+                stdin=stdin,
                 stdout=stdout,
                 stderr=stderr,
                 env=env,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from supervisor.ranks import RankLaunch
 from supervisor.settings import PolicySettings, RunSettings
 
 
@@ -25,6 +26,7 @@ class LaunchSpec:
         resume_from: ``last-stable``, ``latest`` or a step; implies `resume`. None: chosen by how
             the run ended.
         force: take the run over although a supervisor on another host seems to be alive.
+        ranks: how many ranks are started where; None: one process, started by us.
         command: what the user typed, for ``run.json``.
     """
 
@@ -41,6 +43,7 @@ class LaunchSpec:
     resume_from: str | None = None
     force: bool = False
     command: tuple[str, ...] = ()
+    ranks: RankLaunch | None = None
 
     @property
     def is_resume(self) -> bool:

@@ -3,15 +3,36 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from supervisor.own_process import command, worker_environment
 from supervisor.parent.process.family import Family
 from supervisor.parent.process.guarded_process import GuardedProcess
 from supervisor.parent.process.launch import LaunchSpec
 from supervisor.parent.terminal.output import OutputPump
+from supervisor.ranks import LEAD_RANK
 
 DEFAULT_COMMAND = command("supervisor.worker.__main__")
+
+
+class Processes(Protocol):
+    """The workers of one attempt: one, or the ranks that the agent has started."""
+
+    signals_sent: dict[int, list[int]]
+    """Rank → the signals that it got from us."""
+    family: Family
+
+    @property
+    def codes(self) -> Mapping[int, int]: ...
+
+    def wait(self, timeout_s: float) -> bool: ...
+
+    def send(self, signum: int) -> None: ...
+
+    def resize(self) -> None: ...
+
+    def end(self, *, keep_others: bool = False) -> tuple[str, ...]: ...
 
 
 class WorkerProcess:
@@ -42,7 +63,7 @@ class WorkerProcess:
             stderr=output.stderr,
             env=worker_environment(huge_pages=spec.settings.huge_pages),
         )
-        self.signals_sent: list[int] = []
+        self.signals_sent: dict[int, list[int]] = {LEAD_RANK: []}
         self.family = Family(self.pid, self._process.guardian_pid)
         output.start()
 
@@ -56,6 +77,16 @@ class WorkerProcess:
         self._process.wait(0.0)
         return self._process.returncode
 
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        return (LEAD_RANK,)
+
+    @property
+    def codes(self) -> Mapping[int, int]:
+        """Rank → how it ended, if it has; negative after a signal."""
+        code = self.returncode
+        return {} if code is None else {LEAD_RANK: code}
+
     def wait(self, timeout_s: float) -> bool:
         """Returns whether it has ended, after at most `timeout_s`."""
         return self._process.wait(timeout_s)
@@ -63,7 +94,7 @@ class WorkerProcess:
     def send(self, signum: int) -> None:
         """Sends a signal to the worker only, not to its loader workers, if it lives."""
         if self._process.send(signum):
-            self.signals_sent.append(signum)
+            self.signals_sent[LEAD_RANK].append(signum)
 
     def resize(self) -> None:
         """Tells the worker that the user's terminal was resized."""

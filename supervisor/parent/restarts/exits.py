@@ -60,8 +60,9 @@ class ProcessEnding:
 def judge_group(endings: Sequence[ProcessEnding]) -> WorkerExit:
     """Returns why an attempt ended, from the endings of all its ranks.
 
-    It has completed if all have. Otherwise the rank that failed first is the cause: a rank that was
-    merely killed comes after those that left a note, because launchers kill the others.
+    It has completed if all have. Otherwise one rank began it: one that a signal or the kernel
+    ended without a word, before one that failed by itself, before those that tell of a peer that
+    has gone, before those that we ended ourselves. Among equals it is the one that failed first.
 
     Args:
         endings: at least one; one for each rank.
@@ -72,15 +73,20 @@ def judge_group(endings: Sequence[ProcessEnding]) -> WorkerExit:
     if len(endings) == 1 or not failed:
         return cause
     told = f"rank {ending.rank} ended first of {len(endings)}"
-    return replace(cause, evidence=(*cause.evidence, told))
+    return replace(cause, evidence=(*cause.evidence, told), rank=ending.rank)
 
 
-def _order_of_blame(found: tuple[ProcessEnding, WorkerExit]) -> tuple[bool, float, int]:
+def _order_of_blame(found: tuple[ProcessEnding, WorkerExit]) -> tuple[int, float, int]:
     """Sorts endings by how likely they are to be the cause of the others."""
     ending, worker_exit = found
-    has_word = ending.note is not None or worker_exit.cause is not ExitCause.KILLED
-    written = ending.note.time if ending.note is not None else math.inf
-    return not has_word, written, ending.rank
+    note = ending.note
+    if note is None:
+        asked = ending.signum == signal.SIGTERM or ending.signum in ending.signals_sent
+        kind = 3 if asked and worker_exit.cause is ExitCause.KILLED else 0
+    else:
+        is_peer = failure_signs.outside_fault(note.message or "") == failure_signs.ANOTHER_RANK
+        kind = 2 if note.kind == "exception" and is_peer else 1
+    return kind, note.time if note is not None else math.inf, ending.rank
 
 
 def classify(ending: ProcessEnding) -> WorkerExit:

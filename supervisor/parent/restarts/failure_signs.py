@@ -58,6 +58,9 @@ _NONFINITE = re.compile(
     r"\bnan\b|\bnans\b|\binf\b|\binfs\b|not a number|non-?finite|not finite|\binfinit(e|y)\b",
     re.IGNORECASE,
 )
+ANOTHER_RANK = "the network, or another rank that has gone"
+"""What peers of a rank that ended tell first: they were in the middle of talking to it."""
+
 _OUTSIDE: tuple[tuple[str, re.Pattern[str]], ...] = (
     (
         "a failing device or driver: another attempt may meet it again on this machine",
@@ -75,7 +78,7 @@ _OUTSIDE: tuple[tuple[str, re.Pattern[str]], ...] = (
         re.compile(r"device-side assert", re.IGNORECASE),
     ),
     (
-        "the network, or another rank that has gone",
+        ANOTHER_RANK,
         re.compile(
             r"unhandled system error|remote process exited|connection (closed|reset) by|"
             r"connection refused|broken pipe|no route to host|collective operation timeout",

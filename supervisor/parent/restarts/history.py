@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+from collections import deque
+from collections.abc import Iterable
 from pathlib import Path
 
 from supervisor.errors import RunDirectoryError
+from supervisor.parent.watching.rank_watch import joined
 from supervisor.records import StepRecord
+from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_recorder import FlightReader
 
 # Several windows of every detector; a run of a million steps must not delay a restart.
@@ -29,6 +33,15 @@ def records_until(path: Path, checkpoint_step: int | None) -> list[StepRecord]:
             if record.step <= checkpoint_step:
                 newest[record.step] = record
     return [newest[step] for step in sorted(newest)][-HISTORY_STEPS:]
+
+
+def group_history(
+    rundir: RunDirectory, ranks: Iterable[int], checkpoint_step: int | None
+) -> list[StepRecord]:
+    """Returns the group's records of the last steps up to a checkpoint, see `records_until`."""
+    return list(
+        joined([deque(records_until(rundir.steps(rank), checkpoint_step)) for rank in ranks])
+    )
 
 
 def first_made(path: Path, attempt: int, step: int) -> float | None:

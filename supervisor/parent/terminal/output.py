@@ -60,11 +60,16 @@ class OutputPump:
         since_s = self._writing_since_s
         return since_s is not None and time.monotonic() - since_s > 1.0
 
-    def start(self) -> None:
-        """Begins to carry; called when the worker has its ends."""
-        for fd in set(self._worker_ends):
-            os.close(fd)
-        self._worker_ends = []
+    def start(self, *, keep_open: bool = False) -> None:
+        """Begins to carry; called when the worker has its ends.
+
+        Args:
+            keep_open: the worker opens them by name, and may do so later.
+        """
+        if not keep_open:
+            for fd in set(self._worker_ends):
+                os.close(fd)
+            self._worker_ends = []
         self._thread.start()
 
     def copy_window_size(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from supervisor.parent.process.process import WorkerProcess
+from supervisor.parent.process.process import Processes
 from supervisor.parent.process.stacks import main_thread_frames
 from supervisor.settings import WatchdogSettings
 
@@ -27,7 +27,7 @@ class HangEvidence:
 
 
 def dump_stacks(
-    process: WorkerProcess,
+    process: Processes,
     settings: WatchdogSettings,
     stacks: Path,
     *,
@@ -49,13 +49,13 @@ def dump_stacks(
     return HangEvidence(frames=_frames(process, stacks), stacks=stacks)
 
 
-def end_hung(process: WorkerProcess, grace_s: float = GRACE_S) -> None:
+def end_hung(process: Processes, grace_s: float = GRACE_S) -> None:
     """Asks the worker to end; the caller kills it, and its descendants, if it still lives."""
     process.send(signal.SIGTERM)
     process.wait(grace_s)
 
 
-def _frames(process: WorkerProcess, stacks: Path) -> tuple[str, ...]:
+def _frames(process: Processes, stacks: Path) -> tuple[str, ...]:
     """Waits a little for the dump, which may be late on a machine that swaps."""
     for _ in range(_LATE_LOOKS):
         try:

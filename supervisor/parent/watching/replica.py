@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from supervisor.agreement import agree
 from supervisor.events.event import JournalEvent
 from supervisor.events.step_events import RollbackEvent
 from supervisor.records import CrashRisk, StepRecord
@@ -59,7 +58,7 @@ class Replica:
                     self._rollbacks.append((before, to_step))
 
     def update(self, records: Iterable[StepRecord]) -> None:
-        """Takes in the next steps, in their order."""
+        """Takes in the next steps, as the group's records, in their order."""
         if self._is_off:
             return
         try:
@@ -72,7 +71,7 @@ class Replica:
                     together = []
                     while self._rollbacks and self._rollbacks[0][0] <= record.step:
                         self._pipeline.rolled_back(self._rollbacks.pop(0)[1])
-                together.append(agree((record,)))
+                together.append(record)
             self._judge(together)
         except Exception as error:
             self._is_off = True

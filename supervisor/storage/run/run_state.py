@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from supervisor.masking import mask_command
+from supervisor.ranks import RankLaunch
 from supervisor.storage.files.record_file import load_record, save_record
 from supervisor.storage.files.versions import current_versions
 from supervisor.storage.run.rundir import RunDirectory
@@ -41,6 +44,8 @@ class RunState:
         attempts: how many were begun.
         exit_code: of the parent; None until the end.
         crash_count: crashes without progress so far (REQUIREMENTS K10).
+        ranks: how several ranks were started (`RankLaunch`); empty for one process.
+        world_size: how many ranks train together.
         policy, config: names of those in use; the files lie in the run directory.
     """
 
@@ -63,6 +68,8 @@ class RunState:
     crash_count: int = 0
     policy: str = ""
     config: str = ""
+    ranks: Mapping[str, Any] = field(default_factory=dict)
+    world_size: int = 1
 
 
 def new_run_state(
@@ -75,6 +82,7 @@ def new_run_state(
     resume_arguments: Sequence[str] = (),
     policy: str = "",
     config: str = "",
+    ranks: RankLaunch | None = None,
 ) -> RunState:
     """Returns the state of a run that this process begins now, here."""
     return RunState(
@@ -92,6 +100,7 @@ def new_run_state(
         started_at=utc_now(),
         policy=policy,
         config=config,
+        ranks={} if ranks is None else dataclasses.asdict(ranks),
     )
 
 

@@ -277,6 +277,12 @@ def out_of_memory(rank: int, time: float) -> ProcessEnding:
     return of_rank(rank, note=note, has_stepped=True)
 
 
+def of_peer(rank: int, time: float) -> ProcessEnding:
+    text = "[pair.cc:553] Connection closed by peer [127.0.0.1]:9444"
+    note = ExitNote(kind="exception", exception="RuntimeError", message=text, time=time)
+    return of_rank(rank, note=note, has_stepped=True)
+
+
 GROUPS: dict[str, tuple[list[ProcessEnding], ExitCause, int]] = {
     "one of eight runs out of memory, and its launcher ends the others": (
         [*(of_rank(r, -15) for r in range(5)), out_of_memory(5, 7.0), of_rank(6, -15)],
@@ -298,6 +304,23 @@ GROUPS: dict[str, tuple[list[ProcessEnding], ExitCause, int]] = {
     "one hangs, and the watchdog kills all": (
         [of_rank(0, -9, signals_sent=(9,)), of_rank(1, -9, hang="no step for 60 s")],
         ExitCause.HANG,
+        1,
+    ),
+    "one was killed, and its peers tell of a closed connection": (
+        [of_peer(0, 5.0), of_rank(1, -9), of_rank(2, -9, signals_sent=(9,))],
+        ExitCause.KILLED,
+        1,
+    ),
+    "one raises, and a peer is told before it": (
+        [
+            of_peer(0, 5.0),
+            of_rank(
+                1,
+                note=ExitNote(kind="exception", exception="KeyError", message="x", time=6.0),
+                has_stepped=True,
+            ),
+        ],
+        ExitCause.EXCEPTION,
         1,
     ),
     "all are preempted": (

@@ -1,0 +1,62 @@
+"""Options of several ranks and nodes; names and meanings are torchrun's."""
+
+from __future__ import annotations
+
+import argparse
+import re
+
+from supervisor.errors import UsageError
+from supervisor.ranks import RankLaunch
+
+_ONE_PROCESS = RankLaunch()
+_WORDS = ("auto", "gpu", "cpu")
+
+
+def add_ranks_options(parser: argparse.ArgumentParser) -> None:
+    """Adds them; each has torchrun's other spelling, with underscores, too."""
+    group = parser.add_argument_group("several ranks and nodes (as torchrun's)")
+
+    def add(name: str, metavar: str, default: object, text: str) -> None:
+        other = "--" + name[2:].replace("-", "_")
+        kind = type(default)
+        group.add_argument(name, other, metavar=metavar, default=default, type=kind, help=text)
+
+    add("--nproc-per-node", "N", "1", "ranks on this node: a number, auto, gpu or cpu")
+    add("--nnodes", "N|MIN:MAX", "1", "how many nodes take part")
+    add("--node-rank", "R", -1, "number of this node, with --master-addr")
+    add("--rdzv-endpoint", "HOST:PORT", "", "where nodes meet")
+    add("--rdzv-backend", "NAME", "c10d", "how they meet")
+    add("--rdzv-id", "ID", "", "the same for all nodes of a run")
+    add("--rdzv-conf", "K=V,...", "", "further settings of the meeting")
+    add("--master-addr", "HOST", "", "of the first rank's store")
+    add("--master-port", "PORT", 0, "of the first rank's store")
+
+
+def ranks_of(args: argparse.Namespace) -> RankLaunch | None:
+    """Returns what the options ask for; None for one process, started without an agent.
+
+    Raises:
+        UsageError: a value that is none.
+    """
+    asked = str(args.nproc_per_node)
+    if asked not in _WORDS and not (asked.isdecimal() and int(asked) > 0):
+        raise UsageError(f"run: --nproc-per-node {asked}: give a number from 1, auto, gpu or cpu")
+    nodes = re.fullmatch(r"([1-9]\d*)(?::([1-9]\d*))?", args.nnodes)
+    if nodes is None or int(nodes[2] or nodes[1]) < int(nodes[1]):
+        raise UsageError(f"run: --nnodes {args.nnodes}: give a number from 1, or MIN:MAX")
+    launch = RankLaunch(
+        nproc_per_node=asked,
+        nnodes=args.nnodes,
+        node_rank=args.node_rank,
+        rdzv_endpoint=args.rdzv_endpoint,
+        rdzv_backend=args.rdzv_backend,
+        rdzv_id=args.rdzv_id,
+        rdzv_conf=args.rdzv_conf,
+        master_addr=args.master_addr,
+        master_port=args.master_port,
+    )
+    if launch.nnodes not in ("1", "1:1"):
+        raise UsageError(
+            "run: --nnodes: several nodes are not supported yet: leave it out to train on this one"
+        )
+    return None if launch == _ONE_PROCESS else launch

@@ -1,0 +1,197 @@
+"""The agent of this node, as the parent sees it, and the ranks that it starts."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import select
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from supervisor.errors import UsageError
+from supervisor.own_process import IS_RANK, command, worker_environment
+from supervisor.parent.process.family import Family
+from supervisor.parent.process.guarded_process import GuardedProcess
+from supervisor.parent.terminal.output import OutputPump
+from supervisor.ranks import RankLaunch
+
+_READY_S = 300.0
+"""For the agent to import torch; seconds, but minutes from a slow shared disk."""
+
+
+class AgentProcess:
+    """One a run, for all attempts. Its guardian ends it and all ranks when we are gone.
+
+    Attributes:
+        local_ranks: how many ranks it starts on this node.
+    """
+
+    def __init__(self, launch: RankLaunch, *, huge_pages: bool = False) -> None:
+        """Starts it and waits until it is ready.
+
+        Raises:
+            UsageError: it says that the ranks cannot be started as asked.
+            OSError: it cannot be started, or ends at once.
+        """
+        orders, self._orders = os.pipe()
+        self._reports, reports = os.pipe()
+        arguments = json.dumps(dataclasses.asdict(launch))
+        environment = worker_environment(huge_pages=huge_pages)
+        try:
+            self._process = GuardedProcess(
+                [*command("supervisor.agent.__main__"), arguments],
+                stdin=orders,
+                stdout=reports,
+                stderr=2,
+                env={**environment, IS_RANK: "1"},
+            )
+        finally:
+            os.close(orders)
+            os.close(reports)
+        self._unread = b""
+        ready = self.next_report(_READY_S)
+        if ready is None or "local_ranks" not in ready:
+            self.close()
+            why = (ready or {}).get("failed")
+            if why:
+                raise UsageError(f"run: {why}")
+            raise OSError(0, "the agent that starts the ranks has ended at once")
+        self.local_ranks = int(ready["local_ranks"])
+
+    @property
+    def family(self) -> Family:
+        return Family(self._process.pid, self._process.guardian_pid)
+
+    @property
+    def is_alive(self) -> bool:
+        return not self._process.wait(0.0)
+
+    def order(self, **what: Any) -> None:
+        """Sends one order; an agent that is gone gets none."""
+        with contextlib.suppress(OSError):
+            os.write(self._orders, json.dumps(what).encode() + b"\n")
+
+    def next_report(self, timeout_s: float) -> dict[str, Any] | None:
+        """Returns the agent's next report; None if none came in time, or it is gone."""
+        deadline = time.monotonic() + timeout_s
+        while b"\n" not in self._unread:
+            left = max(0.0, deadline - time.monotonic())
+            if not select.select([self._reports], [], [], left)[0]:
+                return None
+            data = os.read(self._reports, 65536)
+            if not data:
+                return None
+            self._unread += data
+        line, _, self._unread = self._unread.partition(b"\n")
+        try:
+            found = json.loads(line)
+        except ValueError:  # something else was written to the agent's standard output
+            return self.next_report(max(0.0, deadline - time.monotonic()))
+        return found if isinstance(found, dict) else None
+
+    def kill(self) -> None:
+        """Ends the agent at once, and with it all ranks."""
+        self._process.send(signal.SIGKILL)
+
+    def close(self) -> None:
+        """Ends the agent and all that it has started."""
+        for fd in (self._orders, self._reports):
+            with contextlib.suppress(OSError):
+                os.close(fd)
+        self._process.dismiss(keep=False)
+
+
+class RankProcesses:
+    """The ranks of one attempt on this node."""
+
+    def __init__(
+        self,
+        agent: AgentProcess,
+        line: Sequence[str],
+        outputs: Sequence[OutputPump],
+        *,
+        meets_within_s: float,
+    ) -> None:
+        """Has them started.
+
+        Args:
+            agent: that starts them.
+            line: a worker's whole command line.
+            outputs: one for each local rank.
+            meets_within_s: for the other nodes to come.
+
+        Raises:
+            OSError: they were not started.
+        """
+        self._agent = agent
+        self._outputs = outputs
+        self._codes: dict[int, int] = {}
+        self.signals_sent: dict[int, list[int]] = {}
+        self.family = agent.family
+        me = os.getpid()
+        streams = {
+            str(rank): [f"/proc/{me}/fd/{output.stdout}", f"/proc/{me}/fd/{output.stderr}"]
+            for rank, output in enumerate(outputs)
+        }
+        agent.order(command=list(line), streams=streams)
+        report = agent.next_report(meets_within_s) or {"failed": "the agent does not answer"}
+        if "started" not in report:
+            raise OSError(0, f"the ranks could not be started: {report.get('failed', report)}")
+        self._pids = {int(rank): int(pid) for rank, pid in report["started"].items()}
+        for output in outputs:
+            output.start(keep_open=True)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        return tuple(sorted(self._pids))
+
+    @property
+    def codes(self) -> Mapping[int, int]:
+        """Rank → how it ended, of those that have; negative after a signal."""
+        return self._codes
+
+    def wait(self, timeout_s: float) -> bool:
+        """Returns whether all have ended, after at most `timeout_s`."""
+        deadline = time.monotonic() + timeout_s
+        while len(self._codes) < len(self._pids):
+            left = deadline - time.monotonic()
+            report = self._agent.next_report(max(0.0, left))
+            if report is not None and "ended" in report:
+                self._codes[int(report["ended"])] = int(report["code"])
+            elif report is None and not self._agent.is_alive:
+                for rank in self._pids:  # the kernel kills the ranks with their agent
+                    self._codes.setdefault(rank, -signal.SIGKILL)
+            elif left <= 0.0:
+                return False
+        return True
+
+    def send(self, signum: int) -> None:
+        """Sends a signal to each rank that lives, and to nothing that it has started."""
+        for rank, pid in self._pids.items():
+            if rank not in self._codes:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signum)
+                    self.signals_sent.setdefault(rank, []).append(signum)
+
+    def resize(self) -> None:
+        """Tells the ranks that the user's terminal was resized."""
+        for output in self._outputs:
+            output.copy_window_size()
+        self.send(signal.SIGWINCH)
+
+    def end(self, *, keep_others: bool = False) -> tuple[str, ...]:
+        """Kills those that live and ends what they have started; returns which."""
+        if not self.wait(0.0):
+            self.send(signal.SIGKILL)
+            self.wait(_KILL_S)
+        left = () if keep_others else self.family.end()
+        for output in self._outputs:
+            output.finish()
+        return left
+
+
+_KILL_S = 10.0

@@ -1,0 +1,123 @@
+"""Several ranks that `supervisor run --nproc-per-node` starts are one training."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.scenarios.runs import TIMEOUT_S, Ended, again, supervised
+
+SCRIPT = """
+import hashlib, os, sys
+import torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(7)
+X = torch.randn(480, 8); Y = X.sum(1, keepdim=True).sin()
+layers = [nn.Linear(8, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 1)]
+model = nn.Sequential(*layers)
+torch.manual_seed(100 + rank)
+model = DistributedDataParallel(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+schedule = torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.7)
+sampler = DistributedSampler(TensorDataset(X, Y))
+loader = DataLoader(TensorDataset(X, Y), batch_size=16, sampler=sampler)
+means = []
+for epoch in range(4):
+    sampler.set_epoch(epoch)
+    total = torch.zeros(())
+    for step, (x, y) in enumerate(loader):
+        loss = nn.functional.mse_loss(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        total += loss.detach()
+    dist.all_reduce(total)
+    seen = [None] * world
+    dist.all_gather_object(seen, {"rank": rank, "steps": step})
+    means.append(total.item() / world + sum(s["steps"] for s in seen))
+    if rank == 0:
+        torch.save(model.module.state_dict(), f"epoch_{epoch}.pt")
+    dist.barrier()
+weights = hashlib.sha256(b"".join(t.numpy().tobytes() for t in model.module.state_dict().values()))
+with open(f"end_{rank}.txt", "w") as file:
+    print(weights.hexdigest(), means, file=file)
+dist.destroy_process_group()
+"""
+EVERY_8 = ("checkpoint.every_steps=8",)
+
+
+def ends(folder: Path, ranks: int) -> list[str]:
+    return [(folder / f"end_{rank}.txt").read_text() for rank in range(ranks)]
+
+
+def torchrun(folder: Path, ranks: int) -> list[str]:
+    folder.mkdir()
+    (folder / "script.py").write_text(SCRIPT)
+    line = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    line += ["--nproc-per-node", str(ranks), "script.py"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run(line, cwd=folder, check=True, timeout=TIMEOUT_S, env=environment)
+    return ends(folder, ranks)
+
+
+def group(folder: Path, ranks: int, *settings: str, faults: str = "") -> Ended:
+    options = ("--nproc-per-node", str(ranks))
+    return supervised(folder, SCRIPT, (), settings=settings, options=options, faults=faults)
+
+
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.exhaustive)])
+def test_a_rank_that_dies_costs_nothing_but_time(tmp_path: Path, ranks: int) -> None:
+    expected = torchrun(tmp_path / "torchrun", ranks)
+    faults = "[{kind: sigkill, step: 13, rank: 1}, {kind: exception, step: 27, moment: backward}]"
+
+    ended = group(tmp_path / "run", ranks, *EVERY_8, faults=faults)
+
+    assert ended.returncode == 0, ended.stderr
+    assert ends(ended.folder, ranks) == expected
+    exits = ended.events("worker_exited")
+    assert [e["cause"] for e in exits] == ["killed", "exception", "completed"]
+    assert [e["evidence"][-1] for e in exits[:2]] == [
+        f"rank 1 ended first of {ranks}",
+        f"rank 0 ended first of {ranks}",
+    ]
+    assert {e["exactness"] for e in ended.events("resumed")} == {"exact"}
+    logs = sorted(path.name for path in (ended.run_dir / "logs/attempt_1").iterdir())
+    assert [name for name in logs if name.endswith(".log")] == [
+        f"rank_{rank}.log" for rank in range(ranks)
+    ]
+
+
+def test_what_one_rank_sees_is_treated_on_all_and_a_signal_saves_all(tmp_path: Path) -> None:
+    faults = (
+        "[{kind: nan_data, step: 9, rank: 1}, {kind: sigterm_parent, step: 30, moment: forward}]"
+    )
+
+    stopped = group(tmp_path, 2, *EVERY_8, faults=faults)
+    assert stopped.returncode == 75, stopped.stderr
+    skipped = [e for e in stopped.events("action") if e["name"] == "skip_update"]
+    assert [(e["rank"], e["step"], e["outcome"]) for e in skipped if e.get("phase") is None] == [
+        (0, 9, "applied")
+    ]
+    saved = [e["step"] for e in stopped.events("checkpoint_saved")]
+    assert saved[-1] >= 30
+
+    resumed = again(stopped, "resume", "run", "--set", "faults=[]")
+
+    assert resumed.returncode == 0, resumed.stderr
+    assert {(e["from_step"], e["exactness"]) for e in resumed.events("resumed")} == {
+        (saved[-1], "exact")
+    }
+    first, second = ends(resumed.folder, 2)
+    assert first == second
