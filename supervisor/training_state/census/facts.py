@@ -33,6 +33,8 @@ _CONTAINERS: dict[str, Callable[[Any], Any]] = {
     "OrderedDict": collections.OrderedDict,
     "Counter": collections.Counter,
 }
+_WITH_GRADIENT = " with gradient"
+_TENSOR = re.compile(rf"tensor \w+ \[[\d, ]*\] \w+({_WITH_GRADIENT})?")
 _ENTERED = re.compile(r"\w+ of \d+")
 _FLOATS = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 
@@ -216,10 +218,16 @@ def _without_arrays(value: Any) -> Any:
     return value
 
 
+def wants_gradient(fact: str) -> bool | None:
+    """Whether the tensor of a fact has `requires_grad`; None where it is none of a tensor."""
+    found = _TENSOR.match(fact)
+    return None if found is None else found[1] is not None
+
+
 def _tensor(value: torch.Tensor) -> str:
-    """Shape and type; of a small one on the CPU the content, too."""
+    """Shape, type and whether it wants a gradient; of a small one on the CPU the content, too."""
     shape, kind = list(value.shape), str(value.dtype).removeprefix("torch.")
-    text = f"tensor {kind} {shape} {value.device.type}"
+    text = f"tensor {kind} {shape} {value.device.type}{_WITH_GRADIENT * value.requires_grad}"
     size = value.numel() * value.element_size()
     if value.layout != torch.strided or value.device.type != "cpu" or size > _COMPARED_BYTES:
         return text

@@ -18,6 +18,7 @@ from supervisor.training_state.census.facts import (
     is_generator,
     put_generator_back,
     value_of,
+    wants_gradient,
 )
 from supervisor.training_state.census.reach import Place
 
@@ -62,7 +63,10 @@ def _put(one: Difference, places: Mapping[str, Place], held: Mapping[str, Any]) 
         put_generator_back(place.value, one.recorded)
         return True
     if one.path in held and isinstance(place.value, (torch.Tensor, np.ndarray)):
-        return False  # `held_values.put_back` writes its content
+        # `held_values.put_back` writes its content
+        return isinstance(place.value, torch.Tensor) and _put_flag(place, one)
+    if isinstance(place.value, torch.Tensor) and _put_flag(place, one):
+        return True
     value = _new_value(one, held)
     if _fill(place.value, value):
         return True
@@ -72,16 +76,33 @@ def _put(one: Difference, places: Mapping[str, Place], held: Mapping[str, Any]) 
     return True
 
 
+def _put_flag(place: Place, one: Difference) -> bool:
+    """Gives a live tensor the recorded `requires_grad`, in place where that is possible."""
+    assert one.recorded is not None
+    live, wanted = place.value, wants_gradient(one.recorded)
+    if wanted is None or live.requires_grad == wanted:
+        return False
+    if wanted or live.is_leaf:
+        live.requires_grad_(wanted)
+    elif not live._is_view():
+        live.detach_()
+    elif place.replace is not None:
+        place.replace(live.detach())
+    return True
+
+
 def _new_value(one: Difference, held: Mapping[str, Any]) -> Any:
     """What is to lie there; of containers of objects an empty one, whose items come later.
 
     Raises:
         CannotPutBack: the checkpoint does not hold it.
     """
+    assert one.recorded is not None
     if one.path in held:
         saved = held[one.path]
-        return saved.clone() if isinstance(saved, torch.Tensor) else saved.copy()
-    assert one.recorded is not None
+        if not isinstance(saved, torch.Tensor):
+            return saved.copy()
+        return saved.clone().requires_grad_(bool(wants_gradient(one.recorded)))
     empty = _EMPTY.match(one.recorded)
     if empty:
         return _NEW[empty[1]]()

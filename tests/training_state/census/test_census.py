@@ -97,6 +97,40 @@ def test_a_list_of_tensors_that_is_missing_is_built_from_the_checkpoints_tensors
     assert left == ["main.pairs[0] is missing"]  # a tuple cannot be filled
 
 
+def test_tensors_of_equal_values_differ_where_only_one_wants_a_gradient() -> None:
+    weight = torch.ones(3, requires_grad=True)
+
+    def variables(*, wants: bool) -> dict[str, Any]:
+        return {
+            "leaf": torch.ones(3, requires_grad=wants),
+            "computed": weight * 2 if wants else (weight * 2).detach(),
+            "view": (weight * 2)[:2] if wants else torch.full((2,), 2.0),
+            "large": torch.zeros(100_000, requires_grad=wants),
+        }
+
+    for recorded in (True, False):
+        then = take(variables(wants=recorded))
+        live = variables(wants=not recorded)
+        assert len(differences(then, take(live), NOTHING)) == 4
+
+        left = put_all_back(then, live, {})
+
+        assert left == []
+        assert {name: value.requires_grad for name, value in live.items()} == dict.fromkeys(
+            live, recorded
+        )
+
+
+def test_a_missing_tensor_comes_back_with_its_wish_for_a_gradient() -> None:
+    live: dict[str, Any] = {"kept": []}
+    held = {"main.kept[0]": torch.ones(2)}
+
+    left = put_all_back(take({"kept": [torch.ones(2, requires_grad=True)]}), live, held)
+
+    assert left == []
+    assert live["kept"][0].requires_grad
+
+
 def test_an_object_that_is_missing_is_named_and_nothing_within_it() -> None:
     then = take({"cache": {"square": Shape(4)}, "n": 1})
     live: dict[str, Any] = {"cache": {}, "n": 1}
