@@ -727,6 +727,7 @@ def _listeners(
             probe=ground.progress.probe,
             state=state.training,
             held=state.held,
+            census=state.census,
             use=ground.use,
         )
         watching.append(digests)

@@ -39,3 +39,9 @@ for step in range(40):
     loss = nn.functional.mse_loss(model(X[i]), Y[i])
     optimizer.zero_grad(); loss.backward(); optimizer.step()
 """
+
+HIDDEN_FROM_WEIGHTS = HIDDEN.replace("class Noisy", "seen = []\nclass Noisy").replace(
+    "return super().forward(x) + float(next(stream)[0])",
+    "seen.append(next(stream)[0]); return super().forward(x)",
+)
+"""Weights do not depend on what is hidden, a list of the script does."""

@@ -49,6 +49,9 @@ _BY_THE_BREAK = {
     "buffer",
     "variable": "a tensor or array that a variable holds was not the same: keep it where "
     "it can be found again (a module, a plain variable), or " + _TRACK,
+    "script": "a value that the script's Python holds was not the same: what it is made from (a "
+    "place in C code, a file that changes, the clock) was not as it was; keep it in a plain "
+    "variable, or " + _TRACK,
     "steps": "the resumed run made a different number of steps: the end of the loop must not "
     "depend on the clock or on files that an earlier attempt wrote",
 }

@@ -11,9 +11,12 @@ from supervisor.errors import SupervisorError
 from supervisor.ranks import LEAD_RANK
 from supervisor.storage.run.rundir import RunDirectory
 
-PARTS = ("weights", "optimizer", "scaler", "schedule", "tracked", "module", "rng", "variable")
-"""In order of cause and effect, after data and loss."""
-PRIVATE_PARTS = ("rng", "variable")
+PARTS = (
+    *("weights", "optimizer", "scaler", "schedule", "tracked", "module", "rng", "variable"),
+    "script",
+)
+"""In order of cause and effect, after data and loss; ``script`` is the census of its Python."""
+PRIVATE_PARTS = ("rng", "variable", "script")
 """May differ between runs without effect: an unused generator, a clock."""
 
 
@@ -134,7 +137,10 @@ def _compare(one: Mark, other: Mark, ignored: set[tuple[str, str]]) -> Parting |
 def _first_name(
     part: str, one: Mapping[str, str], other: Mapping[str, str], ignored: set[tuple[str, str]]
 ) -> str | None:
-    """Variables that only one run has do not count: whether one is seen can be chance."""
+    """Variables that only one run has do not count: whether one is seen can be chance. Nor does a
+    census that one run does not have, because there were too many objects."""
+    if part == "script" and not (one and other):
+        return None
     names = [*one, *(name for name in other if name not in one)]
     for name in names:
         if (part, name) in ignored or one.get(name) == other.get(name):

@@ -1,7 +1,8 @@
 """Proves that a script resumes exactly, or names the first thing that differs.
 
 The script runs three times for a few steps: twice undisturbed, once with a checkpoint, a SIGKILL
-and a resume. Digests of every tensor, generator and schedule are compared at every boundary.
+and a resume. Digests of every tensor, generator and schedule, and the census of what the script's
+Python holds, are compared at every boundary, those of the checkpoints among them.
 """
 
 from __future__ import annotations
@@ -187,8 +188,8 @@ def _judge(
         steps=max(first),
         break_at=break_at,
         resumed_from=resumed[-1].from_step if resumed else None,
-        values=_count(first),
-        proof=_proof(first),
+        values=_count(first, ignored),
+        proof=_proof(first, ignored),
     )
     if parting is None:
         return found
@@ -206,13 +207,20 @@ def _describe(parting: Parting, *, by_itself: bool) -> dict[str, Any]:
     return {"what": what, "name": name, "step": parting.step}
 
 
-def _count(marks: dict[int, Mark]) -> int:
-    return sum(len(names) for mark in marks.values() for names in mark.parts.values())
+def _count(marks: dict[int, Mark], ignored: set[tuple[str, str]]) -> int:
+    return sum(
+        (part, name) not in ignored
+        for mark in marks.values()
+        for part, names in mark.parts.items()
+        for name in names
+    )
 
 
-def _proof(marks: dict[int, Mark]) -> dict[str, str]:
-    parts = marks[max(marks)].parts
-    texts = {part: "\n".join(f"{k} {v}" for k, v in names.items()) for part, names in parts.items()}
+def _proof(marks: dict[int, Mark], ignored: set[tuple[str, str]]) -> dict[str, str]:
+    texts = {
+        part: "\n".join(f"{k} {v}" for k, v in names.items() if (part, k) not in ignored)
+        for part, names in marks[max(marks)].parts.items()
+    }
     return {
         part: hashlib.sha256(text.encode()).hexdigest()[:32] for part, text in texts.items() if text
     }

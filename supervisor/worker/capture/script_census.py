@@ -107,6 +107,12 @@ class ScriptCensus:
             return packed
         return None
 
+    def facts(self) -> dict[str, str]:
+        """Returns path → fact of this moment, for `supervisor verify`, whatever time it takes;
+        nothing where there are too many objects."""
+        census = Census.take(user_frames(), storages(registry_tensors(self._registry)))
+        return census.facts if census.is_whole else {}
+
     def compare(self, saved: Mapping[str, Any], held: UserTensors) -> Compared:
         """Puts back what is not as it was at the checkpoint, tensors too, and compares again.
 

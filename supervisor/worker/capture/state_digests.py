@@ -11,17 +11,23 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import xxhash
+
 from supervisor.storage.files.private_files import open_private
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.training_state.optimizer_state import optimizer_parameters
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.state import TrainingState, digest
 from supervisor.training_state.tensors import walk
+from supervisor.worker.capture.script_census import ScriptCensus
 from supervisor.worker.capture.user_tensors import UserTensors
 from supervisor.worker.ground.boundary_listener import ALWAYS, BoundaryListener
 from supervisor.worker.ground.script_use import ScriptUse
 from supervisor.worker.ground.step_probe import StepProbe, tensors_in
 from supervisor.worker.ground.user_frames import user_frames
+
+SHORT = 40
+"""Letters: longer facts are told by their digest."""
 
 
 class TrailProbe(StepProbe):
@@ -61,6 +67,7 @@ class StateDigests(BoundaryListener):
         probe: of the training.
         state: captured without the user's variables.
         held: the user's tensors and arrays.
+        census: of what the script's Python holds.
         use: what is known of the script.
     """
 
@@ -76,6 +83,7 @@ class StateDigests(BoundaryListener):
         probe: TrailProbe,
         state: TrainingState,
         held: UserTensors,
+        census: ScriptCensus,
         use: ScriptUse,
     ) -> None:
         path = rundir.trail(rank)
@@ -86,6 +94,7 @@ class StateDigests(BoundaryListener):
         self._registry = registry
         self._state = state
         self._held = held
+        self._census = census
         self._use = use
 
     def next_look(self, step: int) -> tuple[float, float]:
@@ -130,6 +139,7 @@ class StateDigests(BoundaryListener):
             "variable": {
                 path: digest({"": value}) for path, value in self._held.find(user_frames()).items()
             },
+            "script": {path: _short(fact) for path, fact in self._census.facts().items()},
         }
 
     def _optimizer_digests(self, optimizers: Mapping[str, Any]) -> dict[str, str]:
@@ -165,6 +175,10 @@ class StateDigests(BoundaryListener):
 
 def _digests(part: Mapping[str, Any]) -> dict[str, str]:
     return {name: digest({"": value}) for name, value in walk(dict(part))}
+
+
+def _short(fact: str) -> str:
+    return fact if len(fact) <= SHORT else xxhash.xxh3_64_hexdigest(fact.encode())
 
 
 def _handler_of(signum: int) -> str:

@@ -12,7 +12,7 @@ from supervisor.analysis.verify.trail import Mark, Parting, newest, part_ways, p
 from supervisor.analysis.verify.verify import Verification, verify
 from supervisor.cli.main import main
 from supervisor.errors import SupervisorError, UsageError
-from tests.analysis.trial_scripts import HIDDEN, SEEDED
+from tests.analysis.trial_scripts import HIDDEN, HIDDEN_FROM_WEIGHTS, SEEDED
 
 SEVERAL_RUNS_S = 600
 """On a machine that is busy with other things every process start takes long."""
@@ -85,6 +85,13 @@ def test_a_tensor_of_a_variable_counts_only_where_both_runs_have_it() -> None:
     assert part_ways(one, run_of(mark(2, variable="b")), set()) is not None
 
 
+def test_a_census_that_only_one_run_has_does_not_count() -> None:
+    one = run_of(mark(2, script="= 1"))
+
+    assert part_ways(one, run_of(), set()) is None
+    assert part_ways(one, run_of(mark(2, script="= 2")), set()) is not None
+
+
 @pytest.mark.parametrize(
     ("what", "step", "by_itself", "kind", "said"),
     [
@@ -97,6 +104,7 @@ def test_a_tensor_of_a_variable_counts_only_where_both_runs_have_it() -> None:
         ("rng", 3, False, "rng", "generator"),
         ("scaler", 3, False, "scaler", "GradScaler"),
         ("optimizer", 3, False, "optimizer", "optimizer.state"),
+        ("script", 3, False, "script", "supervisor.track"),
     ],
 )
 def test_every_difference_has_its_advice(
@@ -172,3 +180,16 @@ def test_state_that_hides_in_c_code_is_named() -> None:
         "name": "loss of step 3",
         "step": 4,
     }
+
+
+@pytest.mark.timeout(SEVERAL_RUNS_S)
+def test_what_the_scripts_python_holds_is_compared_where_the_weights_are_the_same() -> None:
+    Path("train.py").write_text(HIDDEN_FROM_WEIGHTS)
+
+    found = verify(TrialScript(words=("train.py",)), steps=12)
+
+    assert not found.exact
+    assert found.deterministic
+    assert found.first_difference is not None
+    assert found.first_difference["what"] == "script"
+    assert found.first_difference["name"] == "main.seen"
