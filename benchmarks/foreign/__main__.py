@@ -1,11 +1,14 @@
 """Public scripts under the supervisor, unmodified: healthy and killed, beside plain python.
 
-    python -m benchmarks.foreign CHECKOUTS [--only WORD] [--policy NAME] [--json FILE]
+    python -m benchmarks.foreign CHECKOUTS [--only WORD ...] [--json FILE]
+    python -m benchmarks.foreign --table FILE
 
 CHECKOUTS is a folder with a checkout of each repository of `catalogue.py` (a script whose
 repository is not there, or whose packages are missing, is said to be left out). Each is run
-twice by plain python, healthy, and killed in the training, in an evaluation and in a save. A run is
-the same when weights, printed lines and written files are those of plain python.
+twice by plain python, healthy, and killed in the training, in an evaluation and in a save; where it
+has none of these, at a random step. A run is the same when weights, printed lines and written files
+are those of plain python. With --json each result is written at once, and a command that was broken
+off goes on behind it; --again WORD runs such scripts once more. --table prints what a file holds.
 """
 
 from __future__ import annotations
@@ -17,50 +20,70 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.foreign.catalogue import SCRIPTS
-from benchmarks.foreign.trial import Trial, Verdict
+from benchmarks.foreign.table import category_table, script_table
+from benchmarks.foreign.trial import Trial
+from benchmarks.foreign.verdict import Verdict, read_verdicts
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="benchmarks.foreign", description=__doc__)
-    parser.add_argument("checkouts", type=Path)
-    parser.add_argument(
-        "--only", nargs="*", default=[], help="scripts with one of these words in their name"
-    )
-    parser.add_argument("--policy", default="default")
-    parser.add_argument("--set", action="append", default=[], dest="settings")
-    parser.add_argument("--timeout-s", type=float, default=300.0)
-    parser.add_argument("--keep", type=Path, help="folder for the runs, kept afterwards")
-    parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    verdicts = []
+    given = _options()
+    verdicts = read_verdicts(given.json)
+    if given.table:
+        found = read_verdicts(given.table).values()
+        print(category_table(found), script_table(found), sep="\n\n")
+        return 0
     with tempfile.TemporaryDirectory() as temporary:
         folder = given.keep or Path(temporary)
         for script in SCRIPTS:
-            if not any(word in script.name for word in given.only or [""]):
+            known = script.name in verdicts and not _is_named(script.name, given.again)
+            if known or not (_is_named(script.name, given.only) or not given.only):
                 continue
             if not (given.checkouts / script.checkout).is_dir():
                 print(f"{script.name}: no checkout of {script.repository}", file=sys.stderr)
                 continue
             trial = Trial(script, given.checkouts, folder, timeout_s=given.timeout_s)
             verdict = trial.run(given.settings, ["--policy", given.policy])
-            verdicts.append(verdict)
+            verdicts[script.name] = verdict
             print(_row(verdict), flush=True)
-    if given.json:
-        given.json.write_text(json.dumps([v.to_dict() for v in verdicts], indent=1))
-    return _tell([v for v in verdicts if v.healthy], len(verdicts))
+            if given.json:
+                told = [v.to_dict() for v in verdicts.values()]
+                given.json.write_text(json.dumps(told, indent=1))
+    ran = list(verdicts.values())
+    return _tell([v for v in ran if v.healthy], len(ran))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="benchmarks.foreign", description=__doc__)
+    parser.add_argument("checkouts", type=Path, nargs="?")
+    words = {"nargs": "*", "default": [], "metavar": "WORD"}
+    parser.add_argument("--only", **words, help="scripts with one of these words in their name")
+    parser.add_argument("--again", **words, help="run these although their result is known")
+    parser.add_argument("--policy", default="default")
+    parser.add_argument("--set", action="append", default=[], dest="settings")
+    parser.add_argument("--timeout-s", type=float, default=300.0)
+    parser.add_argument("--keep", type=Path, help="folder for the runs, kept afterwards")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--table", type=Path, metavar="FILE", help="of --json: print its tables")
+    given = parser.parse_args()
+    if given.checkouts is None and given.table is None:
+        parser.error("CHECKOUTS is missing")
+    return given
+
+
+def _is_named(name: str, words: list[str]) -> bool:
+    return any(word in name for word in words)
 
 
 def _tell(ran: list[Verdict], tried: int) -> int:
-    healthy = sum(v.healthy == "same" and not v.treatments for v in ran)
     kills = [kill for v in ran for kill in v.struck]
-    exact = [kill for kill in kills if kill.said == "exact"]
-    false = [v.name for v in ran if any(kill.is_false for kill in v.kills)]
+    exact = [kill for kill in kills if kill.is_exact]
+    false = [v.name for v in ran if v.is_false]
+    others = [kill for kill in kills if not kill.is_exact]
+    healthy = sum(v.is_healthy for v in ran)
     print(f"{len(ran)} of {tried} scripts ran; healthy as in plain python {healthy}")
     print(f"{len(kills)} kills: {len(exact)} called exact, of them false in {false or 'none'}")
-    print(
-        f"not called exact: {sum(k.said != 'exact' for k in kills)}, of them the same "
-        f"{sum(k.said != 'exact' and k.true == 'same' for k in kills)}"
-    )
+    same = sum(kill.true == "same" for kill in others)
+    print(f"not called exact: {len(others)}, of them the same {same}")
     return 0 if healthy == len(ran) and not false else 1
 
 

@@ -213,8 +213,8 @@ PREPARED = (
     Foreign(
         "timm train",
         "huggingface/pytorch-image-models",
-        "train.py --data-dir pictures --model test_vit -b 8 --epochs 2 --device cpu --workers 0 "
-        "--num-classes 2 --warmup-epochs 0 --log-interval 1 --img-size 160",
+        "train.py --data-dir pictures --model test_vit -b 8 --epochs 2 --device cpu --workers 1 "
+        "--num-classes 2 --warmup-epochs 0 --log-interval 1 --img-size 160 --experiment one",
         7,
         path=".",
         needs="timm torchvision",

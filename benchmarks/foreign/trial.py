@@ -11,12 +11,14 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks.foreign.foreign_script import Foreign
 from benchmarks.foreign.material import make
+from benchmarks.foreign.verdict import Kill, Verdict
+from benchmarks.generated.comparison import same_saved
 
 WITNESS = Path(__file__).parent / "witness"
 
@@ -41,52 +43,6 @@ class Ended:
     events: list[dict[str, Any]] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class Kill:
-    """What came of one kill.
-
-    Attributes:
-        place: where it struck, in words.
-        said: exactness of the resume; "start" when the script began anew; "" when nothing struck.
-        true: "same", or what was different from plain python.
-    """
-
-    place: str
-    said: str
-    true: str
-    reason: str = ""
-
-    @property
-    def is_false(self) -> bool:
-        return self.said == "exact" and self.true != "same"
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What a trial showed.
-
-    Attributes:
-        plain: "same" if two runs of plain python are, what is not otherwise.
-        healthy: "same", or what was different from plain python.
-        treatments: of the healthy run.
-    """
-
-    name: str
-    plain: str
-    healthy: str = ""
-    kills: tuple[Kill, ...] = ()
-    treatments: int = 0
-    steps: int = 0
-    seconds: float = 0.0
-
-    @property
-    def struck(self) -> list[Kill]:
-        return [kill for kill in self.kills if kill.said]
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
 class Trial:
     """Runs one script in folders of its own below `folder`."""
 
@@ -101,16 +57,33 @@ class Trial:
         first, second = self._start("plain", []), self._start("plain_again", [])
         if first.returncode != 0:
             plain = f"exit {first.returncode}: {first.errors[-200:]}"
-            return Verdict(self._script.name, plain, seconds=time.monotonic() - started)
+            took = round(time.monotonic() - started)
+            return Verdict(self._script.name, plain, seconds=took)
         masked = _unsteady(first, second)
-        healthy = self._start("healthy", _supervised(settings, options))
-        steps = max((e["step"] or 0 for e in healthy.events), default=0)
+        chance = random.Random(self._script.name)
+        step = self._script.kill_at
+        every = f"checkpoint.every_steps={max(1, min(25, step // 3))}"
+
+        def killed(fault: list[str], save: int = 0) -> Ended:
+            line = _supervised([*settings, every, *fault], options)
+            return self._start("killed", line, kill_in_save=save)
+
+        healthy = killed([_fault(max(1, step // 2), "evaluation", every=True)])
         kills = []
-        for place, faults, save in self._places(first.saves):
-            every = f"checkpoint.every_steps={max(1, min(25, self._script.kill_at // 3))}"
-            line = _supervised([*settings, every, *faults], options)
-            killed = self._start("killed", line, kill_in_save=save)
-            kills.append(_kill(place, first, killed, masked))
+        if _was_killed(healthy):
+            kills.append(_kill("evaluation", first, healthy, masked))
+            healthy = self._start("healthy", _supervised(settings, options))
+        steps = max((e["step"] or 0 for e in healthy.events), default=0)
+        steps = steps or self._script.steps or 2 * step
+        if first.saves:
+            number = chance.randint(1 + first.saves // 3, first.saves)
+            place = f"save {number} of {first.saves}"
+            kills.append(_kill(place, first, killed([], number), masked))
+        places = [step, *(chance.randint(1, max(1, steps - 1)) for _ in range(2))]
+        for at in places[: 3 - len(kills)]:
+            moment = chance.choice(("forward", "backward", "update", "after"))
+            ended = killed([_fault(at, moment)])
+            kills.append(_kill(f"step {at}, {moment}", first, ended, masked))
         plain = "same" if first.weights == second.weights else "unsteady"
         if plain == "same" and not first.weights:
             plain = "no optimizer"
@@ -119,27 +92,11 @@ class Trial:
             plain=plain,
             healthy=_difference(first, healthy, masked),
             kills=tuple(kills),
-            treatments=sum(
-                e["kind"] == "action"
-                and e.get("outcome") == "applied"
-                and e["name"] != "checkpoint"
-                for e in healthy.events
-            ),
+            treatments=_treatments(healthy),
             steps=steps,
-            seconds=time.monotonic() - started,
+            seconds=round(time.monotonic() - started),
+            date=time.strftime("%Y-%m-%d"),
         )
-
-    def _places(self, saves: int) -> list[tuple[str, list[str], int]]:
-        """Three places: in the training, in an evaluation, in a save; the same every time."""
-        chance = random.Random(self._script.name)
-        step = self._script.kill_at
-        moment = chance.choice(("forward", "backward", "update", "after"))
-        found = [(f"step {step}, {moment}", [_fault(step, moment)], 0)]
-        found.append(("evaluation", [_fault(max(1, step // 2), "evaluation", every=True)], 0))
-        if saves:
-            number = chance.randint(1 + saves // 3, saves)
-            found.append((f"save {number} of {saves}", [], number))
-        return found
 
     def _start(self, name: str, before: list[str], *, kill_in_save: int = 0) -> Ended:
         top = self._folder / name
@@ -202,6 +159,12 @@ class Trial:
         return [str(top / self._script.path)] if self._script.path else []
 
 
+def _treatments(ended: Ended) -> int:
+    """How often the run was treated."""
+    acted = [e for e in ended.events if e["kind"] == "action" and e["name"] != "checkpoint"]
+    return sum(e.get("outcome") == "applied" for e in acted)
+
+
 def _here() -> Path:
     """The checkout that this benchmark belongs to, so that its `supervisor` is the one tried."""
     return Path(__file__).resolve().parents[2]
@@ -259,12 +222,22 @@ def _difference(plain: Ended, other: Ended, masked: set[str]) -> str:
     if other.weights != plain.weights and "weights" not in masked:
         found.append("weights")
     files = sorted(plain.files.keys() | other.files.keys())
-    changed = [n for n in files if plain.files.get(n) != other.files.get(n) and n not in masked]
+    pairs = {n: (plain.files.get(n), other.files.get(n)) for n in files if n not in masked}
+    changed = [name for name, pair in pairs.items() if not _same_file(*pair)]
     if changed:
         found.append(f"files {', '.join(changed[:3])}")
     if "lines" not in masked and not _same_lines(plain.lines, other.lines, masked):
         found.append("lines")
     return "; ".join(found) or "same"
+
+
+def _same_file(plain: bytes | None, other: bytes | None) -> bool:
+    if plain is None or other is None or plain == other:
+        return plain == other
+    try:
+        return same_saved(plain, other)
+    except Exception:  # no file of torch, or with classes of the script, which are not here
+        return False
 
 
 def _same_lines(plain: list[str], other: list[str], masked: set[str]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from pathlib import Path
 from typing import Any
@@ -62,13 +63,18 @@ def _same_file(one: Path, other: Path) -> bool:
         return one.is_dir() and other.is_dir()
     if not (one.exists() and other.exists()):
         return False
-    if one.read_bytes() == other.read_bytes():
-        return True
-    # What is equal may be pickled in another way: which of two equal texts are one object.
-    if one.suffix == ".pt":
-        loaded = [torch.load(p, weights_only=False) for p in (one, other)]
-        return _same(loaded[0], loaded[1])
-    return False
+    return one.read_bytes() == other.read_bytes() or (
+        one.suffix == ".pt" and same_saved(one.read_bytes(), other.read_bytes())
+    )
+
+
+def same_saved(one: bytes, other: bytes) -> bool:
+    """Whether two files of `torch.save` hold equal values, in the same order.
+
+    What is equal may be pickled in another way: which of two equal texts are one object.
+    """
+    loaded = [torch.load(io.BytesIO(data), weights_only=False) for data in (one, other)]
+    return _same(loaded[0], loaded[1])
 
 
 def _same(one: Any, other: Any) -> bool:

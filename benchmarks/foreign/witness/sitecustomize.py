@@ -30,13 +30,14 @@ class _TorchArrives(MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
         if name != "torch":
             return None
-        sys.meta_path.remove(self)
         spec = PathFinder.find_spec(name, path, target)
         if spec is None or spec.loader is None:
             return spec
         execute = spec.loader.exec_module
 
         def exec_module(module):
+            if self in sys.meta_path:  # libraries look for torch before they import it
+                sys.meta_path.remove(self)
             execute(module)
             _torch_is_here(module)
 
