@@ -65,7 +65,7 @@ def test_saved_files_with_equal_values_are_the_same_file() -> None:
         return file.getvalue()
 
     rates = (0.9, 0.99)
-    shared, apart = saved([rates, rates]), saved([rates, tuple(list(rates))])
+    shared, apart = saved([rates, rates]), saved([rates, (*rates,)])
 
     assert shared != apart
     assert same_saved(shared, apart)

@@ -289,6 +289,8 @@ def _parts(path: str, module: nn.Module) -> Iterator[Place]:
         elif name not in _PARTS_OF_MODULE and not name.startswith("__"):
             yield Place(f"{path}.{name}", own, vars(module), name, _write_item)
     for key, parameter in list(vars(module)["_parameters"].items()):
+        for name, item in list(vars(parameter).items()) if parameter is not None else ():
+            yield Place(f"{path}.{key}.{name}", item, parameter, name, _write_attribute)
         hooks = getattr(parameter, "_backward_hooks", None) or {}
         after = getattr(parameter, "_post_accumulate_grad_hooks", None) or {}
         for number, hook in enumerate([*hooks.values(), *after.values()]):

@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from supervisor.training_state.tensors import local, outside_autograd, write_into
+from supervisor.worker.replay.gradient_notes import GradientNotes
 
 HOOKED_AGAIN = 16
 """A module whose script adds hooks is executed anew so often; one that adds some to each output
@@ -31,10 +32,12 @@ class ExecutedRegions:
 
     Attributes:
         is_first_step: no step of the lead has ended.
+        notes: what backwards write to parameters beside gradients.
     """
 
     def __init__(self) -> None:
         self.is_first_step = True
+        self.notes = GradientNotes()
         self._has_graph = False
         self._added_within = 0
         self._forwards: dict[_Kind, tuple[weakref.ref[Module], int, int]] = {}
@@ -70,8 +73,10 @@ class ExecutedRegions:
         thrown away.
         """
         run = functools.partial(self.run, functools.partial(call, roots))
+        before = self.notes.before(optimizers) if self.is_first_step or self._has_graph else {}
         if self.is_first_step:
             run()
+            self.notes.executed(optimizers, before)
         elif self._has_graph:
             earlier = [(p, p.grad) for p in _parameters(optimizers)]
             for parameter, _ in earlier:
@@ -85,6 +90,7 @@ class ExecutedRegions:
                 torch.set_rng_state(random_state)
                 for parameter, gradient in earlier:
                     parameter.grad = gradient
+                self.notes.executed(optimizers, before)
 
     def begin_update(self, optimizer: Optimizer) -> Callable[[], None] | None:
         """Lets the first update of an optimizer happen; returns what puts the weights back then.

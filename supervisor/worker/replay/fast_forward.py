@@ -143,6 +143,7 @@ class FastForward(TrainingHooks):
         optimizers = self._registry.optimizers.values()
         self._region(functools.partial(self._executed.backward, roots, call, optimizers))
         self._zero_gradients.give(optimizers)
+        self._executed.notes.give(optimizers)
         self._replay_random()
         return None
 

@@ -190,3 +190,12 @@ def test_what_workers_have_under_way_is_not_the_scripts() -> None:
     assert found["main.batches._num_yielded"].value == 1
     assert "main.batches._task_info" not in found
     assert found["main.batches._rcvd_idx"].replace is None
+
+
+def test_what_lies_on_a_parameter_is_reached() -> None:
+    model = torch.nn.Linear(1, 1)
+    model.weight.average = torch.ones(1)  # type: ignore[assignment]
+
+    found = {place.path: place for place in Reach({"main": {"model": model}})}
+
+    assert found["main.model.weight.average"].value is model.weight.average
