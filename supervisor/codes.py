@@ -92,6 +92,8 @@ class Warned(str, enum.Enum):
     ANOTHER_LOSS = "another loss"
     """The first step after a resume has another loss than before the kill."""
     NOT_SAVED = "checkpoint not saved"
+    SUSPECT_HARDWARE = "suspect hardware"
+    """State was corrupted more than once, or trouble did not come again when it was repeated."""
 
 
 class Exactness(str, enum.Enum):

@@ -71,6 +71,7 @@ SUB_ROOMS: dict[str, tuple[str, ...]] = {
         "evidence",
         "capture",
         "process",
+        "corruption",
         "inspection",
         "replay/loading",
         "replay",

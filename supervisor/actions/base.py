@@ -93,12 +93,14 @@ class Action(abc.ABC):
         moment: ``update``: applied at once, before the update of the judged step. ``boundary``:
             at the entry of the first root forward after it.
         abandons_state: `undo` cannot bring back what it changes: the state is kept on disk first.
+        changes_state: it may write to weights or optimizers; what is known of them begins anew.
         cost: what it costs the run, in words, for `supervisor policies`.
     """
 
     name: str
     moment: Moment = "boundary"
     abandons_state: bool = False
+    changes_state: bool = True
     cost: str = "nothing"
 
     def precondition(self, context: ActionContext) -> str | None:

@@ -11,6 +11,7 @@ class SaveCheckpoint(Action):
 
     name = "checkpoint"
     moment = "boundary"
+    changes_state = False
     cost = "one copy of the state in memory"
 
     def apply(self, context: ActionContext) -> ActionResult:

@@ -11,6 +11,7 @@ class Restart(Action):
 
     name = "restart"
     moment = "boundary"
+    changes_state = False
     abandons_state = True
     cost = "a process start, and the steps since the checkpoint"
 

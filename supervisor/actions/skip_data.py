@@ -17,6 +17,7 @@ class SkipData(Action):
 
     name = "skip_data"
     moment = "boundary"
+    changes_state = False
     cost = "the batches left out"
 
     def precondition(self, context: ActionContext) -> str | None:

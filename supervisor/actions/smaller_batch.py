@@ -13,6 +13,7 @@ class SmallerBatch(Action):
 
     name = "smaller_batch"
     moment = "boundary"
+    changes_state = False
     cost = "more steps for the same data, noisier gradients"
 
     def precondition(self, context: ActionContext) -> str | None:

@@ -11,6 +11,7 @@ class Stop(Action):
 
     name = "stop"
     moment = "boundary"
+    changes_state = False
     abandons_state = True
     cost = "the run"
 

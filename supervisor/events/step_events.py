@@ -134,6 +134,10 @@ class CorruptionFound(JournalEvent):
     Attributes:
         bit: the one that flipped, if it is known.
         healed: ``in_place``, ``rollback`` or ``no``.
+        index: of the worst element.
+        from_step: of the last look, which it had passed.
+        rule: what it breaks: ``moved``, ``fell``, ``negative``, ``pair``, ``memory``, ``counter``,
+            ``not finite``.
     """
 
     KIND: ClassVar[str] = "corruption_found"
@@ -144,3 +148,6 @@ class CorruptionFound(JournalEvent):
     bound: float
     bit: int | None
     healed: str
+    index: tuple[int, ...] = ()
+    from_step: int | None = None
+    rule: str = ""

@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
@@ -157,7 +158,9 @@ class FaultInjector:
         if fault is not None:
             for state in optimizer.state.values():
                 if "exp_avg_sq" in state:
-                    state["exp_avg_sq"].mul_(1e-9 if math.isnan(fault.factor) else fault.factor)
+                    # Memory that breaks is not counted as a write.
+                    with _unsafe_preserve_version_counter(state["exp_avg_sq"]):
+                        state["exp_avg_sq"].mul_(1e-9 if math.isnan(fault.factor) else fault.factor)
 
     def on_step_done(self, steps_done: int) -> None:
         if self._faults:

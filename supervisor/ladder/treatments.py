@@ -22,6 +22,11 @@ ONE_OFF = frozenset(
 
 SKIP_VERIFY_STEPS = 10
 
+SKIPS_OF_A_BATCH = 2
+"""Updates that are left out for one cause within `SKIP_WINDOW` and count as helped. The third is
+evidence that the batches are not to blame (the worker has the state checked then)."""
+SKIP_WINDOW = 100
+
 LOSS_TOLERANCE = 1.1
 """The loss counts as back when its recent median is within this ratio of that before the trouble,
 or within the spread that it had."""
@@ -71,6 +76,7 @@ class Treatments:
         self._tick = 0
         self._undone_at: dict[str, int] = {}
         self._patience: dict[str, int] = {}
+        self._skips: list[tuple[int, str]] = []
 
     @property
     def calm_steps(self) -> int:
@@ -103,6 +109,8 @@ class Treatments:
         steps = self.policy.verify_steps
         if name == "skip_update":
             steps = min(steps, SKIP_VERIFY_STEPS)
+            self._skips = [s for s in self._skips if self._tick - s[0] < SKIP_WINDOW]
+            self._skips.append((self._tick, cause))
         if name in ("rollback", "back_to_start"):
             for trial in self._trials:
                 trial.loss_limit = -math.inf  # what was tried before it did not help
@@ -111,6 +119,9 @@ class Treatments:
             limit = before.median + max(
                 (LOSS_TOLERANCE - 1) * abs(before.median), before.highest - before.median
             )
+        alike = [skip for skip in self._skips if skip[1] == cause]
+        if name == "skip_update" and len(alike) > SKIPS_OF_A_BATCH:
+            limit = -math.inf  # the batches are not to blame
         if name not in ("checkpoint", "restart", "stop"):
             self._trials.append(
                 Trial(
@@ -190,6 +201,7 @@ class Treatments:
             "tick": self._tick,
             "undone_at": dict(self._undone_at),
             "patience": dict(self._patience),
+            "skips": [list(skip) for skip in self._skips],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -201,3 +213,4 @@ class Treatments:
         self._tick = int(state["tick"])
         self._undone_at = dict(state["undone_at"])
         self._patience = dict(state["patience"])
+        self._skips = [(int(tick), str(cause)) for tick, cause in state.get("skips", ())]

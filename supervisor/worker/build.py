@@ -47,6 +47,9 @@ from supervisor.worker.capture.single_writer import SingleWriter
 from supervisor.worker.capture.state_digests import StateDigests, TrailProbe
 from supervisor.worker.capture.user_tensors import UserTensors
 from supervisor.worker.capture.whole_state import WholeState
+from supervisor.worker.corruption.look_requests import LookRequests
+from supervisor.worker.corruption.state_check import StateCheck
+from supervisor.worker.corruption.update_watch import UpdateWatch
 from supervisor.worker.ending import Ending
 from supervisor.worker.evidence.anomaly_scene import AnomalyScene
 from supervisor.worker.evidence.model_scene import ModelScene
@@ -67,6 +70,7 @@ from supervisor.worker.inspection.experiment import Experiment
 from supervisor.worker.live.boundary import Boundary
 from supervisor.worker.live.boundary_capture import BoundaryCapture
 from supervisor.worker.live.checkpoint_listener import CheckpointListener
+from supervisor.worker.live.corruption_listener import CorruptionListener
 from supervisor.worker.live.first_variables import FirstVariables
 from supervisor.worker.live.lead import Lead
 from supervisor.worker.live.leave_listener import LeaveListener
@@ -194,6 +198,8 @@ class _State:
     census: ScriptCensus
     whole: WholeState
     pre_treatment: PreTreatmentCheckpoint
+    watch: UpdateWatch
+    looks: LookRequests
 
 
 @dataclass(frozen=True)
@@ -452,6 +458,8 @@ def _build_state(task: _Task, ground: _Ground, records: _Records) -> _State:
             run=task.rundir.root,
             warn=ground.warn,
         ),
+        watch=UpdateWatch(ground.registry),
+        looks=LookRequests(ground.schedule),
     )
 
 
@@ -513,6 +521,7 @@ def _build_judging(
         schedule=ground.schedule,
         pre_treatment=state.pre_treatment,
         healing=healing,
+        state_changed=state.watch.begin_anew,
     )
     runner = ActionRunner(
         build_actions(),
@@ -559,7 +568,12 @@ def _build_judging(
     )
     followers = FollowerGuard(policy, ground.progress, ground.health, runner)
     skipped = SkippedUpdates(
-        ground.group_journal, ground.progress, records.samples, healing, task.order.skip_steps
+        ground.group_journal,
+        ground.progress,
+        records.samples,
+        healing,
+        state.looks,
+        task.order.skip_steps,
     )
     ordered = OrderedTreatments(
         task.order,
@@ -649,6 +663,7 @@ def _build_live(
         tape=records.tape,
         probes=judging.probes,
         update_controls=judging.updates,
+        watch=state.watch,
         warn=ground.warn,
     )
     monitor = Monitor(
@@ -665,6 +680,7 @@ def _build_live(
             dispatcher=judging.dispatcher,
             controls=judging.updates,
             boundary=boundary,
+            watch=state.watch,
             injector=injector,
             barrier=barrier,
         ),
@@ -691,6 +707,17 @@ def _listeners(
 ) -> list[BoundaryListener]:
     """What happens at a boundary, in this order."""
     settings, schedule, health, times = task.settings, ground.schedule, ground.health, StepTimes()
+    corruption = CorruptionListener(
+        check=StateCheck(ground.registry, state.watch),
+        requests=state.looks,
+        snapshots=state.snapshots,
+        runner=judging.runner,
+        alerts=judging.alerts,
+        journal=ground.journal,
+        policy=task.policy,
+        warn=ground.warn,
+        is_alone=task.place.is_alone,
+    )
     snapshots = SnapshotListener(
         settings,
         turns=ground.turns,
@@ -700,6 +727,8 @@ def _listeners(
         schedule=schedule,
         times=times,
         health=health,
+        corruption=corruption,
+        barrier=ground.barrier,
     )
     checkpoints = CheckpointListener(
         turns=ground.turns,
@@ -737,6 +766,7 @@ def _listeners(
         times,
         first_step,
         FirstVariables(state.held),
+        corruption,
         judging.dispatcher,
         *watching,
         snapshots,

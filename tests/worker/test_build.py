@@ -18,6 +18,7 @@ def test_listeners_come_in_this_order(tmp_path: Path, start: Start) -> None:
         "step times",
         "first step",
         "variables",
+        "corruption",
         "actions",
         "trail",
         "snapshots",

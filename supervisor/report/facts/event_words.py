@@ -46,6 +46,8 @@ def _of_steps(event: JournalEvent) -> Words | None:
             return "warn", _with("Update left out", event.reason)
         case step_events.BatchCaptured():
             return "info", "The batch of this step was saved."
+        case step_events.CorruptionFound():
+            return "bad", _corrupted(event)
     return None
 
 
@@ -132,6 +134,21 @@ def _rollback(event: step_events.RollbackEvent) -> str:
     if event.name == "back_to_start":
         return f"Back from step {source} to the untrained weights."
     return f"Rolled back from step {source} to the state of step {show(event.to_step)}."
+
+
+def _corrupted(event: step_events.CorruptionFound) -> str:
+    where = ", ".join(map(str, event.index))
+    bit = "" if event.bit is None else f", bit {event.bit} flipped"
+    more = "" if event.elements in (1, None) else f" and {(event.elements or 1) - 1} more elements"
+    healed = {
+        "in_place": "put back in place",
+        "rollback": "rolled back",
+    }.get(event.healed, "not healed")
+    return (
+        f"Corrupted: {event.tensor}[{where}]{more} is {show(event.value)}, was "
+        f"{show(event.before)} at step {show(event.from_step)} (bound {show(event.bound)}{bit}): "
+        f"{healed}."
+    )
 
 
 def _found(event: state_events.StateFound) -> str:

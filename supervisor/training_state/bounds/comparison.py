@@ -48,7 +48,8 @@ def breaches(then: Entries, now: Entries, limits: Limits) -> list[Breach]:
     found: list[Breach | None] = []
     with outside_autograd():
         then, now = _single(then), _single(now)
-        if limits.weight is not None and (limits.pair is None or _held(then, limits.pair)):
+        held = limits.pair is None or _held(then, limits.pair)
+        if limits.weight is not None and held:
             found.append(_moved(then, now, limits, limits.weight))
         if limits.memory_limit is not None and limits.memory in now:
             found.append(_memory(then, now, limits, limits.memory_limit))
@@ -59,7 +60,7 @@ def breaches(then: Entries, now: Entries, limits: Limits) -> list[Breach]:
                 found.append(_beyond(entry, "fell", least - now[entry], least))
         for entry in limits.positive & now.keys():
             found.append(_beyond(entry, "negative", -now[entry], torch.zeros(())))
-        if limits.pair is not None:
+        if limits.pair is not None and held:
             found.append(_pair(now, limits.pair))
     return [breach for breach in found if breach is not None]
 

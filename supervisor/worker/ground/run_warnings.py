@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from supervisor.codes import Warned
 from supervisor.events.state_events import WarningEvent
 from supervisor.storage.journal.journal import Journal
 from supervisor.worker.ground.progress import Progress
@@ -14,7 +15,7 @@ class RunWarnings:
         self._journal = journal
         self._progress = progress
 
-    def __call__(self, message: str, *, aloud: bool = False) -> None:
-        """`aloud`: the parent tells it at the terminal too."""
+    def __call__(self, message: str, *, aloud: bool = False, found: Warned | None = None) -> None:
+        """`aloud`: the parent tells it at the terminal too. `found`: a code for readers."""
         step = self._progress.steps_done
-        self._journal.write(WarningEvent(step=step, message=message, aloud=aloud))
+        self._journal.write(WarningEvent(step=step, message=message, aloud=aloud, found=found))

@@ -12,8 +12,10 @@ from supervisor.training_state.snapshot import SnapshotRing
 from supervisor.training_state.state import TrainingState
 from supervisor.worker.capture.user_tensors import UserTensors
 from supervisor.worker.ground.boundary_schedule import BoundarySchedule
+from supervisor.worker.ground.error_barrier import ErrorBarrier
 from supervisor.worker.ground.run_health import RunHealth
 from supervisor.worker.ground.turns import TimedListener, Turns
+from supervisor.worker.live.corruption_listener import CorruptionListener
 from supervisor.worker.live.step_times import StepTimes
 
 MIN_STEPS = 10
@@ -25,7 +27,8 @@ SHARE = 0.25
 
 
 class SnapshotListener(TimedListener):
-    """Takes a snapshot as often as its cost allows, never while the predictor warns."""
+    """Takes a snapshot as often as its cost allows, never while the predictor warns. The state is
+    checked for corruption before."""
 
     name = "snapshots"
 
@@ -40,8 +43,12 @@ class SnapshotListener(TimedListener):
         schedule: BoundarySchedule,
         times: StepTimes,
         health: RunHealth,
+        corruption: CorruptionListener,
+        barrier: ErrorBarrier,
     ) -> None:
         super().__init__(turns)
+        self._corruption = corruption
+        self._checking = barrier(corruption.name)
         self._is_enabled = settings.snapshot.enabled
         self._every = settings.snapshot.every_steps
         self._share = SHARE * settings.checkpoint.max_overhead
@@ -52,6 +59,7 @@ class SnapshotListener(TimedListener):
         self._times = times
         self._health = health
         self._next = 1.0 if self._is_enabled else math.inf
+        self._next_look = 0.0
         self._cost_s = 0.0
 
     def before_first_update(self) -> None:
@@ -69,13 +77,29 @@ class SnapshotListener(TimedListener):
         return step >= self._next
 
     def at_boundary(self, step: int) -> None:
-        if self.has_turn(step) and not (self._schedule.is_restarting or self._health.is_warning):
+        if self._schedule.is_restarting:
+            return
+        if self.has_turn(step) and not self._health.is_warning:
             self._take(step)
+        elif step >= max(self._next, self._next_look):
+            self._next_look = step + MIN_STEPS
+            self._is_sound(step)
+
+    def _is_sound(self, step: int) -> bool:
+        if self._checking.is_on:
+            with self._checking:
+                return self._corruption.look(step)
+        return True
 
     def _take(self, step: int) -> None:
         started = time.perf_counter()
+        if not self._is_sound(step):
+            self._next = step + 1
+            return
         state: Mapping[str, Any] = self._state.capture(held=self._held.lasting(), for_rollback=True)
-        self._snapshots.take(step, state, {"pipeline_step": step})
+        if self._snapshots.take(step, state, {"pipeline_step": step}) and self._checking.is_on:
+            with self._checking:
+                self._corruption.looked(step, state)
         cost = time.perf_counter() - started
         if self._every is not None:
             self._next = step + self._every

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from supervisor.records import StepRecord
 from supervisor.storage.steps.flight_recorder import SCALER_SKIPPED, UPDATE_SKIPPED, FlightRecorder
 from supervisor.storage.steps.tape import TapeWriter
+from supervisor.worker.corruption.update_watch import UpdateWatch
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.run_warnings import RunWarnings
 from supervisor.worker.ground.step_probe import gradient_norm, has_values, read_number
@@ -38,6 +39,7 @@ class StepRecorder:
         tape: TapeWriter,
         probes: Probes,
         update_controls: UpdateControls,
+        watch: UpdateWatch,
         warn: RunWarnings,
     ) -> None:
         self.row = -1
@@ -47,6 +49,7 @@ class StepRecorder:
         self._tape = tape
         self._probes = probes
         self._update_controls = update_controls
+        self._watch = watch
         self._warn = warn
         self._first_parameter: Callable[[], torch.Tensor | None] = lambda: None
         self._lead_size = 0
@@ -70,6 +73,7 @@ class StepRecorder:
             probe.grad_norm = read_number(norm)
             probe.norm_of = size
             probe.clips_at = float(max_norm)
+            self._watch.clipped(parameters)
 
     def record(self, lead: Optimizer, *, scaler_skipped: bool = False) -> StepRecord:
         """Records the step under way, as its update is about to be made (or was left out by the

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch.optim import Optimizer
 
 from supervisor.fault_injection.injector import FaultInjector
+from supervisor.worker.corruption.update_watch import UpdateWatch
 from supervisor.worker.ground.error_barrier import ErrorBarrier
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.live.boundary import Boundary
@@ -30,6 +31,7 @@ class UpdateHooks:
         dispatcher: Dispatcher,
         controls: UpdateControls,
         boundary: Boundary,
+        watch: UpdateWatch,
         injector: FaultInjector,
         barrier: ErrorBarrier,
     ) -> None:
@@ -39,6 +41,8 @@ class UpdateHooks:
         self._dispatcher = dispatcher
         self._controls = controls
         self._boundary = boundary
+        self._watch = watch
+        self._watching = barrier("corruption")
         self._injector = injector
         self._armed = injector.is_armed
         self._judging = barrier("judging")
@@ -58,6 +62,15 @@ class UpdateHooks:
         controls.apply(optimizer, step, plan)
         if self._armed:
             self._injector.before_step(step, optimizer)
+        if not plan.skip and self._watching.is_on:
+            self._watch_update(optimizer, is_lead=is_lead)
+
+    def _watch_update(self, optimizer: Optimizer, *, is_lead: bool) -> None:
+        probe = self._progress.probe
+        try:
+            self._watch.begin(optimizer, probe.grad_norm if is_lead else None, probe.clips_at)
+        except Exception as error:
+            self._watching.caught(error)
 
     def gradients_came_again(self, optimizer: Optimizer) -> None:
         """A closure ran again after the plan: its new gradients are hidden too, if the update is
@@ -70,6 +83,11 @@ class UpdateHooks:
             # It was to be judged after the closure's last evaluation, but there were fewer of them
             # than in the step before: the update is made, and can no longer be left out.
             self._judge(optimizer, is_in_time=False)
+        if self._watching.is_on:
+            try:
+                self._watch.end(optimizer)
+            except Exception as error:
+                self._watching.caught(error)
         if self._controls.is_open:
             self._controls.end()
         if self._armed:
@@ -82,6 +100,7 @@ class UpdateHooks:
     def failed(self, optimizer: Optimizer, *, is_lead: bool) -> None:
         """The update raised. A step that was recorded counts all the same, because two records
         must not have one number."""
+        self._watch.failed(optimizer)
         self._controls.end()
         if is_lead and self._steps.row >= 0:
             self._finish_step(optimizer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from supervisor.actions.base import Action, ActionContext, carry_out
@@ -30,7 +30,8 @@ QUIET_STEPS = 20
 
 @dataclass(frozen=True, kw_only=True)
 class ActionTools:
-    """What actions work with; see `ActionContext`."""
+    """What actions work with; see `ActionContext`. `state_changed` is called behind each one that
+    is done at a boundary."""
 
     policy: PolicySettings
     controls: Controls
@@ -42,6 +43,7 @@ class ActionTools:
     schedule: BoundarySchedule
     pre_treatment: PreTreatmentCheckpoint
     healing: Healing
+    state_changed: Callable[[], None]
 
     def context(self, decision: Decision) -> ActionContext:
         """Returns what is lent to one action for one call."""
@@ -121,13 +123,15 @@ class ActionRunner:
         """Has the action `name` carried out at the next boundary."""
         self.pending.append(Pending(self._actions[name], decision))
 
-    def run(self, name: str, decision: Decision) -> None:
+    def run(self, name: str, decision: Decision) -> ActionResult:
         """Carries out what was ordered, not decided. Called at a boundary."""
-        self._run(self._actions[name], decision, undo=False)
+        self._boundary_step = decision.step
+        return self._run(self._actions[name], decision, undo=False)
 
     def run_untold(self, name: str, decision: Decision) -> None:
         """The same for what is part of the state that a resume puts back: no receipt."""
         carry_out(self._actions[name], self._tools.context(decision))
+        self._tools.state_changed()
 
     def run_pending(self, step: int) -> None:
         """Applies what waited for a whole state. Called at the boundary after `step` steps."""
@@ -177,6 +181,8 @@ class ActionRunner:
     def _run(self, action: Action, decision: Decision, *, undo: bool) -> ActionResult:
         result = carry_out(action, self._tools.context(decision), undo=undo)
         self._agreement.decided(action.name, undo, result.applied, result.to_step)
+        if action.moment == "boundary" and action.changes_state:
+            self._tools.state_changed()
         if undo:
             self._journal.write(
                 ActionUndone(

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from supervisor.codes import DecisionSource
 from supervisor.events.step_events import UpdateSkipped
 from supervisor.storage.journal.journal import Journal
+from supervisor.worker.corruption.look_requests import LookRequests
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.samples.sample_guard import SampleGuard
 from supervisor.worker.treatment.healing import Healing
@@ -25,6 +26,7 @@ class SkippedUpdates:
         progress: Progress,
         samples: SampleGuard,
         healing: Healing,
+        looks: LookRequests,
         by_order: Collection[int] = (),
     ) -> None:
         self._by_order = frozenset(by_order)
@@ -32,6 +34,7 @@ class SkippedUpdates:
         self._progress = progress
         self._samples = samples
         self._healing = healing
+        self._looks = looks
 
     def left_out(self, step: int, why: str) -> None:
         """Called when the update of `step` is left out."""
@@ -39,3 +42,4 @@ class SkippedUpdates:
         self._journal.write(UpdateSkipped(step=step, reason=why, source=source))
         self._samples.explain(self._progress.last_batch)
         self._healing.after_skip()
+        self._looks.left_out(step)

@@ -1,0 +1,1 @@
+"""State that no optimizer can have made: found, named and healed."""

@@ -1,0 +1,207 @@
+"""Keeps what the updates since the last look were: rates, norms, and who wrote."""
+
+from __future__ import annotations
+
+import math
+import operator
+import statistics
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from supervisor.training_state.bounds.families import family_of
+from supervisor.training_state.bounds.optimizer_family import OptimizerFamily
+from supervisor.training_state.bounds.update_log import Update
+from supervisor.training_state.optimizer_state import optimizer_parameters
+from supervisor.training_state.registry import Registry
+
+MANY = 1000
+"""Updates after which a tensor begins anew: a snapshot comes every 50 at the latest."""
+WILD = 4.0
+"""Times the median norm: healthy runs reach it in single steps, but not beside corrupted state."""
+ROUNDED = 1 + 2**-6
+"""A norm of BF16 gradients is one of BF16."""
+
+Versions = dict[str, int]
+"""Torch's counters of writes, by entry of the optimizer; `""` is the parameter itself."""
+
+
+class WatchedOptimizer:
+    """The updates of one optimizer since the last look.
+
+    Attributes:
+        family: its algebra.
+        parameters: in the order of its groups, as at the last look.
+        versions: of each parameter and its entries, at the last look.
+        written: how often one update writes to each, as seen at the first update since.
+        places: addresses of the parameters at the last look.
+        is_broken: an update failed, or there were too many: nothing is known.
+    """
+
+    def __init__(self, optimizer: Optimizer, family: OptimizerFamily) -> None:
+        self.family = family
+        self.parameters = optimizer_parameters(optimizer)
+        self.versions = [_versions(optimizer, p) for p in self.parameters]
+        self.places = [p.data_ptr() for p in self.parameters]
+        self.written: list[Versions] | None = None
+        self.is_broken = len(set(map(id, self.parameters))) < len(self.parameters)
+        self._optimizer = weakref.ref(optimizer)
+        self._read = operator.itemgetter(*_keys(family, optimizer))
+        self._names = _keys(family, optimizer)
+        self._groups = len(optimizer.param_groups)
+        self._rows: list[tuple[list[tuple[Any, ...]], float]] = []
+        self._before: list[Versions] | None = None
+
+    def begin(self, optimizer: Optimizer, norm: float) -> None:
+        groups = optimizer.param_groups
+        if self.is_broken or len(groups) != self._groups or len(self._rows) >= MANY:
+            self.is_broken = True
+            return
+        read = self._read
+        self._rows.append(([read(group) for group in groups], norm))
+        if self.written is None:
+            self._before = [_versions(optimizer, p) for p in self.parameters]
+
+    def end(self, optimizer: Optimizer) -> None:
+        if self._before is None:
+            return
+        before, self._before = self._before, None
+        after = [_versions(optimizer, p) for p in self.parameters]
+        self.written = [
+            {key: now[key] - then[key] for key in then.keys() & now.keys()}
+            for then, now in zip(before, after, strict=True)
+        ]
+
+    def updates(self, group: int) -> tuple[Update, ...]:
+        """Returns those of a parameter group, oldest first."""
+        return tuple(
+            Update(dict(zip(self._names, rows[group], strict=True)), norm)
+            for rows, norm in self._rows
+        )
+
+    @property
+    def count(self) -> int:
+        return len(self._rows)
+
+    @property
+    def norms(self) -> list[float]:
+        """Of the gradients as they reached the optimizer, oldest first."""
+        return [norm for _, norm in self._rows]
+
+    @property
+    def norms_are_finite(self) -> bool:
+        return all(math.isfinite(norm) for _, norm in self._rows)
+
+    def optimizer(self) -> Optimizer | None:
+        return self._optimizer()
+
+
+class UpdateWatch:
+    """Called around every update that is really made, in the training's own thread."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._watched: dict[int, WatchedOptimizer] = {}
+        self._needs_norms = False
+        self._clipped_at: tuple[int, int] | None = None
+        self._usual_norms: dict[int, float] = {}
+
+    def begin_anew(self) -> None:
+        """Something else than updates has changed the state: nothing is known until `look`."""
+        self._watched.clear()
+
+    def looked(self) -> None:
+        """The state as it is now is kept: from here on every update counts."""
+        for key, watched in self._watched.items():
+            if watched.count:
+                self._usual_norms[key] = statistics.median(watched.norms)
+        self._watched.clear()
+        self._needs_norms = False
+        for optimizer in self._registry.optimizers.values():
+            family = family_of(optimizer)
+            if family is None or not _is_plain(optimizer):
+                continue
+            self._watched[id(optimizer)] = WatchedOptimizer(optimizer, family)
+            self._needs_norms = self._needs_norms or family.needs_norms
+
+    def watched(self) -> list[WatchedOptimizer]:
+        return list(self._watched.values())
+
+    def saw_wild_gradients(self) -> bool:
+        """Whether one since the last look was far beyond those before: it is in the moments, and
+        stays there for long."""
+        return any(
+            max(watched.norms, default=0.0) > WILD * self._usual_norms.get(key, math.inf)
+            for key, watched in self._watched.items()
+        )
+
+    def clipped(self, parameters: Sequence[torch.Tensor]) -> None:
+        """The script has clipped its gradients, which gave their norm."""
+        self._clipped_at = _gradient_versions(parameters) if self._needs_norms else None
+
+    def begin(self, optimizer: Optimizer, norm: float | None, clips_at: float) -> None:
+        """An update is about to be made.
+
+        Args:
+            norm: of all its gradients; None if it is not known.
+            clips_at: the bound of the script's own clipping; infinite if there was none.
+        """
+        watched = self._watched.get(id(optimizer))
+        if watched is None:
+            return
+        largest = math.inf if norm is None else min(norm, clips_at) * ROUNDED
+        if (
+            watched.family.needs_norms
+            and math.isfinite(clips_at)
+            and self._clipped_at != _gradient_versions(watched.parameters)
+        ):
+            largest = math.inf  # what the script did behind its clipping, the norm does not know
+        watched.begin(optimizer, largest)
+
+    def end(self, optimizer: Optimizer) -> None:
+        """It was made."""
+        watched = self._watched.get(id(optimizer))
+        if watched is not None:
+            watched.end(optimizer)
+
+    def failed(self, optimizer: Optimizer) -> None:
+        """It raised half-way."""
+        watched = self._watched.get(id(optimizer))
+        if watched is not None:
+            watched.is_broken = True
+
+
+def _keys(family: OptimizerFamily, optimizer: Optimizer) -> tuple[str, ...]:
+    groups = optimizer.param_groups
+    return tuple(key for key in family.keys if all(key in group for group in groups))
+
+
+def _is_plain(optimizer: Optimizer) -> bool:
+    """Whether all parameters are ordinary tensors, of which this process has the whole, and no
+    hook of the script's changes the rate behind our back."""
+    if getattr(optimizer, "_optimizer_step_pre_hooks", None):
+        return False
+    kinds = (torch.Tensor, torch.nn.Parameter)
+    return all(
+        type(p) in kinds and not p.is_inference() and not (p.device.type == "cpu" and p.is_shared())
+        for p in optimizer_parameters(optimizer)
+    )
+
+
+_WRITES: Callable[[torch.Tensor], int] = operator.attrgetter("_version")
+
+
+def _versions(optimizer: Optimizer, parameter: torch.Tensor) -> Versions:
+    versions = {"": _WRITES(parameter)}
+    for key, value in optimizer.state.get(parameter, {}).items():
+        if isinstance(value, torch.Tensor):
+            versions[key] = _WRITES(value)
+    return versions
+
+
+def _gradient_versions(parameters: Sequence[torch.Tensor]) -> tuple[int, int]:
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    return len(gradients), sum(map(_WRITES, gradients))

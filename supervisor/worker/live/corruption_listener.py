@@ -1,0 +1,164 @@
+"""Looks for corrupted state, tells of it, and heals it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from supervisor.codes import Severity, Warned
+from supervisor.events.step_events import CorruptionFound
+from supervisor.records import ActionResult, Alert, Cause, Decision, StepRecord
+from supervisor.settings import PolicySettings
+from supervisor.storage.journal.journal import Journal
+from supervisor.training_state.snapshot import Snapshot, SnapshotRing
+from supervisor.worker.corruption.corrupted_tensor import CorruptedTensor
+from supervisor.worker.corruption.healing_in_place import heal
+from supervisor.worker.corruption.look_requests import LookRequests
+from supervisor.worker.corruption.state_check import StateCheck
+from supervisor.worker.ground.boundary_listener import ALWAYS, BoundaryListener
+from supervisor.worker.ground.run_warnings import RunWarnings
+from supervisor.worker.treatment.action_runner import ActionRunner
+from supervisor.worker.treatment.alert_teller import AlertTeller
+from supervisor.worker.treatment.dispatcher import GOING_BACK
+
+MOST = 64
+"""Elements that are healed one by one; more of them are no flipped bits, but a damaged block."""
+
+
+class CorruptionListener(BoundaryListener):
+    """Called before the pending actions: where something suspicious asks for it, and by the
+    snapshots, right before each is taken.
+
+    Args:
+        requests: who asks for a look at the next boundary.
+        is_alone: there is one rank: of several, one must not treat what the others do not.
+    """
+
+    name = "corruption"
+
+    def __init__(
+        self,
+        *,
+        check: StateCheck,
+        requests: LookRequests,
+        snapshots: SnapshotRing,
+        runner: ActionRunner,
+        alerts: AlertTeller,
+        journal: Journal,
+        policy: PolicySettings,
+        warn: RunWarnings,
+        is_alone: bool,
+    ) -> None:
+        self._check = check
+        self._requests = requests
+        self._snapshots = snapshots
+        self._runner = runner
+        self._alerts = alerts
+        self._journal = journal
+        self._policy = policy
+        self._warn = warn
+        self._is_alone = is_alone
+        self._last_step = -1  # of the snapshot with which the state is compared
+        self._events = 0
+
+    def at_boundary(self, step: int) -> None:
+        if self._requests.take() or any(
+            waiting.action.abandons_state for waiting in self._runner.pending
+        ):
+            self.look(step)
+
+    def next_look(self, step: int) -> tuple[float, float]:
+        return ALWAYS if self._requests.is_open else super().next_look(step)
+
+    def looked(self, step: int, state: Mapping[str, Any]) -> None:
+        """A snapshot was taken: the next look compares with it."""
+        self._last_step = step
+        self._check.looked(state)
+
+    def look(self, step: int) -> bool:
+        """Compares the state with the newest snapshot; returns whether it is sound, or healed in
+        place. After a rollback it is another one."""
+        snapshot = self._snapshots.newest()
+        if snapshot is None or snapshot.step != self._last_step or snapshot.step >= step:
+            return True
+        started = time.perf_counter()
+        findings = self._check.compare(snapshot)
+        if not findings:
+            return True
+        healed = self._heal(step, snapshot, findings, started)
+        for finding in findings:
+            self._tell(step, snapshot.step, finding, healed)
+        self._events += 1
+        if self._events > 1:
+            self._warn(
+                f"suspect hardware: corrupted state was found {self._events} times in this run: "
+                "test the memory and the device before you trust them",
+                aloud=True,
+                found=Warned.SUSPECT_HARDWARE,
+            )
+        return healed != "rollback"
+
+    def _heal(
+        self, step: int, snapshot: Snapshot, findings: list[CorruptedTensor], started: float
+    ) -> str:
+        """Returns ``in_place``, ``rollback`` or ``no``."""
+        decision = Decision(
+            step=step,
+            actions=("heal_elements",),
+            cause=Cause.OTHER,
+            reason="the optimizer's own algebra forbids what the state holds",
+            onset_step=snapshot.step + self._policy.rollback_margin_steps,
+            dry_run=self._policy.observe_only,
+        )
+        if decision.dry_run:
+            self._runner.tell_dry(decision)
+            return "no"
+        if not self._is_alone:
+            return "no"
+        if any(waiting.action.name in GOING_BACK for waiting in self._runner.pending):
+            return "rollback"  # is under way already
+        count = sum(finding.count for finding in findings)
+        is_whole = all(finding.is_listed for finding in findings)
+        if count > MOST or not is_whole or self._check.watch.saw_wild_gradients():
+            result = self._runner.run("rollback", decision)
+            return "rollback" if result.applied else "no"
+        heal(findings)
+        result = ActionResult(
+            name="heal_elements",
+            applied=True,
+            cost_s=time.perf_counter() - started,
+            detail=f"{count} elements are those of step {snapshot.step} again",
+        )
+        self._runner.tell(result, decision)
+        return "in_place"
+
+    def _tell(self, step: int, from_step: int, finding: CorruptedTensor, healed: str) -> None:
+        value, before, bit = finding.worst
+        alert = Alert(
+            detector="corruption",
+            severity=Severity.CRITICAL,
+            category="weights",
+            kind="corrupted_state",
+            cause=Cause.OTHER,
+            message=finding.sentence(),
+            step=step,
+            value=value,
+            threshold=finding.bound,
+        )
+        self._alerts.tell(StepRecord(step=step), (alert,))
+        self._journal.write(
+            CorruptionFound(
+                step=step,
+                tensor=finding.name,
+                elements=finding.count,
+                value=value,
+                before=before,
+                bound=finding.bound,
+                bit=bit,
+                healed=healed,
+                index=finding.index(),
+                from_step=from_step,
+                rule=finding.rule,
+            )
+        )

@@ -1,0 +1,39 @@
+"""Updates left out again and again for one cause are not booked as a cure."""
+
+from __future__ import annotations
+
+from supervisor.config import load_policy
+from supervisor.detectors.statistics.robust_window import RobustWindow
+from supervisor.ladder.treatments import Treatments
+from supervisor.records import CrashRisk, StepRecord
+
+
+def outcomes(skips: list[tuple[int, str]], steps: int = 200) -> list[tuple[int, str]]:
+    treatments = Treatments(load_policy("default"))
+    before = RobustWindow(20)
+    for _ in range(20):
+        before.add(1.0)
+    found = []
+    for step in range(steps):
+        record = StepRecord(step=step, loss=1.0, loss_seen=True)
+        for outcome in treatments.observe(record, CrashRisk(step=step, probability=0.0)):
+            found.append((outcome.step, outcome.outcome))
+        for at, cause in skips:
+            if at == step:
+                treatments.begin("skip_update", step, before, cause=cause, rung=-1)
+    return found
+
+
+def test_two_skips_help_and_the_third_within_a_window_does_not() -> None:
+    assert outcomes([(10, "spike"), (40, "spike"), (70, "spike")]) == [
+        (10, "helped"),
+        (40, "helped"),
+        (70, "failed"),
+    ]
+
+
+def test_skips_far_apart_or_of_other_causes_are_single_batches() -> None:
+    apart = outcomes([(10, "spike"), (70, "spike"), (140, "spike")])
+    others = outcomes([(10, "spike"), (40, "nonfinite"), (70, "spike")])
+
+    assert {outcome for _, outcome in apart + others} == {"helped"}
