@@ -50,9 +50,11 @@ for epoch in range(4):
     if rank == 0:
         torch.save(model.module.state_dict(), f"epoch_{epoch}.pt")
     dist.barrier()
-weights = hashlib.sha256(b"".join(t.numpy().tobytes() for t in model.module.state_dict().values()))
+def digest(tensors):
+    return hashlib.sha256(b"".join(t.detach().numpy().tobytes() for t in tensors)).hexdigest()
+
 with open(f"end_{rank}.txt", "w") as file:
-    print(weights.hexdigest(), means, file=file)
+    print(digest(model.parameters()), digest(model.buffers()), means, file=file)
 dist.destroy_process_group()
 """
 EVERY_8 = ("checkpoint.every_steps=8",)
@@ -120,4 +122,4 @@ def test_what_one_rank_sees_is_treated_on_all_and_a_signal_saves_all(tmp_path: P
         (saved[-1], "exact")
     }
     first, second = ends(resumed.folder, 2)
-    assert first == second
+    assert first.split()[0] == second.split()[0]  # each rank's own batches are in the buffers
