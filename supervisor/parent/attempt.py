@@ -92,6 +92,7 @@ class Attempt:
         self._memory = ""
         self._broken_since_s: float | None = None
         self._hang: str | None = None
+        self._hung_rank: int | None = None
         self._kill_at_s: float | None = None
         self._slow_look_s = 0.0
         self._reported: set[str] = set()
@@ -219,8 +220,6 @@ class Attempt:
             process.send(signal.SIGKILL)
 
     def _treat_hang(self, process: Processes, watchdog: Watchdog) -> None:
-        stacks = self._s.rundir.stacks(self._number, self._lead.rank)
-
         def is_back() -> bool:
             count = self._guarded("steps", self._take_steps) or 0
             watchdog.saw_steps(count, time.monotonic())
@@ -232,11 +231,17 @@ class Attempt:
         settings = self._s.spec.settings.watchdog
         now_s = time.monotonic()
         reason = watchdog.reason(now_s)
-        evidence = hang.dump_stacks(process, settings, stacks, is_back=is_back)
+        rundir = self._s.rundir
+        evidence = hang.dump_stacks(
+            process, settings, rundir, self._number, self._watches, is_back=is_back
+        )
         if evidence is None:
+            stacks = rundir.stacks(self._number, self._lead.rank)
             self._s.run_log.warn(f"the training goes on after a silence: {reason}; see {stacks}")
             return
-        self._hang = reason + "".join(f"; in {frame}" for frame in evidence.frames[:1])
+        blamed = f"; {evidence.why}" if evidence.why else ""
+        self._hang = reason + blamed + "".join(f"; in {frame}" for frame in evidence.frames[:1])
+        self._hung_rank = evidence.rank
         self._s.run_log.hang_detected(
             reason,
             evidence,
@@ -268,7 +273,7 @@ class Attempt:
             note=self._note(watch.rank),
             last_step=watch.feed.last_step,
             has_stepped=watch.feed.has_stepped,
-            hang=self._hang,
+            hang=self._hang if self._hung_rank in (None, watch.rank) else None,
             signals_sent=tuple(process.signals_sent.get(watch.rank, ())),
             asked_by=self._s.inbox.asked_by,
             oom_kills=oom_kills,

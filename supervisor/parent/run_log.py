@@ -164,7 +164,8 @@ class RunLog:
                 limit_s=round(limit_s, 1),
                 frames=evidence.frames,
                 stacks=str(evidence.stacks.relative_to(self._rundir.root)),
-                evidence=(reason, *evidence.frames),
+                evidence=tuple(filter(None, (reason, evidence.why, *evidence.frames))),
+                rank=evidence.rank,
             )
         )
 

@@ -83,6 +83,7 @@ from supervisor.worker.live.step_recorder import StepRecorder
 from supervisor.worker.live.step_times import StepTimes
 from supervisor.worker.live.update_hooks import UpdateHooks
 from supervisor.worker.probes.probes import Probes
+from supervisor.worker.process.collective_count import CollectiveCount
 from supervisor.worker.process.heartbeat import Heartbeat
 from supervisor.worker.process.start_over import loads_all
 from supervisor.worker.recording.attempt_files import AttemptFiles
@@ -286,6 +287,7 @@ def build_worker(
         samples=records.samples,
         ranks=SeveralRanks(
             place=task.place,
+            collectives=CollectiveCount(rundir.collectives(place.rank)),
             dispatcher=judging.dispatcher,
             only_watching=group.only_watching,
             progress=ground.progress,
@@ -627,8 +629,10 @@ def _build_live(
         dispatcher=judging.dispatcher,
         pipeline=judging.pipeline,
     )
+    # A rank that fails keeps the others waiting in a collective, where they can save nothing.
+    has_parting = task.place.is_alone and not task.order.experiment
     parting = PartingCheckpoint(
-        PartingSettings(enabled=False) if task.order.experiment else task.settings.parting,
+        task.settings.parting if has_parting else PartingSettings(enabled=False),
         turns=ground.turns,
         capture=capture,
         checkpointer=records.checkpointer,

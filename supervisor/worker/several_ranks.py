@@ -12,6 +12,7 @@ from supervisor.worker.ground.error_barrier import ErrorBarrier
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.run_warnings import RunWarnings
 from supervisor.worker.group.only_watching import OnlyWatching
+from supervisor.worker.process.collective_count import CollectiveCount
 from supervisor.worker.treatment.dispatcher import Dispatcher
 
 
@@ -20,12 +21,14 @@ class SeveralRanks:
 
     Args:
         place: of this rank among those that were.
+        collectives: counts what this rank enters, once it has joined them.
     """
 
     def __init__(
         self,
         *,
         place: RankPlace,
+        collectives: CollectiveCount,
         dispatcher: Dispatcher,
         only_watching: OnlyWatching,
         progress: Progress,
@@ -34,6 +37,8 @@ class SeveralRanks:
         warn: RunWarnings,
     ) -> None:
         self._place = place
+        self._collectives = collectives
+        self._counts = False
         self._dispatcher = dispatcher
         self._only_watching = only_watching
         self._progress = progress
@@ -44,7 +49,12 @@ class SeveralRanks:
     def joined(self, world_size: int) -> None:
         """Called in the training's process after it joined a group of more than one rank."""
         with self._barrier("several ranks"):
-            if world_size <= self._place.world_size or self._only_watching.has_begun:
+            if world_size <= self._place.world_size:
+                if not self._counts:
+                    self._counts = True
+                    self._collectives.start()
+                return
+            if self._only_watching.has_begun:
                 return
             self._dispatcher.judge_waiting()
             step = self._progress.steps_done

@@ -13,8 +13,8 @@ from supervisor.records import WorkerOrder
 from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRing
 from supervisor.storage.checkpoints.parts import part_of
 from supervisor.storage.journal.journal import Journal
-from supervisor.training_state.codec import read_state
 from supervisor.training_state.state import digest
+from supervisor.worker.capture.rank_state import read_rank_state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ def find_starting_point(
         try:
             ring.verify(checkpoint)
             part = part_of(checkpoint, place.rank, place.world_size)
-            start = ResumePoint(checkpoint=part, state=read_state(part.path))
+            start = ResumePoint(checkpoint=part, state=read_rank_state(checkpoint, place))
             start.check_digest()
             if place.leads:
                 with contextlib.suppress(CheckpointError):  # it is loaded, whatever it says

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.parent.process.process import Processes
 from supervisor.parent.process.stacks import main_thread_frames
+from supervisor.parent.watching.hang_blame import (
+    SilentRank,
+    find_hanging_rank,
+    read_collectives,
+)
+from supervisor.parent.watching.rank_watch import RankWatch
 from supervisor.settings import WatchdogSettings
+from supervisor.storage.run.rundir import RunDirectory
 
 # A hung worker seldom answers SIGTERM; one that wakes up can still close its files.
 GRACE_S = 10.0
@@ -20,16 +27,25 @@ _LATE_LOOK_S = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HangEvidence:
-    """Where a worker hung: innermost frames of its main thread, and all its stacks."""
+    """Where a worker hung: innermost frames of its main thread, and all its stacks.
+
+    Attributes:
+        rank: the one that hangs; None in a training of one process.
+        why: how it was found among several.
+    """
 
     frames: tuple[str, ...]
     stacks: Path
+    rank: int | None = None
+    why: str = ""
 
 
 def dump_stacks(
     process: Processes,
     settings: WatchdogSettings,
-    stacks: Path,
+    rundir: RunDirectory,
+    attempt: int,
+    watches: Sequence[RankWatch],
     *,
     is_back: Callable[[], bool],
 ) -> HangEvidence | None:
@@ -46,7 +62,23 @@ def dump_stacks(
             break
     if is_back():
         return None
-    return HangEvidence(frames=_frames(process, stacks), stacks=stacks)
+    silent = [
+        SilentRank(
+            rank=watch.rank,
+            collectives=read_collectives(rundir.collectives(watch.rank)),
+            last_step=watch.feed.last_step,
+            frames=_frames(process, rundir.stacks(attempt, watch.rank)),
+        )
+        for watch in watches
+    ]
+    blamed, why = find_hanging_rank(silent)
+    frames = next(rank.frames for rank in silent if rank.rank == blamed)
+    return HangEvidence(
+        frames=frames,
+        stacks=rundir.stacks(attempt, blamed),
+        rank=blamed if len(silent) > 1 else None,
+        why=why,
+    )
 
 
 def end_hung(process: Processes, grace_s: float = GRACE_S) -> None:

@@ -76,7 +76,9 @@ def _of_run(event: JournalEvent) -> Words | None:
         case run_events.AttemptStarted():
             return "info", f"Attempt {show(event.attempt)} started."
         case run_events.HangDetected():
-            return "bad", "Hang detected."
+            return "bad", "Hang detected." if event.rank is None else (
+                f"Hang detected: rank {event.rank}."
+            )
         case run_events.WorkerExited():
             return _exited(event)
         case run_events.RestartEvent():

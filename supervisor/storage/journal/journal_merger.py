@@ -43,11 +43,13 @@ class JournalMerger:
         self._copied: Counter[bytes] = Counter()
 
     def write(self, event: JournalEvent) -> bool:
-        """Appends an event of the parent's own (rank null); returns whether it is in the file.
+        """Appends an event of the parent's own; returns whether it is in the file.
+
+        Its rank is null, unless it blames one.
 
         A full disk must not end the supervision, so it only makes the answer False.
         """
-        line = line_of(event, clock=self._clock(), attempt=self.attempt, rank=None)
+        line = line_of(event, clock=self._clock(), attempt=self.attempt, rank=event.rank)
         with self._mutex:
             return self._has_lock() and self._append(line + b"\n")
 

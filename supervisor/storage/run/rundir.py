@@ -57,6 +57,10 @@ class RunDirectory:
         """Where a worker counts what is progress but no step: batches, evaluation, checkpoints."""
         return self.root / "alive" / f"rank_{rank}"
 
+    def collectives(self, rank: int) -> Path:
+        """Where a rank counts the collectives that it has entered."""
+        return self.alive(rank).with_suffix(".collectives")
+
     def replayed(self, rank: int) -> Path:
         """Where a worker counts the steps of its fast-forward."""
         return self.alive(rank).with_suffix(".replay")

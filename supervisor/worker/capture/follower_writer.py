@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from supervisor.errors import CheckpointError
-from supervisor.ranks import RankPlace
+from supervisor.ranks import LEAD_RANK, RankPlace
 from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRing
 from supervisor.storage.checkpoints.parts import (
     REFUSED,
     part_of,
     part_path,
     publish_part,
-    rank_folder,
 )
 from supervisor.storage.files.refusals import told_refusals
-from supervisor.training_state.codec import read_state
+from supervisor.training_state.replicated import without_replicated
 from supervisor.worker.capture.captured_checkpoint import CapturedCheckpoint
 from supervisor.worker.capture.checkpoint_writer import CheckpointWriter
-from supervisor.worker.capture.lead_writer import POLL_S, TIMEOUT_S
+from supervisor.worker.capture.lead_writer import DIGESTS, POLL_S, TIMEOUT_S
+from supervisor.worker.capture.rank_state import read_rank_state
 from supervisor.worker.capture.single_writer import fill, make_durable, with_digest
+
+TELLS_WITHIN_S = 60.0
+"""For the first rank to say what it saves; behind that, this rank saves all of its own."""
 
 
 class FollowerWriter(CheckpointWriter):
@@ -52,11 +57,13 @@ class FollowerWriter(CheckpointWriter):
         except CheckpointError as error:
             self._publish(captured, {REFUSED: str(error)}, is_empty=True)
             raise
-        self._publish(captured, meta)
+        first = self._first_digests(captured.step)
+        own = without_replicated(captured.state, first)
+        self._publish(dataclasses.replace(captured, state=own), meta)
         return part_of(self._ring.get(captured.step), self._place.rank, self._place.world_size)
 
     def read(self, step: int) -> dict[str, Any]:
-        return read_state(self._ring.get(step).path / rank_folder(self._place.rank))
+        return read_rank_state(self._ring.get(step), self._place)
 
     def mark_stable(self, step: int) -> None:
         """The first rank reads all parts back."""
@@ -69,6 +76,20 @@ class FollowerWriter(CheckpointWriter):
 
     def room_warning(self) -> str | None:
         return None
+
+    def _first_digests(self, step: int) -> Mapping[str, str]:
+        """Returns the digests of what the first rank saves; none if it does not tell them."""
+        path = part_path(self._ring.folder, step, self._attempt, LEAD_RANK) / DIGESTS
+        deadline = time.monotonic() + min(self._timeout_s, TELLS_WITHIN_S)
+        while time.monotonic() < deadline:
+            try:
+                found: dict[str, str] = json.loads(path.read_bytes())
+                return found
+            except FileNotFoundError:
+                time.sleep(POLL_S)
+            except (OSError, ValueError):
+                break
+        return {}
 
     def _publish(
         self, captured: CapturedCheckpoint, meta: dict[str, Any], *, is_empty: bool = False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,15 +22,20 @@ from supervisor.storage.checkpoints.parts import (
     remove_parts,
     take_part,
 )
+from supervisor.storage.files import aside
+from supervisor.storage.files.private_files import make_private
 from supervisor.storage.files.refusals import told_refusals
-from supervisor.training_state.codec import read_state
+from supervisor.training_state.replicated import tensor_digests
 from supervisor.training_state.snapshot import state_bytes
 from supervisor.worker.capture.captured_checkpoint import CapturedCheckpoint
+from supervisor.worker.capture.rank_state import read_rank_state
 from supervisor.worker.capture.single_writer import SingleWriter, fill, make_durable, with_digest
 
 TIMEOUT_S = 600.0
 """For the slowest rank to write its part. A rank that has died ends the attempt long before."""
 POLL_S = 0.005
+DIGESTS = "digests.json"
+"""In the folder of the first rank's part: of its tensors."""
 
 
 class LeadWriter(SingleWriter):
@@ -54,6 +61,7 @@ class LeadWriter(SingleWriter):
     def write(self, captured: CapturedCheckpoint) -> Checkpoint:
         step, ring = captured.step, self._ring
         try:
+            self._tell_digests(captured)
             parts = {rank: self._await(step, rank) for rank in range(1, self._place.world_size)}
             meta = with_digest(captured)
             for rank, part in parts.items():
@@ -76,7 +84,7 @@ class LeadWriter(SingleWriter):
             )
 
     def read(self, step: int) -> dict[str, Any]:
-        return read_state(self._ring.get(step).path / rank_folder(self._place.rank))
+        return read_rank_state(self._ring.get(step), self._place)
 
     def _fill(
         self, folder: Path, captured: CapturedCheckpoint, parts: Mapping[int, Checkpoint]
@@ -88,6 +96,20 @@ class LeadWriter(SingleWriter):
         for rank, part in parts.items():
             known.update(take_part(self._ring.disk, part, folder / rank_folder(rank)))
         return known
+
+    def _tell_digests(self, captured: CapturedCheckpoint) -> None:
+        """Says what need not be in the others' parts, because it is in this one's."""
+        disk, step = self._ring.disk, captured.step
+        staged = aside.aside_path(self._ring.folder, aside.STAGED, step)
+        target = part_path(self._ring.folder, step, self._attempt, self._place.rank)
+        with told_refusals(self._ring.folder):
+            if not self._ring.folder.is_dir():
+                make_private(self._ring.folder)
+            disk.make_folder(staged)
+            disk.write(staged / DIGESTS, json.dumps(tensor_digests(captured.state)).encode())
+            with contextlib.suppress(OSError):
+                disk.remove_tree(target)
+            disk.replace(staged, target)
 
     def _await(self, step: int, rank: int) -> Checkpoint:
         path = part_path(self._ring.folder, step, self._attempt, rank)

@@ -26,6 +26,7 @@ from supervisor.storage.checkpoints.section_files import read_section
 from supervisor.storage.files.file_system import FileSystem
 from supervisor.training_state.codec import STATE_FILE
 from supervisor.training_state.state import FORMAT, digest
+from supervisor.worker.capture import follower_writer
 from supervisor.worker.capture.captured_checkpoint import CapturedCheckpoint
 from supervisor.worker.capture.checkpoint_writer import CheckpointWriter
 from supervisor.worker.capture.follower_writer import FollowerWriter
@@ -76,6 +77,12 @@ class TwoRanks(LeadWriter):
 PLACES = [RankPlace(rank=rank, world_size=2) for rank in range(2)]
 WRITERS: dict[str, Build] = {"single": single, "two ranks": TwoRanks}
 """Name → how one is built over a folder and a disk, and called before it publishes."""
+
+
+@pytest.fixture(autouse=True)
+def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a first rank that was killed; behind it the other one saves all of its own."""
+    monkeypatch.setattr(follower_writer, "TELLS_WITHIN_S", 0.2)
 
 
 @pytest.fixture(params=WRITERS.values(), ids=WRITERS.keys())
