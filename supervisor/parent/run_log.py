@@ -186,6 +186,7 @@ class RunLog:
                 risky=None if risk is None else risky,
                 onset_step=None if risk is None else risk.onset_step,
                 sign=worker_exit.sign,
+                rank=worker_exit.rank,
                 asked_bytes=worker_exit.asked_bytes,
             )
         )

@@ -23,6 +23,7 @@ from supervisor.report.facts.gradient_flow import read_gradient_flow
 from supervisor.report.facts.interventions import build_interventions, would_have
 from supervisor.report.facts.ledger import build_cost
 from supervisor.report.facts.observed_values import sum_up
+from supervisor.report.facts.ranks import build_ranks
 from supervisor.report.facts.rates import find_rate_changes
 from supervisor.report.facts.run_data import RunData, load_material
 from supervisor.report.facts.timeline import build_timeline
@@ -91,6 +92,7 @@ def _build(run_data: RunData) -> CrashReport:
         treatments=dict(treatments),
         rate_changes=find_rate_changes(run_data.steps),
         attempts=attempts,
+        ranks=build_ranks(run_data),
         cost=cost,
         anomalies=build_anomalies(run_data),
         anomaly_count=len(run_data.anomalies),

@@ -115,8 +115,14 @@ class ReplayRunner:
         Returns when the process has ended, after at most `timeout_s`.
 
         Raises:
-            SupervisorError: the copy cannot be made or the process not be started.
+            SupervisorError: the copy cannot be made or the process not be started, or the run has
+                several ranks.
         """
+        if self.state.world_size > 1:
+            raise SupervisorError(
+                f"{self._rundir.root}: its {self.state.world_size} ranks cannot be replayed "
+                "together yet: read what the report says of it"
+            )
         self._count += 1
         copy = RunDirectory(self._folder / f"replay_{self._count}")
         attempt = 1 if start is None else 2

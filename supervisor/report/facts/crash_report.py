@@ -206,6 +206,24 @@ class Excerpt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankFacts:
+    """One of several ranks.
+
+    Attributes:
+        last_step, last_loss, memory_gib: its own, as it has recorded them; None if it has not.
+        failures: attempts that it was the first to end.
+        hangs: hangs in which the others waited for it.
+    """
+
+    rank: int
+    last_step: int | None = None
+    last_loss: float | None = None
+    memory_gib: float | None = None
+    failures: int = 0
+    hangs: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CrashReport:
     """Everything a report says. Each field is described in docs/report.md."""
 
@@ -230,6 +248,7 @@ class CrashReport:
     treatments: dict[str, int] = field(default_factory=dict)
     rate_changes: tuple[RateChange, ...] = ()
     attempts: tuple[AttemptFacts, ...] = ()
+    ranks: tuple[RankFacts, ...] = ()
     cost: Cost = field(default_factory=Cost)
     anomalies: tuple[AnomalyVerdict, ...] = ()
     anomaly_count: int = 0

@@ -69,6 +69,7 @@ def build_tables(report: CrashReport, explain: Mapping[str, Any] | None) -> dict
         "incidents": _incidents(report),
         "cost": _cost(report),
         "attempts": _attempts(report),
+        "ranks": _ranks(report),
         "alerts": _alerts(report),
         "observed": _observed(report),
         "anomalies": _anomalies(report),
@@ -174,6 +175,22 @@ def _attempts(report: CrashReport) -> Table:
         ("Steps", "number", _steps),
         ("Ended with", "", _ending),
         ("Evidence", "long", lambda one: "; ".join(one.evidence)),
+    )
+
+
+def _ranks(report: CrashReport) -> Table:
+    return _table(
+        report.ranks,
+        ("Rank", "number", lambda one: str(one.rank)),
+        (
+            "Last step",
+            "number",
+            lambda one: MISSING if one.last_step is None else str(one.last_step),
+        ),
+        ("Its last loss", "number", lambda one: figure(one.last_loss)),
+        ("Most memory (GiB)", "number", lambda one: figure(one.memory_gib)),
+        ("Attempts it ended first", "number", lambda one: str(one.failures)),
+        ("Hangs it caused", "number", lambda one: str(one.hangs)),
     )
 
 
