@@ -25,6 +25,7 @@ WITNESS = Path(__file__).parent / "witness"
 IGNORED_FILES = re.compile(r"(^|/)(run|runs|__pycache__|lightning_logs|\.git)/|tfevents|\.pyc$")
 """Files that hold times; and our own run directory."""
 
+KILLS, TRIES = 3, 4
 DURATION = re.compile(r"\d+(?:\.\d+)?(?:e-?\d+)? ?(?:ms|s|sec|seconds|it/s)\b")
 """Times in what is printed: no two runs have the same."""
 
@@ -79,11 +80,15 @@ class Trial:
             number = chance.randint(1 + first.saves // 3, first.saves)
             place = f"save {number} of {first.saves}"
             kills.append(_kill(place, first, killed([], number), masked))
-        places = [step, *(chance.randint(1, max(1, steps - 1)) for _ in range(2))]
-        for at in places[: 3 - len(kills)]:
-            moment = chance.choice(("forward", "backward", "update", "after"))
-            ended = killed([_fault(at, moment)])
-            kills.append(_kill(f"step {at}, {moment}", first, ended, masked))
+        moments = ["backward", "update", "after", "forward"]
+        chance.shuffle(moments)
+        for at in (step, *(chance.randint(1, max(1, steps - 1)) for _ in range(TRIES))):
+            if sum(bool(kill.said) for kill in kills) == KILLS or not moments:
+                break
+            ended = killed([_fault(at, moments[0])])
+            kills.append(_kill(f"step {at}, {moments[0]}", first, ended, masked))
+            if not kills[-1].said:  # a script without modules has no forward to be killed in
+                del moments[0]
         plain = "same" if first.weights == second.weights else "unsteady"
         if plain == "same" and not first.weights:
             plain = "no optimizer"

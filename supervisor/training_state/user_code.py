@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import os
 import site
 import sys
 import sysconfig
@@ -18,8 +21,30 @@ _LIBRARY_FOLDERS = (
 
 
 def is_library_file(path: str) -> bool:
-    """Whether the file at `path` belongs to Python or to an installed package."""
-    return path.startswith(_LIBRARY_FOLDERS)
+    """Whether the file at `path` belongs to Python or to an installed package.
+
+    Packages may also be installed beside the script (``pip install --target``).
+    """
+    if path.startswith(_LIBRARY_FOLDERS):
+        return True
+    for folder in sys.path:
+        top = folder + os.sep
+        if folder and path.startswith(top):
+            name = path[len(top) :].partition(os.sep)[0]
+            if name in _installed_in(folder):
+                return True
+    return False
+
+
+@functools.cache
+def _installed_in(folder: str) -> frozenset[str]:
+    """The first parts of the names of all files that packages have installed in a folder."""
+    found: set[str] = set()
+    for record in Path(folder).glob("*.dist-info/RECORD"):
+        with contextlib.suppress(OSError):
+            lines = record.read_text(errors="replace").splitlines()
+            found.update(line.partition(",")[0].partition("/")[0] for line in lines)
+    return frozenset(found)
 
 
 def is_users_class(kind: type) -> bool:
