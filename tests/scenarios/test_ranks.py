@@ -101,6 +101,20 @@ def test_a_rank_that_dies_costs_nothing_but_time(tmp_path: Path, ranks: int) -> 
     ]
 
 
+@pytest.mark.exhaustive
+def test_a_loss_that_rises_on_one_rank_is_treated_alike_on_all(tmp_path: Path) -> None:
+    faults = "[{kind: loss_spike, step: 40, rank: 1, every: true, factor: 300}]"
+
+    ended = group(tmp_path, 2, "snapshot.every_steps=5", faults=faults)
+
+    assert ended.returncode == 0, ended.stderr
+    assert ended.actions()
+    assert {event["rank"] for event in ended.events("action")} == {0}
+    first, second = ends(ended.folder, 2)
+    assert first.split()[0] == second.split()[0]
+    assert "decided differently" not in (ended.run_dir / "events.jsonl").read_text()
+
+
 def test_what_one_rank_sees_is_treated_on_all_and_a_signal_saves_all(tmp_path: Path) -> None:
     faults = (
         "[{kind: nan_data, step: 9, rank: 1}, {kind: sigterm_parent, step: 30, moment: forward}]"
