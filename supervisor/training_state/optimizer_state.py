@@ -159,10 +159,18 @@ def _restore_groups(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) 
             live = group.get(key)
             if isinstance(live, torch.Tensor) and _is_place_for(live, value):
                 write_into(live, value)
-            else:
+            elif not (key in group and _is_same_number(live, value)):
                 group[key] = _fresh(from_plain(value), None)
     for name, value in saved["attributes"].items():
         setattr(optimizer, name, value)
+
+
+def _is_same_number(live: Any, saved: Any) -> bool:
+    """Whether both are the same number, text or pair: it stays the object that other groups and
+    the defaults hold, too, as files show that the script pickles."""
+    items = live if isinstance(live, tuple) else (live,)
+    is_plain = all(item is None or isinstance(item, (bool, int, float, str)) for item in items)
+    return is_plain and type(live) is type(saved) and repr(live) == repr(saved)
 
 
 def _put(live: Any, saved: Any, parameter: torch.Tensor, on_host: bool) -> Any:

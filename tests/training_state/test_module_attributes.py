@@ -36,3 +36,17 @@ def test_tensors_functions_and_flags_are_no_business_of_it() -> None:
     saved = module_attributes(nn.Sequential(Codebook()))
 
     assert set(saved) == {"0:calls", "0:usage"}
+
+
+def test_what_is_equal_stays_the_object_that_it_is() -> None:
+    module = nn.Linear(1, 1)
+    module.names = ["weight" + str(1), "bias"]  # type: ignore[assignment]
+    module.zero = 0.0  # type: ignore[assignment]
+    first = module.names[0]  # type: ignore[index]
+    saved = module_attributes(module) | {":zero": -0.0}
+    saved[":names"] = ["".join(saved[":names"][0]), "bias"]
+
+    put_back_attributes(module, saved)
+
+    assert module.names[0] is first  # type: ignore[index]
+    assert str(module.zero) == "-0.0"

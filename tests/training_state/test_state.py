@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from torch.optim import lr_scheduler as schedules
 
 from supervisor.errors import CheckpointError
 from supervisor.training_state.codec import read_state, write_state
+from supervisor.training_state.optimizer_state import capture_optimizer, restore_optimizer
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.snapshot import copy_state
 from supervisor.training_state.state import (
@@ -421,3 +423,15 @@ def test_the_state_of_parameters_comes_back_in_the_order_in_which_it_was_made() 
     state.restore(saved)
 
     assert [parameter is second for parameter in optimizer.state] == [True, False]
+
+
+def test_groups_keep_the_pair_that_they_share_where_it_is_equal() -> None:
+    weights = [torch.nn.Parameter(torch.ones(1)) for _ in range(2)]
+    optimizer = torch.optim.Adam([{"params": [w]} for w in weights], betas=(0.9, 0.99))
+    saved = copy.deepcopy(capture_optimizer(optimizer, "optimizer", [], set()))
+    optimizer.param_groups[1]["lr"] = 5.0
+
+    restore_optimizer(optimizer, saved, groups=True)
+
+    assert optimizer.param_groups[0]["betas"] is optimizer.param_groups[1]["betas"]
+    assert optimizer.param_groups[1]["lr"] == 1e-3
