@@ -171,6 +171,15 @@ SCRIPTS = (
         needs="pyro-ppl",
     ),
     Foreign(
+        "SB3 zoo PPO",
+        "DLR-RM/rl-baselines3-zoo",
+        "train.py --algo ppo --env CartPole-v1 --device cpu -f logs -n 1500 --eval-freq 500 "
+        "--save-freq 700 --seed 3 -params n_envs:1 n_steps:128 batch_size:64 n_epochs:4",
+        50,
+        path=".",
+        needs="stable-baselines3 sb3-contrib optuna huggingface-sb3",
+    ),
+    Foreign(
         "ignite REINFORCE",
         "pytorch/ignite",
         "examples/reinforcement_learning/reinforce.py --max-episodes 20",

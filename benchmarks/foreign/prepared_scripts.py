@@ -110,12 +110,12 @@ PREPARED = (
     ),
     Foreign(
         "federated averaging",
-        "AshwinRJ/Federated-Learning-PyTorch",
-        "federated_main.py --model=mlp --dataset=mnist --epochs=3 --num_users=5 --frac=0.4",
-        40,
-        folder="src",
-        needs="torchvision tensorboardX tqdm matplotlib",
-        material="mnist:data/mnist",
+        "shaoxiongji/federated-learning",
+        "main_fed.py --dataset mnist --iid --num_channels 1 --model mlp --epochs 4 --gpu -1 "
+        "--num_users 5 --frac 0.4 --local_ep 1 --local_bs 50",
+        20,
+        needs="torchvision matplotlib",
+        material="mnist:../data/mnist",
     ),
     Foreign(
         "schedule-free mnist",
@@ -135,15 +135,6 @@ PREPARED = (
         needs="lightning",
     ),
     Foreign(
-        "Lightning autoencoder",
-        _LIGHTNING,
-        "autoencoder.py fit --trainer.max_epochs=2 --trainer.accelerator=cpu",
-        30,
-        folder="examples/pytorch/basics",
-        needs="lightning torchvision jsonargparse",
-        material="mnist:examples/pytorch/basics/Datasets",
-    ),
-    Foreign(
         "Lightning GAN",
         _LIGHTNING,
         "generative_adversarial_net.py",
@@ -160,7 +151,7 @@ PREPARED = (
         30,
         folder="examples/fabric/image_classifier",
         needs="lightning torchvision torchmetrics",
-        material="mnist:examples/fabric/image_classifier/data",
+        material="mnist:Datasets",
     ),
     Foreign(
         "Fabric folds",
@@ -169,7 +160,7 @@ PREPARED = (
         30,
         folder="examples/fabric/kfold_cv",
         needs="lightning torchvision torchmetrics scikit-learn",
-        material="mnist:examples/fabric/kfold_cv/data",
+        material="mnist:Datasets",
     ),
     Foreign(
         "GCN of Kipf",
@@ -190,9 +181,9 @@ PREPARED = (
         needs="torch_geometric",
     ),
     Foreign(
-        "deepxde Poisson",
+        "deepxde Helmholtz",
         "lululxvi/deepxde",
-        "examples/pinn_forward/Poisson_Dirichlet_1d.py",
+        "examples/pinn_forward/Helmholtz_Dirichlet_2d.py",
         90,
         path=".",
         steps=150,

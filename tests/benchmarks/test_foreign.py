@@ -8,12 +8,14 @@ from pathlib import Path
 
 import torch
 
+from benchmarks import foreign
 from benchmarks.foreign.catalogue import SCRIPTS
 from benchmarks.foreign.categories import OTHERS, category_of
 from benchmarks.foreign.table import category_table, script_table
 from benchmarks.foreign.verdict import Kill, Verdict, read_verdicts
 from benchmarks.generated.comparison import same_saved
 
+RESULTS = Path(foreign.__file__).parent / "results.json"
 GAN = Verdict(
     "PyTorch-GAN gan",
     "same",
@@ -70,3 +72,12 @@ def test_saved_files_with_equal_values_are_the_same_file() -> None:
     assert shared != apart
     assert same_saved(shared, apart)
     assert not same_saved(shared, saved([rates, (0.9, 0.98)]))
+
+
+def test_the_pages_show_the_results_that_are_kept() -> None:
+    found = list(read_verdicts(RESULTS).values())
+    root = RESULTS.parents[2]
+
+    assert found
+    assert script_table(found) in (root / "docs" / "foreign.md").read_text()
+    assert category_table(found) in (root / "README.md").read_text()
