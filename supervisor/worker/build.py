@@ -93,6 +93,7 @@ from supervisor.worker.recording.loading_proof import LoadingProofs
 from supervisor.worker.recording.recording import Recording
 from supervisor.worker.recording.replayed_files import ReplayedFiles
 from supervisor.worker.replay.first_step import FirstStep
+from supervisor.worker.replay.silenced_collectives import SilencedCollectives
 from supervisor.worker.resumption import Resumption
 from supervisor.worker.samples.sample_guard import SampleGuard
 from supervisor.worker.session import Session
@@ -117,6 +118,7 @@ class BuiltWorker:
     Attributes:
         first_random: path of the random states with which the script began.
         is_experiment: this is a replay for `supervisor explain`.
+        collectives: silenced in the replay under way; None for none.
     """
 
     session: Session
@@ -125,6 +127,7 @@ class BuiltWorker:
     loading: LoadingProofs
     samples: SampleGuard
     ranks: SeveralRanks
+    collectives: SilencedCollectives | None
     seed: int | None
     first_random: Path
     is_experiment: bool
@@ -295,6 +298,7 @@ def build_worker(
             barrier=ground.barrier,
             warn=ground.warn,
         ),
+        collectives=resumption.collectives,
         seed=task.settings.seed,
         first_random=rundir.tape(place.rank).with_suffix(".random"),
         is_experiment=bool(task.order.experiment),
@@ -365,7 +369,8 @@ def _build_records(task: _Task, ground: _Ground) -> _Records:
         ground.interception,
         promised=bool(skip_loading),
         is_noted=skip_loading is not False,
-        may_leave_out=skip_loading is not False and not loads_all(),
+        # A replay that has to load after all begins again: among ranks it cannot do so alone.
+        may_leave_out=skip_loading is not False and not loads_all() and task.place.is_alone,
     )
     samples = SampleGuard(
         rundir.root / "bad_samples.jsonl",
@@ -660,6 +665,7 @@ def _build_live(
     lead = Lead(
         progress,
         NewTrainings(judging.dispatcher, state.snapshots, ground.controls, ground.group_journal),
+        of_ranks=not task.place.is_alone,
     )
     steps = StepRecorder(
         progress=progress,

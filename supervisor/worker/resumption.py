@@ -32,6 +32,7 @@ from supervisor.worker.recording.loading_proof import LoadingProofs
 from supervisor.worker.replay.fast_forward import FastForward
 from supervisor.worker.replay.loading.placeholder_tracker import PlaceholderTracker
 from supervisor.worker.replay.silence import Silence
+from supervisor.worker.replay.silenced_collectives import SilencedCollectives
 from supervisor.worker.starting_point import ResumePoint
 
 _OF_LOADING = (EntryKind.BATCH, EntryKind.WORKER_BATCH)
@@ -47,6 +48,7 @@ class Resumption:
 
     Attributes:
         has_arrived: the state was put back, or there is none to put back.
+        collectives: of the ranks, silenced in the fast-forward; None without one, or without ranks.
     """
 
     def __init__(
@@ -83,6 +85,8 @@ class Resumption:
         self._silence = Silence()
         self._replay: FastForward | None = None
         self._guard: PlaceholderTracker | None = None
+        several = start is not None and not arrival.place.is_alone
+        self.collectives = SilencedCollectives() if several else None
         self._announced_at = -1
         self._arrived: Callable[[], None] = lambda: None
 
@@ -133,6 +137,7 @@ class Resumption:
             target=checkpoint.step,
             skips=skips,
             guard=self._guard,
+            collectives=self.collectives,
             arrive=self._arrive,
             before_training=self._census.begin,
             heartbeat=self._beat,
@@ -155,6 +160,8 @@ class Resumption:
             self._files.record.begin_anew()
         else:
             self._files.hide_later(interval, start.checkpoint.time)
+        if self.collectives is not None:
+            self.collectives.enter()
         if self._guard is not None:
             self._guard.begin()
 
@@ -229,6 +236,8 @@ class Resumption:
                 if replay.disproof is None:
                     self._check_leftovers(self._guard, start.state.get("held", {}))
                 self._guard.end()
+            if self.collectives is not None:
+                self.collectives.leave()
             reasons += self._arrival.put_rest_back(start, replay)
         finally:
             self._silence.end()

@@ -60,6 +60,7 @@ def _begin_random(worker: BuiltWorker) -> None:
 
 def _patch(worker: BuiltWorker) -> None:
     from supervisor.worker.interception.instrument import instrument
+    from supervisor.worker.interception.patches_collectives import watch_collectives
     from supervisor.worker.interception.patches_files import watch_files
     from supervisor.worker.interception.patches_random import watch_random_states
     from supervisor.worker.interception.patches_ranks import watch_ranks
@@ -72,6 +73,7 @@ def _patch(worker: BuiltWorker) -> None:
     watch_random_states(session)
     watch_files(session, files.sizes, files.replayed, files.record)
     watch_ranks(worker.ranks)
+    watch_collectives(session, worker.collectives)
     watch_samples(worker.samples)
     if worker.loading.is_noted:
         from supervisor.worker.interception.patches_loading import watch_fetches

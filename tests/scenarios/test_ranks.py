@@ -57,6 +57,64 @@ with open(f"end_{rank}.txt", "w") as file:
     print(digest(model.parameters()), digest(model.buffers()), means, file=file)
 dist.destroy_process_group()
 """
+UNEQUAL = """
+import dataclasses, hashlib
+import torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+@dataclasses.dataclass
+class Figures:
+    rank: int
+    loss: float
+    where: tuple
+
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(3)
+net = nn.Sequential(
+    nn.Linear(8, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 3)
+)
+torch.manual_seed(50 + rank)
+model = DistributedDataParallel(net)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+log = []
+for step in range(26):
+    n = 5 + (step * 7 * (rank + 1) + rank * 3) % 9
+    x, y = torch.randn(n, 8), torch.randint(0, 3, (n,))
+    out = model(x)
+    loss = nn.functional.cross_entropy(out, y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    right, count = (out.argmax(1) == y).sum().float(), torch.tensor(float(n))
+    work = dist.all_reduce(right, async_op=True)
+    dist.all_reduce(count)
+    work.wait()
+    log.append((right / count).item())
+    if step % 4 == 3:
+        told = [None] * world if rank == 0 else None
+        dist.gather_object(Figures(rank, loss.item(), (step, n)), told, dst=0)
+        box = [max(one.loss for one in told) if rank == 0 else None]
+        dist.broadcast_object_list(box, src=0)
+        log.append(box[0])
+        if rank == 0:
+            net.eval()
+            with torch.no_grad():
+                log.append(net(torch.ones(4, 8)).sum().item())
+            net.train()
+        dist.barrier()
+        if rank == 0:
+            dist.send(torch.tensor([step * 1.5]), 1)
+        elif rank == 1:
+            got = torch.zeros(1)
+            dist.recv(got, 0)
+            log.append(got.item())
+weights = hashlib.sha256(b"".join(t.numpy().tobytes() for t in net.state_dict().values()))
+with open(f"end_{rank}.txt", "w") as file:
+    print(weights.hexdigest(), log, file=file)
+dist.destroy_process_group()
+"""
 EVERY_8 = ("checkpoint.every_steps=8",)
 
 
@@ -64,9 +122,9 @@ def ends(folder: Path, ranks: int) -> list[str]:
     return [(folder / f"end_{rank}.txt").read_text() for rank in range(ranks)]
 
 
-def torchrun(folder: Path, ranks: int) -> list[str]:
+def torchrun(folder: Path, ranks: int, script: str = SCRIPT) -> list[str]:
     folder.mkdir()
-    (folder / "script.py").write_text(SCRIPT)
+    (folder / "script.py").write_text(script)
     line = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     line += ["--nproc-per-node", str(ranks), "script.py"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -74,9 +132,11 @@ def torchrun(folder: Path, ranks: int) -> list[str]:
     return ends(folder, ranks)
 
 
-def group(folder: Path, ranks: int, *settings: str, faults: str = "") -> Ended:
+def group(
+    folder: Path, ranks: int, *settings: str, faults: str = "", script: str = SCRIPT
+) -> Ended:
     options = ("--nproc-per-node", str(ranks))
-    return supervised(folder, SCRIPT, (), settings=settings, options=options, faults=faults)
+    return supervised(folder, script, (), settings=settings, options=options, faults=faults)
 
 
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.exhaustive)])
@@ -113,6 +173,22 @@ def test_a_loss_that_rises_on_one_rank_is_treated_alike_on_all(tmp_path: Path) -
     first, second = ends(ended.folder, 2)
     assert first.split()[0] == second.split()[0]
     assert "decided differently" not in (ended.run_dir / "events.jsonl").read_text()
+
+
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.exhaustive)])
+def test_ranks_with_other_shapes_messages_and_evaluations_come_back_exactly(
+    tmp_path: Path, ranks: int
+) -> None:
+    """Nothing is sent in a replay: the first rank replays forwards that the others do not."""
+    expected = torchrun(tmp_path / "torchrun", ranks, UNEQUAL)
+    faults = "[{kind: sigkill, step: 14, rank: 1}]"
+
+    ended = group(tmp_path / "run", ranks, *EVERY_8, faults=faults, script=UNEQUAL)
+
+    assert ended.returncode == 0, ended.stderr
+    assert ends(ended.folder, ranks) == expected
+    resumed = [(e["from_step"], e["exactness"]) for e in ended.events("resumed")]
+    assert resumed == [(8, "exact")] * ranks
 
 
 def test_what_one_rank_sees_is_treated_on_all_and_a_signal_saves_all(tmp_path: Path) -> None:

@@ -46,6 +46,8 @@ class EntryKind(enum.IntEnum):
     """A whole tensor that was read: its checksum, and its content where that is new."""
     WORKER_BATCH = 13
     """A batch that a loader worker has loaded."""
+    OBJECTS = 14
+    """Objects of Python that another rank told."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,10 @@ class BoundaryClock:
     The rules of who leads, and of when a step is over, are in docs/architecture.md ("When a step is
     over"). The lead is held weakly, so that a model which the script has dropped is freed.
 
+    Args:
+        of_ranks: several ranks have their boundaries at the same place: an evaluation on one of
+            them alone, without a graph, is none.
+
     Attributes:
         lead: called, returns the lead; None until an optimizer has stepped, and when it is gone.
         is_due: the next outermost forward is a boundary.
@@ -28,7 +32,8 @@ class BoundaryClock:
         by_others: updates of other optimizers since the lead's last one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, of_ranks: bool = False) -> None:
+        self._of_ranks = of_ranks
         self.lead: Callable[[], Optimizer | None] = _nobody
         self.is_due = True
         self.has_forwards = False
@@ -113,9 +118,14 @@ class BoundaryClock:
         self._awaited, self._seen = set(), set()
         return True
 
+    def is_due_here(self) -> bool:
+        """Whether the outermost forward that begins is a boundary."""
+        return self.is_due and (not self._of_ranks or torch.is_grad_enabled())
+
     def passed(self) -> None:
-        """An outermost forward has begun, and was the boundary if one was due."""
-        self.is_due = False
+        """An outermost forward has begun, and was the boundary if one was due here."""
+        if self.is_due_here():
+            self.is_due = False
         self.has_forwards = True
 
 

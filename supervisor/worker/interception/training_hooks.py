@@ -86,6 +86,15 @@ class TrainingHooks(ABC):
         """
 
     @abstractmethod
+    def objects(self, place: list[Any] | None, call: Call, *, all_have: bool) -> Any:
+        """Ranks exchange objects of Python, as by ``all_gather_object``.
+
+        Args:
+            place: the list into which they come; None for none.
+            all_have: behind it all ranks have the same ones.
+        """
+
+    @abstractmethod
     def looks_at_random(self) -> None:
         """The script looks at the state of a global random generator."""
 

@@ -12,12 +12,17 @@ from supervisor.worker.live.new_trainings import NewTrainings
 class Lead:
     """The updates of the lead count as steps; what others do belongs to its step.
 
+    Args:
+        of_ranks: see `BoundaryClock`.
+
     Attributes:
         clock: knows the lead and when a boundary is due; a resume hands on that of its replay.
     """
 
-    def __init__(self, progress: Progress, new_trainings: NewTrainings) -> None:
-        self.clock = BoundaryClock()
+    def __init__(
+        self, progress: Progress, new_trainings: NewTrainings, *, of_ranks: bool = False
+    ) -> None:
+        self.clock = BoundaryClock(of_ranks=of_ranks)
         self._progress = progress
         self._new_trainings = new_trainings
 

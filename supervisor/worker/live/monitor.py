@@ -47,6 +47,7 @@ from supervisor.worker.live.update_hooks import UpdateHooks
 from supervisor.worker.process.heartbeat import Heartbeat
 from supervisor.worker.recording.loading_proof import LoadingProof
 from supervisor.worker.recording.recording import Recording, encode
+from supervisor.worker.recording.told_objects import note_objects
 from supervisor.worker.recording.worker_proof import Iteration, WorkerNote
 from supervisor.worker.treatment.update_controls import UpdateControls
 
@@ -117,7 +118,7 @@ class Monitor(TrainingHooks):
                     self._meet(module, self._registry.add_model)
                     self._last_module = weakref.ref(module)
                 clock = self._lead.clock
-                if clock.is_due:
+                if clock.is_due and clock.is_due_here():
                     clock.passed()
                     self._pass_boundary()
                 if is_on:
@@ -223,6 +224,10 @@ class Monitor(TrainingHooks):
     def read_all(self, tensor: torch.Tensor) -> None:
         with self._reads_part, self._interception.region():
             self._recording.large.note(tensor)
+
+    def objects(self, place: list[Any] | None, call: Call, *, all_have: bool) -> Any:
+        with self._interception.region():
+            return note_objects(self._recording.tape, place, call, all_have=all_have)
 
     def looks_at_random(self) -> None:
         self._random.looked_at()

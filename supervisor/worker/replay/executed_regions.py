@@ -7,6 +7,7 @@ put back: weights and gradients at once, the rest at the target.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -14,11 +15,13 @@ from typing import Any
 
 import torch
 from torch.nn import Module
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from supervisor.training_state.tensors import local, outside_autograd, write_into
 from supervisor.worker.replay.gradient_notes import GradientNotes
+from supervisor.worker.replay.silenced_collectives import SilencedCollectives
 
 HOOKED_AGAIN = 16
 """A module whose script adds hooks is executed anew so often; one that adds some to each output
@@ -30,13 +33,25 @@ class ExecutedRegions:
     """Asked at each region. All of the first step with a graph is executed, and later the first
     forward of each module in each mode, with the backward behind it.
 
+    Several ranks send what they send within the first step, or within the first forward of a kind:
+    all execute those. DDP arranges its buckets anew at the forward behind its first backward, so
+    that one is executed, too.
+
+    Args:
+        collectives: silenced but there.
+
     Attributes:
         is_first_step: no step of the lead has ended.
         notes: what backwards write to parameters beside gradients.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, collectives: SilencedCollectives | None = None) -> None:
         self.is_first_step = True
+        self._collectives = collectives or SilencedCollectives()
+        self._sends = False
+        self._graph_sends = False
+        self._first_reduced: weakref.WeakSet[Module] = weakref.WeakSet()
+        self._rearranged_next: weakref.WeakSet[Module] = weakref.WeakSet()
         self.notes = GradientNotes()
         self._has_graph = False
         self._added_within = 0
@@ -48,19 +63,34 @@ class ExecutedRegions:
         kind = (id(module), module.training, torch.is_grad_enabled())
         hooks = RemovableHandle.next_id - self._added_within
         known, seen, times = self._forwards.get(kind, (lambda: None, -1, 0))
-        if known() is not module:  # the id may be that of one long gone
+        is_new = known() is not module  # the id may be that of one long gone
+        self._sends = self.is_first_step or is_new
+        if is_new:
             times = 0
+            if all(kind[1:]) and _reduces(module):
+                self._first_reduced.add(module)
+        elif all(kind[1:]) and module in self._rearranged_next:
+            self._rearranged_next.discard(module)
+            self._sends = True
+            return True
         elif seen == hooks or times > HOOKED_AGAIN:
-            return self.is_first_step and kind[-1]
+            self._sends = self.is_first_step and kind[-1]
+            return self._sends
         self._forwards[kind] = weakref.ref(module), hooks, times + 1
         self._has_graph = self._has_graph or kind[-1]
+        self._graph_sends = self._graph_sends or (kind[-1] and self._sends)
         return True
 
     def run(self, call: Callable[[], Any]) -> Any:
+        """Executes the forward that was asked about last, if only for the form of its output."""
+        return self._execute(call, sends=self._sends)
+
+    def _execute(self, call: Callable[[], Any], *, sends: bool) -> Any:
         """Executes a region; the hooks that torch adds within one are not the script's."""
         before = RemovableHandle.next_id
         try:
-            return call()
+            with self._collectives.really() if sends else contextlib.nullcontext():
+                return call()
         finally:
             self._added_within += RemovableHandle.next_id - before
 
@@ -72,7 +102,8 @@ class ExecutedRegions:
         Behind the first step the graph holds stand-ins, too: it may refuse, and its gradients are
         thrown away.
         """
-        run = functools.partial(self.run, functools.partial(call, roots))
+        sends = self.is_first_step or self._graph_sends
+        run = functools.partial(self._execute, functools.partial(call, roots), sends=sends)
         before = self.notes.before(optimizers) if self.is_first_step or self._has_graph else {}
         if self.is_first_step:
             run()
@@ -101,8 +132,11 @@ class ExecutedRegions:
             return None
         self._updated.add(optimizer)
         kept = [(p, local(p).to("cpu", copy=True)) for p in _parameters([optimizer])]
+        sending = contextlib.ExitStack()
+        sending.enter_context(self._collectives.really())
 
         def put_back() -> None:
+            sending.close()
             with outside_autograd():
                 for parameter, value in kept:
                     write_into(parameter, value)
@@ -110,7 +144,14 @@ class ExecutedRegions:
         return put_back
 
     def step_ended(self) -> None:
-        self.is_first_step = self._has_graph = False
+        self.is_first_step = self._has_graph = self._graph_sends = False
+        self._rearranged_next |= self._first_reduced
+        self._first_reduced.clear()
+
+
+def _reduces(module: Module) -> bool:
+    """Whether a backward through `module` averages gradients over ranks by buckets."""
+    return any(isinstance(part, DistributedDataParallel) for part in module.modules())
 
 
 def _parameters(optimizers: Iterable[Optimizer]) -> Iterator[torch.Tensor]:

@@ -32,6 +32,7 @@ from supervisor.worker.recording.large_reads import ReplayedReads
 from supervisor.worker.recording.loading_proof import LoadingProof
 from supervisor.worker.recording.random_states import RandomReplay
 from supervisor.worker.recording.recording import decode
+from supervisor.worker.recording.told_objects import recorded_objects
 from supervisor.worker.recording.worker_proof import Iteration, WorkerNote
 from supervisor.worker.replay.cached_outputs import CachedOutputs
 from supervisor.worker.replay.executed_regions import ExecutedRegions
@@ -39,6 +40,7 @@ from supervisor.worker.replay.loading.loader_skipping import NEAR_STEPS, KnownSh
 from supervisor.worker.replay.loading.placeholder_tracker import PlaceholderTracker
 from supervisor.worker.replay.loading.worker_skipping import WorkerSkipping
 from supervisor.worker.replay.replayed_gradients import zero_gradients
+from supervisor.worker.replay.silenced_collectives import SilencedCollectives
 
 
 class FastForward(TrainingHooks):
@@ -48,6 +50,7 @@ class FastForward(TrainingHooks):
         target: steps done at the checkpoint's boundary.
         skips: numbers of the data sets whose batches may be others, see `LoaderSkipping`.
         guard: follows those others, where there may be any.
+        collectives: silenced from the first step on.
         arrive: called at the target, within the first forward after it: restores and makes the
             live moments the current ones. Its argument is None, or why this is not the recorded
             run; then it is called at the next boundary, wherever that is.
@@ -64,12 +67,13 @@ class FastForward(TrainingHooks):
         target: int,
         skips: Collection[int] = (),
         guard: PlaceholderTracker | None = None,
+        collectives: SilencedCollectives | None = None,
         arrive: Callable[[int, str | None], TrainingHooks],
         before_training: Callable[[], None] = lambda: None,
         heartbeat: Callable[[], None] = lambda: None,
     ) -> None:
         self.steps_done = 0
-        self.clock = BoundaryClock()
+        self.clock = BoundaryClock(of_ranks=collectives is not None)
         self.disproof: str | None = None
         self._interception = interception
         self._registry = registry
@@ -92,7 +96,8 @@ class FastForward(TrainingHooks):
         self._zero_gradients = ZeroGradients()
         self._unhide: Callable[[], None] | None = None
         self._is_updating = False
-        self._executed = ExecutedRegions()
+        self._collectives = collectives or SilencedCollectives()
+        self._executed = ExecutedRegions(self._collectives)
         self.compiled_updates = False
 
     def hand_over(self, probe: StepProbe, loss: float | None) -> None:
@@ -117,10 +122,10 @@ class FastForward(TrainingHooks):
         interception.depth += 1
         try:
             if not self.steps_done:
-                self._before_training()
+                self._begin_training()
             self._registry.add_model(module)
             self.clock.has_forwards = True
-            if self._is_arrival():
+            if self._is_arrival() and self.clock.is_due_here():
                 live = self._arrive(self.steps_done, self.disproof)
                 interception.depth -= 1
                 try:
@@ -194,6 +199,17 @@ class FastForward(TrainingHooks):
                 self._disprove(f"step {self.steps_done}: {error}")
                 return None
 
+    def objects(self, place: list[Any] | None, call: Call, *, all_have: bool) -> Any:
+        if self.disproof is not None:
+            return None
+        with self._interception.region():
+            try:
+                with self._collectives.really():
+                    return recorded_objects(self._tape, place, call)
+            except ReplayError as error:
+                self._disprove(f"step {self.steps_done}: {error}")
+        return None
+
     def looks_at_random(self) -> None:
         """What the script looks at is as it was: the tape has it."""
 
@@ -254,7 +270,7 @@ class FastForward(TrainingHooks):
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         if not self.steps_done:
-            self._region(self._before_training)
+            self._region(self._begin_training)
         self._registry.add_optimizer(optimizer)
         self.compiled_updates = self.compiled_updates or is_within_compiled()
         if self._is_updating:  # as in the recorded run, see `Monitor`
@@ -356,6 +372,10 @@ class FastForward(TrainingHooks):
             self.disproof = why
             if self._guard is not None:
                 self._guard.disproved(why)
+
+    def _begin_training(self) -> None:
+        self._before_training()
+        self._collectives.begin()
 
     # --- helpers -----------------------------------------------------------------------------
 

@@ -109,3 +109,16 @@ def test_a_new_optimizer_of_other_weights_waits_while_the_lead_is_there() -> Non
         _update(clock, first)
 
     assert not clock.is_lead(second)
+
+
+def test_an_evaluation_of_one_rank_alone_is_no_boundary_of_several() -> None:
+    clock, optimizer = BoundaryClock(of_ranks=True), _optimizer()
+    clock.passed()
+    _update(clock, optimizer)
+    _update(clock, optimizer)
+
+    with torch.no_grad():
+        evaluating = clock.is_due_here()
+        clock.passed()
+
+    assert (evaluating, clock.is_due_here()) == (False, True)

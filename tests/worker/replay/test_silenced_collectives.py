@@ -1,0 +1,83 @@
+"""Collectives of a replay are sent by nobody, and nobody waits for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed import _functional_collectives as functional
+
+from supervisor.worker.replay.silenced_collectives import SilencedCollectives
+
+
+@pytest.fixture
+def one_of_two() -> Iterator[SilencedCollectives]:
+    """This process is rank 0 of two; the other does nothing."""
+    dist.init_process_group("fake", store=dist.HashStore(), rank=0, world_size=2)
+    collectives = SilencedCollectives()
+    collectives.enter()
+    collectives.begin()
+    yield collectives
+    collectives.leave()
+    dist.destroy_process_group()
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # newer names for the same
+def test_every_kind_of_collective_returns_at_once_and_changes_nothing(
+    one_of_two: SilencedCollectives,
+) -> None:
+    x = torch.arange(4.0)
+    parts = [torch.ones(4), torch.ones(4)]
+
+    work = dist.all_reduce(x, async_op=True)
+    dist.broadcast(x, 1)
+    dist.all_gather(parts, x)
+    dist.all_gather_into_tensor(torch.zeros(8), x)
+    dist.reduce(x, 0)
+    dist.reduce_scatter_tensor(torch.zeros(2), x)
+    dist.all_to_all_single(torch.zeros(4), x)
+    dist.send(x, 1)
+    dist.recv(x, 1)
+    dist.barrier()
+    both = [dist.P2POp(dist.isend, x, 1), dist.P2POp(dist.irecv, x, 1)]
+    for request in dist.batch_isend_irecv(both):
+        request.wait()
+
+    assert work is not None
+    assert work.wait()
+    assert x.tolist() == [0.0, 1.0, 2.0, 3.0]
+    assert [part.tolist() for part in parts] == [[1.0] * 4] * 2
+    assert one_of_two.silenced >= 11
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_functional_collectives_return_tensors_of_the_right_shape(
+    one_of_two: SilencedCollectives,
+) -> None:
+    x, group = torch.ones(4, 3), dist.group.WORLD
+
+    assert functional.all_reduce(x, "sum", group).shape == (4, 3)
+    assert functional.all_gather_tensor(x, 0, group).shape == (8, 3)
+    assert functional.reduce_scatter_tensor(x, "sum", 0, group).shape == (2, 3)
+    assert functional.all_to_all_single(x, [1, 3], [2, 2], group).shape == (4, 3)
+
+
+def test_what_all_ranks_do_alike_is_sent() -> None:
+    collectives = SilencedCollectives()
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    gathered = [torch.zeros(2)]
+    try:
+        collectives.enter()
+        collectives.begin()
+        dist.all_gather(gathered, torch.ones(2))
+        silent = gathered[0].tolist()
+        with collectives.really():
+            dist.all_gather(gathered, torch.ones(2))
+    finally:
+        collectives.leave()
+        dist.destroy_process_group()
+
+    assert silent == [0.0, 0.0]
+    assert gathered[0].tolist() == [1.0, 1.0]
