@@ -91,6 +91,11 @@ class Resumption:
         self._arrived: Callable[[], None] = lambda: None
 
     @property
+    def is_of_ranks(self) -> bool:
+        """Whether several ranks train together."""
+        return not self._arrival.place.is_alone
+
+    @property
     def is_pending(self) -> bool:
         """Whether the checkpoint's step has not been reached yet."""
         return self._start is not None

@@ -29,6 +29,7 @@ from supervisor.worker.live.monitor import Monitor
 from supervisor.worker.live.parting_checkpoint import PartingCheckpoint
 from supervisor.worker.live.unseen_updates import ANOTHER_TRAINING
 from supervisor.worker.process.exit_request import ExitRequest
+from supervisor.worker.process.unsupported import refuse_fsdp1
 from supervisor.worker.resumption import Resumption
 
 BOUNDARY_WITHIN_S = 5.0
@@ -96,6 +97,8 @@ class Session:
         """Whether a call of `module` is a region of the training."""
         known = self._parametrised.get(id(module))
         if known is None or known[0]() is not module:  # the id may be that of one long gone
+            if self._resumption.is_of_ranks:
+                refuse_fsdp1(module)
             has = next(Module.named_parameters(module), None) is not None
             known = self._parametrised[id(module)] = (weakref.ref(module), has)
         if known[1]:

@@ -22,6 +22,7 @@ _RECEIVING = {
 }
 """Functions that exchange objects of Python, and the list into which they put what comes."""
 
+_NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor")
 _ALL_HAVE = frozenset({"all_gather_object", "broadcast_object_list"})
 """Behind these all ranks have the same objects."""
 
@@ -42,6 +43,8 @@ def watch_collectives(session: Seen, alike: AllAlike | None) -> None:
         return
     from torch.distributed import distributed_c10d
 
+    for namespace in _NAMESPACES:  # else a replay, which looks at them, is the first to make them
+        getattr(torch.ops, namespace)
     for name, into in _RECEIVING.items():
         replacement = _told(session, getattr(distributed_c10d, name), into, name in _ALL_HAVE)
         setattr(distributed_c10d, name, replacement)
