@@ -73,6 +73,22 @@ class WatchdogSettings:
 
 
 @dataclass
+class PreemptionSettings:
+    signals: list[str] = field(default_factory=lambda: ["SIGTERM", "SIGINT", "SIGUSR1", "SIGHUP"])
+    """Signals that ask the run to end with a checkpoint (75). Of these four, one that is not named
+    is ignored."""
+    watch: Optional[str] = None  # noqa: UP045
+    """What tells that the machine will be taken: a shell command that ends with 0 then, or
+    ``file:PATH`` for a file that appears."""
+    every_s: float = 5.0
+    """Between two looks at `watch`: clouds give notice 30 to 120 s before."""
+    ends_at: Optional[float] = None  # noqa: UP045
+    """Time limit of the job, in unix seconds. None: SLURM_JOB_END_TIME, where SLURM sets it."""
+    leave_before_s: float = 60.0
+    """The run ends with a checkpoint so long before the time limit: twice `watchdog.grace_s`."""
+
+
+@dataclass
 class RestartSettings:
     crash_limit: int = 3
     """Crashes without progress until the run is given up (K10)."""
@@ -158,6 +174,7 @@ class RunSettings:
     snapshot: SnapshotSettings = field(default_factory=SnapshotSettings)
     parting: PartingSettings = field(default_factory=PartingSettings)
     watchdog: WatchdogSettings = field(default_factory=WatchdogSettings)
+    preemption: PreemptionSettings = field(default_factory=PreemptionSettings)
     restart: RestartSettings = field(default_factory=RestartSettings)
     capture: CaptureSettings = field(default_factory=CaptureSettings)
     probes: ProbeSettings = field(default_factory=ProbeSettings)

@@ -26,6 +26,7 @@ from supervisor.parent.terminal.output import OutputPump, read_tail
 from supervisor.parent.watching import hang
 from supervisor.parent.watching.known_starts import KnownStarts
 from supervisor.parent.watching.live_pictures import LivePictures
+from supervisor.parent.watching.preemption import PreemptionWatch
 from supervisor.parent.watching.rank_watch import GroupFeed, RankWatch
 from supervisor.parent.watching.replica import Replica
 from supervisor.parent.watching.watchdog import Watchdog
@@ -54,6 +55,7 @@ class AttemptContext:
     inbox: SignalInbox
     replica: Replica
     pictures: LivePictures
+    preemption: PreemptionWatch
     lease: Lease
     agent: AgentProcess | None = None
     starts: KnownStarts = field(default_factory=KnownStarts)
@@ -162,6 +164,7 @@ class Attempt:
             self._slow_look_s = now_s
             self._guarded("memory", lambda: self._sample(process, watchdog))
             self._guarded("fast-forward", lambda: self._tell_replay(now_s))
+            self._guarded("preemption", self._heed_notice)
             self._guarded("pictures", lambda: self._s.pictures.look(self._feed.last_step))
         if self._s.inbox.take_resize():
             process.resize()
@@ -205,6 +208,13 @@ class Attempt:
         process.family.look()
         watchdog.saw_cpu_time(process.family.cpu_s(), process.family.all_cpu_s())
         self._memory = str(sample_memory(process.family.resident_bytes()))
+
+    def _heed_notice(self) -> None:
+        """A notice that the machine will be taken asks the run to end, as SIGTERM does."""
+        notice = self._s.preemption.look()
+        if notice is not None and self._s.inbox.asked_by is None:
+            self._s.run_log.warn(notice)
+            self._s.inbox.note(signal.SIGTERM)
 
     def _heed_signals(self, process: Processes, now_s: float) -> None:
         """Passes signals on: the worker saves and ends at its next boundary, or is ended later."""

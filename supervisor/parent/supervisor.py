@@ -11,7 +11,7 @@ from supervisor.parent.prepare import Preparation, prepare
 from supervisor.parent.process.agent_process import AgentProcess
 from supervisor.parent.process.launch import LaunchSpec
 from supervisor.parent.process.process import DEFAULT_COMMAND
-from supervisor.parent.process.signals import SignalInbox
+from supervisor.parent.process.signals import SignalInbox, signal_numbers
 from supervisor.parent.restarts import starting_point
 from supervisor.parent.restarts.backoff import Backoff
 from supervisor.parent.restarts.exits import ProcessEnding, judge_group
@@ -25,6 +25,7 @@ from supervisor.parent.taken_over import RunTakenOver, check_lease
 from supervisor.parent.terminal import outcome as outcomes
 from supervisor.parent.terminal.outcome import Outcome, RunResult
 from supervisor.parent.watching.live_pictures import LivePictures
+from supervisor.parent.watching.preemption import PreemptionWatch
 from supervisor.parent.watching.replica import Replica
 from supervisor.ranks import ALL_RANKS
 from supervisor.records import ExitCause, WorkerExit, WorkerOrder
@@ -56,7 +57,7 @@ class Supervisor:
         self._worker_command = worker_command
         self._poll_s = poll_s
         self._backoff = backoff
-        self._inbox = SignalInbox()
+        self._inbox = SignalInbox(signal_numbers(spec.settings.preemption.signals))
 
     def run(self) -> RunResult:
         """Returns when the training is over and its report is written.
@@ -82,6 +83,7 @@ class Supervisor:
                 inbox=self._inbox,
                 replica=run.replica,
                 pictures=run.pictures,
+                preemption=PreemptionWatch(self._spec.settings.preemption),
                 lease=prepared.lease,
                 agent=agent,
                 worker_command=self._worker_command,

@@ -44,13 +44,22 @@ def execute(args: argparse.Namespace) -> int:
     wish = args.resume_from
     if wish is not None and wish not in ("last-stable", "latest") and not wish.isdecimal():
         raise UsageError(f"resume: --from {wish}: give last-stable, latest or a step")
+    return continue_run(args)
+
+
+def continue_run(args: argparse.Namespace) -> int:
+    """Continues the run in the directory `args.run`, and returns the exit code when it has ended.
+
+    Raises:
+        UsageError: it is running, completed, or cannot be continued as asked.
+    """
     rundir = open_run(args.run)
 
     from supervisor.parent.supervisor import Supervisor
     from supervisor.storage.run.run_state import load_run_state
 
     state = load_run_state(rundir)
-    _check_state(args.run, state, wish)
+    _check_state(args.run, state, args.resume_from)
     spec = _spec(args, rundir, state)
     _enter(state)
     return Supervisor(spec).run().exit_code

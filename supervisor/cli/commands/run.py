@@ -17,6 +17,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from supervisor.cli.commands.or_resume import continue_what_lies_there
 from supervisor.cli.options import option_values
 from supervisor.cli.options.ranks_options import add_ranks_options, ranks_of
 from supervisor.cli.options.script_arguments import ScriptTarget, parse_with_script
@@ -39,6 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=option_values.path,
         help="where everything about the run is kept (default: runs/<script>-<time>)",
     )
+    parser.add_argument(
+        "--or-resume",
+        action="store_true",
+        help="start, or continue the run in --run-dir, or end with 0 if it is completed: one line "
+        "for systems that queue a job again",
+    )
     add_settings_options(parser)
     parser.add_argument(
         "--resume-args",
@@ -59,6 +66,10 @@ def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Nam
 def execute(args: argparse.Namespace) -> int:
     ranks = ranks_of(args)
     _check_launcher(args)
+    if args.or_resume:
+        code = continue_what_lies_there(args, ranks)
+        if code is not None:
+            return code
     resume_arguments = _words(args.resume_args)
     settings, policy = load_settings(args)
     _check_world(policy)
@@ -67,7 +78,7 @@ def execute(args: argparse.Namespace) -> int:
     from supervisor.parent.supervisor import Supervisor
 
     # After the imports, which take a second: a Ctrl-C during them leaves no empty folder.
-    run_dir = _run_dir(args.run_dir, args.script)
+    run_dir = args.run_dir if args.or_resume else _run_dir(args.run_dir, args.script)
 
     spec = LaunchSpec(
         kind=args.script.kind,

@@ -53,12 +53,14 @@ def load_settings(arguments: argparse.Namespace) -> tuple[RunSettings, PolicySet
 
 
 def check_detectors(settings: RunSettings, where: str) -> None:
-    """Raises ConfigError for detectors, alert handlers or faults that cannot be created."""
+    """Raises UsageError for detectors, handlers, faults or signals that there cannot be."""
     from supervisor.detectors.alert_handlers import load_alert_handlers
     from supervisor.detectors.registry import build_detectors
     from supervisor.errors import ConfigError
     from supervisor.fault_injection.fault import Fault
+    from supervisor.parent.process.signals import signal_numbers
 
+    signal_numbers(settings.preemption.signals)
     try:
         for entry in settings.faults:
             Fault.from_config(entry)

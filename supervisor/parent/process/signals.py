@@ -5,13 +5,33 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import Any
+
+from supervisor.errors import UsageError
 
 # SIGHUP: the terminal is gone. Under nohup it is ignored, and stays so.
 ASKING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 _NAP_S = 0.05
+
+NOT_OURS = ("SIGKILL", "SIGSTOP", "SIGCHLD", "SIGWINCH", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL")
+"""Cannot be received, or mean something else."""
+
+
+def signal_numbers(names: Iterable[str]) -> tuple[int, ...]:
+    """Returns the numbers of signals named as in ``preemption.signals``.
+
+    Raises:
+        UsageError: there is no such signal, or it cannot be used.
+    """
+    numbers = []
+    for name in names:
+        if name not in signal.Signals.__members__ or name in NOT_OURS:
+            known = ", ".join(signum.name for signum in ASKING)
+            raise UsageError(f"preemption.signals: {name}: no signal that can ask: as in {known}")
+        numbers.append(int(signal.Signals[name]))
+    return tuple(numbers)
 
 
 class SignalInbox:
@@ -20,7 +40,9 @@ class SignalInbox:
     The handlers only note the number, since they may interrupt any operation of the main loop.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, asking: Iterable[int] = ASKING) -> None:
+        """`asking`: the signals that ask the run to end; others of `ASKING` are ignored."""
+        self._asking = frozenset(map(int, asking))
         self._received: list[int] = []
         self._resized = False
         self.on_typed: Callable[[], None] | None = None
@@ -59,8 +81,10 @@ class SignalInbox:
         """Receives signals within the block; outside the main thread nothing is changed."""
         previous: dict[int, Any] = {}
         try:
-            for signum in map(int, ASKING):
-                if signal.getsignal(signum) is not signal.SIG_IGN or signum == signal.SIGINT:
+            for signum in sorted({*map(int, ASKING), *self._asking}):
+                if signum not in self._asking:
+                    previous[signum] = signal.signal(signum, _ignore)
+                elif signal.getsignal(signum) is not signal.SIG_IGN or signum == signal.SIGINT:
                     previous[signum] = signal.signal(signum, self._on_asking)
             previous[signal.SIGWINCH] = signal.signal(signal.SIGWINCH, self._on_resize)
         except ValueError:
@@ -79,3 +103,7 @@ class SignalInbox:
 
     def _on_resize(self, signum: int, frame: FrameType | None) -> None:
         self._resized = True
+
+
+def _ignore(signum: int, frame: FrameType | None) -> None:
+    """Instead of SIG_IGN, which the worker would inherit."""

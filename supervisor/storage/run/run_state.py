@@ -21,6 +21,15 @@ from supervisor.storage.run.rundir import RunDirectory
 
 RUN_KINDS = ("script", "function", "module")
 RUN_STATES = ("running", "completed", "gave_up", "interrupted", "failed")
+JOB_VARIABLES = (
+    "SLURM_JOB_ID",
+    "SLURM_ARRAY_JOB_ID",
+    "SLURM_ARRAY_TASK_ID",
+    "SLURM_RESTART_COUNT",
+    "LSB_JOBID",
+    "PBS_JOBID",
+)
+"""By which schedulers name the job to its processes."""
 _HELP = "give the directory that `supervisor run` printed"
 
 
@@ -46,6 +55,7 @@ class RunState:
         crash_count: crashes without progress so far (REQUIREMENTS K10).
         ranks: how several ranks were started (`RankLaunch`); empty for one process.
         world_size: how many ranks train together.
+        job: what the scheduler calls the job, by the names of its variables (SLURM_JOB_ID ...).
         policy, config: names of those in use; the files lie in the run directory.
     """
 
@@ -70,6 +80,7 @@ class RunState:
     config: str = ""
     ranks: Mapping[str, Any] = field(default_factory=dict)
     world_size: int = 1
+    job: Mapping[str, str] = field(default_factory=dict)
 
 
 def new_run_state(
@@ -101,6 +112,7 @@ def new_run_state(
         policy=policy,
         config=config,
         ranks={} if ranks is None else dataclasses.asdict(ranks),
+        job={name: os.environ[name] for name in JOB_VARIABLES if name in os.environ},
     )
 
 
