@@ -13,10 +13,9 @@ from supervisor.ranks import RankLaunch
 if TYPE_CHECKING:
     from supervisor.storage.run.run_state import RunState
 
-MADE_BEFORE_RUN_JSON = frozenset(
-    "lease.json lease.lock config.yaml policy.yaml orders steps events exits logs alive "
-    "lost+found".split()
-)
+_MADE_FILES = ("lease.json", "lease.lock", "config.yaml", "policy.yaml")
+_MADE_FOLDERS = ("orders", "steps", "events", "exits", "logs", "alive", "lost+found")
+MADE_BEFORE_RUN_JSON = frozenset((*_MADE_FILES, *_MADE_FOLDERS))
 """What a start that was cut short leaves behind; lost+found: a volume's own folder."""
 
 
