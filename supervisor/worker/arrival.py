@@ -14,6 +14,7 @@ from supervisor.storage.journal.journal import Journal
 from supervisor.training_state.census.reach import Reach
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.user_frames import user_frames
+from supervisor.worker.group.agreement import Agreement
 from supervisor.worker.interception.outside_dynamo import forget_compiled
 from supervisor.worker.live.boundary import Boundary
 from supervisor.worker.live.monitor import Monitor
@@ -36,6 +37,7 @@ class Arrival:
     place: RankPlace
     order: WorkerOrder
     restorer: StateRestorer
+    agreement: Agreement
     files: AttemptFiles
     ring: CheckpointRing
     ordered: OrderedTreatments
@@ -98,6 +100,7 @@ class Arrival:
             batches_left_out: whose loading the replay left out.
         """
         step, meta, progress = start.checkpoint.step, start.checkpoint.meta, self.progress
+        reasons = self.agreement.arrived(step, reasons)
         progress.tape_is_whole = replay.disproof is None
         if self.place.leads:
             self.ring.discard_after(step)

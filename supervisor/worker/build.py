@@ -264,7 +264,7 @@ def build_worker(
     group = _build_group(task, ground, state)
     judging = _build_judging(task, ground, records, state, group)
     live = _build_live(task, ground, records, state, judging)
-    resumption = _build_resumption(task, ground, records, state, judging, live)
+    resumption = _build_resumption(task, ground, records, state, group, judging, live)
     session = _build_session(ground, records, group, judging, live, resumption)
     if records.start is None:
         judging.ordered.from_nothing()
@@ -494,7 +494,7 @@ def _build_group(task: _Task, ground: _Ground, state: _State) -> _Group:
         board,
         schedule,
         turns,
-        leads=place.leads,
+        rank=place.rank,
         on_lost=lambda: only_watching.begin(
             "the ranks do not make the same steps: from here on this one is only watched: nothing "
             "is treated or saved"
@@ -791,6 +791,7 @@ def _build_resumption(
     ground: _Ground,
     records: _Records,
     state: _State,
+    group: _Group,
     judging: _Judging,
     live: _Live,
 ) -> Resumption:
@@ -810,6 +811,7 @@ def _build_resumption(
         place=task.place,
         order=task.order,
         restorer=restorer,
+        agreement=group.agreement,
         files=records.files,
         ring=records.ring,
         ordered=judging.ordered,

@@ -66,8 +66,12 @@ class RankBoard:
         """Of one message."""
         return _BUFFER_BYTES - _HEAD.size
 
-    def exchange(self, message: bytes) -> list[bytes] | None:
+    def exchange(self, message: bytes, timeout_s: float | None = None) -> list[bytes] | None:
         """Tells the others, and returns what all tell with the same call, in the order of ranks.
+
+        Args:
+            message: of this rank.
+            timeout_s: how long the others may take; None for what was given at first.
 
         Returns:
             None if a rank has left or does not answer: from then on for everybody.
@@ -80,7 +84,7 @@ class RankBoard:
         self._count += 1
         self._write(message)
         told = [message] * self._ranks
-        deadline = time.monotonic() + self._timeout_s
+        deadline = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
         for rank in range(self._ranks):
             if rank != self._rank:
                 found = self._await(rank, deadline)

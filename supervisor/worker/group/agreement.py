@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import xxhash
 
 from supervisor.agreement import agree
+from supervisor.ranks import LEAD_RANK
 from supervisor.records import StepRecord
 from supervisor.storage.run.rank_board import RankBoard
 from supervisor.worker.ground.turns import GroupTurns
 from supervisor.worker.group.group_schedule import GroupSchedule
 from supervisor.worker.group.step_message import StepMessage
+
+ARRIVES_WITHIN_S = 3600.0
+"""For the slowest rank's replay; ranks replay the same steps, but not at the same speed."""
+LONGEST_REASON = 2000
 
 
 class Agreement:
@@ -28,6 +34,18 @@ class Agreement:
         """
         return record
 
+    def arrived(self, step: int, reasons: list[str]) -> list[str]:
+        """Called when a resume has put its state back, before it says how exact it is.
+
+        Args:
+            step: of the checkpoint.
+            reasons: why this rank's resume is not exact; empty if it is.
+
+        Returns:
+            Why the training's resume is not exact: that of one rank is that of all.
+        """
+        return reasons
+
     def decided(self, *what: object) -> None:
         """Something was decided or done that all ranks have to decide or do alike."""
 
@@ -43,6 +61,7 @@ class GroupAgreement(Agreement):
     differ the training has split, and all ranks begin again from their last common checkpoint.
 
     Args:
+        rank: which this one is.
         on_lost: called once if a rank does not answer, and from then on nothing is agreed.
         on_split: called with the step if ranks have decided differently.
     """
@@ -53,14 +72,14 @@ class GroupAgreement(Agreement):
         schedule: GroupSchedule,
         turns: GroupTurns,
         *,
-        leads: bool,
+        rank: int,
         on_lost: Callable[[], None],
         on_split: Callable[[int], None],
     ) -> None:
         self._board = board
         self._schedule = schedule
         self._turns = turns
-        self._leads = leads
+        self._rank = rank
         self._on_lost = on_lost
         self._on_split = on_split
         self._is_on = True
@@ -70,7 +89,7 @@ class GroupAgreement(Agreement):
         if not self._is_on:
             return None
         boundary = record.step + 1
-        looks = self._leads and self._schedule.is_due(boundary)
+        looks = self._rank == LEAD_RANK and self._schedule.is_due(boundary)
         own = StepMessage(
             record=record,
             due=(self._turns.due(boundary) << 1 | 1) if looks else 0,
@@ -78,11 +97,12 @@ class GroupAgreement(Agreement):
             decided=self._decided,
         )
         told = self._board.exchange(own.pack(self._board.max_bytes))
-        messages = [] if told is None else [StepMessage.unpack(data) for data in told]
+        try:
+            messages = [] if told is None else [StepMessage.unpack(data) for data in told]
+        except ValueError:  # another rank is at another point
+            messages = []
         if len({message.record.step for message in messages}) != 1:
-            self._is_on = False
-            self._board.leave()
-            self._on_lost()
+            self._lose()
             return None
         due = messages[0].due
         self._turns.grant(due >> 1)
@@ -93,6 +113,29 @@ class GroupAgreement(Agreement):
         if any(message.leaves for message in messages):
             self._schedule.agreed_to_leave()
         return agree([message.record for message in messages])
+
+    def arrived(self, step: int, reasons: list[str]) -> list[str]:
+        own = json.dumps([step, "; ".join(reasons)[:LONGEST_REASON]]).encode()
+        told = self._board.exchange(own, ARRIVES_WITHIN_S)
+        try:
+            places = [json.loads(data) for data in told or ()]
+            if not places or any(int(place[0]) != step for place in places):
+                raise ValueError("another rank stands elsewhere")
+        except (ValueError, TypeError, LookupError):
+            self._lose()
+            return [*reasons, "the other ranks have not arrived at this step"]
+        others = [
+            f"rank {rank}: {place[1]}"
+            for rank, place in enumerate(places)
+            if place[1] and rank != self._rank
+        ]
+        return [*reasons, *others]
+
+    def _lose(self) -> None:
+        """From here on nothing is agreed."""
+        self._is_on = False
+        self._board.leave()
+        self._on_lost()
 
     def decided(self, *what: object) -> None:
         self._decided = xxhash.xxh3_64_intdigest(repr(what).encode(), seed=self._decided)

@@ -38,7 +38,7 @@ class Rank:
             RankBoard(folder / "board", rank, ranks, timeout_s=10.0),
             self.schedule,
             self.turns,
-            leads=rank == 0,
+            rank=rank,
             on_lost=lambda: self.lost.append(True),
             on_split=self.split.append,
         )
@@ -121,6 +121,36 @@ def test_ranks_of_different_steps_agree_no_more(ranks: list[Rank]) -> None:
     assert agreed(ranks, records) == [None, None]
     assert [rank.lost for rank in ranks] == [[True], [True]]
     assert ranks[0].agreement.group_record(StepRecord(step=5)) is None
+
+
+def arrivals(ranks: list[Rank], steps: list[int], reasons: list[list[str]]) -> list[list[str]]:
+    found: list[list[str]] = [[] for _ in ranks]
+
+    def one(index: int) -> None:
+        found[index] = ranks[index].agreement.arrived(steps[index], reasons[index])
+
+    threads = [threading.Thread(target=one, args=(index,)) for index in range(len(ranks))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def test_all_ranks_are_exact_or_none(ranks: list[Rank]) -> None:
+    assert arrivals(ranks, [8, 8], [[], []]) == [[], []]
+    assert arrivals(ranks, [8, 8], [[], ["a value differs"]]) == [
+        ["rank 1: a value differs"],
+        ["a value differs"],
+    ]
+    assert agreed(ranks, step(8, 1.0, 3.0))[0] is not None
+
+
+def test_ranks_that_arrive_elsewhere_agree_no_more(ranks: list[Rank]) -> None:
+    why = ["the other ranks have not arrived at this step"]
+
+    assert arrivals(ranks, [8, 16], [[], []]) == [why, why]
+    assert [rank.lost for rank in ranks] == [[True], [True]]
 
 
 def test_a_message_comes_back_as_it_was_packed() -> None:
