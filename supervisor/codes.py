@@ -48,6 +48,8 @@ class DecisionSource(str, enum.Enum):
     """It helped in similar cases."""
     ORDER = "order"
     """The parent, for this attempt: what it answers happened in an earlier one."""
+    PROOF = "proof"
+    """The state was shown to be corrupted: whether healing it helped is not left to be seen."""
 
 
 class ActionOutcome(str, enum.Enum):

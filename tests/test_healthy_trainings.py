@@ -21,7 +21,7 @@ from supervisor.records import StepRecord
 
 POLICIES = [p.name for p in available_policies() if p.name != "observe_only"]
 STEPS = 450
-FEW = ("triplet", "overfit_mlp", "sparse_reward", "gaussian_vae", "clipped_spikes", "curriculum")
+FEW = ("triplet", "sparse_reward", "gaussian_vae", "clipped_spikes")
 """Kinds that are run for real in every `make test`."""
 
 

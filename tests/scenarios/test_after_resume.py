@@ -118,7 +118,7 @@ result = {"model": model.state_dict(), "grads": grads, "seen": seen}
 """
 
 
-@pytest.mark.parametrize("reads", [True, False])
+@pytest.mark.parametrize("reads", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
 def test_what_hooks_fill_is_there_and_as_it_was(tmp_path: Path, reads: bool) -> None:
     prelude = script("weight average by hand").split("import copy")[0]
     text = f"READS = {reads}\n{prelude}{HOOKED}torch.save(result, sys.argv[-1])\n"

@@ -32,6 +32,9 @@ NEAR_ANOTHER = frozenset(
         "LBFGS with a closure",
         "everything inside functions and a class",
         "optimizer around another",
+        "compiled model",
+        "persistent loader workers",
+        "policy gradient",
     }
 )
 CASES = [

@@ -127,7 +127,7 @@ def test_files_replaced_rotated_numbered_and_renamed_since_are_as_undisturbed(
 @pytest.mark.parametrize(
     ("library", "text"),
     [
-        ("lightning", LIGHTNING),
+        pytest.param("lightning", LIGHTNING, marks=pytest.mark.exhaustive),
         pytest.param("transformers", TRANSFORMERS, marks=pytest.mark.exhaustive),
     ],
 )

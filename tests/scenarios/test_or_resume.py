@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from tests.scenarios.runs import TIMEOUT_S, Ended, again, differences, plain, supervised
@@ -98,6 +99,7 @@ def submit(folder: Path, **variables: str) -> subprocess.Popen[str]:
     return subprocess.Popen(line, cwd=folder, env=environment)
 
 
+@pytest.mark.exhaustive
 def test_a_slurm_job_that_is_told_to_leave_is_queued_again(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     package = Path(__file__).parents[2]

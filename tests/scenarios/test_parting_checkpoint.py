@@ -132,6 +132,7 @@ def test_a_process_that_finds_no_boundary_after_sigterm_leaves_with_the_last_one
     assert differences(undisturbed, outcome(resumed)) == []
 
 
+@pytest.mark.exhaustive
 def test_a_hang_that_sigterm_ends_loses_nothing(
     tmp_path: Path, undisturbed: dict[str, object]
 ) -> None:

@@ -54,7 +54,13 @@ def test_an_exception_that_comes_always_is_given_up_with_70(tmp_path: Path) -> N
     assert ended.events("run_finished")[-1]["state"] == "gave_up"
 
 
-@pytest.mark.parametrize("kind", ["sigsegv", "exit", "out_of_memory"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "out_of_memory",
+        *(pytest.param(k, marks=pytest.mark.exhaustive) for k in ("sigsegv", "exit")),
+    ],
+)
 def test_other_deaths_are_survived(kind: str, tmp_path: Path) -> None:
     expected = plain(tmp_path / "plain", script(LOADER))
 

@@ -175,7 +175,8 @@ def test_a_loss_that_rises_on_one_rank_is_treated_alike_on_all(tmp_path: Path) -
     assert "decided differently" not in (ended.run_dir / "events.jsonl").read_text()
 
 
-@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("ranks", [2, 3])
 def test_ranks_with_other_shapes_messages_and_evaluations_come_back_exactly(
     tmp_path: Path, ranks: int
 ) -> None:

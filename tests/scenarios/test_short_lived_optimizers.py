@@ -73,7 +73,7 @@ def _same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> 
     "script",
     [
         EACH_EPOCH,
-        FEDERATED,
+        pytest.param(FEDERATED, marks=pytest.mark.exhaustive),
         pytest.param(INNER_LOOPS, marks=pytest.mark.exhaustive),
     ],
 )

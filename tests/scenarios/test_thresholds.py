@@ -22,7 +22,9 @@ torch.save(model.state_dict(), sys.argv[-1])
 )
 
 
-@pytest.mark.parametrize(("alarm", "is_alarm"), [(0.5, True), (0.8, False)])
+@pytest.mark.parametrize(
+    ("alarm", "is_alarm"), [(0.5, True), pytest.param(0.8, False, marks=pytest.mark.exhaustive)]
+)
 def test_a_run_alarms_and_keeps_saving_by_its_own_threshold(
     tmp_path: Path, alarm: float, is_alarm: bool
 ) -> None:

@@ -84,7 +84,11 @@ def _resumes(ended: Ended) -> list[str]:
     return [event["exactness"] for event in ended.events("resumed")]
 
 
-@pytest.mark.parametrize(("script", "step"), [(RANKED, 170), (STOPPED, 110)], ids=["auc", "stop"])
+@pytest.mark.parametrize(
+    ("script", "step"),
+    [pytest.param(RANKED, 170, marks=pytest.mark.exhaustive), (STOPPED, 110)],
+    ids=["auc", "stop"],
+)
 def test_decisions_by_values_of_any_size_are_those_of_the_undisturbed_run(
     tmp_path: Path, script: str, step: int
 ) -> None:

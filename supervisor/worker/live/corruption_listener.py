@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from supervisor.codes import Severity, Warned
+from supervisor.codes import DecisionSource, Severity, Warned
 from supervisor.events.step_events import CorruptionFound
 from supervisor.records import ActionResult, Alert, Cause, Decision, StepRecord
 from supervisor.settings import PolicySettings
@@ -110,6 +110,7 @@ class CorruptionListener(BoundaryListener):
             reason="the optimizer's own algebra forbids what the state holds",
             onset_step=snapshot.step + self._policy.rollback_margin_steps,
             dry_run=self._policy.observe_only,
+            source=DecisionSource.PROOF,
         )
         if decision.dry_run:
             self._runner.tell_dry(decision)

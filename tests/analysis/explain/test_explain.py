@@ -97,7 +97,7 @@ def test_a_poisoned_sample_is_found_and_the_run_left_as_it_was(tmp_path: Path) -
     assert written["root_cause"] == "data"
 
 
-@pytest.mark.parametrize("loads", [True, False])
+@pytest.mark.parametrize("loads", [pytest.param(True, marks=pytest.mark.exhaustive), False])
 def test_a_gradient_that_the_script_spoils_at_a_step_is_not_blamed_on_the_data(
     tmp_path: Path, loads: bool
 ) -> None:

@@ -167,6 +167,7 @@ def test_a_script_that_shuffles_is_proved_exact(capfd: pytest.CaptureFixture[str
     assert [path.name for path in Path.cwd().iterdir()] == ["train.py"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.timeout(SEVERAL_RUNS_S)
 def test_state_that_hides_in_c_code_is_named() -> None:
     Path("train.py").write_text(HIDDEN)
