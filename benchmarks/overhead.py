@@ -7,9 +7,8 @@ and each pair of turns gives a ratio of mean steps: turns so short see the same 
 speed changes from minute to minute, and each holds all that supervision does every few steps. The
 first steps of a turn, which fill the processor's caches again, and the first turns are left out.
 Medians and quartiles are over the pairs of all rounds; `typical` is the ratio of the turns' median
-steps, without what is done every few steps. At 5 ms three more take part: the plain script again,
-which says how much of a figure is chance; the plain script with its heap in huge pages, as a
-supervised one has it; and a supervised one without them.
+steps, without what is done every few steps. At 5 ms one more takes part: the plain script again,
+which says how much of a figure is chance.
 """
 
 from __future__ import annotations
@@ -51,42 +50,21 @@ class Workload:
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
-    """How the script is started."""
-
-    supervised: bool = False
-    settings: tuple[str, ...] = ()
-    tunables: str = ""
-
-
-PLAIN, SUPERVISED = Way(), Way(supervised=True)
-AT_5_MS = {
-    "plain again": PLAIN,
-    "plain, huge pages": Way(tunables="glibc.malloc.hugetlb=1"),
-    "huge_pages=false": Way(supervised=True, settings=("huge_pages=false",)),
-}
-
-
 class Player:
     """One process of the script that waits for its turns."""
 
-    def __init__(self, workload: Workload, turns: int, folder: Path, way: Way) -> None:
+    def __init__(self, workload: Workload, turns: int, folder: Path, supervised: bool) -> None:
         folder.mkdir()
         self._out = folder / "times.json"
         go, done = folder / "go", folder / "done"
         os.mkfifo(go)
         os.mkfifo(done)
         line = [sys.executable]
-        if way.supervised:
-            line += [*SUPERVISOR, *(word for one in way.settings for word in ("--set", one))]
-            line += ["--run-dir", str(folder / "run")]
+        if supervised:
+            line += [*SUPERVISOR, "--run-dir", str(folder / "run")]
         line += [str(TRAINER), *workload.options(turns), "--out", str(self._out)]
         line += ["--go", str(go), "--done", str(done)]
-        environment = {k: v for k, v in os.environ.items() if k != "GLIBC_TUNABLES"}
-        if way.tunables:
-            environment["GLIBC_TUNABLES"] = way.tunables
-        self._process = subprocess.Popen(line, stdout=subprocess.DEVNULL, env=environment)
+        self._process = subprocess.Popen(line, stdout=subprocess.DEVNULL)
         self._go = os.open(go, os.O_WRONLY)
         self._done = os.open(done, os.O_RDONLY)
 
@@ -108,13 +86,15 @@ class Player:
         os.close(self._done)
 
 
-def play_round(workload: Workload, folder: Path, ways: Sequence[Way]) -> list[list[list[float]]]:
-    """The steps of a process of each way, by turn."""
+def play_round(
+    workload: Workload, folder: Path, supervised: Sequence[bool]
+) -> list[list[list[float]]]:
+    """The steps, by turn, of one process for each of `supervised`."""
     turns = TURNS[workload.target_ms] + WARM_UP_TURNS
     with ExitStack() as stack:
         players = []
-        for index, way in enumerate(ways):
-            player = Player(workload, turns, folder / str(index), way)
+        for index, with_us in enumerate(supervised):
+            player = Player(workload, turns, folder / str(index), with_us)
             stack.callback(player.close)
             players.append(player)
         for turn in range(turns):
@@ -137,14 +117,14 @@ def batch_for(target_ms: float, folder: Path) -> int:
 
 
 def compare(
-    workload: Workload, rounds: int, folder: Path, others: Mapping[str, Way]
+    workload: Workload, rounds: int, folder: Path, others: Mapping[str, bool]
 ) -> dict[str, dict[str, float]]:
-    """Plain steps and those of `others`, and quartiles of their ratio over all turns."""
+    """Plain steps and those of `others` (name → supervised), and their ratio's quartiles."""
     plain: list[list[float]] = []
     turns: dict[str, list[list[float]]] = {name: [] for name in others}
     for number in range(rounds):
         with tempfile.TemporaryDirectory(dir=folder) as place:
-            first, *rest = play_round(workload, Path(place), (PLAIN, *others.values()))
+            first, *rest = play_round(workload, Path(place), (False, *others.values()))
         plain += first
         for name, times in zip(others, rest, strict=True):
             turns[name] += times
@@ -194,8 +174,8 @@ def main() -> None:
     print("step                   plain ms      other  mean step (quartiles)      typical step")
     with tempfile.TemporaryDirectory() as folder:
         for target in options.ms:
-            more = AT_5_MS if target == 5.0 and not options.bare else {}
-            others = {f"{target:g} ms": SUPERVISED} | more
+            more = {"plain again": False} if target == 5.0 and not options.bare else {}
+            others = {f"{target:g} ms": True} | more
             workload = Workload(target, batch_for(target, Path(folder)))
             found = compare(workload, options.rounds, Path(folder), others)
             for name, row in found.items():

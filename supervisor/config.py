@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from supervisor import config_files
 from supervisor.config_check import KeyPath, Problem, find_problem, leaf_keys, schema_at, show
-from supervisor.config_completeness import check_complete, header
+from supervisor.config_completeness import complete_content, header
 from supervisor.errors import ConfigError
 from supervisor.settings import PolicySettings, RunSettings
 from supervisor.storage.files.private_files import write_private
@@ -115,7 +115,9 @@ def _load(
     layers = config_files.read_layers(name_or_path, kind, alone=alone is not None)
     if alone is not None:
         defaults = config_files.shipped_folder(kind) / "default.yaml"
-        check_complete(layers[0].path, layers[0].content, schema, defaults, alone)
+        path, content = layers[0].path, layers[0].content
+        content = complete_content(path, content, schema, defaults, alone)
+        layers = [config_files.Layer(path=path, content=content)]
     merged: Any = OmegaConf.structured(schema)
     for layer in layers:
         problem = find_problem(layer.content, schema)

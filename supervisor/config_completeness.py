@@ -26,41 +26,50 @@ _UNCOUNTED = frozenset(
 """Keys that were added before files said how many they hold; the first version had none of them,
 and no default of theirs treats anything."""
 
+_GONE = ("huge_pages",)
+"""Keys of the top level that earlier versions wrote; none of them changed what a run computes."""
+
 
 def header(schema: type) -> str:
     """Returns the first line of such a file: a later version knows by it which keys are new."""
     return f"# written by supervisor {__version__}: {len(leaf_keys(schema))} keys\n"
 
 
-def check_complete(
+def complete_content(
     path: Path,
     content: Mapping[str, Any],
     schema: type,
     defaults: Path,
     tell: Callable[[str], None],
-) -> None:
-    """A key that is gone must not become a default unnoticed; one that was never there may.
+) -> dict[str, Any]:
+    """Returns what a saved file says, without the keys that this version knows no more.
+
+    A key that was lost must not become a default unnoticed; one that was never there may.
 
     Args:
         path, content: of the file.
         schema: with every key that this version knows.
         defaults: the shipped file that shows them.
-        tell: called with one line about keys that are newer than the file.
+        tell: called with one line about keys that are newer or older than this version.
 
     Raises:
         ConfigError: the file holds fewer keys than were written to it.
     """
+    gone = [key for key in _GONE if key in content]
+    known = {key: value for key, value in content.items() if key not in gone}
+    if gone:
+        tell(f"{path}: {', '.join(gone)}: this version has no such setting: left out")
     keys = leaf_keys(schema)
     missing = [key for key in keys if not _has(content, key)]
     if not missing:
-        return
+        return known
     named = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
     version, written = _written_by(path)
-    is_older = bool(written) and written == len(keys) - len(missing)
+    is_older = bool(written) and written == len(keys) - len(missing) + len(gone)
     if is_older or (not version and _UNCOUNTED.issuperset(missing)):
         of = f"version {version}" if version else "an older version"
         tell(f"{path}: of {of}, which did not know {named}: their defaults are used")
-        return
+        return known
     raise ConfigError(
         f"{path}: {named}: missing: this file says what the run uses, so no key may be left out: "
         f"restore it, or write the missing keys into it (their defaults: {defaults} and "

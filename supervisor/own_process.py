@@ -21,7 +21,6 @@ IS_RANK = "SUPERVISOR_IS_RANK"
 STREAMS = "SUPERVISOR_STREAMS"
 """Set by the agent: local rank → where its standard output and standard error are opened."""
 _GIVES_BACK = "SUPERVISOR_GIVES_BACK"
-_TUNABLES = "GLIBC_TUNABLES"
 _SALT = "PYTHONHASHSEED"
 _BEGIN = Path(__file__).with_name("begin.py")
 
@@ -34,22 +33,17 @@ def command(module: str) -> tuple[str, ...]:
     return (sys.executable, str(_BEGIN), module)
 
 
-def worker_environment(
-    given: Mapping[str, str] = os.environ, *, huge_pages: bool = False
-) -> dict[str, str]:
+def worker_environment(given: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Returns a worker's environment: the given one, and what is read at a process's start.
 
     Python salts the hashes of texts anew in each process: a set of class names would have another
     order after a restart, and each class another number. All attempts have one salt, unless the
-    user has decided otherwise; the heap's pages likewise.
+    user has decided otherwise.
     """
     environment = dict(given)
     changes: dict[str, str] = {}
     if _SALT not in environment:
         changes[_SALT] = "0"
-    told = environment.get(_TUNABLES, "")
-    if huge_pages and "glibc.malloc.hugetlb" not in told:
-        changes[_TUNABLES] = ":".join(filter(None, (told, "glibc.malloc.hugetlb=1")))
     was = {name: environment.get(name) for name in changes}
     return {**environment, **changes, _GIVES_BACK: json.dumps(was)}
 
@@ -79,7 +73,7 @@ class Given:
     def environment(self, given: Mapping[str, str]) -> dict[str, str]:
         """Returns what a worker is started with that takes this one's place, where `given` is the
         user's environment."""
-        again = worker_environment(given, huge_pages=_TUNABLES in self.was)
+        again = worker_environment(given)
         again[PARENT] = str(self.parent)
         if self._is_rank:
             again[IS_RANK] = "1"

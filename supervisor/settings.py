@@ -193,9 +193,6 @@ class RunSettings:
     observed_max_gib: float = 1.0
     """Disk for observed values beyond the first 16 names of a rank; behind half of it they are kept
     of every fourth step, then more seldom (256 names: every step of the first 85,000)."""
-    huge_pages: bool = True
-    """Ask the kernel for huge pages for the training's heap, where it leaves that to programs
-    (`transparent_hugepage` is ``madvise``): a small training is 1 to 3 % faster with them."""
     keep_background: bool = False
     """Processes that a completed script left running live on, as with plain python. Otherwise they
     end with it, as after every other attempt: they may hold its GPU, its port or its files."""

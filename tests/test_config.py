@@ -259,6 +259,20 @@ def test_keys_that_are_newer_than_the_file_get_their_defaults_and_that_is_said(
     assert "their defaults are used" in line
 
 
+def test_a_key_that_this_version_has_no_more_is_left_out_and_that_is_said(tmp_path: Path) -> None:
+    path, told = tmp_path / "config.yaml", list[str]()
+    save_resolved(load_config("llm", ["seed=7"]), path)
+    first, *rest = path.read_text().splitlines(keepends=True)
+    count = int(first.split()[-2])
+    written = f"# written by supervisor 0.0.9: {count + 1} keys\n"
+    path.write_text("".join([written, *rest, "huge_pages: true\n"]))
+
+    found = load_resolved_config(path, (), told.append)
+
+    assert found == load_config("llm", ["seed=7"])
+    assert ["huge_pages: this version has no such setting" in line for line in told] == [True]
+
+
 def test_a_file_of_the_time_before_headers_may_lack_what_came_since(tmp_path: Path) -> None:
     path, told = tmp_path / "config.yaml", list[str]()
     save_resolved(load_config("llm"), path)

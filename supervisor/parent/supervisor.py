@@ -108,7 +108,7 @@ class Supervisor:
         if ranks is None:
             return None
         try:
-            return AgentProcess(ranks, huge_pages=self._spec.settings.huge_pages)
+            return AgentProcess(ranks)
         except OSError as error:
             raise RunDirectoryError(f"several ranks: {error.strerror or error}") from error
 

@@ -30,7 +30,7 @@ class AgentProcess:
         local_ranks: how many ranks it starts on this node.
     """
 
-    def __init__(self, launch: RankLaunch, *, huge_pages: bool = False) -> None:
+    def __init__(self, launch: RankLaunch) -> None:
         """Starts it and waits until it is ready.
 
         Raises:
@@ -40,7 +40,7 @@ class AgentProcess:
         orders, self._orders = os.pipe()
         self._reports, reports = os.pipe()
         arguments = json.dumps(dataclasses.asdict(launch))
-        environment = worker_environment(huge_pages=huge_pages)
+        environment = worker_environment()
         try:
             self._process = GuardedProcess(
                 [*command("supervisor.agent.__main__"), arguments],

@@ -61,7 +61,7 @@ class WorkerProcess:
             worker_command(spec, attempt, rank, worker),
             stdout=output.stdout,
             stderr=output.stderr,
-            env=worker_environment(huge_pages=spec.settings.huge_pages),
+            env=worker_environment(),
         )
         self.signals_sent: dict[int, list[int]] = {LEAD_RANK: []}
         self.family = Family(self.pid, self._process.guardian_pid)

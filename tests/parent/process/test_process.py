@@ -21,18 +21,9 @@ def test_all_workers_order_sets_of_texts_alike_unless_the_user_decides(
     assert as_told["PYTHONHASHSEED"] == "random"
 
 
-def test_what_the_user_asked_of_the_heap_stands(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=0")
-
-    environment = worker_environment(huge_pages=True)
-
-    assert environment["GLIBC_TUNABLES"] == "glibc.malloc.hugetlb=0"
-
-
 def test_what_a_worker_was_started_with_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTHONHASHSEED", raising=False)
-    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.tcache_count=20")
-    environment = {**worker_environment(huge_pages=True), "SUPERVISOR_PARENT_PID": "7"}
+    environment = {**worker_environment(), "SUPERVISOR_PARENT_PID": "7"}
 
     given = give_back(environment)
 
