@@ -80,4 +80,4 @@ def test_the_pages_show_the_results_that_are_kept() -> None:
 
     assert found
     assert script_table(found) in (root / "docs" / "foreign.md").read_text()
-    assert category_table(found) in (root / "README.md").read_text()
+    assert category_table(found) in (root / "docs" / "measured.md").read_text()
