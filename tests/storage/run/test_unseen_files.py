@@ -8,7 +8,6 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from supervisor.storage.run import unseen_files as module
@@ -33,7 +32,16 @@ def record_with_a_file(folder: Path) -> ScriptFiles:
 @pytest.fixture(autouse=True)
 def _later_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who looks has begun after all that is written here."""
-    monkeypatch.setattr(psutil.Process, "create_time", lambda process: time.time() + 60)
+    monkeypatch.setattr(module, "process_start", lambda: time.time() + 60)
+
+
+def test_the_start_of_a_process_is_not_that_of_its_whole_second() -> None:
+    look = "from supervisor.storage.run.unseen_files import process_start; print(process_start())"
+    before = time.time()
+
+    printed = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True)
+
+    assert before - 0.05 < float(printed.stdout) < time.time()
 
 
 def test_what_changed_since_this_process_began_is_written_at_every_start(
@@ -41,7 +49,7 @@ def test_what_changed_since_this_process_began_is_written_at_every_start(
 ) -> None:
     record = record_with_a_file(tmp_path)
     (tmp_path / "starts").write_text("2")
-    monkeypatch.setattr(psutil.Process, "create_time", lambda process: time.time() - 60)
+    monkeypatch.setattr(module, "process_start", lambda: time.time() - 60)
 
     assert record.unseen() == []
 
