@@ -31,10 +31,16 @@ _HOMES = {
     "find_nonfinite": "supervisor.numerics.nonfinite.nan_locator",
     "gradient_flow": "supervisor.numerics.layers.gradient_flow",
     "check_source": "supervisor.source_check.check",
+    "launch": "supervisor.notebook.launch",
+    "LaunchedRun": "supervisor.notebook.launched_run",
+    "load_ipython_extension": "supervisor.notebook.magic",
 }
 
 if TYPE_CHECKING:  # what a type checker and an editor see of the names above
     from supervisor.errors import SupervisorError
+    from supervisor.notebook.launch import launch
+    from supervisor.notebook.launched_run import LaunchedRun
+    from supervisor.notebook.magic import load_ipython_extension
     from supervisor.numerics.layers.gradient_flow import gradient_flow
     from supervisor.numerics.layers.layer_diff import layer_diff
     from supervisor.numerics.nonfinite.nan_locator import find_nonfinite
@@ -57,6 +63,7 @@ __all__ = [
     "Alert",
     "CrashRisk",
     "Decision",
+    "LaunchedRun",
     "Run",
     "StepRecord",
     "SupervisorError",
@@ -68,7 +75,9 @@ __all__ = [
     "check_source",
     "find_nonfinite",
     "gradient_flow",
+    "launch",
     "layer_diff",
+    "load_ipython_extension",
     "observe",
     "on_alert",
     "read_steps",

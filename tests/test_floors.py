@@ -41,7 +41,9 @@ FLOORS: dict[str, int] = {
     "agent": 4,
     "analysis": 4,
     "testing": 4,
+    "notebook": 4,
     "cli": 5,
+    "integrations": 5,
     "__init__": 5,
 }
 

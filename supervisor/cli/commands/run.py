@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from supervisor.cli.options.script_arguments import ScriptTarget, parse_with_scr
 from supervisor.cli.options.settings_options import add_settings_options, load_settings
 from supervisor.errors import UsageError
 from supervisor.settings import PolicySettings
+from supervisor.storage.run.new_run_directory import new_run_directory
 
 LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
 """Modules that start one process per rank."""
@@ -122,10 +122,9 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def _run_dir(wanted: Path | None, script: ScriptTarget) -> Path:
-    """Returns the wanted folder, which must be empty, or creates one named after the script."""
+    """Returns the wanted folder, which must be empty, or a new one named after the script."""
     if wanted is None:
-        name = f"{script.stem}-{time.strftime('%Y%m%d-%H%M%S')}"
-        return _make_first_free(Path("runs") / name)
+        return new_run_directory(script.stem)
     if (wanted / "run.json").exists():
         raise UsageError(
             f"{wanted}: holds another run: give a new --run-dir, or continue that run with "
@@ -136,25 +135,3 @@ def _run_dir(wanted: Path | None, script: ScriptTarget) -> Path:
     if wanted.exists() and any(wanted.iterdir()):
         raise UsageError(f"{wanted}: is not empty: give a new folder as --run-dir")
     return wanted
-
-
-def _make_first_free(path: Path) -> Path:
-    """Creates the folder, with a number after its name if taken: launches never share one."""
-    try:
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        number, free = 1, path
-        while not _made(free):
-            number += 1
-            free = path.with_name(f"{path.name}-{number}")
-        return free
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}: give a --run-dir that can be made") from error
-
-
-def _made(path: Path) -> bool:
-    """Creates the folder; False if the name is taken, even by a simultaneous launch."""
-    try:
-        path.mkdir(mode=0o700)
-    except FileExistsError:
-        return False
-    return True

@@ -1,0 +1,1 @@
+"""Trainings started from a notebook or another program: `supervisor.launch`, ``%%supervise``."""

@@ -1,0 +1,87 @@
+"""A function under supervision from another program, and a cell of a notebook."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import supervisor
+from supervisor.errors import UsageError
+from tests.notebook.a_module import train
+from tests.scenarios.runs import differences
+
+QUICK = ("report.plots=false", "restart.backoff_s=0.05")
+NOTEBOOK = """
+from IPython.testing.globalipapp import start_ipython
+shell = start_ipython()
+shell.run_line_magic("load_ext", "supervisor")
+cell = '''import torch
+weight = torch.nn.Parameter(torch.ones(3))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for step in range(4):
+    optimizer.zero_grad(); weight.square().sum().backward(); optimizer.step()
+print("sum", float(weight.sum()))
+'''
+result = shell.run_cell_magic("supervise", "--run-dir run --set report.enabled=true", cell)
+print(result._repr_html_())
+print("first event:", result.events[0]["kind"])
+assert shell.run_cell_magic("supervise", "--polcy x", cell) is None
+assert shell.run_cell_magic("supervise", "--policy nosuch --run-dir other", cell) is None
+"""
+
+
+def test_a_function_is_run_killed_and_resumed_and_its_run_can_be_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    train(20, "plain.pt")
+
+    run = supervisor.launch(
+        train,
+        {"steps": 20, "out": "supervised.pt"},
+        settings=(
+            *QUICK,
+            "checkpoint.every_steps=5",
+            "checkpoint.background=false",
+            "faults=[{kind: sigkill, step: 12}]",
+        ),
+    )
+
+    assert run.exit_code == 0
+    assert run.directory.parent == Path("runs")
+    assert "resumed" in [event["kind"] for event in run.events]
+    assert "ran to its end at step 19, after 1 restart" in run.verdict
+    ends = [torch.load(name, weights_only=True) for name in ("plain.pt", "supervised.pt")]
+    assert differences(*ends) == []
+    assert "step" in capsys.readouterr().out
+
+
+def test_what_cannot_be_started_is_an_error_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(UsageError, match=r"^no policy is called 'nosuch'"):
+        supervisor.launch(train, {"steps": 1, "out": "x"}, policy="nosuch")
+
+    assert [path.name for path in Path("runs").iterdir()] == [".launched"]
+
+
+def test_a_cell_is_supervised_and_shown_as_a_table(tmp_path: Path) -> None:
+    pytest.importorskip("IPython")
+
+    ended = subprocess.run(
+        [sys.executable, "-c", NOTEBOOK], cwd=tmp_path, capture_output=True, text=True
+    )
+
+    assert ended.returncode == 0, ended.stderr
+    assert "sum " in ended.stdout
+    assert "<tr><th>exit code</th><td>0</td></tr>" in ended.stdout
+    assert "report.html</td>" in ended.stdout
+    assert "first event: run_started" in ended.stdout
+    assert "%%supervise: --polcy: expected %%supervise [--policy NAME]" in ended.stdout
+    assert "supervisor: error: no policy is called" in ended.stdout
