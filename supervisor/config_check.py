@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from supervisor.records import Cause
+from supervisor.settings import NOTICE_EVENTS, SECURITIES
 
 KeyPath = tuple[str | int, ...]
 
@@ -225,6 +226,12 @@ def _scalar_problems(value: Any, kind: Any, path: KeyPath) -> Iterator[Problem]:
         if section == "by_cause" or (section == "rungs" and field == "actions"):
             if value not in ACTION_NAMES:
                 yield Problem(path=path, message=_unknown("action", str(value), ACTION_NAMES))
+        elif section == "notify" and field == "events":
+            if value not in NOTICE_EVENTS:
+                yield Problem(path=path, message=_unknown("event", str(value), NOTICE_EVENTS))
+        elif section == "notify" and field == "security":
+            if value not in SECURITIES:
+                yield Problem(path=path, message=_unknown("security", str(value), SECURITIES))
         elif section == "rungs" and field == "causes" and value not in CAUSE_NAMES:
             yield Problem(path=path, message=_unknown("cause", str(value), CAUSE_NAMES))
         elif (

@@ -162,6 +162,48 @@ class LimitSettings:
     """After these one in so many steps is written, with the number left out: 2,000 in a million."""
 
 
+NOTICE_EVENTS = ("treated", "restart", "hang", "gave_up", "preempted", "completed", "sick")
+SECURITIES = ("none", "starttls", "tls")
+
+
+@dataclass
+class EmailSettings:
+    """Notices by mail; no recipients: none."""
+
+    recipients: list[str] = field(default_factory=list)
+    sender: str = ""
+    """Empty: the first recipient."""
+    host: str = ""
+    port: int = 587
+    security: str = "starttls"
+    """How the connection is kept secret: starttls, tls or none."""
+    user: str = ""
+    password: str = ""
+    """``env:NAME`` or ``file:PATH``."""
+
+
+@dataclass
+class NotifySettings:
+    """Who is told what happens, by the parent (docs/notifications.md)."""
+
+    webhook: str = ""
+    """Address that gets a JSON document by POST; ``env:NAME`` or ``file:PATH`` if it is secret."""
+    slack: str = ""
+    """``env:NAME`` or ``file:PATH`` of the address; `discord` and `teams` likewise."""
+    discord: str = ""
+    teams: str = ""
+    email: EmailSettings = field(default_factory=EmailSettings)
+    command: str = ""
+    """A shell line that gets the JSON on standard input."""
+    events: list[str] = field(default_factory=lambda: list(NOTICE_EVENTS))
+    sick_after_s: float = 600.0
+    """The risk has been above the warning line for so long: one notice. Ten minutes are more than a
+    treatment and its verification take on steps of seconds."""
+    at_least_s: float = 60.0
+    """Between two notices of one event; what comes sooner is counted in the next. The ends of a run
+    are always told."""
+
+
 @dataclass
 class RunSettings:
     """A whole config."""
@@ -180,6 +222,7 @@ class RunSettings:
     probes: ProbeSettings = field(default_factory=ProbeSettings)
     fast_forward: FastForwardSettings = field(default_factory=FastForwardSettings)
     report: ReportSettings = field(default_factory=ReportSettings)
+    notify: NotifySettings = field(default_factory=NotifySettings)
     limits: LimitSettings = field(default_factory=LimitSettings)
     detectors: dict[str, Any] = field(default_factory=dict)
     """Detector name → its settings, or null to switch it off; `class: dotted.Path` adds one."""

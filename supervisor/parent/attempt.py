@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from supervisor.parent.notices.notices import Notices
 from supervisor.parent.process.agent_process import AgentProcess, RankProcesses
 from supervisor.parent.process.launch import LaunchSpec
 from supervisor.parent.process.memory import count_oom_kills, sample_memory
@@ -55,6 +56,7 @@ class AttemptContext:
     inbox: SignalInbox
     replica: Replica
     pictures: LivePictures
+    notices: Notices
     preemption: PreemptionWatch
     lease: Lease
     agent: AgentProcess | None = None
@@ -165,6 +167,7 @@ class Attempt:
             self._guarded("memory", lambda: self._sample(process, watchdog))
             self._guarded("fast-forward", lambda: self._tell_replay(now_s))
             self._guarded("preemption", self._heed_notice)
+            self._guarded("notices", self._look_at_notices)
             self._guarded("pictures", lambda: self._s.pictures.look(self._feed.last_step))
         if self._s.inbox.take_resize():
             process.resize()
@@ -208,6 +211,12 @@ class Attempt:
         process.family.look()
         watchdog.saw_cpu_time(process.family.cpu_s(), process.family.all_cpu_s())
         self._memory = str(sample_memory(process.family.resident_bytes()))
+
+    def _look_at_notices(self) -> None:
+        for problem in self._s.notices.look(
+            alarm=self._s.replica.is_risky, step=self._feed.last_step, attempt=self._number
+        ):
+            self._s.run_log.warn(problem)
 
     def _heed_notice(self) -> None:
         """A notice that the machine will be taken asks the run to end, as SIGTERM does."""

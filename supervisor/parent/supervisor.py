@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from supervisor.errors import RunDirectoryError, SupervisorError
 from supervisor.parent.attempt import POLL_S, Attempt, AttemptContext
+from supervisor.parent.notices.notices import Notices, notices_for
 from supervisor.parent.prepare import Preparation, prepare
 from supervisor.parent.process.agent_process import AgentProcess
 from supervisor.parent.process.launch import LaunchSpec
@@ -68,10 +69,14 @@ class Supervisor:
         """
         # Before anything is made: a run that is asked to end while it begins can be resumed, too.
         with self._inbox.installed():
-            return self._run(prepare(self._spec))
+            notices, silent = notices_for(
+                self._spec.run_dir, self._spec.settings.notify, is_resume=self._spec.is_resume
+            )
+            return self._run(prepare(self._spec), notices, silent)
 
-    def _run(self, prepared: Preparation) -> RunResult:
+    def _run(self, prepared: Preparation, notices: Notices, silent: str | None) -> RunResult:
         with prepared.lease, JournalMerger(prepared.rundir) as journal:
+            journal.listener = notices.saw
             agent = self._agent()
             ranks = ALL_RANKS if agent is None else tuple(range(agent.local_ranks))
             run = _Run(self._spec, prepared, journal, self._inbox, ranks)
@@ -83,12 +88,15 @@ class Supervisor:
                 inbox=self._inbox,
                 replica=run.replica,
                 pictures=run.pictures,
+                notices=notices,
                 preemption=PreemptionWatch(self._spec.settings.preemption),
                 lease=prepared.lease,
                 agent=agent,
                 worker_command=self._worker_command,
                 poll_s=self._poll_s,
             )
+            if silent is not None:
+                run.run_log.say(f"warning: {silent}: nobody is told what happens")
             try:
                 return run.to_its_end(self._backoff)
             except RunTakenOver as taken:
@@ -96,6 +104,8 @@ class Supervisor:
             finally:
                 if agent is not None:
                     agent.close()
+                for problem in notices.close():
+                    run.run_log.warn(problem)
 
     def _agent(self) -> AgentProcess | None:
         """Starts what starts the ranks; None if one process is trained in.

@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from supervisor.events.event import JournalEvent
@@ -34,6 +34,8 @@ class JournalMerger:
     ) -> None:
         self.attempt = attempt
         """Set by the parent when it begins another attempt."""
+        self.listener: Callable[[Sequence[JournalEvent], int], None] | None = None
+        """Called with the events that are now in the file, and the attempt; set by the parent."""
         self._rundir = rundir
         self._clock = clock
         self._mutex = threading.RLock()
@@ -51,12 +53,17 @@ class JournalMerger:
         """
         line = line_of(event, clock=self._clock(), attempt=self.attempt, rank=event.rank)
         with self._mutex:
-            return self._has_lock() and self._append(line + b"\n")
+            written = self._has_lock() and self._append(line + b"\n")
+        if written:
+            self._tell([event])
+        return written
 
     def merge(self) -> list[JournalEvent]:
         """Copies the complete new lines of all ranks, by time; returns them as events."""
         with self._mutex:
-            return self._merge() if self._has_lock() else []
+            merged = self._merge() if self._has_lock() else []
+        self._tell(merged)
+        return merged
 
     def abandon(self) -> None:
         """Never writes again: the file now belongs to another supervisor."""
@@ -75,6 +82,10 @@ class JournalMerger:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _tell(self, events: Sequence[JournalEvent]) -> None:
+        if events and self.listener is not None:
+            self.listener(events, self.attempt)
 
     def _merge(self) -> list[JournalEvent]:
         batches: list[list[_Line]] = []

@@ -1,0 +1,1 @@
+"""Notices about a run, sent to people and their systems while it runs."""
