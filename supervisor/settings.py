@@ -205,6 +205,14 @@ class NotifySettings:
 
 
 @dataclass
+class LogSettings:
+    """Programs into which the steps are written while the run goes on (docs/logs.md)."""
+
+    tensorboard: bool = False
+    """Scalars in ``RUN/tensorboard``, one folder for all attempts, no step twice."""
+
+
+@dataclass
 class RunSettings:
     """A whole config."""
 
@@ -223,6 +231,7 @@ class RunSettings:
     fast_forward: FastForwardSettings = field(default_factory=FastForwardSettings)
     report: ReportSettings = field(default_factory=ReportSettings)
     notify: NotifySettings = field(default_factory=NotifySettings)
+    log: LogSettings = field(default_factory=LogSettings)
     limits: LimitSettings = field(default_factory=LimitSettings)
     detectors: dict[str, Any] = field(default_factory=dict)
     """Detector name → its settings, or null to switch it off; `class: dotted.Path` adds one."""

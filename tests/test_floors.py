@@ -34,6 +34,7 @@ FLOORS: dict[str, int] = {
     "pipeline": 3,
     "actions": 3,
     "report": 3,
+    "step_logs": 3,
     "numerics": 3,
     "fault_injection": 3,
     "parent": 4,

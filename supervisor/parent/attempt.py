@@ -19,6 +19,7 @@ from supervisor.parent.process.process import (
     worker_command,
 )
 from supervisor.parent.process.signals import SignalInbox
+from supervisor.parent.process.step_log_process import StepLogProcess
 from supervisor.parent.restarts.exits import ProcessEnding
 from supervisor.parent.run_log import RunLog
 from supervisor.parent.taken_over import check_lease
@@ -59,6 +60,7 @@ class AttemptContext:
     notices: Notices
     preemption: PreemptionWatch
     lease: Lease
+    step_log: StepLogProcess | None = None
     agent: AgentProcess | None = None
     starts: KnownStarts = field(default_factory=KnownStarts)
     worker_command: Sequence[str] = DEFAULT_COMMAND
@@ -168,6 +170,7 @@ class Attempt:
             self._guarded("fast-forward", lambda: self._tell_replay(now_s))
             self._guarded("preemption", self._heed_notice)
             self._guarded("notices", self._look_at_notices)
+            self._guarded("step log", self._look_at_step_log)
             self._guarded("pictures", lambda: self._s.pictures.look(self._feed.last_step))
         if self._s.inbox.take_resize():
             process.resize()
@@ -216,6 +219,11 @@ class Attempt:
         for problem in self._s.notices.look(
             alarm=self._s.replica.is_risky, step=self._feed.last_step, attempt=self._number
         ):
+            self._s.run_log.warn(problem)
+
+    def _look_at_step_log(self) -> None:
+        problem = None if self._s.step_log is None else self._s.step_log.look()
+        if problem is not None:
             self._s.run_log.warn(problem)
 
     def _heed_notice(self) -> None:

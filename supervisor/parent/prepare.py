@@ -11,6 +11,7 @@ from supervisor.events.event import of_kind
 from supervisor.events.run_events import WorkerExited
 from supervisor.parent.process.launch import LaunchSpec
 from supervisor.records import REPLAY, ExitCause
+from supervisor.step_logs.step_log import missing_package
 from supervisor.storage.journal.journal import read_journal
 from supervisor.storage.run.lease import Lease, take_lease
 from supervisor.storage.run.orders import load_order
@@ -46,11 +47,14 @@ def prepare(spec: LaunchSpec) -> Preparation:
     """Creates the directory, saves config and policy in it, and reads what it already holds.
 
     Raises:
-        UsageError: the script is missing, the directory holds another run or none to continue, or
-            it cannot be written.
+        UsageError: the script or a log's package is missing, the directory holds another run or
+            none to continue, or it cannot be written.
         RunDirectoryError: another process supervises the run in it.
     """
     _check_target(spec)
+    missing = missing_package(spec.settings.log)
+    if missing is not None and not spec.is_resume:  # a scheduler's resume goes on without its log
+        raise UsageError(missing)
     rundir = RunDirectory(spec.run_dir)
     _check_run(spec, rundir)
     try:

@@ -13,6 +13,7 @@ from supervisor.parent.process.agent_process import AgentProcess
 from supervisor.parent.process.launch import LaunchSpec
 from supervisor.parent.process.process import DEFAULT_COMMAND
 from supervisor.parent.process.signals import SignalInbox, signal_numbers
+from supervisor.parent.process.step_log_process import StepLogProcess, start_step_log
 from supervisor.parent.restarts import starting_point
 from supervisor.parent.restarts.backoff import Backoff
 from supervisor.parent.restarts.exits import ProcessEnding, judge_group
@@ -91,6 +92,7 @@ class Supervisor:
                 notices=notices,
                 preemption=PreemptionWatch(self._spec.settings.preemption),
                 lease=prepared.lease,
+                step_log=run.start_step_log(),
                 agent=agent,
                 worker_command=self._worker_command,
                 poll_s=self._poll_s,
@@ -173,6 +175,7 @@ class _Run:
         except (SupervisorError, OSError) as error:
             outcome = outcomes.gave_up(str(error))
         self.pictures.end()
+        self._end_step_log()
         check_lease(self._prepared.lease)
         return self.run_log.finish(outcome, self._last_exit, lambda: self._inbox.is_forced)
 
@@ -316,6 +319,19 @@ class _Run:
         if removed:
             steps = ", ".join(str(checkpoint.step) for checkpoint in removed)
             self.run_log.warn(f"checkpoints after the new start were removed: steps {steps}")
+
+    def start_step_log(self) -> StepLogProcess | None:
+        """Starts what writes the steps into TensorBoard and the like, if a config asks for it."""
+        try:
+            return start_step_log(self._rundir, self._spec.settings.log)
+        except OSError as error:
+            self.run_log.warn(f"the steps are not logged: {error}")
+            return None
+
+    def _end_step_log(self) -> None:
+        problem = None if self.context.step_log is None else self.context.step_log.end()
+        if problem is not None:
+            self.run_log.warn(problem)
 
     def _warn_of_room(self) -> None:
         text = self._ring.room_warning()

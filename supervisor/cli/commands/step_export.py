@@ -3,35 +3,20 @@
 from __future__ import annotations
 
 import csv
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from supervisor.errors import UsageError
 from supervisor.records import StepRecord
-from supervisor.storage.files.private_files import make_private, open_private
+from supervisor.step_logs.tensorboard_log import TensorboardLog
+from supervisor.storage.files.private_files import open_private
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.applied_rates import read_rates
 from supervisor.storage.steps.flight_reader import FlightReader
-from supervisor.storage.steps.step_rows import (
-    ANNOUNCED,
-    BEGINS_TRAINING,
-    IN_ENVIRONMENT,
-    OBSERVED_SHIFT,
-    OBSERVED_SLOTS,
-    OTHERS_TRAINED,
-)
-
-COLUMNS = ("loss", "grad_norm", "lr", "loss_scale", "step_time_s", "batch_size", "memory_gib")
-MARKS = {
-    "others_trained": OTHERS_TRAINED,
-    "begins_training": BEGINS_TRAINING,
-    "announced": ANNOUNCED,
-    "in_environment": IN_ENVIRONMENT,
-}
-"""Optional columns, present only if some step has their flag."""
+from supervisor.storage.steps.step_rows import OBSERVED_SHIFT, OBSERVED_SLOTS
+from supervisor.storage.steps.step_values import COLUMNS, MARKS, step_values
 
 ROWS_AT_ONCE = 2048
 """Records of 256 observed values: 60 MB."""
@@ -103,7 +88,7 @@ def write_csv(rundir: RunDirectory, rank: int, path: Path) -> int:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["step", *columns])
         for row, _, record in steps:
-            values = dict(_values(record))
+            values = dict(step_values(record))
             if factors:
                 values["applied_lr"] = record.lr * factors.get(row, 1.0)
             cells = [values.get(name, "") for name in columns]
@@ -118,33 +103,10 @@ def write_tensorboard(rundir: RunDirectory, rank: int, folder: Path) -> int:
     Raises:
         UsageError: TensorBoard is not installed.
     """
-    try:
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
-    except ImportError as error:
-        raise UsageError(
-            "export --to tensorboard: TensorBoard is missing: "
-            "pip install 'training-supervisor[tensorboard]', or use --to csv"
-        ) from error
     steps = NewestSteps(rundir, rank)
-    make_private(folder)
-    writer = EventFileWriter(str(folder))
-    for _, time_s, record in steps:
-        values = [Summary.Value(tag=n, simple_value=v) for n, v in _values(record).items()]
-        writer.add_event(Event(wall_time=time_s, step=record.step, summary=Summary(value=values)))
-    writer.close()
+    with TensorboardLog(folder) as log:
+        for count, (_, time_s, record) in enumerate(steps):
+            if not count:
+                log.begin_again(record.step)
+            log.write(record.step, time_s, step_values(record))
     return steps.count
-
-
-def _values(record: StepRecord) -> Mapping[str, float]:
-    """The observed values of a step, NaN included."""
-    values = {name: float(getattr(record, name)) for name in COLUMNS}
-    seen = {"loss": record.loss_seen, "grad_norm": record.grad_norm_seen}
-    known = {name: value for name, value in values.items() if seen.get(name, not math.isnan(value))}
-    if record.batch_size:
-        known["batch_size"] = record.batch_size
-    else:
-        known.pop("batch_size")
-    known |= {name: 1 for name in MARKS if getattr(record, name)}
-    return {**known, **record.observed}
