@@ -26,7 +26,7 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, indent: 
 
     console = Console(file=io.StringIO(), width=UNLIMITED, color_system=None)
     with console.capture() as capture:
-        console.print(_build(headings, rows, (), ()))
+        console.print(build_table(headings, rows, (), ()))
     return "\n".join(" " * indent + line.rstrip() for line in capture.get().splitlines())
 
 
@@ -51,7 +51,7 @@ def print_table(
         print(table(headings, rows))
         return
     with console.capture() as capture:
-        console.print(_build(headings, rows, styles, shortened))
+        console.print(build_table(headings, rows, styles, shortened))
     print(capture.get(), end="")  # rich would end the process where the reader has gone away
 
 
@@ -60,12 +60,13 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def _build(
+def build_table(
     headings: Sequence[str],
     rows: Iterable[Sequence[object]],
     styles: Sequence[str],
     shortened: Collection[str],
 ) -> Table:
+    """Returns the table for rich to draw; arguments as of `print_table`."""
     from rich.table import Table
     from rich.text import Text
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from supervisor.report.curves.report_curves import document_of
 from supervisor.report.facts.crash_report import CrashReport
 from supervisor.report.facts.run_data import RunData, load_material
 from supervisor.report.gathering import build_report
@@ -29,15 +31,15 @@ def write_report(rundir: Path | str | RunDirectory, *, plots: bool = True) -> di
     run_data = load_material(folder.root)
     report = build_report(run_data)
     folder.make(folder.report)
-    written = _write_text(folder, report, ())
+    written = _write_text(folder, report, (), None)
     if not plots:
         return written
-    report, pictures = _draw(run_data, report)
+    report, pictures, curves = _draw(run_data, report)
     for picture in pictures:
         path = folder.report / f"{picture.name}.png"
         write_private(path, picture.png)
         written[picture.name] = path
-    return {**written, **_write_text(folder, report, pictures)}
+    return {**written, **_write_text(folder, report, pictures, curves)}
 
 
 def build_document(rundir: RunDirectory, kind: str) -> str:
@@ -69,21 +71,26 @@ def write_pictures(rundir: Path | str | RunDirectory) -> dict[str, Path]:
     return written
 
 
-def _draw(run_data: RunData, report: CrashReport) -> tuple[CrashReport, tuple[Picture, ...]]:
+def _draw(
+    run_data: RunData, report: CrashReport
+) -> tuple[CrashReport, tuple[Picture, ...], dict[str, Any] | None]:
     try:
-        return report, draw_pictures(run_data, report)
+        return report, draw_pictures(run_data, report), document_of([run_data])
     except Exception as error:  # a report must come out without its pictures
         problem = f"The pictures could not be drawn ({type(error).__name__}: {error})."
-        return replace(report, problems=(*report.problems, problem)), ()
+        return replace(report, problems=(*report.problems, problem)), (), None
 
 
 def _write_text(
-    folder: RunDirectory, report: CrashReport, pictures: tuple[Picture, ...]
+    folder: RunDirectory,
+    report: CrashReport,
+    pictures: tuple[Picture, ...],
+    curves: dict[str, Any] | None,
 ) -> dict[str, Path]:
     texts = {
         "json": render_json(report),
         "md": render_markdown(report),
-        "html": render_html(report, pictures),
+        "html": render_html(report, pictures, curves),
     }
     written = {}
     for kind, text in texts.items():

@@ -18,7 +18,7 @@ from tests.report import synthetic_run
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 MEASURE = """<script>
-const pictures = [...document.querySelectorAll("figure svg")];
+const pictures = [...document.querySelectorAll("figure svg, #board canvas")];
 const seen = pictures.filter(one => one.getBoundingClientRect().width > 0);
 const cut = seen.filter(one => {
   const box = one.getBoundingClientRect(), frame = one.closest("figure").getBoundingClientRect();
@@ -52,7 +52,7 @@ def test_no_picture_is_cut(tmp_path: Path, width: int) -> None:
 
     done = _show(measured, tmp_path, f"--window-size={width},900")
 
-    assert "seen: 2 of 4, cut: 0, page cut: false" in done.stdout
+    assert "seen: 5 of 6, cut: 0, page cut: false" in done.stdout
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")

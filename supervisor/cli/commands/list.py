@@ -22,8 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from supervisor.cli.options.output import print_json, time_span
+    from supervisor.cli.options.output import print_json
     from supervisor.cli.overview.run_overview import find_runs
+    from supervisor.cli.overview.run_table import HEADINGS, SHORTENED, run_rows
     from supervisor.records import plain
     from supervisor.table import print_table
 
@@ -35,18 +36,5 @@ def execute(args: argparse.Namespace) -> int:
     elif not runs:
         print(f"{args.dir}: no run yet: start one with `supervisor run train.py`")
     else:
-        rows = [
-            (
-                run.path,
-                run.verdict,
-                "-" if run.last_step is None else run.last_step,
-                "-" if run.last_loss is None else f"{run.last_loss:.4g}",
-                run.treatments or "-",
-                "-" if run.age_s is None else time_span(run.age_s),
-                run.script,
-            )
-            for run in runs
-        ]
-        headings = ("RUN", "VERDICT", "STEP", "LOSS", "TREATED", "AGE", "SCRIPT")
-        print_table(headings, rows, shortened=("RUN", "SCRIPT"))
+        print_table(HEADINGS, run_rows(runs), shortened=SHORTENED)
     return 0

@@ -99,7 +99,7 @@ def _span(values: Sequence[float]) -> tuple[float, float]:
 def _figures(view: WatchView, width: int, *, most: int) -> list[RenderableType]:
     """Returns at most `most` lines of names and figures; counts those left out."""
     abreast = max(1, width // CELL)
-    cells = {**_record_cells(view), **view.facts}
+    cells = {**record_cells(view), **view.facts}
     room = most * abreast - len(cells) - 1
     cells |= {name: _number(value) for name, value in islice(view.observed.items(), max(0, room))}
     left_out = len(view.observed) - max(0, room)
@@ -127,7 +127,8 @@ def _rows(items: Sequence[Text], width: int) -> list[Text]:
     return [row for row in [*rows, line] if row.cell_len]
 
 
-def _record_cells(view: WatchView) -> dict[str, str]:
+def record_cells(view: WatchView) -> dict[str, str]:
+    """Returns name → figure of the newest step; empty texts are not known."""
     record = view.record
     if record is None:
         return {}

@@ -129,6 +129,12 @@ def load_material(root: Path | str) -> RunData:
     )
 
 
+def read_excerpts(rundir: RunDirectory) -> tuple[Excerpt | None, tuple[Excerpt, ...]]:
+    """Returns the end of the newest log, and the stacks of hangs; what cannot be read is absent."""
+    reader = _Reader(rundir)
+    return _log_tail(rundir, reader), tuple(_stacks(rundir, reader))
+
+
 def _run(rundir: RunDirectory, reader: _Reader) -> dict[str, Any]:
     """What run.json says, without fields of a wrong type."""
     run = reader.json_object(rundir.run_json, "the description of the run")

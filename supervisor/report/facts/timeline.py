@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from supervisor.codes import Found
-from supervisor.events.event import JournalEvent
+from supervisor.events.event import JournalEvent, of_kind
 from supervisor.events.state_events import CheckpointStable, StateFound
 from supervisor.events.step_events import ActionEvent
 from supervisor.report.facts.crash_report import TimelineEntry
@@ -18,9 +20,15 @@ FOLDABLE = frozenset({"alert", "risk", "checkpoint_saved", "update_skipped", "ba
 
 
 def build_timeline(run_data: RunData) -> tuple[TimelineEntry, ...]:
+    """Returns the story of a run."""
+    return timeline_of(run_data.events)
+
+
+def timeline_of(events: Sequence[JournalEvent]) -> tuple[TimelineEntry, ...]:
     """Returns the events in the order of time; long rows of the same event are folded."""
-    thought_of = {(e.name, e.step) for e in run_data.of(ActionEvent) if e.applied is False}
-    entries = [_entry(event) for event in run_data.events if not _is_quiet(event, thought_of)]
+    actions = of_kind(events, ActionEvent)
+    thought_of = {(e.name, e.step) for e in actions if e.applied is False}
+    entries = [_entry(event) for event in events if not _is_quiet(event, thought_of)]
     return tuple(_fold(entries))
 
 

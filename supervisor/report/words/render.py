@@ -11,6 +11,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from supervisor.report.curves.page_parts import as_script_data, curves_css, curves_script
 from supervisor.report.facts.crash_report import CrashReport
 from supervisor.report.facts.figures import count
 from supervisor.report.facts.palette import page_css
@@ -44,13 +45,33 @@ def render_json(report: CrashReport) -> str:
     return json.dumps(report.to_dict(), indent=2, allow_nan=False) + "\n"
 
 
-def render_html(report: CrashReport, pictures: Sequence[Picture] = ()) -> str:
-    """Returns one page that needs nothing else: no script, no font, no picture from outside."""
+def render_html(
+    report: CrashReport,
+    pictures: Sequence[Picture] = (),
+    curves: dict[str, Any] | None = None,
+) -> str:
+    """Returns one page that needs nothing from outside: no script, no font, no picture.
+
+    `curves`: a document of `curve_document`, which readers can zoom; without scripts they see the
+    picture of the whole run instead.
+    """
     # Ours alone is trusted: matplotlib escapes the text that it puts into an SVG.
     drawn = {picture.name: Markup(_both_widths(picture)) for picture in pictures}
     template = _environment(autoescape=True).get_template("report.html.j2")
     css = Markup(page_css())
-    return template.render(report=report, pictures=drawn, picture_css=css, **_words(report)) + "\n"
+    parts = None if curves is None else _curve_parts(curves)
+    page = template.render(
+        report=report, pictures=drawn, curves=parts, picture_css=css, **_words(report)
+    )
+    return page + "\n"
+
+
+def _curve_parts(document: dict[str, Any]) -> dict[str, Markup]:
+    return {
+        "css": Markup(curves_css()),
+        "script": Markup(curves_script()),
+        "data": Markup(as_script_data(document)),
+    }
 
 
 def _both_widths(picture: Picture) -> str:

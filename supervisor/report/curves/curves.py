@@ -1,0 +1,183 @@
+"""The curves of a run by step, thinned for a screen."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+
+from supervisor.ranks import LEAD_RANK
+from supervisor.report.facts.run_data import RunData
+from supervisor.report.facts.step_table import FIELDS, Bools, Floats, StepTable, build_step_table
+from supervisor.report.pictures.thinning import thin, thin_marks
+from supervisor.storage.run.rundir import RunDirectory
+from supervisor.storage.steps.applied_rates import read_rates
+from supervisor.storage.steps.flight_reader import FlightReader
+from supervisor.storage.steps.step_rows import OBSERVED_SHIFT, OBSERVED_SLOTS
+
+MEASURED = ("loss", "grad_norm", "risk", "lr", "loss_scale", "step_time_s", "memory_gib")
+"""Curves that do not depend on the script."""
+APPLIED_RATE = "applied_lr"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """One value by step; of a step that was repeated, as it was the last time.
+
+    Attributes:
+        steps, values: finite, in the order of steps, without those that a screen cannot show.
+        nonfinite: steps at which it was NaN or infinite.
+    """
+
+    steps: Floats
+    values: Floats
+    nonfinite: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curves:
+    """What can be drawn of a run.
+
+    Attributes:
+        names: of all that was recorded, the script's own values last.
+        by_name: those that were asked for and that have a value.
+        first_step, last_step: of the whole run; None without a step.
+    """
+
+    names: tuple[str, ...]
+    by_name: dict[str, Curve]
+    first_step: int | None = None
+    last_step: int | None = None
+
+
+def read_curves(
+    rundir: RunDirectory,
+    names: Collection[str],
+    *,
+    first_step: float = -np.inf,
+    last_step: float = np.inf,
+    rank: int = LEAD_RANK,
+) -> Curves:
+    """Reads curves of a run, which may go on meanwhile.
+
+    Args:
+        rundir, rank: whose.
+        names: which.
+        first_step, last_step: the part that is wanted; a shorter one is thinned less.
+
+    Raises:
+        OSError, RunDirectoryError: the steps cannot be read.
+    """
+    path = rundir.steps(rank)
+    with FlightReader(path) as reader:
+        table = build_step_table(reader.read_fields(FIELDS), read_rates(path))
+        observed = _observed(reader, names, len(table))
+    if not len(table):
+        return Curves(names=(), by_name={})
+    found = _measured(table)
+    every = (*found, *observed)
+    for name, (rows, values) in observed.items():
+        if rows is not None:
+            column = np.full(len(table), np.nan)
+            column[rows] = values
+            bad = np.zeros(len(table), np.bool_)
+            bad[rows] = ~np.isfinite(values)
+            found[name] = (column, bad)
+    newest = _newest(table.step)
+    steps = table.step[newest].astype(np.float64)
+    inside = (steps >= first_step) & (steps <= last_step)
+    rows, steps = newest[inside], steps[inside]
+    by_name = {
+        name: _curve(steps, values[rows], bad[rows])
+        for name, (values, bad) in found.items()
+        if name in names
+    }
+    return _of(table, every, by_name)
+
+
+def curves_of(run_data: RunData) -> Curves:
+    """Returns all curves of what a report has read."""
+    table = run_data.steps
+    if not len(table):
+        return Curves(names=(), by_name={})
+    rows = _newest(table.step)
+    steps = table.step[rows].astype(np.float64)
+    by_name = {
+        name: _curve(steps, values[rows], bad[rows])
+        for name, (values, bad) in _measured(table).items()
+    }
+    for name, course in run_data.courses.items():
+        newest = _newest(course.steps)
+        by_name[name] = Curve(
+            steps=course.steps[newest],
+            values=course.values[newest],
+            nonfinite=np.unique(course.nonfinite),
+        )
+    return _of(table, tuple(by_name), by_name)
+
+
+def _of(table: StepTable, names: tuple[str, ...], by_name: dict[str, Curve]) -> Curves:
+    return Curves(
+        names=names,
+        by_name=by_name,
+        first_step=int(table.step.min()),
+        last_step=int(table.step.max()),
+    )
+
+
+def _curve(steps: Floats, values: Floats, bad: Bools) -> Curve:
+    x, y = thin(steps, values)
+    return Curve(steps=x, values=y, nonfinite=thin_marks(steps[bad]))
+
+
+def _measured(table: StepTable) -> dict[str, tuple[Floats, Bools]]:
+    """Returns name → values and where they were seen and not finite, of those with any value."""
+    none = np.zeros(len(table), np.bool_)
+    bad = {"loss": table.nonfinite_loss, "grad_norm": table.nonfinite_grad}
+    columns = {name: (getattr(table, name), bad.get(name, none)) for name in MEASURED}
+    if bool((table.rate_factor != 1.0).any()):
+        columns[APPLIED_RATE] = (table.lr * table.rate_factor, none)
+    return {n: (y, bad) for n, (y, bad) in columns.items() if np.isfinite(y).any() or bad.any()}
+
+
+def _newest(steps: np.ndarray) -> np.ndarray:
+    """Returns the rows of the last time of each step, in the order of steps."""
+    _, index = np.unique(steps[::-1], return_index=True)
+    rows: np.ndarray = len(steps) - 1 - index
+    return rows
+
+
+def _observed(
+    reader: FlightReader, names: Collection[str], stop: int
+) -> dict[str, tuple[np.ndarray | None, Floats]]:
+    """Returns name → rows and values of the script's own values; no rows of those not asked for."""
+    known = dict(enumerate(reader.known_names()))
+    parts: dict[int, list[tuple[np.ndarray, Floats]]] = {}
+
+    def is_wanted(slot: int) -> bool:
+        return known.get(slot, f"observed_{slot}") in names
+
+    for start, chunk in reader.chunks(stop):
+        seen = chunk["flags"] >> OBSERVED_SHIFT
+        for slot in range(OBSERVED_SLOTS):
+            rows = np.flatnonzero(seen >> slot & 1)
+            if len(rows):
+                parts.setdefault(slot, [])
+                if is_wanted(slot):
+                    parts[slot].append((rows + start, chunk["observed"][rows, slot]))
+    for entries in reader.more_chunks(stop):
+        for slot in np.unique(entries["slot"]).tolist():
+            parts.setdefault(slot, [])
+            if is_wanted(slot):
+                chosen = entries[entries["slot"] == slot]
+                parts[slot].append((chosen["row"].astype(np.int64), chosen["value"]))
+    return {
+        known.get(slot, f"observed_{slot}"): _joined(found) for slot, found in sorted(parts.items())
+    }
+
+
+def _joined(parts: list[tuple[np.ndarray, Floats]]) -> tuple[np.ndarray | None, Floats]:
+    if not parts:
+        return None, np.zeros(0)
+    return np.concatenate([rows for rows, _ in parts]), np.concatenate([v for _, v in parts])

@@ -1,0 +1,42 @@
+"""The curves of a whole run, or of two, for a page that is read later."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from supervisor.masking import mask_all
+from supervisor.report.curves.curve_document import DrawnRun, curve_document
+from supervisor.report.curves.curves import curves_of
+from supervisor.report.facts.figures import number
+from supervisor.report.facts.run_data import RunData
+from supervisor.risk_lines import RiskLines
+from supervisor.settings import PolicySettings
+
+
+def document_of(runs: Sequence[RunData], names: Sequence[str] = ()) -> dict[str, Any] | None:
+    """Returns the document for `Curves`, with secrets masked; None without a step.
+
+    `names`: how the runs are called; their folders' names by default.
+    """
+    names = names or [Path(run.root).name for run in runs]
+    drawn = [
+        DrawnRun(name=name, curves=curves_of(run), events=run.events, lines=_lines(run))
+        for name, run in zip(names, runs, strict=True)
+    ]
+    document: dict[str, Any] = mask_all(curve_document(drawn))
+    return document if document["panels"] else None
+
+
+def _lines(run: RunData) -> RiskLines:
+    usual = PolicySettings()
+    warn, alarm = (
+        number(run.policy.get("warn_threshold")),
+        number(run.policy.get("alarm_threshold")),
+    )
+    return RiskLines(
+        warn=warn if math.isfinite(warn) else usual.warn_threshold,
+        alarm=alarm if math.isfinite(alarm) else usual.alarm_threshold,
+    )
