@@ -91,7 +91,7 @@ SUB_ROOMS: dict[str, tuple[str, ...]] = {
         "schedule",
     ),
     "storage": ("files", "run", "checkpoints", "steps", "journal", "evidence", "cases"),
-    "report": ("facts", "incidents", "pictures", "curves", "words"),
+    "report": ("facts", "incidents", "pictures", "curves", "words", "comparison"),
     "cli": ("options", "overview", "watch", "serve", "commands"),
     "numerics": ("figures", "forward", "nonfinite", "layers", "quantize"),
     "parent": ("terminal", "notices", "process", "watching", "restarts"),

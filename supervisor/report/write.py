@@ -6,6 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from supervisor.report.comparison.comparison import compare
+from supervisor.report.comparison.render import (
+    comparison_html,
+    comparison_json,
+    comparison_markdown,
+)
 from supervisor.report.curves.report_curves import document_of
 from supervisor.report.facts.crash_report import CrashReport
 from supervisor.report.facts.run_data import RunData, load_material
@@ -49,6 +55,15 @@ def build_document(rundir: RunDirectory, kind: str) -> str:
     if kind == "html":
         return render_html(*_draw(run_data, report))
     return render_markdown(report) if kind == "md" else render_json(report)
+
+
+def build_comparison(rundir: RunDirectory, other: RunDirectory, kind: str) -> str:
+    """Returns two runs beside each other as ``html``, ``md`` or ``json``; writes nothing."""
+    runs = load_material(rundir.root), load_material(other.root)
+    comparison = compare(runs, (build_report(runs[0]), build_report(runs[1])))
+    if kind == "html":
+        return comparison_html(comparison, document_of(runs, comparison.names))
+    return comparison_markdown(comparison) if kind == "md" else comparison_json(comparison)
 
 
 def write_pictures(rundir: Path | str | RunDirectory) -> dict[str, Path]:

@@ -1,7 +1,7 @@
 """Write the report of a run and say where it is.
 
 It says what happened, why, what was tried, what it cost, and what to do next. With --format or
---output one document is printed or written instead.
+--output one document is printed or written instead. --against compares two runs.
 """
 
 from __future__ import annotations
@@ -17,6 +17,12 @@ _ENDINGS = {".html": "html", ".htm": "html", ".md": "md", ".json": "json"}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", type=option_values.path, help="a run directory")
+    parser.add_argument(
+        "--against",
+        metavar="RUN",
+        type=option_values.path,
+        help="compare with this run: curves, first step that differs, settings",
+    )
     parser.add_argument("--format", choices=("html", "md", "json"), help="print this document")
     parser.add_argument(
         "--output", metavar="PATH", type=option_values.path, help="write the document there instead"
@@ -25,30 +31,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     from supervisor.cli.options.run_directory import open_run
-    from supervisor.report.write import build_document, write_report
+    from supervisor.report.write import build_comparison, build_document, write_report
     from supervisor.storage.files.private_files import write_private
 
     kind = _format(args.format, args.output)
     rundir = open_run(args.run)
-    if kind is None:
+    output = args.output
+    if args.against is not None:
+        other = open_run(args.against)
+        if kind is None:
+            kind, output = "html", rundir.report / f"against_{other.root.resolve().name}.html"
+        text = build_comparison(rundir, other, kind)
+    elif kind is None:
         try:
             print(write_report(rundir)["html"])
         except OSError as error:
-            raise UsageError(
-                f"{error.filename or rundir.report}: {error.strerror or error}: the report cannot "
-                "be written there: print it with --format, or give --output"
-            ) from error
+            raise _not_written(Path(error.filename or rundir.report), error) from error
         return 0
-    text = build_document(rundir, kind)
-    if args.output is None:
+    else:
+        text = build_document(rundir, kind)
+    if output is None:
         print(text)
     else:
         try:
-            write_private(args.output, text)
+            write_private(output, text)
         except OSError as error:
-            raise UsageError(f"{args.output}: {error.strerror}: give another path") from error
-        print(args.output)
+            raise _not_written(output, error) from error
+        print(output)
     return 0
+
+
+def _not_written(path: Path, error: OSError) -> UsageError:
+    return UsageError(
+        f"{path}: {error.strerror or error}: the report cannot be written there: print it with "
+        "--format, or give another --output"
+    )
 
 
 def _format(asked: str | None, output: Path | None) -> str | None:

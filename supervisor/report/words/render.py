@@ -57,16 +57,16 @@ def render_html(
     """
     # Ours alone is trusted: matplotlib escapes the text that it puts into an SVG.
     drawn = {picture.name: Markup(_both_widths(picture)) for picture in pictures}
-    template = _environment(autoescape=True).get_template("report.html.j2")
-    css = Markup(page_css())
-    parts = None if curves is None else _curve_parts(curves)
+    template = template_of("report.html.j2", autoescape=True)
+    parts = None if curves is None else curve_parts(curves)
     page = template.render(
-        report=report, pictures=drawn, curves=parts, picture_css=css, **_words(report)
+        report=report, pictures=drawn, curves=parts, picture_css=page_style(), **_words(report)
     )
     return page + "\n"
 
 
-def _curve_parts(document: dict[str, Any]) -> dict[str, Markup]:
+def curve_parts(document: dict[str, Any]) -> dict[str, Markup]:
+    """Returns what a page needs to draw a document of `curve_document`."""
     return {
         "css": Markup(curves_css()),
         "script": Markup(curves_script()),
@@ -81,12 +81,18 @@ def _both_widths(picture: Picture) -> str:
 
 def render_markdown(report: CrashReport) -> str:
     """Returns GitHub-flavoured Markdown; the longest sections are folded."""
-    template = _environment(autoescape=False).get_template("report.md.j2")
+    template = template_of("report.md.j2", autoescape=False)
     text = template.render(report=report, **_words(report))
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
-def _environment(*, autoescape: bool) -> jinja2.Environment:
+def page_style() -> Markup:
+    """Returns the colours of the pictures, for a page's style sheet."""
+    return Markup(page_css())
+
+
+def template_of(name: str, *, autoescape: bool) -> jinja2.Template:
+    """Returns one of our templates with our filters; whatever it leaves out is an error."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=autoescape,
@@ -99,7 +105,7 @@ def _environment(*, autoescape: bool) -> jinja2.Environment:
         clocktime=clocktime, percent=percent, share=error_percent,
     )  # fmt: skip
     environment.globals["count"] = count
-    return environment
+    return environment.get_template(name)
 
 
 def escape_markdown(value: Any) -> str:
