@@ -93,7 +93,7 @@ SUB_ROOMS: dict[str, tuple[str, ...]] = {
     "report": ("facts", "incidents", "pictures", "words"),
     "cli": ("options", "overview", "watch", "commands"),
     "numerics": ("figures", "forward", "nonfinite", "layers", "quantize"),
-    "parent": ("terminal", "notices", "process", "watching", "restarts"),
+    "parent": ("terminal", "notices", "process", "metrics", "watching", "restarts"),
     "analysis": ("trial_run", "verify", "drill", "doctor", "backtest", "explain", "analyze"),
 }
 """The rooms within a room, from the lowest up; what lies beside them is above them all."""
