@@ -91,7 +91,7 @@ SUB_ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "storage": ("files", "run", "checkpoints", "steps", "journal", "evidence", "cases"),
     "report": ("facts", "incidents", "pictures", "words"),
-    "cli": ("options", "overview", "watch", "commands"),
+    "cli": ("options", "overview", "watch", "completion", "script_look", "commands"),
     "numerics": ("figures", "forward", "nonfinite", "layers", "quantize"),
     "parent": ("terminal", "notices", "process", "metrics", "watching", "restarts"),
     "analysis": ("trial_run", "verify", "drill", "doctor", "backtest", "explain", "analyze"),

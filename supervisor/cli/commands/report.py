@@ -17,7 +17,11 @@ _ENDINGS = {".html": "html", ".htm": "html", ".md": "md", ".json": "json"}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", type=option_values.path, help="a run directory")
-    parser.add_argument("--format", choices=("html", "md", "json"), help="print this document")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--format", choices=("html", "md", "json"), help="print this document")
+    which.add_argument(
+        "--json", dest="format", action="store_const", const="json", help="as --format json"
+    )
     parser.add_argument(
         "--output", metavar="PATH", type=option_values.path, help="write the document there instead"
     )

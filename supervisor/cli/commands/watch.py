@@ -32,6 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--demo", action="store_true", help="simulated data, no run needed")
     parser.add_argument("--once", action="store_true", help="print one frame and end")
     parser.add_argument(
+        "--json", action="store_true", help="print the present state as one JSON document and end"
+    )
+    parser.add_argument(
         "--interval", metavar="SECONDS", type=option_values.seconds(0.05, 3600), default=0.5
     )
 
@@ -42,14 +45,19 @@ def execute(args: argparse.Namespace) -> int:
 
     from rich.console import Console
 
+    from supervisor.cli.options.output import print_json
     from supervisor.cli.options.run_directory import open_run
     from supervisor.cli.watch.demo import DemoView
     from supervisor.cli.watch.panel import build_panel
     from supervisor.cli.watch.read_run import RunView
+    from supervisor.cli.watch.view import as_json
 
     source = DemoView() if args.demo else RunView(open_run(args.run))
-    console = Console()
     view = source.look()
+    if args.json:
+        print_json(as_json(view))
+        return 0
+    console = Console()
     if not args.once and not view.ended:
         view = _follow(source, view, console, args.interval)
     console.print(build_panel(view, console.width))
