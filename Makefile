@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types unit scenarios benchmark clean
+.PHONY: demo test lint types unit scenarios package benchmark clean
 
 $(BIN)/supervisor: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -27,6 +27,14 @@ unit: $(BIN)/supervisor
 
 scenarios: $(BIN)/supervisor
 	$(BIN)/python -m pytest -n 2 tests/scenarios
+
+# Wheel and sdist in dist/: what an index would say of them, and a run from an environment that has
+# nothing of this checkout.
+package: $(BIN)/supervisor
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/python -m twine check --strict dist/*
+	$(BIN)/python -m pytest --all tests/packaging
 
 benchmark: $(BIN)/supervisor
 	$(BIN)/python -m benchmarks.overhead

@@ -232,6 +232,12 @@ class RunSettings:
     report: ReportSettings = field(default_factory=ReportSettings)
     notify: NotifySettings = field(default_factory=NotifySettings)
     log: LogSettings = field(default_factory=LogSettings)
+    metrics_port: Optional[int] = None  # noqa: UP045
+    """Serve step, loss, risk and more for Prometheus at this port; 0: a free one."""
+    metrics_address: str = "127.0.0.1"
+    """Where `metrics_port` listens: this machine alone, unless another address is given."""
+    metrics_textfile: str = ""
+    """Write the same to this ``.prom`` file, for node_exporter's textfile collector."""
     limits: LimitSettings = field(default_factory=LimitSettings)
     detectors: dict[str, Any] = field(default_factory=dict)
     """Detector name → its settings, or null to switch it off; `class: dotted.Path` adds one."""

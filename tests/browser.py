@@ -6,6 +6,7 @@ import base64
 import contextlib
 import json
 import shutil
+import socket
 import subprocess
 import time
 import urllib.error
@@ -13,6 +14,8 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 DRIVER = shutil.which("chromedriver")
 STARTS_WITHIN_S = 60.0
@@ -67,11 +70,7 @@ class Browser:
 
 @contextlib.contextmanager
 def browser(profile: Path, *, dark: bool = False) -> Iterator[Browser]:
-    """Yields a browser with an empty profile.
-
-    Raises:
-        OSError: it does not start on this machine.
-    """
+    """Yields a browser with an empty profile; skips the test if it does not start here."""
     options = [
         *("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"),
         *("--no-first-run", "--disable-background-networking", "--disable-component-update"),
@@ -79,30 +78,46 @@ def browser(profile: Path, *, dark: bool = False) -> Iterator[Browser]:
     ]
     if dark:
         options.append("--blink-settings=preferredColorScheme=0")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    address = f"http://127.0.0.1:{port}"
     driver = subprocess.Popen(
-        [str(DRIVER), "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [str(DRIVER), f"--port={port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        address = _address(driver)
         wanted = {
             "browserName": "chrome",
             "goog:chromeOptions": {"args": options},
             "goog:loggingPrefs": {"browser": "ALL"},
         }
-        made = _ask("POST", f"{address}/session", {"capabilities": {"alwaysMatch": wanted}})
+        try:
+            _wait_until_ready(address)
+            made = _ask("POST", f"{address}/session", {"capabilities": {"alwaysMatch": wanted}})
+        except OSError as error:
+            pytest.skip(f"Chromium does not start on this machine: {error}")
         yield Browser(address, made["sessionId"])
         _ask("DELETE", f"{address}/session/{made['sessionId']}")
     finally:
         driver.kill()
-        driver.communicate()
+        driver.wait()
 
 
-def _address(driver: subprocess.Popen[str]) -> str:
-    assert driver.stdout is not None
-    for line in driver.stdout:
-        if "started successfully on port" in line:
-            return f"http://127.0.0.1:{line.rstrip().rstrip('.').rpartition(' ')[2]}"
-    raise OSError("chromedriver does not start")
+def _wait_until_ready(address: str) -> None:
+    """Returns when the driver answers.
+
+    Raises:
+        OSError: it does not.
+    """
+    until_s = time.monotonic() + STARTS_WITHIN_S
+    while True:
+        try:
+            _ask("GET", f"{address}/status")
+            return
+        except OSError:
+            if time.monotonic() > until_s:
+                raise
+            time.sleep(0.1)
 
 
 def _ask(method: str, url: str, content: dict[str, Any] | None = None) -> Any:

@@ -76,11 +76,6 @@ def test_every_command_and_option_that_a_page_shows_exists(page: Path) -> None:
 
 
 def options_of(command: str) -> set[str]:
-    folder = ROOT / "supervisor" / "cli"
-    text = (folder / "commands" / f"{command}.py").read_text(encoding="utf-8")
-    shared = re.findall(r"from supervisor\.cli\.options\.(\w+) import", text)
-    texts = [
-        text,
-        *((folder / "options" / f"{name}.py").read_text(encoding="utf-8") for name in shared),
-    ]
-    return set(re.findall(r"--[a-z][a-z-]+", "\n".join(texts)))
+    from supervisor.cli.options.command_parser import build_parser
+
+    return set(build_parser(command)._option_string_actions)

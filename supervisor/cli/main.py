@@ -1,74 +1,27 @@
 """The console script ``supervisor``.
 
-Each command is a module of `cli/commands/`: its docstring is the help text, `add_arguments` fills a
-parser, `execute` returns the exit code, and an optional `parse` replaces `parse_args`. Only the
-requested command is imported, and heavy packages only inside `execute`.
+Only the requested command (`cli/options/command_parser.py`) is imported, and heavy packages only
+inside its `execute`.
 """
 
 from __future__ import annotations
 
-import argparse
 import errno
 import os
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
-from typing import Any, NoReturn
 
+from supervisor.cli.options.command_parser import (
+    COMMANDS,
+    build_parser,
+    load_command,
+    summary_of,
+)
 from supervisor.errors import SupervisorError, UsageError
 
 EXIT_USAGE = 64
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells say it
-
-COMMANDS = (
-    "run",
-    "resume",
-    "report",
-    "backtest",
-    "watch",
-    "list",
-    "prune",
-    "cases",
-    "analyze",
-    "explain",
-    "verify",
-    "drill",
-    "diff",
-    "check",
-    "quantize",
-    "policies",
-    "configs",
-    "doctor",
-    "export",
-)
-
-
-class Parser(argparse.ArgumentParser):
-    """An argument parser that raises `UsageError` and takes no abbreviations."""
-
-    def __init__(self, prog: str, description: str) -> None:
-        super().__init__(
-            prog=prog,
-            description=description,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-        )
-
-    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        found, unknown = self.parse_known_args(args, namespace)
-        if unknown:
-            from supervisor.config_check import did_you_mean
-
-            option = unknown[0].partition("=")[0]
-            hint = did_you_mean(option, self._option_string_actions)
-            self.error(f"unrecognized arguments: {' '.join(unknown)}{hint.rstrip('?')}")
-        return found
-
-    def error(self, message: str) -> NoReturn:
-        command = self.prog.removeprefix("supervisor ")
-        raise UsageError(f"{command}: {message}: see `{self.prog} --help`")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -111,24 +64,13 @@ def _dispatch(words: list[str]) -> int:
 
         print(f"training-supervisor {__version__}")
         return 0
-    module = _command(words[0])
-    parser = Parser(f"supervisor {words[0]}", (module.__doc__ or "").strip())
-    module.add_arguments(parser)
+    module, parser = load_command(words[0]), build_parser(words[0])
     parse = getattr(module, "parse", None)
     try:
         arguments = parse(parser, words[1:]) if parse else parser.parse_args(words[1:])
     except SystemExit as end:  # --help
         return int(end.code or 0)
     return int(module.execute(arguments))
-
-
-def _command(name: str) -> ModuleType:
-    if name not in COMMANDS:
-        from supervisor.config_check import did_you_mean
-
-        hint = did_you_mean(name, COMMANDS) or "; see `supervisor --help`"
-        raise UsageError(f"{name}: no such command{hint}")
-    return import_module(f"supervisor.cli.commands.{name}")
 
 
 def _overview() -> str:
@@ -140,13 +82,15 @@ def _overview() -> str:
         "commands:",
     ]
     for name in COMMANDS:
-        help_text = (_command(name).__doc__ or "").strip().splitlines()[0]
-        lines.append(f"  {name:<10}{help_text}")
+        lines.append(f"  {name:<12}{summary_of(name)}")
     lines += [
         "",
         "options:",
         "  -h, --help      show this; `supervisor COMMAND --help` shows a command's own options",
         "  -V, --version   show the version",
+        "",
+        "exit codes: 0 done, 64 usage error; each command's own: `supervisor COMMAND --help`",
+        "NO_COLOR=1 in the environment switches colours off.",
     ]
     return "\n".join(lines)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from supervisor.parent.metrics.metrics import Metrics
 from supervisor.parent.notices.notices import Notices
 from supervisor.parent.process.agent_process import AgentProcess, RankProcesses
 from supervisor.parent.process.launch import LaunchSpec
@@ -58,6 +59,7 @@ class AttemptContext:
     replica: Replica
     pictures: LivePictures
     notices: Notices
+    metrics: Metrics
     preemption: PreemptionWatch
     lease: Lease
     step_log: StepLogProcess | None = None
@@ -184,6 +186,7 @@ class Attempt:
         # A rollback is in the journal before the step that comes after it is recorded.
         self._s.replica.saw_events(self._s.run_log.merge())
         self._s.replica.update(records)
+        self._guarded("metrics", lambda: self._s.metrics.stepped(records, self._s.replica.risk))
         return rows
 
     def _end_the_others(self, process: Processes, now_s: float) -> None:
@@ -219,6 +222,8 @@ class Attempt:
         for problem in self._s.notices.look(
             alarm=self._s.replica.is_risky, step=self._feed.last_step, attempt=self._number
         ):
+            self._s.run_log.warn(problem)
+        for problem in self._s.metrics.problems():
             self._s.run_log.warn(problem)
 
     def _look_at_step_log(self) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from supervisor.errors import RunDirectoryError, SupervisorError
 from supervisor.parent.attempt import POLL_S, Attempt, AttemptContext
+from supervisor.parent.metrics.metrics import Metrics, metrics_for
 from supervisor.parent.notices.notices import Notices, notices_for
 from supervisor.parent.prepare import Preparation, prepare
 from supervisor.parent.process.agent_process import AgentProcess
@@ -73,11 +74,21 @@ class Supervisor:
             notices, silent = notices_for(
                 self._spec.run_dir, self._spec.settings.notify, is_resume=self._spec.is_resume
             )
-            return self._run(prepare(self._spec), notices, silent)
+            metrics, unmeasured = metrics_for(self._spec)
+            try:
+                warnings = [
+                    *([f"{silent}: nobody is told what happens"] if silent else []),
+                    *([f"{unmeasured}: there are no metrics"] if unmeasured else []),
+                ]
+                return self._run(prepare(self._spec), notices, metrics, warnings)
+            finally:
+                metrics.close()
 
-    def _run(self, prepared: Preparation, notices: Notices, silent: str | None) -> RunResult:
+    def _run(
+        self, prepared: Preparation, notices: Notices, metrics: Metrics, warnings: Sequence[str]
+    ) -> RunResult:
         with prepared.lease, JournalMerger(prepared.rundir) as journal:
-            journal.listener = notices.saw
+            journal.listeners += (notices.saw, metrics.saw)
             agent = self._agent()
             ranks = ALL_RANKS if agent is None else tuple(range(agent.local_ranks))
             run = _Run(self._spec, prepared, journal, self._inbox, ranks)
@@ -90,6 +101,7 @@ class Supervisor:
                 replica=run.replica,
                 pictures=run.pictures,
                 notices=notices,
+                metrics=metrics,
                 preemption=PreemptionWatch(self._spec.settings.preemption),
                 lease=prepared.lease,
                 step_log=run.start_step_log(),
@@ -97,8 +109,10 @@ class Supervisor:
                 worker_command=self._worker_command,
                 poll_s=self._poll_s,
             )
-            if silent is not None:
-                run.run_log.say(f"warning: {silent}: nobody is told what happens")
+            for warning in warnings:
+                run.run_log.say(f"warning: {warning}")
+            if metrics.url:
+                run.run_log.say(f"metrics: {metrics.url}")
             try:
                 return run.to_its_end(self._backoff)
             except RunTakenOver as taken:
@@ -106,7 +120,7 @@ class Supervisor:
             finally:
                 if agent is not None:
                     agent.close()
-                for problem in notices.close():
+                for problem in (*notices.close(), *metrics.close()):
                     run.run_log.warn(problem)
 
     def _agent(self) -> AgentProcess | None:

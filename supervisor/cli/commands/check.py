@@ -10,6 +10,8 @@ import argparse
 from supervisor.cli.options import option_values
 from supervisor.errors import UsageError
 
+EXIT_CODES = {"0": "nothing was found", "1": "something was found"}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(

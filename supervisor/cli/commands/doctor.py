@@ -13,6 +13,8 @@ from supervisor.cli.options import option_values
 from supervisor.cli.options.script_arguments import parse_with_script
 from supervisor.cli.options.trial_options import add_trial_options, say, trial_script
 
+EXIT_CODES = {"0": "every check passed", "1": "a check failed"}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "supervisor doctor [OPTIONS] [SCRIPT[:FUNCTION] [SCRIPT_ARGS...]]"

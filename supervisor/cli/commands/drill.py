@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 _HEADINGS = ("FAULT", "SURVIVED", "FINAL LOSS", "REFERENCE", "STEPS LOST", "SECONDS LOST", "HOW")
 
 
+EXIT_CODES = {"0": "every promised fault was survived", "1": "a fault was not survived"}
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from supervisor.analysis.drill.menu import MENU
 

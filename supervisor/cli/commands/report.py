@@ -23,7 +23,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=option_values.path,
         help="compare with this run: curves, first step that differs, settings",
     )
-    parser.add_argument("--format", choices=("html", "md", "json"), help="print this document")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--format", choices=("html", "md", "json"), help="print this document")
+    which.add_argument(
+        "--json", dest="format", action="store_const", const="json", help="as --format json"
+    )
     parser.add_argument(
         "--output", metavar="PATH", type=option_values.path, help="write the document there instead"
     )

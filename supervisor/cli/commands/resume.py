@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from supervisor.cli.options import option_values
+from supervisor.cli.options.command_parser import TRAINING_EXIT_CODES
 from supervisor.cli.options.run_directory import open_run
 from supervisor.cli.options.settings_options import add_set_option, check_detectors
 from supervisor.errors import UsageError
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from supervisor.parent.process.launch import LaunchSpec
     from supervisor.storage.run.run_state import RunState
     from supervisor.storage.run.rundir import RunDirectory
+
+
+EXIT_CODES = TRAINING_EXIT_CODES
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

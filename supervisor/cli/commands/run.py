@@ -18,6 +18,7 @@ from pathlib import Path
 
 from supervisor.cli.commands.or_resume import continue_what_lies_there
 from supervisor.cli.options import option_values
+from supervisor.cli.options.command_parser import TRAINING_EXIT_CODES
 from supervisor.cli.options.ranks_options import add_ranks_options, ranks_of
 from supervisor.cli.options.script_arguments import ScriptTarget, parse_with_script
 from supervisor.cli.options.settings_options import add_settings_options, load_settings
@@ -27,6 +28,9 @@ from supervisor.storage.run.new_run_directory import new_run_directory
 
 LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
 """Modules that start one process per rank."""
+
+
+EXIT_CODES = TRAINING_EXIT_CODES
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -43,6 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--demo", action="store_true", help="simulated data, no run needed")
     parser.add_argument("--once", action="store_true", help="print one frame and end")
     parser.add_argument(
+        "--json", action="store_true", help="print the present state as one JSON document and end"
+    )
+    parser.add_argument(
         "--interval", metavar="SECONDS", type=option_values.seconds(0.05, 3600), default=0.5
     )
     page = parser.add_argument_group("a page in the browser")
@@ -73,17 +76,27 @@ def execute(args: argparse.Namespace) -> int:
 
     from rich.console import Console
 
+    from supervisor.cli.options.output import print_json
     from supervisor.cli.options.run_directory import open_run
+    from supervisor.cli.overview.run_overview import find_runs
+    from supervisor.cli.overview.run_table import runs_data
     from supervisor.cli.watch.demo import DemoView
     from supervisor.cli.watch.panel import build_panel
     from supervisor.cli.watch.read_run import RunView
+    from supervisor.cli.watch.view import as_json
 
-    console = Console()
     if args.run is not None and _is_folder_of_runs(args.run):
-        _watch_folder(args.run, console, args.interval, once=args.once)
+        if args.json:
+            print_json(runs_data(find_runs(args.run)))
+        else:
+            _watch_folder(args.run, Console(), args.interval, once=args.once)
         return 0
     source = DemoView() if args.demo else RunView(open_run(args.run))
     view = source.look()
+    if args.json:
+        print_json(as_json(view))
+        return 0
+    console = Console()
     if not args.once and not view.ended:
         view = _follow(source, view, console, args.interval)
     console.print(build_panel(view, console.width))

@@ -52,10 +52,14 @@ class RunOverview:
     age_s: float | None = None
 
     @property
+    def is_sick(self) -> bool:
+        """Whether the last loss was no number."""
+        return self.last_loss is not None and not math.isfinite(self.last_loss)
+
+    @property
     def verdict(self) -> str:
         """The state, and whether the last loss was a number."""
-        sick = self.last_loss is not None and not math.isfinite(self.last_loss)
-        return f"{self.state}, sick" if sick else self.state
+        return f"{self.state}, sick" if self.is_sick else self.state
 
 
 def find_runs(folder: Path) -> list[RunOverview]:

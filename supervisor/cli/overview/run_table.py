@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from supervisor.cli.options.output import time_span
 from supervisor.cli.overview.run_overview import RunOverview
+from supervisor.records import plain
 
 HEADINGS = ("RUN", "VERDICT", "STEP", "LOSS", "TREATED", "AGE", "SCRIPT")
 SHORTENED = ("RUN", "SCRIPT")
+
+
+def runs_data(runs: Iterable[RunOverview]) -> list[dict[str, Any]]:
+    """Returns what `--json` prints."""
+    return [{**plain(run), "verdict": run.verdict} for run in runs]
 
 
 def run_rows(runs: Iterable[RunOverview]) -> list[tuple[object, ...]]:

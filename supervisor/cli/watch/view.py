@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from supervisor.records import StepRecord
+from supervisor.records import StepRecord, plain
 from supervisor.risk_lines import RiskLines
 from supervisor.settings import PolicySettings
 
@@ -60,3 +62,22 @@ class WatchView:
     facts: Mapping[str, str] = field(default_factory=dict)
     ended: bool = False
     lines: RiskLines = field(default_factory=lambda: RiskLines.of(PolicySettings()))
+
+
+def as_json(view: WatchView) -> dict[str, Any]:
+    """Returns the frame without its curves, for programs; unknown values are None."""
+    record = view.record
+    return {
+        "run": view.title,
+        "state": view.state,
+        "ended": view.ended,
+        "attempt": view.attempt,
+        "step": record.step if record is not None else None,
+        "loss": record.loss if record is not None and record.loss_seen else None,
+        "grad_norm": record.grad_norm if record is not None and record.grad_norm_seen else None,
+        "lr": record.lr if record is not None and not math.isnan(record.lr) else None,
+        "risk": None if math.isnan(view.risk) else view.risk,
+        "observed": dict(view.observed),
+        "facts": dict(view.facts),
+        "events": [plain(event) for event in view.events],
+    }

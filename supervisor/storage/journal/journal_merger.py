@@ -34,7 +34,7 @@ class JournalMerger:
     ) -> None:
         self.attempt = attempt
         """Set by the parent when it begins another attempt."""
-        self.listener: Callable[[Sequence[JournalEvent], int], None] | None = None
+        self.listeners: tuple[Callable[[Sequence[JournalEvent], int], None], ...] = ()
         """Called with the events that are now in the file, and the attempt; set by the parent."""
         self._rundir = rundir
         self._clock = clock
@@ -84,8 +84,8 @@ class JournalMerger:
         self.close()
 
     def _tell(self, events: Sequence[JournalEvent]) -> None:
-        if events and self.listener is not None:
-            self.listener(events, self.attempt)
+        for listener in self.listeners if events else ():
+            listener(events, self.attempt)
 
     def _merge(self) -> list[JournalEvent]:
         batches: list[list[_Line]] = []

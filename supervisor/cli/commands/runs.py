@@ -1,0 +1,73 @@
+"""List the runs in a folder, sorted and filtered.
+
+supervisor runs --sort loss --verdict completed
+supervisor runs --since 7d --name 'llm-*'
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from supervisor.cli.options import option_values
+from supervisor.errors import UsageError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from supervisor.cli.overview.run_selection import ORDERS, VERDICTS, since, verdicts
+
+    parser.add_argument(
+        "dir",
+        metavar="DIR",
+        type=option_values.path,
+        nargs="?",
+        default=Path("runs"),
+        help="the folder that holds the runs (default: runs)",
+    )
+    parser.add_argument(
+        "--sort",
+        choices=tuple(ORDERS),
+        default="newest",
+        help="smallest loss first; newest, or most steps, treatments, attempts first",
+    )
+    parser.add_argument("--reverse", action="store_true", help="the other way round")
+    parser.add_argument(
+        "--verdict",
+        metavar="WORD,...",
+        type=verdicts,
+        default=(),
+        help=f"only these: {', '.join(VERDICTS)}",
+    )
+    parser.add_argument(
+        "--since",
+        metavar="AGE|DATE",
+        type=since,
+        help="only runs started within 30m, 12h, 7d, 2w, or since a date (2026-11-24)",
+    )
+    parser.add_argument(
+        "--name", metavar="PATTERN", default="", help="only runs or scripts of such a name"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def execute(args: argparse.Namespace) -> int:
+    from supervisor.cli.options.output import print_json
+    from supervisor.cli.overview.run_overview import find_runs
+    from supervisor.cli.overview.run_selection import Selection, arrange
+    from supervisor.cli.overview.run_table import HEADINGS, SHORTENED, run_rows, runs_data
+    from supervisor.table import print_table
+
+    if not args.dir.is_dir() and args.dir != Path("runs"):
+        raise UsageError(f"{args.dir}: no such folder: give the one that holds your runs")
+    found = find_runs(args.dir)
+    wanted = Selection(verdicts=args.verdict, since_s=args.since, name=args.name)
+    runs = arrange([run for run in found if wanted.holds(run)], args.sort, reverse=args.reverse)
+    if args.json:
+        print_json(runs_data(runs))
+    elif not found:
+        print(f"{args.dir}: no run yet: start one with `supervisor run train.py`")
+    elif not runs:
+        print(f"{args.dir}: none of {len(found)} runs is such a one")
+    else:
+        print_table(HEADINGS, run_rows(runs), shortened=SHORTENED)
+    return 0

@@ -1,0 +1,1 @@
+"""What a shell offers when TAB is pressed."""

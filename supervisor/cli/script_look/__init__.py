@@ -1,0 +1,1 @@
+"""What `supervisor init` sees in a script, and what it writes."""

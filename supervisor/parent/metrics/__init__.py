@@ -1,0 +1,1 @@
+"""Figures of a run for Prometheus, served or written while it runs."""

@@ -1,0 +1,167 @@
+"""The figures of a run, from its steps and its journal."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+
+from supervisor.events.event import JournalEvent
+from supervisor.events.run_events import AttemptStarted, RunFinished, WorkerExited
+from supervisor.events.state_events import CheckpointSaved
+from supervisor.events.step_events import AlertEvent
+from supervisor.parent.metrics.exposition import Metric
+from supervisor.parent.metrics.goodput import Goodput
+from supervisor.records import CrashRisk, StepRecord
+from supervisor.storage.journal.treatments import JournalTreatments
+from supervisor.version import __version__
+
+STATES = ("running", "completed", "gave_up", "interrupted", "failed")
+
+
+class RunFigures:
+    """Hears steps and events in the parent's threads; any thread may ask for the metrics.
+
+    Args:
+        run: name of the run directory, a label of every series.
+        script: path, or name of a module.
+        checkpoint_s: unix time of the newest checkpoint that is there already.
+        clock: unix time; the wall of the goodput begins now.
+    """
+
+    def __init__(
+        self,
+        run: str,
+        script: str,
+        *,
+        checkpoint_s: float | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._run = run
+        self._script = script
+        self._clock = clock
+        self._began_s = clock()
+        self._lock = threading.Lock()
+        self._checkpoint_s = checkpoint_s
+        self._goodput = Goodput()
+        self._record: StepRecord | None = None
+        self._loss = self._grad_norm = self._step_time_s = math.nan
+        self._risk: CrashRisk | None = None
+        self._state = STATES[0]
+        self._attempt = 0
+        self._steps = 0
+        self._picker = JournalTreatments()
+        self._treatments: Counter[str] = Counter()
+        self._alerts: Counter[str] = Counter()
+        self._exits: Counter[str] = Counter()
+
+    def stepped(self, records: Sequence[StepRecord], risk: CrashRisk | None) -> None:
+        """Takes in the next steps, and the risk after them."""
+        with self._lock:
+            self._risk = risk
+            self._goodput.stepped(records)
+            self._steps += len(records)
+            for record in records:
+                self._record = record
+                if record.loss_seen:
+                    self._loss = record.loss
+                if record.grad_norm_seen:
+                    self._grad_norm = record.grad_norm
+                if math.isfinite(record.step_time_s):
+                    self._step_time_s = record.step_time_s
+
+    def saw(self, events: Iterable[JournalEvent]) -> None:
+        """Takes in the next events of the journal."""
+        with self._lock:
+            for event in events:
+                self._goodput.saw(event)
+                for name, treated in self._picker.pick([event]):
+                    self._treatments[name] += treated.times
+                match event:
+                    case AttemptStarted():
+                        self._attempt = event.attempt or self._attempt + 1
+                    case CheckpointSaved(abandoned=False):
+                        self._checkpoint_s = _unix_time(event.time, self._clock())
+                    case AlertEvent(severity=severity):
+                        self._alerts[severity.value if severity else "unknown"] += event.times
+                    case WorkerExited(cause=cause):
+                        self._exits[cause.value if cause else "unknown"] += 1
+                    case RunFinished(state=state):
+                        self._state = state
+
+    def metrics(self) -> list[Metric]:
+        """Returns all metrics as they are now; those that nothing is known of have no series."""
+        with self._lock:
+            return [*self._of_the_steps(), *self._of_the_run()]
+
+    def _of_the_steps(self) -> list[Metric]:
+        record, risk = self._record, self._risk
+        step = None if record is None else float(record.step)
+        lr = math.nan if record is None else record.lr
+        scale = math.nan if record is None else record.loss_scale
+        # NaN is a loss that a run may have; before the first step there is none.
+        loss = None if record is None else self._loss
+        return [
+            self._gauge("training_step", "Last step, counted over all attempts.", step),
+            self._gauge("training_loss", "Last loss seen; NaN is the loss itself.", loss),
+            self._gauge("training_gradient_norm", "Last norm before clipping.", self._grad_norm),
+            self._gauge("training_learning_rate", "Of the script, without treatments.", lr),
+            self._gauge("training_loss_scale", "Of the GradScaler.", scale),
+            self._gauge("training_step_seconds", "Duration of the last step.", self._step_time_s),
+            self._gauge(
+                "training_risk",
+                "Risk of a crash within the next 20 steps, 0 to 1.",
+                None if risk is None else risk.probability,
+            ),
+        ]
+
+    def _of_the_run(self) -> list[Metric]:
+        now_s = self._clock()
+        wall_s = max(now_s - self._began_s, 1e-9)
+        saved_s = self._checkpoint_s
+        age_s = None if saved_s is None else max(0.0, now_s - saved_s)
+        info = {"run": self._run, "script": self._script, "version": __version__}
+        states = tuple(
+            ({"run": self._run, "state": state}, float(state == self._state)) for state in STATES
+        )
+        return [
+            Metric("training_run_info", "gauge", "What is trained.", ((info, 1.0),)),
+            Metric("training_state", "gauge", "1 for the state that the run is in.", states),
+            self._gauge("training_attempts", "Number of the attempt.", float(self._attempt)),
+            self._gauge("training_last_checkpoint_age_seconds", "Its age.", age_s),
+            self._gauge("training_last_checkpoint_timestamp_seconds", "When saved.", saved_s),
+            self._gauge(
+                "training_goodput_ratio",
+                "Share of the time since this supervisor began that went into steps that count.",
+                min(1.0, self._goodput.useful_s() / wall_s),
+            ),
+            self._counted("training_steps_total", "Steps made, repeated ones too.", self._steps),
+            self._counter("training_treatments_total", "Changes made.", "name", self._treatments),
+            self._counter("training_alerts_total", "Alerts.", "severity", self._alerts),
+            self._counter("training_worker_exits_total", "Ends of workers.", "cause", self._exits),
+        ]
+
+    def _gauge(self, name: str, meaning: str, value: float | None) -> Metric:
+        """NaN means unknown, except for the loss."""
+        is_known = value is not None and (name == "training_loss" or not math.isnan(value))
+        samples = (({"run": self._run}, value),) if is_known and value is not None else ()
+        return Metric(name, "gauge", meaning, samples)
+
+    def _counted(self, name: str, meaning: str, count: int) -> Metric:
+        return Metric(name, "counter", meaning, (({"run": self._run}, float(count)),))
+
+    def _counter(self, name: str, meaning: str, label: str, counts: Mapping[str, int]) -> Metric:
+        samples = tuple(
+            ({"run": self._run, label: key}, float(count)) for key, count in sorted(counts.items())
+        )
+        return Metric(name, "counter", meaning, samples)
+
+
+def _unix_time(text: str, otherwise: float) -> float:
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        return otherwise
