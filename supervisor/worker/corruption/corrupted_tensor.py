@@ -75,6 +75,7 @@ _RULES = {
     "negative": "an average of squares is never negative",
     "pair": "its second moment allows {bound:.3g} at most",
     "not finite": "all gradients since were finite",
+    "statistic": "the batches since make it {bound:.3g}",
     "counter": "it counts updates, and would be {bound:.0f} at most",
 }
 

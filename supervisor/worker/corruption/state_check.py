@@ -21,6 +21,7 @@ from supervisor.training_state.snapshot import Snapshot
 from supervisor.training_state.tensors import outside_autograd
 from supervisor.worker.corruption.claims import claimed
 from supervisor.worker.corruption.corrupted_tensor import CorruptedTensor
+from supervisor.worker.corruption.statistics_check import StatisticsCheck
 from supervisor.worker.corruption.update_watch import UpdateWatch, Versions, WatchedOptimizer
 
 
@@ -45,6 +46,7 @@ class StateCheck:
     def __init__(self, registry: Registry, watch: UpdateWatch) -> None:
         self._registry = registry
         self.watch = watch
+        self._statistics = StatisticsCheck(registry, watch.normalisation)
         self._borne_out: dict[type, int] = {}
         self._names: dict[int, tuple[str, str]] = {}  # by address: model and parameter
 
@@ -80,6 +82,7 @@ class StateCheck:
                 mine = self._beyond(watched, tensors)
                 if self._speaks(watched, optimizer, mine):
                     found += mine
+            found += self._statistics.compare(snapshot, self._names)
         return found
 
     def _beyond(self, watched: WatchedOptimizer, tensors: list[_Tensor]) -> list[CorruptedTensor]:
