@@ -7,7 +7,8 @@ from collections import Counter
 from typing import Any
 
 Row = dict[str, Any]
-ARMS = ("alone", "clip", "spike rule", "supervised")
+RULES = ("clip", "spike rule")
+ARMS = ("alone", *RULES, "supervised")
 CLOSE = 1.01
 
 _WORDS = {

@@ -64,7 +64,7 @@ def train(
     """Trains, and writes ``result.json`` into `folder`.
 
     Args:
-        clip: largest norm of the gradients.
+        clip: largest norm of the gradients, after a tenth of the steps.
         skips_spikes: an update whose loss leaps is left out.
     """
     torch.set_num_threads(1)
@@ -74,7 +74,7 @@ def train(
     fault = Flip(**flip) if flip else None  # type: ignore[arg-type]
     struck = Path(folder, "struck.json")  # a process that starts over does not meet it again
     losses: deque[float] = deque(maxlen=50)
-    largest = 0.0
+    largest, has_leapt = 0.0, False
     for step in range(steps):
         rows = torch.randint(len(training.data[0]), (BATCH,), generator=order)
         loss = training.loss(training.model, tuple(part[rows] for part in training.data))
@@ -82,13 +82,15 @@ def train(
         loss.backward()
         if fault and fault.step == step and fault.target == "gradient" and not struck.exists():
             _strike(training, fault, struck)
-        norm = float(nn.utils.clip_grad_norm_(parameters, clip or math.inf))
-        if step >= steps // 10:
-            largest = max(largest, norm)
+        is_warm = step >= steps // 10
+        norm = float(nn.utils.clip_grad_norm_(parameters, clip if clip and is_warm else math.inf))
+        if is_warm and not norm <= largest:
+            largest = norm
         value = float(loss.detach())
         leaps = not math.isfinite(value)
         if len(losses) == losses.maxlen:
             leaps = leaps or value > SPIKE * statistics.median(losses)
+        has_leapt = has_leapt or leaps
         if not (skips_spikes and leaps):
             training.optimizer.step()
         if math.isfinite(value):
@@ -100,6 +102,7 @@ def train(
         "loss": _measure(training, training.model),
         "average_loss": _measure(training, training.average_model()),
         "largest_norm": largest,
+        "has_leapt": has_leapt,
     }
     Path(folder, "result.json").write_text(json.dumps(result))
 

@@ -18,7 +18,6 @@ from supervisor.worker.corruption.claims import FEW, GROWN, SMALLEST
 from supervisor.worker.corruption.corrupted_tensor import CorruptedTensor
 from supervisor.worker.corruption.normalisation_watch import NormalisationWatch, RunningValues
 
-STATISTIC = "statistic"
 MEAN, VARIANCE, COUNT = "running_mean", "running_var", "num_batches_tracked"
 _ORDINARY = (BatchNorm1d, BatchNorm2d, BatchNorm3d)
 FELL = 0.5
@@ -127,7 +126,7 @@ def _found(
     return [
         CorruptedTensor(
             name=name,
-            rule=STATISTIC,
+            rule="statistic",
             live=live,
             kept=followed.value.to(live.device, live.dtype),
             places=places,

@@ -16,7 +16,6 @@ from supervisor.worker.corruption.corrupted_tensor import CorruptedTensor
 from supervisor.worker.corruption.healing_in_place import heal
 from supervisor.worker.corruption.look_requests import LookRequests
 from supervisor.worker.corruption.state_check import StateCheck
-from supervisor.worker.corruption.statistics_check import STATISTIC
 from supervisor.worker.ground.boundary_listener import ALWAYS, BoundaryListener
 from supervisor.worker.ground.run_warnings import RunWarnings
 from supervisor.worker.treatment.action_runner import ActionRunner
@@ -135,9 +134,8 @@ class CorruptionListener(BoundaryListener):
         return "in_place"
 
     def _spread(self, findings: list[CorruptedTensor]) -> bool:
-        """Whether the rest of the state may have suffered. What running means and variances are
-        makes no difference to gradients."""
-        trained = [finding for finding in findings if finding.rule != STATISTIC]
+        """Whether the rest of the state may have suffered."""
+        trained = [finding for finding in findings if not finding.is_apart]
         if sum(finding.count for finding in trained) > MOST:
             return True
         is_whole = all(finding.is_listed for finding in trained)
