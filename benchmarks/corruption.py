@@ -266,8 +266,8 @@ def _judged(case: Row, arms: Iterable[str], known: dict[str, Any]) -> Iterator[R
             n: max(CLOSE * usual[n], *(other["result"][n] for other in others)) for n in _LOSSES
         }
         is_hurt = result is None or not all(result[n] <= limits[n] for n in _LOSSES)
-        ratio = max(result[n] / usual[n] for n in _LOSSES) if result else math.inf
-        ratio = math.inf if math.isnan(ratio) else ratio
+        ratios = [result[n] / usual[n] for n in _LOSSES] if result else [math.inf]
+        ratio = math.inf if any(map(math.isnan, ratios)) else max(ratios)
         yield {**case, "arm": arm, **row, "hurt": is_hurt, "ratio": ratio}
 
 
