@@ -48,6 +48,7 @@ from supervisor.worker.capture.state_digests import StateDigests, TrailProbe
 from supervisor.worker.capture.user_tensors import UserTensors
 from supervisor.worker.capture.whole_state import WholeState
 from supervisor.worker.corruption.look_requests import LookRequests
+from supervisor.worker.corruption.normalisation_watch import NormalisationWatch
 from supervisor.worker.corruption.state_check import StateCheck
 from supervisor.worker.corruption.update_watch import UpdateWatch
 from supervisor.worker.ending import Ending
@@ -55,7 +56,7 @@ from supervisor.worker.evidence.anomaly_scene import AnomalyScene
 from supervisor.worker.evidence.model_scene import ModelScene
 from supervisor.worker.ground.boundary_listener import BoundaryListener
 from supervisor.worker.ground.boundary_schedule import BoundarySchedule
-from supervisor.worker.ground.error_barrier import ErrorBarrier
+from supervisor.worker.ground.error_barrier import ErrorBarrier, Part
 from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.run_health import RunHealth
@@ -119,6 +120,7 @@ class BuiltWorker:
         first_random: path of the random states with which the script began.
         is_experiment: this is a replay for `supervisor explain`.
         collectives: silenced in the replay under way; None for none.
+        watching: the part to which `normalisation` belongs.
     """
 
     session: Session
@@ -128,6 +130,8 @@ class BuiltWorker:
     samples: SampleGuard
     ranks: SeveralRanks
     collectives: SilencedCollectives | None
+    normalisation: NormalisationWatch
+    watching: Part
     seed: int | None
     first_random: Path
     is_experiment: bool
@@ -299,6 +303,8 @@ def build_worker(
             warn=ground.warn,
         ),
         collectives=resumption.collectives,
+        normalisation=state.watch.normalisation,
+        watching=ground.barrier(CorruptionListener.name),
         seed=task.settings.seed,
         first_random=rundir.tape(place.rank).with_suffix(".random"),
         is_experiment=bool(task.order.experiment),

@@ -62,6 +62,7 @@ def _patch(worker: BuiltWorker) -> None:
     from supervisor.worker.interception.instrument import instrument
     from supervisor.worker.interception.patches_collectives import watch_collectives
     from supervisor.worker.interception.patches_files import watch_files
+    from supervisor.worker.interception.patches_normalisation import watch_normalisation
     from supervisor.worker.interception.patches_random import watch_random_states
     from supervisor.worker.interception.patches_ranks import watch_ranks
     from supervisor.worker.interception.patches_reads import watch_reads
@@ -75,6 +76,7 @@ def _patch(worker: BuiltWorker) -> None:
     watch_ranks(worker.ranks)
     watch_collectives(session, worker.collectives)
     watch_samples(worker.samples)
+    watch_normalisation(session.interception, worker.normalisation.saw, worker.watching)
     if worker.loading.is_noted:
         from supervisor.worker.interception.patches_loading import watch_fetches
         from supervisor.worker.interception.patches_workers import watch_workers

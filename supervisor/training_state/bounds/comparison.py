@@ -68,6 +68,21 @@ def breaches(then: Entries, now: Entries, limits: Limits) -> list[Breach]:
 _SLACK = 1e-5
 
 
+def reach(then: Entries, limits: Limits) -> torch.Tensor | None:
+    """Returns how far each element of a tensor can have moved, FP32; None where that is not known
+    from the first look alone.
+
+    It holds after each of the updates in between, too: every one of them only adds to it.
+    """
+    if limits.weight is None or limits.root is not None:
+        return None
+    with outside_autograd():
+        single = _single(then)
+        if limits.pair is not None and not _held(single, limits.pair):
+            return None
+        return _limit(single, limits.memory, limits.weight)
+
+
 def holds_pair(entries: Entries, pair: Pair) -> bool:
     """Whether a tensor's moments fit each other."""
     with outside_autograd():

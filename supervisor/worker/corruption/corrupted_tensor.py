@@ -44,6 +44,11 @@ class CorruptedTensor:
         object.__setattr__(self, "worst", (value, before, bit))
 
     @property
+    def is_apart(self) -> bool:
+        """Whether no gradient depends on it: nothing else can have suffered."""
+        return self.rule in ("average", "statistic")
+
+    @property
     def is_listed(self) -> bool:
         """Whether all elements are known by place."""
         return self.count == len(self.places)
@@ -75,6 +80,8 @@ _RULES = {
     "negative": "an average of squares is never negative",
     "pair": "its second moment allows {bound:.3g} at most",
     "not finite": "all gradients since were finite",
+    "average": "an average of its weight is {bound:.3g} at most",
+    "statistic": "the batches since make it {bound:.3g}",
     "counter": "it counts updates, and would be {bound:.0f} at most",
 }
 

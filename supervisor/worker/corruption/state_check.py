@@ -19,8 +19,11 @@ from supervisor.training_state.bounds.update_log import UpdateLog
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.snapshot import Snapshot
 from supervisor.training_state.tensors import outside_autograd
+from supervisor.worker.corruption.average_check import AverageCheck, BoundedWeight
 from supervisor.worker.corruption.claims import claimed
 from supervisor.worker.corruption.corrupted_tensor import CorruptedTensor
+from supervisor.worker.corruption.other_rules import not_finite, wrong_count
+from supervisor.worker.corruption.statistics_check import StatisticsCheck
 from supervisor.worker.corruption.update_watch import UpdateWatch, Versions, WatchedOptimizer
 
 
@@ -29,6 +32,7 @@ class _Tensor:
     """A parameter that only its optimizer has written to since the last look."""
 
     name: str
+    parameter: str
     live: Mapping[str, torch.Tensor]
     kept: Mapping[str, torch.Tensor]
     counter: CorruptedTensor | None
@@ -45,6 +49,8 @@ class StateCheck:
     def __init__(self, registry: Registry, watch: UpdateWatch) -> None:
         self._registry = registry
         self.watch = watch
+        self._averages = AverageCheck()
+        self._statistics = StatisticsCheck(registry, watch.normalisation)
         self._borne_out: dict[type, int] = {}
         self._names: dict[int, tuple[str, str]] = {}  # by address: model and parameter
 
@@ -55,6 +61,7 @@ class StateCheck:
             state: what was copied, live.
         """
         self.watch.looked()
+        self._averages.looked(state)
         self._names = {
             tensor.data_ptr(): (model, name)
             for model, tensors in state["models"].items()
@@ -68,6 +75,7 @@ class StateCheck:
             snapshot: of the last look.
         """
         found: list[CorruptedTensor] = []
+        weights: list[BoundedWeight] = []
         with outside_autograd():
             for watched in self.watch.watched():
                 optimizer = watched.optimizer()
@@ -80,6 +88,9 @@ class StateCheck:
                 mine = self._beyond(watched, tensors)
                 if self._speaks(watched, optimizer, mine):
                     found += mine
+                    weights += [_bounded(tensor, watched.count) for tensor in tensors]
+            found += self._averages.compare(snapshot, weights)
+            found += self._statistics.compare(snapshot, self._names)
         return found
 
     def _beyond(self, watched: WatchedOptimizer, tensors: list[_Tensor]) -> list[CorruptedTensor]:
@@ -89,7 +100,7 @@ class StateCheck:
             tensor = by_case[id(case)]
             beyond = breaches(case.then, case.now, case.limits)
             if watched.norms_are_finite:
-                beyond += _not_finite(case)
+                beyond += not_finite(case)
             found += [_finding(tensor, breach) for breach in claimed(case, beyond)]
         return found
 
@@ -124,8 +135,7 @@ class StateCheck:
                     continue
                 now = {WEIGHT: parameter.detach(), **optimizer.state.get(parameter, {})}
                 then = {WEIGHT: before, **kept["state"].get(index, {})}
-                name = f"{model}.{name}" if model else name
-                tensor = _tensor(watched, index, number, name, now, then, limits)
+                tensor = _tensor(watched, index, number, (model, name), now, then, limits)
                 if tensor is not None:
                     yield tensor
 
@@ -179,7 +189,7 @@ def _tensor(
     watched: WatchedOptimizer,
     index: int,
     group: int,
-    name: str,
+    called: tuple[str, str],
     now: Mapping[str, Any],
     then: Mapping[str, Any],
     limits: _LimitsOfGroups,
@@ -188,11 +198,12 @@ def _tensor(
     counts, made = watched.family.counts, watched.count
     written, versions = watched.written[index], watched.versions[index]
     start, taken, counter = 0, made, None
+    name = ".".join(filter(None, called))
     if counts:
         start, taken = _count(then, counts), _count(now, counts) - _count(then, counts)
         if taken > made and _wrote(now, versions, written, made, counts):
             # The writes are those of all updates, and the count is not. (A script may set it back.)
-            counter = _wrong_count(name, now, then, counts, start + made)
+            counter = wrong_count(name, now, then, counts, start + made)
             taken = made
     if taken < 0 or not _wrote(now, versions, written, taken, ""):
         return None
@@ -220,8 +231,17 @@ def _tensor(
     if has_memory and pair is not None and not {pair.first, pair.second} <= live.keys():
         return None  # the same for the moments, of which the bound of the weight is made
     return _Tensor(
-        name=name, live=live, kept=kept, counter=counter, case=TensorCase(kept, live, limit)
+        name=name,
+        parameter=called[1],
+        live=live,
+        kept=kept,
+        counter=counter,
+        case=TensorCase(kept, live, limit),
     )
+
+
+def _bounded(tensor: _Tensor, updates: int) -> BoundedWeight:
+    return BoundedWeight(name=tensor.parameter, case=tensor.case, updates=updates)
 
 
 _STILL = Limits(weight=Affine())
@@ -251,37 +271,6 @@ def _count(entries: Mapping[str, Any], counts: str) -> int:
     if isinstance(value, torch.Tensor):
         value = torch._C.TensorBase.item(value)
     return int(value) if math.isfinite(value) else -1
-
-
-def _wrong_count(
-    name: str, now: Mapping[str, Any], then: Mapping[str, Any], counts: str, wanted: int
-) -> CorruptedTensor | None:
-    live, kept = now.get(counts), then.get(counts)
-    if not isinstance(live, torch.Tensor) or not isinstance(kept, torch.Tensor):
-        return None
-    return CorruptedTensor(
-        name=f"{name} {counts}",
-        rule="counter",
-        live=live,
-        kept=torch.full_like(kept, wanted),
-        places=(0,),
-        count=1,
-        bound=float(wanted),
-    )
-
-
-def _not_finite(case: TensorCase) -> list[Breach]:
-    """Elements that became NaN or infinite although all gradients were finite."""
-    found: list[Breach] = []
-    for entry in case.now:
-        bad = ~torch.isfinite(case.now[entry]).reshape(-1)
-        count = int(bad.sum())
-        if count and bool(torch.isfinite(case.then[entry]).all()):
-            places = tuple(bad.nonzero().reshape(-1)[:16].tolist())
-            found.append(
-                Breach(entry=entry, rule="not finite", places=places, count=count, bound=math.nan)
-            )
-    return found
 
 
 def _finding(tensor: _Tensor, breach: Breach) -> CorruptedTensor:

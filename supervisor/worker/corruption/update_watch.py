@@ -17,6 +17,7 @@ from supervisor.training_state.bounds.optimizer_family import OptimizerFamily
 from supervisor.training_state.bounds.update_log import Update
 from supervisor.training_state.optimizer_state import optimizer_parameters
 from supervisor.training_state.registry import Registry
+from supervisor.worker.corruption.normalisation_watch import NormalisationWatch
 
 MANY = 1000
 """Updates after which a tensor begins anew: a snapshot comes every 50 at the latest."""
@@ -100,9 +101,14 @@ class WatchedOptimizer:
 
 
 class UpdateWatch:
-    """Called around every update that is really made, in the training's own thread."""
+    """Called around every update that is really made, in the training's own thread.
+
+    Attributes:
+        normalisation: the same for running means and variances, which batches change.
+    """
 
     def __init__(self, registry: Registry) -> None:
+        self.normalisation = NormalisationWatch()
         self._registry = registry
         self._watched: dict[int, WatchedOptimizer] = {}
         self._needs_norms = False
@@ -112,9 +118,11 @@ class UpdateWatch:
     def begin_anew(self) -> None:
         """Something else than updates has changed the state: nothing is known until `look`."""
         self._watched.clear()
+        self.normalisation.begin_anew()
 
     def looked(self) -> None:
         """The state as it is now is kept: from here on every update counts."""
+        self.normalisation.looked()
         for key, watched in self._watched.items():
             if watched.count:
                 self._usual_norms[key] = statistics.median(watched.norms)

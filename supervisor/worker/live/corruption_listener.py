@@ -119,12 +119,11 @@ class CorruptionListener(BoundaryListener):
             return "no"
         if any(waiting.action.name in GOING_BACK for waiting in self._runner.pending):
             return "rollback"  # is under way already
-        count = sum(finding.count for finding in findings)
-        is_whole = all(finding.is_listed for finding in findings)
-        if count > MOST or not is_whole or self._check.watch.saw_wild_gradients():
+        if self._spread(findings):
             result = self._runner.run("rollback", decision)
             return "rollback" if result.applied else "no"
         heal(findings)
+        count = sum(finding.count for finding in findings)
         result = ActionResult(
             name="heal_elements",
             applied=True,
@@ -133,6 +132,14 @@ class CorruptionListener(BoundaryListener):
         )
         self._runner.tell(result, decision)
         return "in_place"
+
+    def _spread(self, findings: list[CorruptedTensor]) -> bool:
+        """Whether the rest of the state may have suffered."""
+        trained = [finding for finding in findings if not finding.is_apart]
+        if sum(finding.count for finding in trained) > MOST:
+            return True
+        is_whole = all(finding.is_listed for finding in trained)
+        return bool(trained) and (not is_whole or self._check.watch.saw_wild_gradients())
 
     def _tell(self, step: int, from_step: int, finding: CorruptedTensor, healed: str) -> None:
         value, before, bit = finding.worst

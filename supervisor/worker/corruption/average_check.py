@@ -1,0 +1,189 @@
+"""Averages that the script keeps of its weights (EMA, SWA): between what they were and the weights.
+
+Each update of an average lies between the average and its weight, so after any number of them it
+lies between what it was and all values that the weight can have had, which its optimizer's bound
+gives.
+"""
+
+from __future__ import annotations
+
+import operator
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from supervisor.training_state.bounds.batch import TensorCase
+from supervisor.training_state.bounds.comparison import WEIGHT, reach
+from supervisor.training_state.bounds.rounding import Rounding
+from supervisor.training_state.snapshot import Snapshot
+from supervisor.worker.corruption.claims import FEW, GROWN, SMALLEST
+from supervisor.worker.corruption.corrupted_tensor import CorruptedTensor
+
+BORNE_OUT = 3
+"""Looks at which all elements were where an average of the weight is."""
+ROUNDINGS = 8
+"""Of one element at one update of an average."""
+
+_writes: Callable[[torch.Tensor], int] = operator.attrgetter("_version")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BoundedWeight:
+    """A weight that only its optimizer has written to since the last look.
+
+    Attributes:
+        name: of the parameter in its model.
+        updates: since the last look.
+    """
+
+    name: str
+    case: TensorCase
+    updates: int
+
+
+@dataclass(slots=True, eq=False)
+class _Average:
+    """A tensor of the script's that may be an average.
+
+    Attributes:
+        name: of the weight that it may be an average of.
+        writes: that torch has counted at the last look.
+        rate: writes for each update, as seen; 0 if not known.
+        borne_out: looks at which it was an average.
+    """
+
+    name: str
+    tensor: weakref.ref[torch.Tensor]
+    writes: int
+    rate: float = 0.0
+    borne_out: int = 0
+
+
+class AverageCheck:
+    """Finds elements of averages that no average can have.
+
+    What is an average is known by its path, which ends with the name of a weight of the same
+    shape, and by its behaviour at earlier looks. As everything that a script may write to, an
+    element counts only as one of a few, only if it has grown beyond average and weight, and only
+    if there were as many counted writes as always.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, _Average] = {}
+
+    def looked(self, state: Mapping[str, Any]) -> None:
+        """The snapshot of this boundary was taken.
+
+        Args:
+            state: what was copied, live.
+        """
+        names = sorted({name for tensors in state["models"].values() for name in tensors}, key=len)
+        known, self._known = self._known, {}
+        for path, tensor in state["held"].items():
+            if not isinstance(tensor, torch.Tensor) or tensor.numel() < SMALLEST:
+                continue
+            before = known.get(path)
+            if before is not None and before.tensor() is tensor:
+                before.writes = _writes(tensor)
+                self._known[path] = before
+                continue
+            ends = [name for name in names if _is_end(path, name)]
+            if ends:
+                self._known[path] = _Average(ends[-1], weakref.ref(tensor), _writes(tensor))
+
+    def compare(
+        self, snapshot: Snapshot, weights: Iterable[BoundedWeight]
+    ) -> list[CorruptedTensor]:
+        """Called at a boundary.
+
+        Args:
+            snapshot: of the last look.
+        """
+        by_name = {weight.name: weight for weight in weights}
+        found: list[CorruptedTensor] = []
+        for path, average in self._known.items():
+            live, kept = average.tensor(), snapshot.state["held"].get(path)
+            weight = by_name.get(average.name)
+            if weight is None or live is None or not weight.updates or not _fits(live, kept):
+                continue
+            rate = (_writes(live) - average.writes) / weight.updates
+            if rate != average.rate:
+                average.rate, average.borne_out = rate, 0
+            is_new = average.borne_out < BORNE_OUT
+            if not is_new and _is_usual(live, kept, weight.case.then[WEIGHT]):
+                continue
+            finding = _beyond(path, live, kept, weight)
+            if finding is None:
+                average.borne_out += 1
+            elif not is_new and finding.is_listed and _has_grown(finding, weight):
+                found.append(finding)
+            else:
+                average.borne_out = 0
+        return found
+
+
+def _is_end(path: str, name: str) -> bool:
+    """Whether the script calls a tensor as the model calls its own: ``ema.head.weight``,
+    ``ema['head.weight']``."""
+    return path.endswith((f".{name}", f"[{name!r}]"))
+
+
+def _fits(live: torch.Tensor, kept: Any) -> bool:
+    return (
+        isinstance(kept, torch.Tensor)
+        and live.shape == kept.shape
+        and live.dtype is kept.dtype
+        and live.dtype.is_floating_point
+        and live.layout is torch.strided
+    )
+
+
+def _is_usual(live: torch.Tensor, kept: torch.Tensor, weight: torch.Tensor) -> bool:
+    """Whether nothing has grown beyond all that was there, so that nothing can be claimed."""
+    return _largest(live) <= GROWN * max(_largest(kept), _largest(weight))
+
+
+def _beyond(
+    path: str, live: torch.Tensor, kept: torch.Tensor, weight: BoundedWeight
+) -> CorruptedTensor | None:
+    """Returns what is not between the earlier average and the weight."""
+    case, rounding = weight.case, Rounding.of(live.dtype)
+    then = case.then[WEIGHT]
+    moved = reach(case.then, case.limits)
+    if moved is None or rounding is None or then.shape != live.shape:
+        return None
+    now, before = live.detach().float(), kept.to(live.device).float()
+    middle = then.to(live.device).float()
+    lowest = torch.minimum(before, middle - moved)
+    highest = torch.maximum(before, middle + moved)
+    share = ROUNDINGS * rounding.unit * weight.updates
+    slack = share * torch.maximum(lowest.abs(), highest.abs()) + ROUNDINGS * rounding.tiny
+    inside = (now >= lowest - slack) & (now <= highest + slack)
+    outside = (~inside).reshape(-1)
+    count = int(outside.sum())
+    if not count:
+        return None
+    places = tuple(outside.nonzero().reshape(-1)[:FEW].tolist())
+    most = torch.maximum(lowest.abs(), highest.abs()).reshape(-1)
+    return CorruptedTensor(
+        name=path,
+        rule="average",
+        live=live,
+        kept=kept,
+        places=places,
+        count=count,
+        bound=float(most[places[0]]),
+    )
+
+
+def _has_grown(finding: CorruptedTensor, weight: BoundedWeight) -> bool:
+    values = finding.live.detach().reshape(-1)[list(finding.places)].float().abs()
+    most = GROWN * max(_largest(finding.kept), _largest(weight.case.then[WEIGHT]), finding.bound)
+    return not bool((values <= most).any())
+
+
+def _largest(values: torch.Tensor) -> float:
+    return float(torch._C.TensorBase.item(values.detach().abs().max()))

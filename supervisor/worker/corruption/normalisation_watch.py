@@ -1,0 +1,105 @@
+"""Keeps what the batches since the last look were to each normalisation."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+
+import torch
+
+from supervisor.training_state.bounds.running_statistics import BatchStatistics
+
+MANY = 1000
+"""Batches after which nothing is claimed: a snapshot comes every 50 at the latest."""
+KEEPING = frozenset({"NativeBatchNormBackward0", "CudnnBatchNormBackward0"})
+"""Functions of autograd that keep the batch's mean and inverse deviation."""
+
+_writes: Callable[[torch.Tensor], int] = operator.attrgetter("_version")
+
+
+class RunningValues:
+    """The running mean and variance of one normalisation.
+
+    Attributes:
+        batches: that went into them since the last look, oldest first.
+        is_whole: all is known since the last look.
+    """
+
+    __slots__ = ("_written", "batches", "is_whole", "mean", "variance")
+
+    def __init__(self, mean: torch.Tensor, variance: torch.Tensor) -> None:
+        self.mean = mean
+        self.variance = variance
+        self.batches: list[BatchStatistics] = []
+        self.is_whole = False  # what was before the first batch, nobody saw
+        self._written = (-1, -1)
+
+    def looked(self) -> None:
+        self.batches = []
+        self.is_whole = True
+        self._written = (_writes(self.mean), _writes(self.variance))
+
+    @property
+    def is_known(self) -> bool:
+        """Whether batches alone have changed them: torch counts no writes of a normalisation."""
+        written = (_writes(self.mean), _writes(self.variance))
+        return self.is_whole and written == self._written
+
+
+class NormalisationWatch:
+    """Called at each normalisation of a batch, in the training's own thread."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, RunningValues] = {}  # by id of the mean, which is kept alive
+
+    def saw(
+        self,
+        mean: torch.Tensor,
+        variance: torch.Tensor,
+        given: torch.Tensor,
+        output: torch.Tensor,
+        momentum: float,
+        eps: float,
+    ) -> None:
+        """A batch was normalised, and has changed the running values.
+
+        Args:
+            given, output: of the normalisation.
+        """
+        known = self._known.get(id(mean))
+        if known is None or known.variance is not variance:
+            known = self._known[id(mean)] = RunningValues(mean, variance)
+        node = output.grad_fn
+        if (
+            not known.is_whole
+            or node is None
+            or node.name() not in KEEPING
+            or len(known.batches) >= MANY
+            # Someone packs what autograd keeps; to unpack it may compute all of a forward again.
+            or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+        ):
+            known.is_whole = False
+            return
+        known.batches.append(
+            BatchStatistics(
+                node._saved_result1,  # type: ignore[attr-defined]
+                node._saved_result2,  # type: ignore[attr-defined]
+                given.numel() // mean.numel(),
+                momentum,
+                eps,
+            )
+        )
+
+    def looked(self) -> None:
+        """The state as it is now is kept: from here on every batch counts."""
+        self._known = {key: v for key, v in self._known.items() if v.batches or not v.is_whole}
+        for known in self._known.values():
+            known.looked()
+
+    def begin_anew(self) -> None:
+        """Something else than batches has changed the state."""
+        for known in self._known.values():
+            known.is_whole = False
+
+    def known(self) -> list[RunningValues]:
+        return [known for known in self._known.values() if known.is_known]
