@@ -8,6 +8,7 @@ import random
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -212,6 +213,103 @@ def unet(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(told))
 
 
+def torchtune(folder: Path) -> None:
+    """A tiny Llama with random weights, its tokenizer, lines, and recipes for them."""
+    import sentencepiece
+    import torch
+
+    chance = random.Random(0)
+    words = ["".join(chance.choice("abcdefgh") for _ in range(4)) for _ in range(60)]
+    lines = [" ".join(chance.choices(words, k=9)) for _ in range(80)]
+    with open(folder / "train.jsonl", "w") as file:
+        file.writelines(json.dumps({"text": line}) + "\n" for line in lines)
+    with open(folder / "tokenizer.model", "wb") as file:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines), model_writer=file, vocab_size=80, pad_id=3, minloglevel=2
+        )
+    width, inner, layers, names = 16, 32, 2, 80
+    torch.manual_seed(0)
+    shapes = {"tok_embeddings.weight": (names, width), "output.weight": (names, width)}
+    for layer in range(layers):
+        for part in ("q_proj", "k_proj", "v_proj", "output_proj"):
+            shapes[f"layers.{layer}.attn.{part}.weight"] = (width, width)
+        shapes[f"layers.{layer}.mlp.w1.weight"] = (inner, width)
+        shapes[f"layers.{layer}.mlp.w2.weight"] = (width, inner)
+        shapes[f"layers.{layer}.mlp.w3.weight"] = (inner, width)
+    weights = {name: torch.randn(shape) / 4 for name, shape in shapes.items()}
+    scales = [f"layers.{n}.{part}.scale" for n in range(layers) for part in ("sa_norm", "mlp_norm")]
+    weights |= {name: torch.ones(width) for name in [*scales, "norm.scale"]}
+    torch.save(weights, folder / "model.pt")
+    size = {"vocab_size": names, "embed_dim": width, "intermediate_dim": inner}
+    size |= {"num_layers": layers, "num_heads": 2, "num_kv_heads": 2, "max_seq_len": 64}
+    lora = {
+        "lora_attn_modules": ["q_proj", "v_proj"],
+        "lora_rank": 4,
+        "lora_alpha": 8,
+        "apply_lora_to_mlp": False,
+    }
+    for recipe, model in (
+        ("full", {"_component_": "torchtune.models.llama2.llama2", **size}),
+        ("lora", {"_component_": "torchtune.models.llama2.lora_llama2", **size, **lora}),
+    ):
+        told = {**_RECIPE, "model": model}
+        (folder / f"{recipe}.yaml").write_text(json.dumps(told))
+
+
+_RECIPE: dict[str, Any] = {
+    "output_dir": "out",
+    "tokenizer": {
+        "_component_": "torchtune.models.llama2.llama2_tokenizer",
+        "path": "tiny/tokenizer.model",
+        "max_seq_len": 32,
+    },
+    "dataset": {
+        "_component_": "torchtune.datasets.text_completion_dataset",
+        "source": "json",
+        "data_files": "tiny/train.jsonl",
+        "split": "train",
+        "packed": False,
+    },
+    "seed": 5,
+    "shuffle": True,
+    "checkpointer": {
+        "_component_": "torchtune.training.FullModelTorchTuneCheckpointer",
+        "checkpoint_dir": "tiny",
+        "checkpoint_files": ["model.pt"],
+        "recipe_checkpoint": None,
+        "output_dir": "out",
+        "model_type": "LLAMA2",
+    },
+    "resume_from_checkpoint": False,
+    "save_adapter_weights_only": False,
+    "batch_size": 2,
+    "epochs": 2,
+    "optimizer": {"_component_": "torch.optim.AdamW", "lr": 0.001},
+    "lr_scheduler": {
+        "_component_": "torchtune.training.lr_schedulers.get_cosine_schedule_with_warmup",
+        "num_warmup_steps": 5,
+    },
+    "optimizer_in_bwd": False,
+    "loss": {"_component_": "torchtune.modules.loss.LinearCrossEntropyLoss"},
+    "max_steps_per_epoch": 16,
+    "gradient_accumulation_steps": 2,
+    "clip_grad_norm": 1.0,
+    "compile": False,
+    "device": "cpu",
+    "dtype": "fp32",
+    "enable_activation_checkpointing": True,
+    "enable_activation_offloading": False,
+    "metric_logger": {
+        "_component_": "torchtune.training.metric_logging.DiskLogger",
+        "log_dir": "out/logs",
+    },
+    "log_every_n_steps": 1,
+    "log_peak_memory_stats": False,
+    "log_level": "INFO",
+    "profiler": {"_component_": "torchtune.training.setup_torch_profiler", "enabled": False},
+}
+
+
 def preferences(folder: Path) -> None:
     """Beginnings with a preferred and a refused end each, in the words of `language`."""
     chance = random.Random(0)
@@ -234,4 +332,5 @@ KINDS: dict[str, Callable[[Path], None]] = {
     "glue": glue,
     "unet": unet,
     "preferences": preferences,
+    "torchtune": torchtune,
 }

@@ -289,4 +289,16 @@ PREPARED = (
         needs="trl transformers datasets peft",
         material="language:. preferences:preferences",
     ),
+    *(
+        Foreign(
+            f"torchtune {recipe}",
+            "pytorch/torchtune",
+            f"recipes/{recipe}_finetune_single_device.py --config tiny/{recipe}.yaml",
+            18,
+            path=".",
+            needs="torchtune torchao sentencepiece datasets",
+            material="torchtune:tiny",
+        )
+        for recipe in ("full", "lora")
+    ),
 )
