@@ -20,7 +20,7 @@ _BEGINNINGS = {
     ),
     "audio": ("audio",),
     "GAN": ("PyTorch-GAN", "examples dcgan"),
-    "self-supervised, metric learning": ("SimCLR", "examples siamese", "metric"),
+    "self-supervised, metric learning": ("self-supervised", "examples siamese", "metric"),
     "meta-learning": ("functorch", "learn2learn", "MAML"),
     "DP-SGD": ("opacus",),
     "federated": ("federated",),

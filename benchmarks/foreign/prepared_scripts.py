@@ -7,6 +7,7 @@ from benchmarks.foreign.foreign_script import Foreign
 _EXAMPLES = "pytorch/examples"
 _GAN = "eriklindernoren/PyTorch-GAN"
 _LIGHTNING = "Lightning-AI/pytorch-lightning"
+_PYG = "pyg-team/pytorch_geometric"
 _SMALL = "--n_layer=2 --n_head=2 --n_embd=32 --block_size=32 --batch_size=8 --compile=False"
 _QUICK = "--max_iters=60 --eval_interval=20 --eval_iters=3 --warmup_iters=5 --lr_decay_iters=60"
 
@@ -45,6 +46,19 @@ def _ignite(name: str, script: str, material: str) -> Foreign:
         path=".",
         needs="torchvision tqdm",
         material=material,
+    )
+
+
+def _accelerate(name: str, folder: str, options: str = "") -> Foreign:
+    return Foreign(
+        f"Accelerate {name}",
+        "huggingface/accelerate",
+        f"{name}.py --cpu{options}",
+        25,
+        folder=f"examples/{folder}".removesuffix("/."),
+        environment="HF_HUB_OFFLINE=1",
+        needs="accelerate transformers datasets evaluate scikit-learn",
+        material=f"glue:examples/{folder}",
     )
 
 
@@ -174,7 +188,7 @@ PREPARED = (
     ),
     Foreign(
         "PyG second minimum",
-        "pyg-team/pytorch_geometric",
+        _PYG,
         "examples/lcm_aggr_2nd_min.py",
         60,
         steps=150,
@@ -210,5 +224,81 @@ PREPARED = (
         path=".",
         needs="timm torchvision",
         material="pictures:pictures",
+    ),
+    Foreign(
+        "tutorial VAE",
+        "yunjey/pytorch-tutorial",
+        "main.py",
+        60,
+        folder="tutorials/03-advanced/variational_autoencoder",
+        needs="torchvision",
+        material="mnist:tutorials/data",
+    ),
+    Foreign(
+        "self-supervised graph infomax of PyG",
+        _PYG,
+        "examples/infomax_transductive.py",
+        60,
+        steps=120,
+        needs="torch_geometric scikit-learn",
+        material="planetoid:data/Cora/Cora/raw",
+    ),
+    Foreign(
+        "PyG variational autoencoder",
+        _PYG,
+        "examples/autoencoder.py --variational --epochs 100",
+        60,
+        needs="torch_geometric scikit-learn",
+        material="planetoid:data/Planetoid/Cora/raw",
+    ),
+    Foreign(
+        "PyG GCN",
+        _PYG,
+        "examples/gcn.py --epochs 150",
+        90,
+        needs="torch_geometric",
+        material="planetoid:data/Planetoid/Cora/raw",
+    ),
+    _accelerate("nlp_example", "."),
+    _accelerate("early_stopping", "by_feature"),
+    _accelerate("local_sgd", "by_feature"),
+    _accelerate("checkpointing", "by_feature", " --checkpointing_steps 10 --output_dir out"),
+    Foreign(
+        "diffusion by Diffusers, pictures",
+        "huggingface/diffusers",
+        "train_unconditional.py --train_data_dir pictures/train --model_config_name_or_path unet "
+        "--resolution 16 --train_batch_size 8 --num_epochs 4 --use_ema --checkpointing_steps 8 "
+        "--ddpm_num_steps 20 --ddpm_num_inference_steps 3 --save_images_epochs 2 --output_dir out "
+        "--save_model_epochs 2 --eval_batch_size 4 --dataloader_num_workers 0",
+        14,
+        folder="examples/unconditional_image_generation",
+        path="src",
+        needs="accelerate datasets torchvision",
+        material="pictures:examples/unconditional_image_generation/pictures "
+        "unet:examples/unconditional_image_generation/unet",
+    ),
+    Foreign(
+        "TRL DPO with LoRA",
+        "huggingface/trl",
+        "trl/scripts/dpo.py --model_name_or_path tiny --dataset_name preferences --max_steps 24 "
+        "--per_device_train_batch_size 2 --output_dir out --save_steps 8 --save_total_limit 2 "
+        "--eval_strategy steps --eval_steps 8 --dataset_test_split train --report_to none "
+        "--use_cpu --logging_steps 2 --max_length 32 --use_peft --lora_r 4 --lora_alpha 8 "
+        "--lora_target_modules q_proj v_proj --learning_rate 1e-3",
+        13,
+        needs="trl transformers datasets peft",
+        material="language:. preferences:preferences",
+    ),
+    *(
+        Foreign(
+            f"torchtune {recipe}",
+            "pytorch/torchtune",
+            f"recipes/{recipe}_finetune_single_device.py --config tiny/{recipe}.yaml",
+            18,
+            path=".",
+            needs="torchtune torchao sentencepiece datasets",
+            material="torchtune:tiny",
+        )
+        for recipe in ("full", "lora")
     ),
 )

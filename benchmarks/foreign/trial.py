@@ -25,6 +25,9 @@ WITNESS = Path(__file__).parent / "witness"
 IGNORED_FILES = re.compile(r"(^|/)(run|runs|__pycache__|lightning_logs|\.git)/|tfevents|\.pyc$")
 """Files that hold times; and our own run directory."""
 
+SALT = "0"
+"""Of plain python's hashes: what a supervised script has by itself, else its sets differ."""
+
 KILLS, TRIES = 3, 4
 DURATION = re.compile(r"\d+(?:\.\d+)?(?:e-?\d+)? ?(?:ms|s|sec|seconds|it/s)\b")
 """Times in what is printed: no two runs have the same."""
@@ -136,6 +139,7 @@ class Trial:
                 "OMP_NUM_THREADS": "1",
                 "WANDB_MODE": "disabled",
                 **dict(pair.split("=", 1) for pair in self._script.environment.split()),
+                **({} if before else {"PYTHONHASHSEED": SALT}),
             },
         )
         try:

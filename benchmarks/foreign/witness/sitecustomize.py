@@ -6,6 +6,7 @@ used for the plain run and for the supervised one, so that both can be compared.
 
 import atexit
 import hashlib
+import itertools
 import json
 import os
 import signal
@@ -20,8 +21,6 @@ STEPS = int(os.environ.get("FOREIGN_STEPS", "0"))
 SEED = 1234
 KILL_IN_SAVE = int(os.environ.get("FOREIGN_KILL_IN_SAVE", "0"))
 """Number of the save in which the process is killed, half a file written; 0 for never."""
-KEPT = 64
-"""How many optimizers are kept: scripts that make one an epoch make thousands."""
 
 
 class _TorchArrives(MetaPathFinder):
@@ -56,25 +55,43 @@ def _torch_is_here(torch):
         pass
     else:
         numpy.random.seed(SEED)
-    from torch.optim import Optimizer
-
-    seen = weakref.WeakKeyDictionary()
-    kept = []
-    build = Optimizer.__init__
-
-    def noted(self, *args, **kwargs):
-        build(self, *args, **kwargs)
-        if self not in seen:
-            seen[self] = True
-            kept.append(self.param_groups)
-            del kept[:-KEPT]
-
-    Optimizer.__init__ = noted
+    kept = _keep_what_optimizers_hold()
     _watch_saves(torch)
     if STEPS:
         _leave_after(STEPS)
     process = os.getpid()  # children of the script have nothing to tell
     atexit.register(lambda: os.getpid() == process and _tell(kept))
+
+
+def _keep_what_optimizers_hold():
+    """Returns the parameter groups of every optimizer that was alive at the last step of any.
+
+    Those of an optimizer that was dropped before are let go: what it once held, nothing of the
+    script can reach, and a resumed run need not have trained it again.
+    """
+    from torch.optim import Optimizer
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    kept, dropped = {}, []
+    build = Optimizer.__init__
+
+    def noted(self, *args, **kwargs):
+        build(self, *args, **kwargs)
+        number = next(numbers)
+        if self not in seen:
+            seen[self] = number
+            kept[number] = self.param_groups
+            weakref.finalize(self, dropped.append, number).atexit = False
+
+    def let_go(optimizer, args, kwargs):
+        while dropped:
+            kept.pop(dropped.pop(), None)
+
+    seen = weakref.WeakKeyDictionary()
+    numbers = itertools.count()
+    Optimizer.__init__ = noted
+    register_optimizer_step_post_hook(let_go)
+    return kept
 
 
 def _leave_after(steps):
@@ -133,7 +150,7 @@ def _watch_saves(torch):
 
 def _tell(kept):
     digests = []
-    for groups in kept:
+    for groups in kept.values():
         digest = hashlib.sha256()
         for group in groups:
             for parameter in group["params"]:
