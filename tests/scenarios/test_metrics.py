@@ -53,7 +53,7 @@ def test_a_training_is_scraped_and_leaves_its_last_figures(tmp_path: Path) -> No
     assert live["training_attempts"] == 2.0
     assert live["training_worker_exits_total{killed}"] == 1.0
     assert live["training_treatments_total{skip_update}"] >= 1.0
-    assert 0.0 <= live["training_last_checkpoint_age_seconds"] < 120.0
+    assert 0.0 <= live["training_last_checkpoint_age_seconds"] < 600.0
     assert 0.0 < live["training_loss"] < 100.0
     assert 0.0 <= live["training_risk"] <= 1.0
     assert 0.0 < live["training_goodput_ratio"] < 1.0
