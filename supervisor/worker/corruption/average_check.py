@@ -22,26 +22,43 @@ from supervisor.training_state.snapshot import Snapshot
 from supervisor.worker.corruption.claims import FEW, GROWN, SMALLEST
 from supervisor.worker.corruption.corrupted_tensor import CorruptedTensor
 
-BORNE_OUT = 3
-"""Looks at which all elements were where an average of the weight is."""
+ALIKE = 0.9
+"""Cosine between an average and its weight: other things that scripts keep for each weight, sums of
+gradients or of their squares, have none."""
 ROUNDINGS = 8
 """Of one element at one update of an average."""
+
+_TYPES = (torch.float32, torch.bfloat16, torch.float16)
+_ROUNDING = {kind: known for kind in _TYPES if (known := Rounding.of(kind)) is not None}
 
 _writes: Callable[[torch.Tensor], int] = operator.attrgetter("_version")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class BoundedWeight:
-    """A weight that only its optimizer has written to since the last look.
+class Bounded:
+    """A weight or a running value of which it is known how far it can have moved.
 
     Attributes:
-        name: of the parameter in its model.
+        name: in its model.
+        then: as it was at the last look.
+        reach: computes how far each element has been from that at most, None if that is not known.
         updates: since the last look.
     """
 
     name: str
-    case: TensorCase
+    then: torch.Tensor
+    reach: Callable[[], torch.Tensor | None]
     updates: int
+
+    @classmethod
+    def weight(cls, name: str, case: TensorCase, updates: int) -> Bounded:
+        """One that only its optimizer has written to since the last look."""
+        return cls(
+            name=name,
+            then=case.then[WEIGHT],
+            reach=lambda: reach(case.then, case.limits),
+            updates=updates,
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -52,23 +69,23 @@ class _Average:
         name: of the weight that it may be an average of.
         writes: that torch has counted at the last look.
         rate: writes for each update, as seen; 0 if not known.
-        borne_out: looks at which it was an average.
+        is_borne_out: it was an average at the last look, with this rate.
     """
 
     name: str
     tensor: weakref.ref[torch.Tensor]
     writes: int
     rate: float = 0.0
-    borne_out: int = 0
+    is_borne_out: bool = False
 
 
 class AverageCheck:
     """Finds elements of averages that no average can have.
 
     What is an average is known by its path, which ends with the name of a weight of the same
-    shape, and by its behaviour at earlier looks. As everything that a script may write to, an
-    element counts only as one of a few, only if it has grown beyond average and weight, and only
-    if there were as many counted writes as always.
+    shape, by its likeness to it, and by its behaviour until the last look. As everything
+    that a script may write to, an element counts only as one of a few, only if it has grown beyond
+    average and weight, and only if there were as many counted writes as always.
     """
 
     def __init__(self) -> None:
@@ -94,9 +111,7 @@ class AverageCheck:
             if ends:
                 self._known[path] = _Average(ends[-1], weakref.ref(tensor), _writes(tensor))
 
-    def compare(
-        self, snapshot: Snapshot, weights: Iterable[BoundedWeight]
-    ) -> list[CorruptedTensor]:
+    def compare(self, snapshot: Snapshot, weights: Iterable[Bounded]) -> list[CorruptedTensor]:
         """Called at a boundary.
 
         Args:
@@ -111,17 +126,19 @@ class AverageCheck:
                 continue
             rate = (_writes(live) - average.writes) / weight.updates
             if rate != average.rate:
-                average.rate, average.borne_out = rate, 0
-            is_new = average.borne_out < BORNE_OUT
-            if not is_new and _is_usual(live, kept, weight.case.then[WEIGHT]):
+                average.rate, average.is_borne_out = rate, False
+            if average.is_borne_out and _is_usual(live, kept, weight.then):
                 continue
-            finding = _beyond(path, live, kept, weight)
+            moved = weight.reach() if weight.then.shape == live.shape else None
+            if moved is None or not _are_alike(kept, weight.then):
+                continue
+            finding = _beyond(path, live, kept, weight, moved)
             if finding is None:
-                average.borne_out += 1
-            elif not is_new and finding.is_listed and _has_grown(finding, weight):
+                average.is_borne_out = True
+            elif average.is_borne_out and finding.is_listed and _has_grown(finding, weight):
                 found.append(finding)
             else:
-                average.borne_out = 0
+                average.is_borne_out = False
         return found
 
 
@@ -136,7 +153,7 @@ def _fits(live: torch.Tensor, kept: Any) -> bool:
         isinstance(kept, torch.Tensor)
         and live.shape == kept.shape
         and live.dtype is kept.dtype
-        and live.dtype.is_floating_point
+        and live.dtype in _ROUNDING
         and live.layout is torch.strided
     )
 
@@ -146,17 +163,23 @@ def _is_usual(live: torch.Tensor, kept: torch.Tensor, weight: torch.Tensor) -> b
     return _largest(live) <= GROWN * max(_largest(kept), _largest(weight))
 
 
+def _are_alike(kept: torch.Tensor, then: torch.Tensor) -> bool:
+    one, other = kept.detach().reshape(-1).double(), then.detach().reshape(-1).to(kept).double()
+    cosine = one @ other / (one.norm() * other.norm())
+    return float(torch._C.TensorBase.item(cosine)) >= ALIKE
+
+
 def _beyond(
-    path: str, live: torch.Tensor, kept: torch.Tensor, weight: BoundedWeight
+    path: str,
+    live: torch.Tensor,
+    kept: torch.Tensor,
+    weight: Bounded,
+    moved: torch.Tensor,
 ) -> CorruptedTensor | None:
     """Returns what is not between the earlier average and the weight."""
-    case, rounding = weight.case, Rounding.of(live.dtype)
-    then = case.then[WEIGHT]
-    moved = reach(case.then, case.limits)
-    if moved is None or rounding is None or then.shape != live.shape:
-        return None
+    rounding = _ROUNDING[live.dtype]
     now, before = live.detach().float(), kept.to(live.device).float()
-    middle = then.to(live.device).float()
+    middle, moved = weight.then.to(live.device).float(), moved.to(live.device)
     lowest = torch.minimum(before, middle - moved)
     highest = torch.maximum(before, middle + moved)
     share = ROUNDINGS * rounding.unit * weight.updates
@@ -179,9 +202,9 @@ def _beyond(
     )
 
 
-def _has_grown(finding: CorruptedTensor, weight: BoundedWeight) -> bool:
+def _has_grown(finding: CorruptedTensor, weight: Bounded) -> bool:
     values = finding.live.detach().reshape(-1)[list(finding.places)].float().abs()
-    most = GROWN * max(_largest(finding.kept), _largest(weight.case.then[WEIGHT]), finding.bound)
+    most = GROWN * max(_largest(finding.kept), _largest(weight.then), finding.bound)
     return not bool((values <= most).any())
 
 

@@ -19,7 +19,7 @@ from supervisor.training_state.bounds.update_log import UpdateLog
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.snapshot import Snapshot
 from supervisor.training_state.tensors import outside_autograd
-from supervisor.worker.corruption.average_check import AverageCheck, BoundedWeight
+from supervisor.worker.corruption.average_check import AverageCheck, Bounded
 from supervisor.worker.corruption.claims import claimed
 from supervisor.worker.corruption.corrupted_tensor import CorruptedTensor
 from supervisor.worker.corruption.other_rules import not_finite, wrong_count
@@ -75,7 +75,7 @@ class StateCheck:
             snapshot: of the last look.
         """
         found: list[CorruptedTensor] = []
-        weights: list[BoundedWeight] = []
+        bounded: list[Bounded] = []
         with outside_autograd():
             for watched in self.watch.watched():
                 optimizer = watched.optimizer()
@@ -88,8 +88,12 @@ class StateCheck:
                 mine = self._beyond(watched, tensors)
                 if self._speaks(watched, optimizer, mine):
                     found += mine
-                    weights += [_bounded(tensor, watched.count) for tensor in tensors]
-            found += self._averages.compare(snapshot, weights)
+                    bounded += [
+                        Bounded.weight(tensor.parameter, tensor.case, watched.count)
+                        for tensor in tensors
+                    ]
+            bounded += self._statistics.bounded(snapshot, self._names)
+            found += self._averages.compare(snapshot, bounded)
             found += self._statistics.compare(snapshot, self._names)
         return found
 
@@ -238,10 +242,6 @@ def _tensor(
         counter=counter,
         case=TensorCase(kept, live, limit),
     )
-
-
-def _bounded(tensor: _Tensor, updates: int) -> BoundedWeight:
-    return BoundedWeight(name=tensor.parameter, case=tensor.case, updates=updates)
 
 
 _STILL = Limits(weight=Affine())

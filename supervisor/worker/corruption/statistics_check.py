@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.nn.modules.batchnorm import BatchNorm1d, BatchNorm2d, BatchNorm3d, _BatchNorm
@@ -14,6 +17,7 @@ from supervisor.training_state.bounds.running_statistics import (
 )
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.snapshot import Snapshot
+from supervisor.worker.corruption.average_check import Bounded
 from supervisor.worker.corruption.claims import FEW, GROWN, SMALLEST
 from supervisor.worker.corruption.corrupted_tensor import CorruptedTensor
 from supervisor.worker.corruption.normalisation_watch import NormalisationWatch, RunningValues
@@ -22,6 +26,16 @@ MEAN, VARIANCE, COUNT = "running_mean", "running_var", "num_batches_tracked"
 _ORDINARY = (BatchNorm1d, BatchNorm2d, BatchNorm3d)
 FELL = 0.5
 """A variance below this share of what is left of the earlier one; rounding takes less."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """Running values of a normalisation, with its tensors as they were at the last look."""
+
+    model: str
+    prefix: str
+    values: RunningValues
+    kept: Mapping[str, Any]
 
 
 class StatisticsCheck:
@@ -47,33 +61,61 @@ class StatisticsCheck:
             names: address -> model and tensor, as at the last look.
         """
         found: list[CorruptedTensor] = []
+        for known in self._known(snapshot, names):
+            suspects = _suspects(known.values, (known.kept[MEAN], known.kept[VARIANCE]))
+            module = self._module(known) if suspects else None
+            if module is None:
+                continue
+            for leaf in suspects:
+                name = f"{known.model}.{known.prefix}{leaf}"
+                found += _found(name, leaf, known.values, known.kept[leaf], module.weight)
+        return found
+
+    def bounded(
+        self, snapshot: Snapshot, names: Mapping[int, tuple[str, str]]
+    ) -> Iterator[Bounded]:
+        """Yields how far running values can have moved, for averages of them."""
+        for known in self._known(snapshot, names):
+            for leaf in (MEAN, VARIANCE):
+                yield Bounded(
+                    name=known.prefix + leaf,
+                    then=known.kept[leaf],
+                    reach=functools.partial(self._reach, known, leaf),
+                    updates=len(known.values.batches),
+                )
+
+    def _reach(self, known: _Known, leaf: str) -> torch.Tensor | None:
+        """A running value lies between what it was and the batches' values."""
+        if self._module(known) is None:
+            return None
+        follow = followed_mean if leaf == MEAN else followed_variance
+        followed = follow(known.kept[leaf], known.values.batches)
+        return followed.scale + _single(known.kept[leaf]).abs() if followed.is_finite else None
+
+    def _known(self, snapshot: Snapshot, names: Mapping[int, tuple[str, str]]) -> Iterator[_Known]:
         for values in self.watch.known():
             model, name = names.get(values.mean.data_ptr(), ("", ""))
             prefix, _, leaf = name.rpartition(MEAN)
-            kept = snapshot.state["models"].get(model, {})
-            if leaf or not kept or values.mean.numel() < SMALLEST:
+            if leaf or values.mean.numel() < SMALLEST:
                 continue
-            then = kept.get(prefix + MEAN), kept.get(prefix + VARIANCE)
-            if not (_fits(values.mean, then[0]) and _fits(values.variance, then[1])):
-                continue
-            suspects = _suspects(values, then)
-            module = self._module(values, model, prefix) if suspects else None
-            if module is None or not _saw_all(values, module, kept.get(prefix + COUNT)):
-                continue
-            for leaf in suspects:
-                name = f"{model}.{prefix}{leaf}"
-                found += _found(name, leaf, values, kept[prefix + leaf], module.weight)
-        return found
+            state = snapshot.state["models"].get(model, {})
+            kept = {name: state.get(prefix + name) for name in (MEAN, VARIANCE, COUNT)}
+            if _fits(values.mean, kept[MEAN]) and _fits(values.variance, kept[VARIANCE]):
+                yield _Known(model, prefix, values, kept)
 
-    def _module(self, values: RunningValues, model: str, prefix: str) -> _BatchNorm | None:
+    def _module(self, known: _Known) -> _BatchNorm | None:
+        """Returns whose values they are; None if it has seen batches that we have not."""
         try:
-            module = self._registry.models[model].get_submodule(prefix.removesuffix("."))
+            module = self._registry.models[known.model].get_submodule(
+                known.prefix.removesuffix(".")
+            )
         except (KeyError, AttributeError):
             return None
         if not isinstance(module, _BatchNorm) or type(module) not in _ORDINARY:
             return None
+        values = known.values
         is_its_own = module.running_mean is values.mean and module.running_var is values.variance
-        return module if is_its_own else None
+        return module if is_its_own and _saw_all(values, module, known.kept[COUNT]) else None
 
 
 def _saw_all(values: RunningValues, module: _BatchNorm, before: torch.Tensor | None) -> bool:
