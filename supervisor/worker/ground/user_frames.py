@@ -18,6 +18,8 @@ from supervisor.training_state.user_code import is_library_file
 _OURS = str(Path(__file__).resolve().parents[2]) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _PYTHON = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+_OF_FORWARD = ("self", "module", "args", "kwargs", "call")
+"""Arguments of `TrainingHooks.forward`."""
 
 
 def user_frames() -> dict[str, Mapping[str, Any]]:
@@ -43,6 +45,17 @@ def user_frames() -> dict[str, Mapping[str, Any]]:
     for name in _users_modules():
         found[name] = sys.modules[name].__dict__
     return found
+
+
+def call_under_way() -> Mapping[str, Any]:
+    """Returns the arguments of the script's forward within which this is called; none elsewhere."""
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_varnames[: len(_OF_FORWARD)] == _OF_FORWARD:
+            return {name: frame.f_locals[name] for name in ("args", "kwargs")}
+        frame = frame.f_back
+    return {}
 
 
 _is_users_by_name: dict[str, bool] = {}
