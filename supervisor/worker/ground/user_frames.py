@@ -70,7 +70,8 @@ def _users_modules() -> list[str]:
 
 
 def _is_users_module(name: str) -> bool:
-    file = getattr(sys.modules.get(name), "__file__", None)
+    # from its own variables: a lazy module would import what it stands for, and may not find it
+    file = getattr(sys.modules.get(name), "__dict__", {}).get("__file__")
     if not isinstance(file, str) or name.partition(".")[0] in ("supervisor", "__main__"):
         return False
     return not file.startswith(_OURS) and not is_library_file(file)
