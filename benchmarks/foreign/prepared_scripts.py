@@ -12,12 +12,12 @@ _SMALL = "--n_layer=2 --n_head=2 --n_embd=32 --block_size=32 --batch_size=8 --co
 _QUICK = "--max_iters=60 --eval_interval=20 --eval_iters=3 --warmup_iters=5 --lr_decay_iters=60"
 
 
-def _gan(name: str, options: str = "--n_epochs 2") -> Foreign:
+def _gan(name: str, options: str = "--n_epochs 2", kill_at: int = 30) -> Foreign:
     return Foreign(
         f"PyTorch-GAN {name}",
         _GAN,
         f"{name}.py {options} --batch_size 64 --sample_interval 9",
-        30,
+        kill_at,
         folder=f"implementations/{name}",
         needs="torchvision",
         material="mnist:data/mnist",
@@ -103,9 +103,9 @@ PREPARED = (
     _gan("gan"),
     _gan("wgan", "--n_epochs 4"),
     _gan("aae"),
-    _gan("ebgan", "--n_epochs 1"),
-    _gan("infogan", "--n_epochs 1"),
-    _gan("lsgan", "--n_epochs 1"),
+    _gan("ebgan", "--n_epochs 1", 12),
+    _gan("infogan", "--n_epochs 1", 12),
+    _gan("lsgan", "--n_epochs 1", 12),
     _gan("softmax_gan"),
     _ignite("mnist", "mnist.py --epochs 2 --log_interval 5", "mnist:examples/mnist"),
     _ignite(
@@ -171,7 +171,7 @@ PREPARED = (
         "Fabric folds",
         _LIGHTNING,
         "train_fabric.py --epochs 1 --folds 3",
-        30,
+        9,
         folder="examples/fabric/kfold_cv",
         needs="lightning torchvision torchmetrics scikit-learn",
         material="mnist:Datasets",

@@ -22,14 +22,18 @@ from benchmarks.generated.comparison import same_saved
 
 WITNESS = Path(__file__).parent / "witness"
 
-IGNORED_FILES = re.compile(r"(^|/)(run|runs|__pycache__|lightning_logs|\.git)/|tfevents|\.pyc$")
-"""Files that hold times; and our own run directory."""
+IGNORED_FILES = re.compile(
+    r"(^|/)(run|runs|__pycache__|lightning_logs|\.git)/|tfevents|log_\d{10}\.txt$|\.pyc$"
+)
+"""Files that hold times, or are named by one; and our own run directory."""
 
 SALT = "0"
 """Of plain python's hashes: what a supervised script has by itself, else its sets differ."""
 
 KILLS, TRIES = 3, 4
-DURATION = re.compile(r"\d+(?:\.\d+)?(?:e-?\d+)? ?(?:ms|s|sec|seconds|it/s)\b")
+DURATION = re.compile(
+    r"\d+(?:\.\d+)?(?:e-?\d+)? ?(?:ms|s|sec|seconds|it/s)\b|(?<=fps|sed)  +\| +\d+ +\|"
+)
 """Times in what is printed: no two runs have the same."""
 
 
@@ -200,6 +204,8 @@ def _fault(step: int, moment: str, *, every: bool = False) -> str:
 def _kill(place: str, plain: Ended, killed: Ended, masked: set[str]) -> Kill:
     resumed = [e for e in killed.events if e["kind"] == "resumed"]
     said = " ".join(e["exactness"] for e in resumed) or "start"
+    if any(e["kind"] == "restart" and e["lr_factor"] != 1.0 for e in killed.events):
+        said += " treated"
     reason = "; ".join(e["reason"] for e in resumed if e["exactness"] != "exact")
     true = _difference(plain, killed, masked)
     return Kill(place, said if _was_killed(killed) else "", true, reason[:300])

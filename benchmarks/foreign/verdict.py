@@ -14,7 +14,8 @@ class Kill:
 
     Attributes:
         place: where it struck, in words.
-        said: exactness of each resume; "start" when the script began anew; "" when nothing struck.
+        said: exactness of each resume; "start" when the script began anew; "treated" behind it
+            when the learning rate was changed with the restart; "" when nothing struck.
         true: "same", or what was different from plain python.
         reason: of the run, where it did not say `exact`.
     """

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import xxhash
 
 from supervisor.training_state.plain_form import from_plain, to_plain
 
@@ -50,6 +51,17 @@ class RngState:
         if devices and torch.cuda.is_available():
             for index, one in enumerate(devices[: torch.cuda.device_count()]):
                 torch.cuda.set_rng_state(one.cpu(), index)
+
+
+def random_position() -> str:
+    """Returns a checksum of where Python's, NumPy's and the CPU's generators stand."""
+    state = _python_state(), _numpy_state(legacy=True), _torch_state().numpy().tobytes()
+    return xxhash.xxh3_64_hexdigest(repr((state[0], _shown(state[1]))).encode() + state[2])
+
+
+def _shown(state: Any) -> tuple[Any, ...]:
+    kind, keys, *rest = state
+    return (kind, keys.tobytes(), *rest)
 
 
 capture = RngState.capture

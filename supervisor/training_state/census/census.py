@@ -16,6 +16,8 @@ from supervisor.training_state.census.reach import Place, Reach
 from supervisor.training_state.tensors import outside_autograd, storage_of
 
 ADDRESS = "the address of an object"
+RANDOM_NUMBERS = "random numbers before the training"
+"""Path in the first census of a run: where the global generators stood."""
 _ADDRESSES = 1 << 32
 """Whole numbers beyond may be addresses of objects; they are if an object lies there."""
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import collections
 import re
 from dataclasses import dataclass
 
-from supervisor.training_state.census.census import ADDRESS, Census
-from supervisor.training_state.census.facts import CannotPutBack, value_of
+from supervisor.training_state.census.census import ADDRESS, RANDOM_NUMBERS, Census
+from supervisor.training_state.census.facts import CannotPutBack, holds_generator_state, value_of
+from supervisor.training_state.census.plain_containers import are_numbers
 
+_ROW = 8
+"""Items of a container that is no list of times, process numbers or names of temporary files."""
+_NUMBERS = 3
+"""The same where all items are numbers."""
+_CONTENT = re.compile(r"tensor |array |(list|tuple|set|frozenset|deque) of \d+ [0-9a-f]{16}$")
 _DISTINCT = len("= 12345")
 """Shorter values (0, 1, true) lie in too many places to be known again."""
 _LETTERS = 60
@@ -34,12 +41,18 @@ class Nature:
     """What is another in each process: times, process numbers, names of temporary files.
 
     Known from the first census of the recorded run and of this one, both taken before anything was
-    trained: what differs there differs by nature.
+    trained: what differs there differs by nature. Not so tensors, arrays, random generators and
+    rows of values: a script that finds its prepared data draws other numbers than the one that
+    prepared them. Where that is certain, no number differs by nature.
     """
 
     def __init__(self, recorded: Census, live: Census) -> None:
         both = recorded.facts.keys() & live.facts.keys()
-        self._paths = {p for p in both if recorded.facts[p] != live.facts[p]}
+        differing = {p for p in both if recorded.facts[p] != live.facts[p]}
+        drew_otherwise = RANDOM_NUMBERS in differing
+        self._paths = {
+            path for path in differing if not _is_data(recorded.facts[path], drew_otherwise)
+        }
         self._paths |= recorded.facts.keys() ^ live.facts.keys()
         pairs = {(recorded.facts[p], live.facts[p]) for p in self._paths & both}
         self._pairs = {pair for pair in pairs if min(map(len, pair)) >= _DISTINCT}
@@ -77,6 +90,28 @@ def differences(recorded: Census, live: Census, nature: Nature) -> list[Differen
         if path not in recorded.facts and not nature.explains(path, None, now):
             found.append(Difference(path=path, recorded=None, live=now))
     return _outermost(found)
+
+
+def _is_data(fact: str, drew_otherwise: bool) -> bool:
+    """Whether what a fact tells is no time, process number or name.
+
+    Args:
+        drew_otherwise: before its training this process drew other random numbers than the recorded
+            one, so that any number may come from them.
+    """
+    if holds_generator_state(fact) or _CONTENT.match(fact):
+        return True
+    try:
+        value = value_of(fact)
+    except CannotPutBack:
+        return False
+    if isinstance(value, (bool, int, float, complex)):
+        return drew_otherwise
+    if not isinstance(value, (list, tuple, set, frozenset, dict, collections.deque)):
+        return False
+    if len(value) >= (1 if drew_otherwise else _NUMBERS) and are_numbers(value):
+        return True
+    return not isinstance(value, dict) and len(value) >= _ROW
 
 
 def _outermost(found: list[Difference]) -> list[Difference]:

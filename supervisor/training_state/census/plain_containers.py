@@ -40,14 +40,23 @@ def is_plain(value: Any, nested: int = _NESTED) -> bool:
     return all(is_plain(i, nested - 1) for i in _ends(items, MANY) if type(i) in others)
 
 
+def are_numbers(value: Any) -> bool:
+    """Whether a container of the usual kinds holds nothing but numbers."""
+    return all(isinstance(i, (bool, int, float, complex)) for i in _items(value))
+
+
 def content(value: Any) -> bytes:
     """The content of a plain container in bytes: the same in every process for the same content."""
-    items = value.values() if type(value) in _DICTS else value
+    items = _items(value)
     is_flat = SCALARS.issuperset(map(type, _ends(items)))
     most = LONG if is_flat else MANY
     if len(value) > most:
         return marshal.dumps([len(value), _exact(list(_ends(items, most)))], 2)
     return marshal.dumps(_exact(value), 2)
+
+
+def _items(value: Any) -> Any:
+    return value.values() if type(value) in _DICTS else value
 
 
 def _ends(items: Any, most: int = LONG) -> Any:

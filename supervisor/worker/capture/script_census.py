@@ -9,15 +9,16 @@ from typing import Any
 
 import torch
 
-from supervisor.training_state.census.census import Census, unpack
+from supervisor.training_state.census.census import RANDOM_NUMBERS, Census, unpack
 from supervisor.training_state.census.comparison import Difference, Nature, differences
 from supervisor.training_state.census.put_back import put_back
 from supervisor.training_state.held_values import storages
 from supervisor.training_state.plain_form import from_plain
 from supervisor.training_state.registry import Registry
+from supervisor.training_state.rng import random_position
 from supervisor.worker.capture.user_tensors import UserTensors, registry_tensors
 from supervisor.worker.ground.error_barrier import ErrorBarrier
-from supervisor.worker.ground.user_frames import user_frames
+from supervisor.worker.ground.user_frames import call_under_way, user_frames
 
 SHARE = 0.005
 """Of the run's time, beyond `ALLOWANCE_S`: what issue and README promise."""
@@ -88,7 +89,9 @@ class ScriptCensus:
             self._was_asked = True
             with self._part:
                 self._training_begins()
-                self._first = self._take()
+                first = self._take(user_frames())
+                first.facts[RANDOM_NUMBERS] = random_position()
+                self._first = first
 
     def packed(self, *, is_paid: bool = False) -> torch.Tensor | None:
         """Returns what a checkpoint holds of it; None where it would take too long. Called at a
@@ -101,7 +104,7 @@ class ScriptCensus:
             return None
         with self._part:
             spent = self._spent_s
-            packed = self._take().pack(self._first)
+            packed = self._take(_frames_and_call()).pack(self._first)
             if is_paid:
                 self._spent_s = spent
             return packed
@@ -110,7 +113,7 @@ class ScriptCensus:
     def facts(self) -> dict[str, str]:
         """Returns path → fact of this moment, for `supervisor verify`, whatever time it takes;
         nothing where there are too many objects."""
-        census = Census.take(user_frames(), storages(registry_tensors(self._registry)))
+        census = Census.take(_frames_and_call(), storages(registry_tensors(self._registry)))
         return census.facts if census.is_whole else {}
 
     def compare(self, saved: Mapping[str, Any], held: UserTensors) -> Compared:
@@ -159,16 +162,22 @@ class ScriptCensus:
 
     def _look(self, then: Census) -> tuple[Census, dict[str, Any]]:
         but = storages(registry_tensors(self._registry))
-        return Census.with_places(user_frames(), but, like=then)
+        return Census.with_places(_frames_and_call(), but, like=then)
 
-    def _take(self) -> Census:
+    def _take(self, frames: Mapping[str, Any]) -> Census:
         started = time.thread_time()  # waiting for other processes is no cost of the census
-        census = Census.take(user_frames(), storages(registry_tensors(self._registry)))
+        census = Census.take(frames, storages(registry_tensors(self._registry)))
         self._spent_s += time.thread_time() - started
         return census
 
     def _allowed_s(self) -> float:
         return ALLOWANCE_S + SHARE * (time.monotonic() - self._begun)
+
+
+def _frames_and_call() -> dict[str, Any]:
+    """What the census goes over at a boundary: the arguments of a forward under way were computed
+    before it, so what is put back no longer reaches them."""
+    return {**user_frames(), "call": call_under_way()}
 
 
 def _named(left: list[Difference]) -> list[str]:

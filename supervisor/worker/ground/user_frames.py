@@ -18,6 +18,8 @@ from supervisor.training_state.user_code import is_library_file
 _OURS = str(Path(__file__).resolve().parents[2]) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _PYTHON = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+_OF_FORWARD = ("self", "module", "args", "kwargs", "call")
+"""Arguments of `TrainingHooks.forward`."""
 
 
 def user_frames() -> dict[str, Mapping[str, Any]]:
@@ -45,6 +47,17 @@ def user_frames() -> dict[str, Mapping[str, Any]]:
     return found
 
 
+def call_under_way() -> Mapping[str, Any]:
+    """Returns the arguments of the script's forward within which this is called; none elsewhere."""
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_varnames[: len(_OF_FORWARD)] == _OF_FORWARD:
+            return {name: frame.f_locals[name] for name in ("args", "kwargs")}
+        frame = frame.f_back
+    return {}
+
+
 _is_users_by_name: dict[str, bool] = {}
 
 
@@ -57,7 +70,8 @@ def _users_modules() -> list[str]:
 
 
 def _is_users_module(name: str) -> bool:
-    file = getattr(sys.modules.get(name), "__file__", None)
+    # from its own variables: a lazy module would import what it stands for, and may not find it
+    file = getattr(sys.modules.get(name), "__dict__", {}).get("__file__")
     if not isinstance(file, str) or name.partition(".")[0] in ("supervisor", "__main__"):
         return False
     return not file.startswith(_OURS) and not is_library_file(file)

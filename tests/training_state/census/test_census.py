@@ -7,10 +7,11 @@ import random
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from supervisor.training_state.census.census import Census, unpack
+from supervisor.training_state.census.census import RANDOM_NUMBERS, Census, unpack
 from supervisor.training_state.census.comparison import Nature, differences
 from supervisor.training_state.census.put_back import put_back
 
@@ -163,6 +164,31 @@ def test_a_small_number_that_differs_by_nature_excuses_no_other() -> None:
     then, now = take({"best": 0, "stopped": False}), take({"best": 1, "stopped": True})
 
     assert [one.path for one in differences(then, now, nature)] == ["main.best", "main.stopped"]
+
+
+def test_data_that_differ_before_the_training_differ_not_by_nature() -> None:
+    def variables(seed: int) -> dict[str, Any]:
+        chance = random.Random(seed)
+        return {
+            "order": chance.sample(range(20), 20),
+            "names": [f"{n}.png" for n in chance.sample(range(20), 20)],
+            "mean": [chance.random() for _ in range(3)],
+            "noise": torch.full((4,), chance.random()),
+            "weights": np.full(4, chance.random()),
+            "chance": chance,
+            "began": chance.random(),
+            "process": [chance.random(), 1],
+        }
+
+    then, now = take(variables(1)), take(variables(2))
+
+    found = {one.path for one in differences(then, now, Nature(then, now))}
+
+    told = {"order", "names", "mean", "noise", "weights", "chance"}
+    assert found == {f"main.{name}" for name in told}
+    then.facts[RANDOM_NUMBERS], now.facts[RANDOM_NUMBERS] = "here", "there"
+    found = {one.path for one in differences(then, now, Nature(then, now))}
+    assert found == {f"main.{name}" for name in (*told, "began", "process")}
 
 
 def test_an_address_of_an_object_is_no_difference() -> None:

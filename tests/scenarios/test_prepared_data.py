@@ -1,0 +1,57 @@
+"""Scripts that prepare data before they train, and find them prepared when they are resumed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.scenarios.runs import Ended, plain, supervised
+
+PREPARING = """
+import json, os, random, sys
+import torch
+
+torch.set_num_threads(1)
+torch.manual_seed(0); random.seed(0)
+if not os.path.exists("split.json"):
+    with open("split.json", "w") as file:
+        json.dump(random.sample(range(40), 20), file)
+with open("split.json") as file:
+    split = json.load(file)
+order = random.sample(range(20), 20)
+X, Y = torch.randn(40, 4), torch.randn(40, 1)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+for number in order * 2:
+    {batch}
+    loss = ((output - Y[split[number]]) ** 2).mean()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+torch.save(model.state_dict(), sys.argv[1])
+"""
+WITHOUT_NAME = "output = model(X[split[number]][None])"
+NAMED = "batch = X[split[number]][None]; output = model(batch)"
+SETTINGS = ("checkpoint.every_steps=5", "checkpoint.background=false")
+
+
+@pytest.mark.parametrize("batch", [WITHOUT_NAME, NAMED])
+def test_a_script_that_finds_its_prepared_data_is_not_called_exact_where_it_is_not(
+    tmp_path: Path, batch: str
+) -> None:
+    text = PREPARING.replace("{batch}", batch)
+    undisturbed = plain(tmp_path / "plain", text)
+
+    ended = supervised(
+        tmp_path / "killed", text, settings=SETTINGS, faults="[{kind: sigkill, step: 13}]"
+    )
+
+    assert ended.returncode == 0, ended.stderr
+    (resumed,) = ended.events("resumed")
+    assert resumed["exactness"] == "exact" or resumed["reason"]
+    assert resumed["exactness"] != "exact" or _weights(ended) == _weights(undisturbed)
+
+
+def _weights(ended: Ended) -> list[float]:
+    state = torch.load(ended.folder / "out.pt", weights_only=True)
+    return [value for tensor in state.values() for value in tensor.flatten().tolist()]
