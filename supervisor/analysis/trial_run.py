@@ -22,6 +22,8 @@ from supervisor.storage.run.rundir import RunDirectory
 
 _COMMAND = (sys.executable, "-m", "supervisor.cli.main")
 _QUICK = {"report.enabled": "false", "restart.backoff_s": "0.05", "capture.enabled": "false"}
+_APART = {"metrics_port": "null", "metrics_textfile": "''"}
+"""After the user's options: the port and the file are those of the real run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +99,7 @@ def try_script(
     else:
         quick = [f"--set={key}={value}" for key, value in _QUICK.items()]
         line = [*_COMMAND, "run", "--run-dir", str(run_dir), *quick, *chosen, *script.options]
+        line += [f"--set={key}={value}" for key, value in _APART.items()]
         line += ["--", *script.words]
     log = run_dir.with_name(f"{run_dir.name}{'.resumed' if resume else ''}.txt")
     cases = str(run_dir.with_name("cases.sqlite"))

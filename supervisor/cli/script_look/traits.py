@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.errors import UsageError
-from supervisor.source_check.names import Names, last_name
+from supervisor.source_check.names import Names, dotted, last_name
 
 RL_LIBRARIES = frozenset(
     {
@@ -166,7 +166,8 @@ def _of_call(node: ast.AST, names: Names) -> _Found:
         yield "fp16", node, f"{ast.unparse(node.func)[-40:]}()"
     if name in ("init_process_group", *_WRAPPERS):
         yield "ranks", node, name
-    if name in ("manual_seed", "seed_everything", "set_seed"):
+    # A generator of its own is no seed of the whole script.
+    if name in ("seed_everything", "set_seed") or dotted(node.func) == "torch.manual_seed":
         yield "seeds", node, name
     if name in _LANGUAGE_MODELS or "ForCausalLM" in ast.unparse(node.func):
         yield "language_model", node, ast.unparse(node.func)

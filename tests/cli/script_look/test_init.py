@@ -48,6 +48,7 @@ def seen(tmp_path: Path, text: str, **environment: str) -> set[str]:
         ("import torchvision", {"images"}),
         ("torch.distributed.init_process_group('gloo')", {"ranks"}),
         ("torch.manual_seed(0)", {"seeds"}),
+        ("torch.Generator().manual_seed(0)", set()),
         ("import os\nos.environ['SLURM_PROCID']", {"slurm"}),
     ],
 )
@@ -171,4 +172,8 @@ def test_our_examples_are_seen_for_what_they_are() -> None:
     }
 
     assert "latents" in names["vae.py"]
+    assert names["train_torch.py"] == {"seeds"}
+    assert names["train_transformers.py"] == {"transformers", "language_model", "seeds"}
+    assert "lightning" in names["train_lightning.py"]
+    assert "accelerate" in names["train_accelerate.py"]
     assert "rl" not in set().union(*names.values())
