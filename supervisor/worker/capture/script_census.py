@@ -27,6 +27,7 @@ ALLOWANCE_S = 5.0
 _ROUNDS = 8
 """What lies within a missing container is put back one level a round."""
 _NAMED = 3
+_CALL = "call"
 _PATHS = 20
 
 
@@ -162,7 +163,8 @@ class ScriptCensus:
 
     def _look(self, then: Census) -> tuple[Census, dict[str, Any]]:
         but = storages(registry_tensors(self._registry))
-        return Census.with_places(_frames_and_call(), but, like=then)
+        frames = _frames_and_call() if _CALL + ".args" in then.facts else user_frames()
+        return Census.with_places(frames, but, like=then)
 
     def _take(self, frames: Mapping[str, Any]) -> Census:
         started = time.thread_time()  # waiting for other processes is no cost of the census
@@ -177,7 +179,7 @@ class ScriptCensus:
 def _frames_and_call() -> dict[str, Any]:
     """What the census goes over at a boundary: the arguments of a forward under way were computed
     before it, so what is put back no longer reaches them."""
-    return {**user_frames(), "call": call_under_way()}
+    return {**user_frames(), _CALL: call_under_way()}
 
 
 def _named(left: list[Difference]) -> list[str]:
