@@ -68,7 +68,7 @@ class Training:
     def look(self) -> list[CorruptedTensor]:
         newest = self.ring.newest()
         assert newest is not None
-        found = self.check.compare(newest)
+        found = self.check.compare(newest, self.step)
         heal(found)  # at once, as the worker does: the next copy may overwrite this one
         self.keep()
         return found
