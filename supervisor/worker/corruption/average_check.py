@@ -42,22 +42,19 @@ class Bounded:
         name: in its model.
         then: as it was at the last look.
         reach: computes how far each element has been from that at most, None if that is not known.
-        updates: since the last look.
     """
 
     name: str
     then: torch.Tensor
     reach: Callable[[], torch.Tensor | None]
-    updates: int
 
     @classmethod
-    def weight(cls, name: str, case: TensorCase, updates: int) -> Bounded:
+    def weight(cls, name: str, case: TensorCase) -> Bounded:
         """One that only its optimizer has written to since the last look."""
         return cls(
             name=name,
             then=case.then[WEIGHT],
             reach=lambda: reach(case.then, case.limits),
-            updates=updates,
         )
 
 
@@ -68,7 +65,7 @@ class _Average:
     Attributes:
         name: of the weight that it may be an average of.
         writes: that torch has counted at the last look.
-        rate: writes for each update, as seen; 0 if not known.
+        rate: writes for each step, as seen; 0 if not known.
         is_borne_out: it was an average at the last look, with this rate.
     """
 
@@ -111,20 +108,23 @@ class AverageCheck:
             if ends:
                 self._known[path] = _Average(ends[-1], weakref.ref(tensor), _writes(tensor))
 
-    def compare(self, snapshot: Snapshot, weights: Iterable[Bounded]) -> list[CorruptedTensor]:
+    def compare(
+        self, snapshot: Snapshot, steps: int, weights: Iterable[Bounded]
+    ) -> list[CorruptedTensor]:
         """Called at a boundary.
 
         Args:
             snapshot: of the last look.
+            steps: since then, also those whose update was left out: averages go on.
         """
         by_name = {weight.name: weight for weight in weights}
         found: list[CorruptedTensor] = []
         for path, average in self._known.items():
             live, kept = average.tensor(), snapshot.state["held"].get(path)
             weight = by_name.get(average.name)
-            if weight is None or live is None or not weight.updates or not _fits(live, kept):
+            if weight is None or live is None or not steps or not _fits(live, kept):
                 continue
-            rate = (_writes(live) - average.writes) / weight.updates
+            rate = (_writes(live) - average.writes) / steps
             if rate != average.rate:
                 average.rate, average.is_borne_out = rate, False
             if average.is_borne_out and _is_usual(live, kept, weight.then):
@@ -132,7 +132,7 @@ class AverageCheck:
             moved = weight.reach() if weight.then.shape == live.shape else None
             if moved is None or not _are_alike(kept, weight.then):
                 continue
-            finding = _beyond(path, live, kept, weight, moved)
+            finding = _beyond(path, live, kept, weight, moved, steps)
             if finding is None:
                 average.is_borne_out = True
             elif average.is_borne_out and finding.is_listed and _has_grown(finding, weight):
@@ -175,6 +175,7 @@ def _beyond(
     kept: torch.Tensor,
     weight: Bounded,
     moved: torch.Tensor,
+    steps: int,
 ) -> CorruptedTensor | None:
     """Returns what is not between the earlier average and the weight."""
     rounding = _ROUNDING[live.dtype]
@@ -182,7 +183,7 @@ def _beyond(
     middle, moved = weight.then.to(live.device).float(), moved.to(live.device)
     lowest = torch.minimum(before, middle - moved)
     highest = torch.maximum(before, middle + moved)
-    share = ROUNDINGS * rounding.unit * weight.updates
+    share = ROUNDINGS * rounding.unit * steps
     slack = share * torch.maximum(lowest.abs(), highest.abs()) + ROUNDINGS * rounding.tiny
     inside = (now >= lowest - slack) & (now <= highest + slack)
     outside = (~inside).reshape(-1)

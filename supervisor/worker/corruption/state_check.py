@@ -68,11 +68,12 @@ class StateCheck:
             for name, tensor in tensors.items()
         }
 
-    def compare(self, snapshot: Snapshot) -> list[CorruptedTensor]:
+    def compare(self, snapshot: Snapshot, step: int) -> list[CorruptedTensor]:
         """Called at a boundary.
 
         Args:
             snapshot: of the last look.
+            step: of this boundary.
         """
         found: list[CorruptedTensor] = []
         bounded: list[Bounded] = []
@@ -88,12 +89,9 @@ class StateCheck:
                 mine = self._beyond(watched, tensors)
                 if self._speaks(watched, optimizer, mine):
                     found += mine
-                    bounded += [
-                        Bounded.weight(tensor.parameter, tensor.case, watched.count)
-                        for tensor in tensors
-                    ]
+                    bounded += [Bounded.weight(tensor.parameter, tensor.case) for tensor in tensors]
             bounded += self._statistics.bounded(snapshot, self._names)
-            found += self._averages.compare(snapshot, bounded)
+            found += self._averages.compare(snapshot, step - snapshot.step, bounded)
             found += self._statistics.compare(snapshot, self._names)
         return found
 

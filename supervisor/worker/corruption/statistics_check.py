@@ -81,7 +81,6 @@ class StatisticsCheck:
                     name=known.prefix + leaf,
                     then=known.kept[leaf],
                     reach=functools.partial(self._reach, known, leaf),
-                    updates=len(known.values.batches),
                 )
 
     def _reach(self, known: _Known, leaf: str) -> torch.Tensor | None:

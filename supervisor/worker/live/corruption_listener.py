@@ -83,7 +83,7 @@ class CorruptionListener(BoundaryListener):
         if snapshot is None or snapshot.step != self._last_step or snapshot.step >= step:
             return True
         started = time.perf_counter()
-        findings = self._check.compare(snapshot)
+        findings = self._check.compare(snapshot, step)
         if not findings:
             return True
         healed = self._heal(step, snapshot, findings, started)

@@ -62,7 +62,7 @@ class Averaged(Training):
         """Heals at once, as the worker does: the next copy may overwrite this one."""
         newest = self.ring.newest()
         assert newest is not None
-        found = self.check.compare(newest)
+        found = self.check.compare(newest, self.step)
         heal(found)
         self.keep()
         return found
@@ -116,6 +116,8 @@ def test_an_average_that_took_up_a_corrupted_weight_is_healed_with_it() -> None:
     warm(run)
     write(run.weight, 7, 1e9)
     run.train(3)
+    run.step += 1  # an update that was left out; the script averages all the same
+    run.update()
 
     found = run.look()
 
@@ -128,7 +130,6 @@ def test_an_average_that_took_up_a_corrupted_weight_is_healed_with_it() -> None:
 def test_a_young_average_is_not_judged(way: str) -> None:
     run = Averaged(way)
     run.train()
-    run.look()
     flip_bit(run.first(), 5, 30)
 
     assert run.look() == []
@@ -175,6 +176,19 @@ def test_an_average_in_bf16_is_none_that_fails() -> None:
     run = Averaged("dict", dtype=torch.bfloat16)
 
     warm(run, looks=8)
+
+
+def test_what_is_kept_for_each_weight_but_is_no_average_of_it_may_leap() -> None:
+    run = Averaged("dict")
+    for tensor in run.first(), *run._shown.values():
+        tensor.normal_(std=1e-3)  # such as sums of gradients: smaller than the weights
+    run.keep()
+    run.update = lambda: [t.mul_(0.9).add_(1e-5) for t in run._shown.values()]  # type: ignore[assignment, method-assign, return-value]
+    warm(run)
+    flip_bit(run.first(), 5, 30)
+    run.train(3)
+
+    assert run.look() == []
 
 
 def test_a_tensor_of_another_name_is_none() -> None:

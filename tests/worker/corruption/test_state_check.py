@@ -58,7 +58,7 @@ class Training:
     def look(self) -> list[CorruptedTensor]:
         newest = self.ring.newest()
         assert newest is not None
-        found = self.check.compare(newest)
+        found = self.check.compare(newest, self.step)
         self.keep()
         return found
 
