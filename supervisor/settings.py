@@ -210,6 +210,13 @@ class LogSettings:
 
     tensorboard: bool = False
     """Scalars in ``RUN/tensorboard``, one folder for all attempts, no step twice."""
+    wandb: str = ""
+    """The project of Weights & Biases; one run for all attempts."""
+    mlflow: str = ""
+    """MLflow's tracking address, as ``sqlite:///mlflow.db``; one run for all attempts."""
+    wandb_of_script: bool = False
+    """Sets ``WANDB_RUN_ID`` and ``WANDB_RESUME`` for the script, so that what it logs itself stays
+    one run after a restart. Not for scripts that begin several runs of their own."""
 
 
 @dataclass

@@ -22,8 +22,16 @@ from supervisor.storage.run.rundir import RunDirectory
 
 _COMMAND = (sys.executable, "-m", "supervisor.cli.main")
 _QUICK = {"report.enabled": "false", "restart.backoff_s": "0.05", "capture.enabled": "false"}
-_APART = {"metrics_port": "null", "metrics_textfile": "''"}
-"""After the user's options: the port and the file are those of the real run."""
+_APART = {
+    "metrics_port": "null",
+    "metrics_textfile": "''",
+    "notify.events": "[]",
+    "log.tensorboard": "false",
+    "log.wandb": "''",
+    "log.mlflow": "''",
+    "log.wandb_of_script": "false",
+}
+"""After the user's options: who is told, and what is logged where, is the real run's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

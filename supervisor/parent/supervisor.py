@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -32,6 +33,7 @@ from supervisor.parent.watching.preemption import PreemptionWatch
 from supervisor.parent.watching.replica import Replica
 from supervisor.ranks import ALL_RANKS
 from supervisor.records import ExitCause, WorkerExit, WorkerOrder
+from supervisor.step_logs.run_id import name_the_scripts_run
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
 from supervisor.storage.journal.journal import JournalMerger
 from supervisor.storage.run.orders import save_order
@@ -88,6 +90,7 @@ class Supervisor:
         self, prepared: Preparation, notices: Notices, metrics: Metrics, warnings: Sequence[str]
     ) -> RunResult:
         with prepared.lease, JournalMerger(prepared.rundir) as journal:
+            name_the_scripts_run(prepared.rundir, self._spec.settings.log, os.environ)
             journal.listeners += (notices.saw, metrics.saw)
             agent = self._agent()
             ranks = ALL_RANKS if agent is None else tuple(range(agent.local_ranks))

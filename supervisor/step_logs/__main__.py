@@ -44,7 +44,7 @@ class LogFollower:
         for new in self._steps.take(all_of_them=is_last):
             if new.begins_again:
                 self._log.begin_again(new.step)
-            self._log.write(new.step, new.time_s, new.values)
+            self._log.write(new.step, new.time_s, new.values, row=new.row)
             rows = new.row + 1
         if rows is not None:
             self._log.flush()
@@ -76,13 +76,17 @@ def main(arguments: list[str]) -> int:
     rundir = RunDirectory(Path(arguments[0]))
     with contextlib.ExitStack() as stack:
         try:
-            names = list(asked_for(load_resolved_config(rundir.config_yaml).log))
-            followers = [LogFollower(rundir, name, open_log(name, rundir)) for name in names]
-            for follower in followers:
-                stack.callback(follower.close)
+            settings = load_resolved_config(rundir.config_yaml).log
+            followers = []
+            for name in asked_for(settings):
+                followers.append(LogFollower(rundir, name, open_log(name, settings, rundir)))
+                stack.callback(followers[-1].close)
             follow(followers)
-        except (SupervisorError, OSError) as error:
+        except SupervisorError as error:
             print(error, file=sys.stderr)
+            return 1
+        except Exception as error:  # each package has errors of its own
+            print(f"{type(error).__name__}: {error}", file=sys.stderr)
             return 1
     return 0
 

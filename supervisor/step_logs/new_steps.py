@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from supervisor.codes import ActionOutcome
-from supervisor.events.event import JournalEvent
-from supervisor.events.step_events import ActionEvent, AlertEvent
+from supervisor.events.event import of_kind
+from supervisor.events.step_events import AlertEvent
 from supervisor.ranks import LEAD_RANK
 from supervisor.storage.journal.events import read_journal
+from supervisor.storage.journal.treatments import count_treatments
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.applied_rates import read_rates
 from supervisor.storage.steps.flight_reader import FlightReader
@@ -108,16 +108,7 @@ class NewSteps:
         if size != self._journal_bytes:
             self._journal_bytes = size
             events = read_journal(self._rundir.journal)
-            alerts = sum(isinstance(event, AlertEvent) for event in events)
-            treatments = sum(map(_is_treatment, events))
+            alerts = sum(event.times for event in of_kind(events, AlertEvent))
+            treatments = sum(count_treatments(events).values())
             self._counts = {"alerts": alerts, "treatments": treatments}
         return self._counts
-
-
-def _is_treatment(event: JournalEvent) -> bool:
-    match event:
-        case ActionEvent(name="checkpoint"):
-            return False
-        case ActionEvent(outcome=ActionOutcome.APPLIED):
-            return not event.is_verdict
-    return False

@@ -21,8 +21,8 @@ class StepLog(Protocol):
     def begin_again(self, step: int) -> None:
         """Values of `step` and later that were written before are no longer true."""
 
-    def write(self, step: int, time_s: float, values: Mapping[str, float]) -> None:
-        """Adds one step; `time_s` in unix seconds."""
+    def write(self, step: int, time_s: float, values: Mapping[str, float], *, row: int) -> None:
+        """Adds one step; `time_s` in unix seconds, `row` rises with every call."""
 
     def flush(self) -> None:
         """Returns when everything that was written will outlive this process."""
@@ -43,16 +43,28 @@ def asked_for(settings: LogSettings) -> Iterator[str]:
     """Yields the names of the logs that are on."""
     if settings.tensorboard:
         yield "tensorboard"
+    if settings.wandb:
+        yield "wandb"
+    if settings.mlflow:
+        yield "mlflow"
 
 
-def open_log(name: str, rundir: RunDirectory) -> StepLog:
+def open_log(name: str, settings: LogSettings, rundir: RunDirectory) -> StepLog:
     """Opens a log to append to what an earlier process wrote.
 
     Raises:
         UsageError: its package is missing.
-        OSError: it cannot be written.
+        Exception: it cannot be written; each package has errors of its own.
     """
+    match name:
+        case "wandb":
+            from supervisor.step_logs.wandb_log import WandbLog
+
+            return WandbLog(settings.wandb, rundir)
+        case "mlflow":
+            from supervisor.step_logs.mlflow_log import MlflowLog
+
+            return MlflowLog(settings.mlflow, rundir)
     from supervisor.step_logs.tensorboard_log import TensorboardLog
 
-    assert name == "tensorboard", name
     return TensorboardLog(rundir.root / "tensorboard")

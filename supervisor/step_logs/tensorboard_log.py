@@ -39,7 +39,7 @@ class TensorboardLog:
         start = self._session(status=self._session.START)
         self._writer.add_event(self._event(step=step, session_log=start))
 
-    def write(self, step: int, time_s: float, values: Mapping[str, float]) -> None:
+    def write(self, step: int, time_s: float, values: Mapping[str, float], *, row: int) -> None:
         """Adds one step; `time_s` in unix seconds."""
         scalars = [self._summary.Value(tag=n, simple_value=v) for n, v in values.items()]
         summary = self._summary(value=scalars)

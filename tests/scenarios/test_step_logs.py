@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -49,3 +50,81 @@ def test_tensorboard_shows_each_step_once(tmp_path: Path) -> None:
     assert {value for _, value in shown["attempt"]} == {1.0, 2.0}
     assert shown["treatments"][-1][1] >= 1
     assert len(shown["risk"]) == 60
+
+
+def test_mlflow_has_one_run_for_all_attempts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    store = f"file:{tmp_path / 'mlruns'}"
+    ended = supervised(
+        tmp_path,
+        LOOP,
+        settings=(f"log.mlflow={store}", "checkpoint.every_steps=10"),
+        faults="[{kind: sigkill, step: 38}]",
+    )
+
+    assert ended.returncode == 0, ended.stderr
+    assert "no longer logged" not in ended.stderr
+    client = mlflow.MlflowClient(tracking_uri=store)
+    experiment = client.get_experiment_by_name("training-supervisor")
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert (run.info.status, run.info.run_name) == ("FINISHED", "run")
+    recorded = read_steps(tmp_path / "run")["loss"].tolist()
+    newest: dict[int, tuple[int, float]] = {}
+    for metric in client.get_metric_history(run.info.run_id, "loss"):
+        if metric.step not in newest or metric.timestamp >= newest[metric.step][0]:
+            newest[metric.step] = (metric.timestamp, metric.value)
+    finite = {step: loss for step, loss in enumerate(recorded) if math.isfinite(loss)}
+    assert {step: value for step, (_, value) in newest.items()} == finite
+
+
+def test_wandb_has_one_run_for_all_attempts_and_for_the_scripts_own_logging(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    said = "import os; print('own', os.environ['WANDB_RUN_ID'], os.environ['WANDB_RESUME'])\n"
+    own = f"{said}{LOOP}{said}"  # a fast-forward prints nothing again: attempt 2 is seen at the end
+    ended = supervised(
+        tmp_path,
+        own,
+        settings=("log.wandb=a_project", "log.wandb_of_script=true", "checkpoint.every_steps=10"),
+        faults="[{kind: sigkill, step: 38}]",
+    )
+
+    assert ended.returncode == 0, ended.stderr
+    assert "no longer logged" not in ended.stderr
+    seen = [
+        line
+        for log in sorted((tmp_path / "run" / "logs").glob("attempt_*/rank_0.log"))
+        for line in log.read_text().splitlines()
+        if line.startswith("own ")
+    ]
+    assert len(seen) == 2
+    assert len(set(seen)) == 1
+    (file,) = (tmp_path / "run" / "wandb").glob("offline-run-*/run-*.wandb")
+    rows = history(file)
+    attempts = {row["step"]: row["attempt"] for row in rows}
+    assert sorted(attempts) == list(range(60))
+    assert set(attempts.values()) == {1, 2}
+    assert (tmp_path / "run" / "logs" / "wandb.id").read_text().strip() in file.name
+
+
+def history(file: Path) -> list[dict[str, float]]:
+    """The rows of an offline run of Weights & Biases."""
+    from wandb.proto import wandb_internal_pb2
+    from wandb.sdk.internal.datastore import DataStore
+
+    store = DataStore()
+    store.open_for_scan(str(file))
+    rows = []
+    while (data := store.scan_data()) is not None:
+        record = wandb_internal_pb2.Record()
+        record.ParseFromString(data)
+        if record.HasField("history"):
+            items = record.history.item
+            named = {item.key or ".".join(item.nested_key): item.value_json for item in items}
+            rows.append({name: json.loads(value) for name, value in named.items()})
+    return rows

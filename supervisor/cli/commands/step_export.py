@@ -105,8 +105,8 @@ def write_tensorboard(rundir: RunDirectory, rank: int, folder: Path) -> int:
     """
     steps = NewestSteps(rundir, rank)
     with TensorboardLog(folder) as log:
-        for count, (_, time_s, record) in enumerate(steps):
+        for count, (row, time_s, record) in enumerate(steps):
             if not count:
                 log.begin_again(record.step)
-            log.write(record.step, time_s, step_values(record))
+            log.write(record.step, time_s, step_values(record), row=row)
     return steps.count

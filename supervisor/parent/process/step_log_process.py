@@ -6,6 +6,7 @@ import subprocess
 
 from supervisor.own_process import command
 from supervisor.settings import LogSettings
+from supervisor.step_logs.step_log import asked_for
 from supervisor.storage.files.private_files import open_private
 from supervisor.storage.run.rundir import RunDirectory
 
@@ -72,4 +73,4 @@ def start_step_log(rundir: RunDirectory, settings: LogSettings) -> StepLogProces
     Raises:
         OSError: it could not be started.
     """
-    return None if settings == LogSettings() else StepLogProcess(rundir)
+    return StepLogProcess(rundir) if any(asked_for(settings)) else None
