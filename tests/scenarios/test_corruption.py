@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+
+import pytest
 
 from tests.scenarios.runs import Ended, plain, supervised
 
@@ -111,3 +114,21 @@ def test_who_only_observes_is_told_and_left_alone(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stderr
     assert {event["healed"] for event in ended.events("corruption_found")} == {"no"}
     assert ended.actions() == []
+
+
+@pytest.mark.parametrize(("target", "rule"), [("mean", "statistic"), ("average", "average")])
+def test_what_only_evaluation_uses_is_healed_too(tmp_path: Path, target: str, rule: str) -> None:
+    flip = {"target": target, "bit": 30, "step": 65, "seed": 4}
+    text = f"""
+from benchmarks.flipped_training import train
+train(".", model="cnn", optimizer="AdamW", dtype="float32", seed=0, steps=90, flip={flip})
+"""
+
+    ended = supervised(tmp_path, text, settings=("snapshot.every_steps=10",))
+
+    assert ended.returncode == 0, ended.stderr
+    found = ended.events("corruption_found")
+    assert rule in {event["rule"] for event in found}
+    assert {event["healed"] for event in found} == {"in_place"}
+    losses = json.loads((tmp_path / "result.json").read_text())
+    assert max(losses["loss"], losses["average_loss"]) < 2.0  # of 2.3 at the start

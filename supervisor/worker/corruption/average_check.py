@@ -42,19 +42,22 @@ class Bounded:
         name: in its model.
         then: as it was at the last look.
         reach: computes how far each element has been from that at most, None if that is not known.
+        is_sure: the bound counts; else an average may be borne out by it, and nothing is claimed.
     """
 
     name: str
     then: torch.Tensor
     reach: Callable[[], torch.Tensor | None]
+    is_sure: bool
 
     @classmethod
-    def weight(cls, name: str, case: TensorCase) -> Bounded:
+    def weight(cls, name: str, case: TensorCase, *, is_sure: bool) -> Bounded:
         """One that only its optimizer has written to since the last look."""
         return cls(
             name=name,
             then=case.then[WEIGHT],
             reach=lambda: reach(case.then, case.limits),
+            is_sure=is_sure,
         )
 
 
@@ -135,7 +138,7 @@ class AverageCheck:
             finding = _beyond(path, live, kept, weight, moved, steps)
             if finding is None:
                 average.is_borne_out = True
-            elif average.is_borne_out and finding.is_listed and _has_grown(finding, weight):
+            elif average.is_borne_out and weight.is_sure and _is_claimed(finding, weight):
                 found.append(finding)
             else:
                 average.is_borne_out = False
@@ -203,7 +206,10 @@ def _beyond(
     )
 
 
-def _has_grown(finding: CorruptedTensor, weight: Bounded) -> bool:
+def _is_claimed(finding: CorruptedTensor, weight: Bounded) -> bool:
+    """Whether they are few elements, and all have grown beyond average and weight."""
+    if not finding.is_listed:
+        return False
     values = finding.live.detach().reshape(-1)[list(finding.places)].float().abs()
     most = GROWN * max(_largest(finding.kept), _largest(weight.then), finding.bound)
     return not bool((values <= most).any())

@@ -87,9 +87,12 @@ class StateCheck:
                     continue
                 tensors = list(self._tensors(watched, optimizer, kept, snapshot.state["models"]))
                 mine = self._beyond(watched, tensors)
-                if self._speaks(watched, optimizer, mine):
-                    found += mine
-                    bounded += [Bounded.weight(tensor.parameter, tensor.case) for tensor in tensors]
+                is_sure = self._speaks(watched, optimizer, mine)
+                found += mine if is_sure else []
+                bounded += [
+                    Bounded.weight(tensor.parameter, tensor.case, is_sure=is_sure)
+                    for tensor in tensors
+                ]
             bounded += self._statistics.bounded(snapshot, self._names)
             found += self._averages.compare(snapshot, step - snapshot.step, bounded)
             found += self._statistics.compare(snapshot, self._names)

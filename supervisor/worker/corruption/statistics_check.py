@@ -81,6 +81,7 @@ class StatisticsCheck:
                     name=known.prefix + leaf,
                     then=known.kept[leaf],
                     reach=functools.partial(self._reach, known, leaf),
+                    is_sure=True,
                 )
 
     def _reach(self, known: _Known, leaf: str) -> torch.Tensor | None:
