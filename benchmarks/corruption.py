@@ -55,6 +55,7 @@ from supervisor.analysis.trial_run import TrialRun
 from supervisor.codes import ActionOutcome
 from supervisor.errors import SupervisorError
 from supervisor.events.step_events import ActionEvent, CorruptionFound
+from supervisor.parent.terminal.outcome import EXIT_INTERRUPTED
 from supervisor.storage.run.rundir import RunDirectory
 
 STEPS = 300
@@ -148,6 +149,8 @@ def run_job(job: tuple[Row, str, float | None]) -> Row:
         else:
             left = _client().plain(folder, str(script), count_to=folder / "moments.json")
             row = {"code": left.returncode}
+        if row["code"] == EXIT_INTERRUPTED or not _client().is_alive:
+            raise SystemExit("a run was ended from outside: begin again, what is done is kept")
         for name in ("result", "struck"):
             path = folder / f"{name}.json"
             row[name] = json.loads(path.read_text()) if path.exists() else None

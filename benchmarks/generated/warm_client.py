@@ -61,6 +61,10 @@ class WarmClient:
         self._socket.close()
         self._process.wait(60.0)
 
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
     def plain(self, folder: Path, script: str, *, count_to: Path) -> Left:
         """Runs a script as python would; `count_to`: where the names of its moments go."""
         out, errors = folder.with_suffix(".out"), folder.with_suffix(".err")
