@@ -28,7 +28,7 @@ def tell_results(rows: list[Row]) -> str:
         "| flipped bit in | flips | alone: hurt | clipped: hurt | spike rule: hurt "
         "| **supervised: hurt** | proved | put back in place | rollback | "
         "other treatment | would have hurt, ends within 1 % | steps lost, median |",
-        "| --- | " + "---: | " * 11,
+        "| --- |" + " ---: |" * 11,
     ]
     by_case = _by_case(rows)
     for target in [*_WORDS, ""]:
