@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -11,8 +12,7 @@ AGREES = 0.25
 """Of the largest value that went into an element: rounding in BF16 is a tenth of it at most."""
 
 
-@dataclass(frozen=True, slots=True)
-class BatchStatistics:
+class BatchStatistics(NamedTuple):
     """Of one batch, as torch has kept them for the backward.
 
     Attributes:
