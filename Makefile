@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types unit scenarios package benchmark clean
+.PHONY: demo test lint types unit scenarios package docs benchmark clean
 
 $(BIN)/supervisor: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -35,6 +35,12 @@ package: $(BIN)/supervisor
 	$(BIN)/python -m build --no-isolation
 	$(BIN)/python -m twine check --strict dist/*
 	$(BIN)/python -m pytest --all tests/packaging
+
+# The documentation as a site in build/site, with a reference of the public names; a broken link is
+# an error.
+docs: $(BIN)/supervisor
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(BIN)/mkdocs build
 
 benchmark: $(BIN)/supervisor
 	$(BIN)/python -m benchmarks.overhead

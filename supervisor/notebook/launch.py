@@ -40,7 +40,8 @@ def launch(
         function: written with `def`; in a notebook it imports what it needs, or uses modules that
             the notebook has imported.
         arguments: JSON: numbers, texts, lists, dicts.
-        policy, config: a shipped name or a file, as in `supervisor run`.
+        policy: a shipped name or a file, as in `supervisor run`.
+        config: likewise.
         settings: ``KEY=VALUE``, as `--set`.
         run_dir: a new folder; default: ``runs/<function>-<time>``.
 

@@ -15,7 +15,8 @@ def test_each_package_is_pinned_once() -> None:
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pins = [line.split(";")[0].strip() for line in lines if line and not line.startswith("#")]
     pinned = [canonical(pin.partition("==")[0]) for pin in pins]
-    asked = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["dev"]]
+    extras = PROJECT["optional-dependencies"]
+    asked = [*PROJECT["dependencies"], *extras["dev"], *extras["docs"]]
 
     assert len(pinned) == len(set(pinned))
     assert {canonical(split(each)[0]) for each in asked} == set(pinned)

@@ -28,7 +28,7 @@ def recipe() -> dict[str, Any]:
 
 
 def split(requirement: str) -> tuple[str, str]:
-    name, bound = re.fullmatch(r"([\w.-]+?)\s*([<>=!~].*)?", requirement).groups()  # type: ignore[union-attr]
+    name, bound = re.fullmatch(r"([\w.-]+?)(?:\[[^]]*])?\s*([<>=!~].*)?", requirement).groups()  # type: ignore[union-attr]
     return name, bound or ""
 
 

@@ -17,13 +17,13 @@ class BatchStatistics(NamedTuple):
 
     Attributes:
         inverse_std: one over the root of the variance and `eps`.
-        count: values that went into each element.
+        values: that went into each element.
         momentum: the batch's share in the running values.
     """
 
     mean: torch.Tensor
     inverse_std: torch.Tensor
-    count: int
+    values: int
     momentum: float
     eps: float
 
@@ -60,7 +60,7 @@ def followed_variance(then: torch.Tensor, batches: Sequence[BatchStatistics]) ->
     """Torch normalises by the variance of the batch, but keeps the unbiased one."""
     roots = _on_host([batch.inverse_std for batch in batches], then)
     eps = _column([batch.eps for batch in batches])
-    unbiased = _column([batch.count / max(1, batch.count - 1) for batch in batches])
+    unbiased = _column([batch.values / max(1, batch.values - 1) for batch in batches])
     values = (1 / roots.square() - eps).clamp(min=0) * unbiased
     return _follow(then, batches, values, max((batch.eps for batch in batches), default=0.0))
 
