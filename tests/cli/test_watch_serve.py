@@ -14,7 +14,7 @@ from tests.report import synthetic_run
 from tests.scenarios.runs import supervisor_command
 
 
-def test_the_printed_address_shows_the_page_until_ctrl_c(tmp_path: Path) -> None:
+def test_the_printed_address_shows_the_page_until_the_command_is_ended(tmp_path: Path) -> None:
     root = synthetic_run.treated(tmp_path / "run")
     process = subprocess.Popen(
         [*supervisor_command(), "watch", str(root), "--serve", "--port", "0"],
@@ -27,7 +27,7 @@ def test_the_printed_address_shows_the_page_until_ctrl_c(tmp_path: Path) -> None
     with urllib.request.urlopen(address, timeout=30) as page:
         assert b"<title>training-supervisor</title>" in page.read()
 
-    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGTERM)  # a shell's background jobs ignore SIGINT
     out, err = process.communicate(timeout=30)
 
     assert (process.returncode, out) == (0, "")

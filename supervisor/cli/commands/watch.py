@@ -8,6 +8,7 @@ collapses.
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from pathlib import Path
@@ -109,7 +110,7 @@ def _is_folder_of_runs(path: Path) -> bool:
 
 
 def _serve(args: argparse.Namespace) -> int:
-    """Serves the page until Ctrl-C."""
+    """Serves the page until Ctrl-C or SIGTERM."""
     from supervisor.cli.options.run_directory import open_run
     from supervisor.cli.serve.server import LOOPBACK, LiveServer
     from supervisor.parent.notices.secrets import read_secret
@@ -123,6 +124,7 @@ def _serve(args: argparse.Namespace) -> int:
     with LiveServer(args.run, host=args.host or LOOPBACK, port=port, token=token) as server:
         print(server.url, flush=True)
         print("Ctrl-C ends the page, not the run.", file=sys.stderr)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             server.serve_forever()
         except KeyboardInterrupt:
