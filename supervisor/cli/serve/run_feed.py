@@ -9,6 +9,8 @@ import time
 from collections.abc import Collection
 from typing import Any
 
+import numpy as np
+
 from supervisor.cli.watch.panel import record_cells
 from supervisor.cli.watch.read_run import RunView
 from supervisor.cli.watch.view import WatchView
@@ -32,6 +34,9 @@ from supervisor.storage.steps.flight_reader import FlightReader
 
 LOOK_S = 1.0
 SHOWN_EVENTS = 300
+LANE_S = 60
+LANE_ROWS = 6000
+"""Rows read for a lane: a hundred steps a second."""
 TONES = {"running": "info", "completed": "good", "interrupted": "warn"}
 
 
@@ -101,30 +106,22 @@ class RunFeed:
         }
 
     def _ranks(self) -> list[dict[str, Any]]:
-        """Each of several ranks: its newest step, and how long ago that was."""
+        """Each of several ranks: its newest step, and its lane."""
         try:
             count = integer(load_run_state(self._rundir).world_size) or 1
         except RunDirectoryError:
             return []
-        found = []
+        newest = {}
         for rank in range(count if count > 1 else 0):
             with (
                 contextlib.suppress(OSError, RunDirectoryError),
                 FlightReader(self._rundir.steps(rank)) as reader,
             ):
-                rows = reader.read(max(0, reader.rows() - 1))
+                rows = reader.read(max(0, reader.rows() - LANE_ROWS))
                 if len(rows):
-                    ago_s = max(0.0, time.time() - float(rows["time"][-1]))
-                    step_s = float(rows["step_time_s"][-1])
-                    found.append(
-                        {
-                            "rank": rank,
-                            "step": int(rows["step"][-1]),
-                            "step_ms": round(1000 * step_s, 1) if math.isfinite(step_s) else None,
-                            "ago_s": round(ago_s),
-                        }
-                    )
-        return found
+                    newest[rank] = rows
+        end_s = max((float(rows["time"][-1]) for rows in newest.values()), default=0.0)
+        return [_rank(rank, rows, end_s) for rank, rows in newest.items()]
 
     def _rows(self) -> int:
         with (
@@ -145,6 +142,20 @@ class RunFeed:
             return RiskLines.of(load_resolved_policy(self._rundir.policy_yaml))
         except (OSError, ConfigError):
             return RiskLines.of(PolicySettings())
+
+
+def _rank(rank: int, rows: np.ndarray, end_s: float) -> dict[str, Any]:
+    """`lane`: steps in each second of the last `LANE_S` before the newest step of any rank."""
+    seconds = np.floor(end_s - rows["time"]).astype(np.int64)
+    recent = seconds[(seconds >= 0) & (seconds < LANE_S)]
+    step_s = float(rows["step_time_s"][-1])
+    return {
+        "rank": rank,
+        "step": int(rows["step"][-1]),
+        "step_ms": round(1000 * step_s, 1) if math.isfinite(step_s) else None,
+        "ago_s": round(max(0.0, time.time() - float(rows["time"][-1]))),
+        "lane": np.bincount(recent, minlength=LANE_S)[::-1].tolist(),
+    }
 
 
 def _tone(view: WatchView) -> str:

@@ -16,7 +16,9 @@ import pytest
 from supervisor.cli.serve.server import LOOPBACK, LiveServer, is_loopback
 from supervisor.errors import UsageError
 from supervisor.records import StepRecord
+from supervisor.storage.files.private_files import write_json
 from supervisor.storage.run.rundir import RunDirectory
+from supervisor.storage.steps.flight_reader import FlightReader
 from supervisor.storage.steps.flight_recorder import FlightRecorder
 from tests.report import synthetic_run
 
@@ -172,3 +174,25 @@ def test_a_port_in_use_is_told(tmp_path: Path) -> None:
         pytest.raises(UsageError, match="give another --port"),
     ):
         LiveServer(root, host=LOOPBACK, port=server.server_port)
+
+
+def test_each_of_several_ranks_has_a_lane(tmp_path: Path) -> None:
+    root = synthetic_run.treated(tmp_path / "run")
+    rundir = RunDirectory(root)
+    write_json(rundir.run_json, {**json.loads(rundir.run_json.read_text()), "world_size": 3})
+    with FlightReader(rundir.steps(0)) as reader:
+        end_s = reader.last_time() or 0.0
+    recorder = FlightRecorder(rundir.steps(1), 1)
+    for step in range(40):  # stands since 30 s
+        record = StepRecord(step=step, loss=1.0, loss_seen=True, step_time_s=0.5)
+        recorder.append(record, time=end_s - 30.5 - (39 - step) * 0.5)
+    recorder.close()
+
+    with serving(root) as server:
+        lead, other = json.loads(get(server, "/api/state")[2])["ranks"]
+
+    assert (lead["rank"], other["rank"], other["step"], other["step_ms"]) == (0, 1, 39, 500.0)
+    assert len(lead["lane"]) == len(other["lane"]) == 60
+    assert lead["lane"][-1] > 0
+    assert other["lane"][-30:] == [0] * 30
+    assert sum(other["lane"]) == 40

@@ -35,6 +35,11 @@
     return Number.isNaN(date.getTime()) ? "" : date.toLocaleTimeString([], { hour12: false });
   };
 
+  /* A cell for each second, the newest at the right; empty where the rank made no step. */
+  const lane = (counts, most) => element("span", {
+    class: "lane", role: "img", "aria-label": `${counts.filter((count) => count > 0).length} of ${counts.length} seconds with a step`,
+  }, ...counts.map((count) => element("i", { style: `opacity: ${count ? 0.25 + 0.75 * (count / most) : 0}` })));
+
   const showRun = () => {
     const boardRoot = element("div");
     const board = new Board(boardRoot, { onRange: () => fetchCurves(), onChosen: () => fetchCurves() });
@@ -42,7 +47,7 @@
     const leftOut = element("p", { class: "small" });
     const ranks = element("tbody");
     const ranksSection = section("Ranks", element("div", { class: "scroll" }, element("table", { class: "runs" },
-      element("thead", {}, element("tr", {}, ...["rank", "step", "step time", "last step"].map((name) => element("th", { scope: "col" }, name)))), ranks)));
+      element("thead", {}, element("tr", {}, ...["rank", "step", "step time", "last step", "steps in each of the last 60 s"].map((name) => element("th", { scope: "col" }, name)))), ranks)));
     const stacks = element("div");
     const stacksSection = section("Stacks of a hang", stacks);
     const logTitle = element("p", { class: "small" });
@@ -91,7 +96,8 @@
         element("span", { class: "what" }, event.text))));
       ranksSection.hidden = !state.ranks.length;
       ranks.replaceChildren(...state.ranks.map((one) => element("tr", {},
-        ...[one.rank, one.step, one.step_ms === null ? "–" : `${one.step_ms} ms`, state.ended ? "–" : `${one.ago_s} s ago`].map((cell) => element("td", {}, String(cell))))));
+        ...[one.rank, one.step, one.step_ms === null ? "–" : `${one.step_ms} ms`, state.ended ? "–" : `${one.ago_s} s ago`].map((cell) => element("td", {}, String(cell))),
+        element("td", {}, lane(one.lane, Math.max(1, ...state.ranks.flatMap((other) => other.lane)))))));
       stacksSection.hidden = !state.stacks.length;
       stacks.replaceChildren(...state.stacks.map((stack) => element("details", {}, element("summary", {}, stack.title), element("pre", {}, stack.text))));
       logSection.hidden = !state.log;

@@ -33,7 +33,7 @@ const Curves = (() => {
   const shown = (value) => {
     if (value === null || value === undefined) return "–";
     const size = Math.abs(value);
-    return size !== 0 && (size < 1e-3 || size >= 1e6) ? value.toExponential(3)
+    return size !== 0 && (size < 1e-3 || size >= 1e6) ? Number(value.toPrecision(4)).toExponential()
       : String(Number(value.toPrecision(5)));
   };
 
