@@ -12,7 +12,7 @@ from supervisor.training_state.census.plain_containers import are_numbers
 
 _ROW = 8
 """Items of a container that is no list of times, process numbers or names of temporary files."""
-_NUMBERS = 3
+_NUMBERS = _ROW
 """The same where all items are numbers."""
 _CONTENT = re.compile(r"tensor |array |(list|tuple|set|frozenset|deque) of \d+ [0-9a-f]{16}$")
 _DISTINCT = len("= 12345")

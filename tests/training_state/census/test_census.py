@@ -172,7 +172,7 @@ def test_data_that_differ_before_the_training_differ_not_by_nature() -> None:
         return {
             "order": chance.sample(range(20), 20),
             "names": [f"{n}.png" for n in chance.sample(range(20), 20)],
-            "mean": [chance.random() for _ in range(3)],
+            "mean": [chance.random() for _ in range(8)],
             "noise": torch.full((4,), chance.random()),
             "weights": np.full(4, chance.random()),
             "chance": chance,
