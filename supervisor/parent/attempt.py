@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from supervisor.parent.metrics.metrics import Metrics
+from supervisor.parent.nodes.all_nodes import AllNodes
+from supervisor.parent.nodes.members import Members
 from supervisor.parent.notices.notices import Notices
 from supervisor.parent.process.agent_process import AgentProcess, RankProcesses
 from supervisor.parent.process.launch import LaunchSpec
@@ -33,6 +35,7 @@ from supervisor.parent.watching.preemption import PreemptionWatch
 from supervisor.parent.watching.rank_watch import GroupFeed, RankWatch
 from supervisor.parent.watching.replica import Replica
 from supervisor.parent.watching.watchdog import Watchdog
+from supervisor.ranks import one_node
 from supervisor.storage.run.exit_notes import ExitNote, load_exit_note
 from supervisor.storage.run.lease import Lease
 from supervisor.storage.run.replay_progress import describe_replay, replayed_steps
@@ -64,9 +67,15 @@ class AttemptContext:
     lease: Lease
     step_log: StepLogProcess | None = None
     agent: AgentProcess | None = None
+    members: Members | None = None
     starts: KnownStarts = field(default_factory=KnownStarts)
     worker_command: Sequence[str] = DEFAULT_COMMAND
     poll_s: float = POLL_S
+
+    @property
+    def local_ranks(self) -> int:
+        """How many of the ranks, from the first on, are this node's."""
+        return 1 if self.agent is None else self.agent.local_ranks
 
 
 class Attempt:
@@ -119,7 +128,7 @@ class Attempt:
             OutputPump(
                 AttemptLog(s.rundir.log(self._number, watch.rank), limit), line=s.run_log.line
             )
-            for watch in self._watches
+            for watch in self._watches[: s.local_ranks]
         ]
         try:
             process = self._start(outputs)
@@ -157,7 +166,18 @@ class Attempt:
                 s.spec, self._number, self._lead.rank, outputs[0], worker=s.worker_command
             )
         line = worker_command(s.spec, self._number, self._lead.rank, s.worker_command)
-        return RankProcesses(s.agent, line, outputs, meets_within_s=MEETS_WITHIN_S)
+        if s.members is not None:
+            return AllNodes(
+                s.members,
+                s.agent,
+                line,
+                outputs,
+                attempt=self._number,
+                meets_within_s=MEETS_WITHIN_S,
+            )
+        return RankProcesses(
+            s.agent, line, outputs, meets_within_s=MEETS_WITHIN_S, place=one_node(s.spec.ranks)
+        )
 
     def _look(self, process: Processes, watchdog: Watchdog, outputs: Sequence[OutputPump]) -> None:
         now_s = time.monotonic()
@@ -309,6 +329,7 @@ class Attempt:
             signals_sent=tuple(process.signals_sent.get(watch.rank, ())),
             asked_by=self._s.inbox.asked_by,
             oom_kills=oom_kills,
+            lost=process.lost.get(watch.rank, ""),
             memory=self._memory,
             log_tail=read_tail(rundir.log(self._number, watch.rank)),
         )

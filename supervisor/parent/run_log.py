@@ -93,6 +93,11 @@ class RunLog:
                 self.warn(f"no advice from earlier runs: {problem}", aloud=False)
         self._teller.say(f"run directory: {self._spec.run_dir}")
 
+    def begin_ranks(self, world_size: int, nodes: int) -> None:
+        """The nodes of the next attempt are here."""
+        self._run_file.begin_ranks(world_size)
+        self._teller.say(f"{nodes} nodes are here, with {world_size} ranks")
+
     def begin_attempt(self, order: WorkerOrder) -> None:
         self._journal.attempt = order.attempt
         self._run_file.begin_attempt(order.attempt)

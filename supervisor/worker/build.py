@@ -66,6 +66,8 @@ from supervisor.worker.ground.step_probe import StepProbe
 from supervisor.worker.ground.turns import GroupTurns, Turns
 from supervisor.worker.group.agreement import Agreement, GroupAgreement
 from supervisor.worker.group.group_schedule import GroupSchedule
+from supervisor.worker.group.node_link import NodeLink
+from supervisor.worker.group.nodes_board import Board, NodesBoard
 from supervisor.worker.group.only_watching import OnlyWatching
 from supervisor.worker.inspection.experiment import Experiment
 from supervisor.worker.live.boundary import Boundary
@@ -216,6 +218,7 @@ class _Group:
 
     agreement: Agreement
     only_watching: OnlyWatching
+    link: NodeLink | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -295,6 +298,7 @@ def build_worker(
         ranks=SeveralRanks(
             place=task.place,
             collectives=CollectiveCount(rundir.collectives(place.rank)),
+            link=group.link,
             dispatcher=judging.dispatcher,
             only_watching=group.only_watching,
             progress=ground.progress,
@@ -493,9 +497,13 @@ def _build_group(task: _Task, ground: _Ground, state: _State) -> _Group:
         warn(f"{why}: all begin again from the last checkpoint", aloud=place.leads)
         schedule.ask_for_restart(why)
 
-    board = RankBoard(
-        task.rundir.board(task.attempt, place.node), place.local_rank, place.local_world_size
-    )
+    path = task.rundir.board(task.attempt, place.node)
+    link = NodeLink(place.node, place.nodes) if place.nodes > 1 else None
+    board: Board
+    if link is None:
+        board = RankBoard(path, place.local_rank, place.local_world_size)
+    else:
+        board = NodesBoard(path, place, link)
     agreement = GroupAgreement(
         board,
         schedule,
@@ -507,7 +515,11 @@ def _build_group(task: _Task, ground: _Ground, state: _State) -> _Group:
         ),
         on_split=split,
     )
-    return _Group(agreement, only_watching)
+    return _Group(
+        agreement=agreement,
+        only_watching=only_watching,
+        link=link if place.local_rank == 0 else None,
+    )
 
 
 def _build_judging(

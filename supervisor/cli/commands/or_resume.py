@@ -52,6 +52,19 @@ def continue_what_lies_there(args: argparse.Namespace, ranks: RankLaunch | None)
     return continue_run(args)
 
 
+def completed_already(args: argparse.Namespace) -> int | None:
+    """Returns 0 if the run in `args.run_dir` is completed: a node that comes later has nothing to
+    do."""
+    from supervisor.storage.run.run_state import is_run, load_run_state
+    from supervisor.storage.run.rundir import RunDirectory
+
+    folder: Path = args.run_dir
+    if not is_run(folder) or load_run_state(RunDirectory(folder)).state != "completed":
+        return None
+    _tell(args, f"{folder}: completed already, nothing to do")
+    return 0
+
+
 def _check_startable(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder}: is a file: give a new folder as --run-dir")

@@ -23,13 +23,25 @@ def add_ranks_options(parser: argparse.ArgumentParser) -> None:
 
     add("--nproc-per-node", "N", "1", "ranks on this node: a number, auto, gpu or cpu")
     add("--nnodes", "N|MIN:MAX", "1", "how many nodes take part")
-    add("--node-rank", "R", -1, "number of this node, with --master-addr")
-    add("--rdzv-endpoint", "HOST:PORT", "", "where nodes meet")
-    add("--rdzv-backend", "NAME", "c10d", "how they meet")
+    add_node_rank(group)
+    add("--rdzv-endpoint", "HOST:PORT", "", "where nodes meet: HOST is the node that decides")
+    add("--rdzv-backend", "NAME", "c10d", "how they meet: c10d")
     add("--rdzv-id", "ID", "", "the same for all nodes of a run")
-    add("--rdzv-conf", "K=V,...", "", "further settings of the meeting")
-    add("--master-addr", "HOST", "", "of the first rank's store")
-    add("--master-port", "PORT", 0, "of the first rank's store")
+    add("--rdzv-conf", "K=V,...", "", "join_timeout, last_call_timeout (seconds), is_host")
+    add("--master-addr", "HOST", "", "instead of --rdzv-endpoint")
+    add("--master-port", "PORT", 0, "instead of --rdzv-endpoint")
+
+
+def add_node_rank(parser: argparse._ActionsContainer) -> None:
+    """Adds the option that differs from node to node."""
+    parser.add_argument(
+        "--node-rank",
+        "--node_rank",
+        metavar="R",
+        default=-1,
+        type=int,
+        help="number of this node; 0 decides (default: in the order in which nodes come)",
+    )
 
 
 def ranks_of(args: argparse.Namespace) -> RankLaunch | None:
@@ -55,8 +67,4 @@ def ranks_of(args: argparse.Namespace) -> RankLaunch | None:
         master_addr=args.master_addr,
         master_port=args.master_port,
     )
-    if launch.nnodes not in ("1", "1:1"):
-        raise UsageError(
-            "run: --nnodes: several nodes are not supported yet: leave it out to train on this one"
-        )
     return None if launch == _ONE_PROCESS else launch

@@ -19,9 +19,17 @@ DEFAULT_COMMAND = command("supervisor.worker.__main__")
 class Processes(Protocol):
     """The workers of one attempt: one, or the ranks that the agent has started."""
 
-    signals_sent: dict[int, list[int]]
-    """Rank → the signals that it got from us."""
     family: Family
+
+    @property
+    def signals_sent(self) -> Mapping[int, list[int]]:
+        """Rank → the signals that it got from us."""
+        ...
+
+    @property
+    def lost(self) -> Mapping[int, str]:
+        """Rank → what became of its node, for those that ended because that is gone."""
+        ...
 
     @property
     def codes(self) -> Mapping[int, int]: ...
@@ -41,6 +49,8 @@ class WorkerProcess:
     In its own session signals such as the terminal's Ctrl-C reach it only through us. Its guardian
     (`guardian.py`) ends it and all its descendants when we are gone.
     """
+
+    lost: Mapping[int, str] = {}
 
     def __init__(
         self,

@@ -35,6 +35,7 @@ class ProcessEnding:
         hang: why the watchdog considered it hung; None if it did not.
         signals_sent: signals that the parent sent to it.
         asked_by: the signal by which the parent itself was asked to end.
+        lost: what became of its node, if it ended because that is gone.
         oom_kills: kills by the kernel's memory controller in our group during the attempt.
         memory: the last memory sample, as a sentence.
         log_tail: the end of its output.
@@ -49,6 +50,7 @@ class ProcessEnding:
     signals_sent: tuple[int, ...] = ()
     asked_by: int | None = None
     oom_kills: int = 0
+    lost: str = ""
     memory: str = ""
     log_tail: str = ""
 
@@ -193,6 +195,12 @@ def _exception(ending: ProcessEnding) -> WorkerExit | None:
     return _exit(ending, ExitCause.EXCEPTION, _raised(note), *note.evidence, loader, hint)
 
 
+def _lost(ending: ProcessEnding) -> WorkerExit | None:
+    if not ending.lost or ending.note is not None:
+        return None
+    return _exit(ending, ExitCause.KILLED, ending.lost)
+
+
 def _killed(ending: ProcessEnding) -> WorkerExit | None:
     signum = ending.signum
     if signum is None:
@@ -231,6 +239,7 @@ _RULES: tuple[Callable[[ProcessEnding], WorkerExit | None], ...] = (
     _users_mistake,
     _memory,
     _exception,
+    _lost,
     _killed,
     _silent_zero,
     _unexplained,

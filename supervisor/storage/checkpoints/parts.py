@@ -46,8 +46,8 @@ def rank_folder(rank: int) -> str:
     return f"rank_{rank}"
 
 
-def part_of(checkpoint: Checkpoint, rank: int, world_size: int) -> Checkpoint:
-    """Returns what a rank reads of a checkpoint: with its own folder and meta.
+def check_world(checkpoint: Checkpoint, world_size: int) -> None:
+    """Checks that so many ranks can go on from a checkpoint.
 
     Raises:
         CheckpointError: it was saved by another number of ranks.
@@ -59,6 +59,16 @@ def part_of(checkpoint: Checkpoint, rank: int, world_size: int) -> Checkpoint:
             f"{checkpoint.path}: saved by {_ranks(saved_by)}, and {_ranks(world_size)} are to go "
             "on: start as many as before"
         )
+
+
+def part_of(checkpoint: Checkpoint, rank: int, world_size: int) -> Checkpoint:
+    """Returns what a rank reads of a checkpoint: with its own folder and meta.
+
+    Raises:
+        CheckpointError: it was saved by another number of ranks.
+    """
+    check_world(checkpoint, world_size)
+    others = checkpoint.meta.get(RANKS)
     if others is None:
         return checkpoint
     meta = checkpoint.meta if rank == LEAD_RANK else others[str(rank)]

@@ -21,7 +21,6 @@ itself. A rank that hangs is ended by the parent, whose limit is usually longer.
 
 _HEAD = struct.Struct("<QQQ")
 _STATUS_BYTES = 8
-_BUFFER_BYTES = (SLOT_BYTES - _STATUS_BYTES) // 16 * 8
 _LEFT = 1
 _SPINS = 200
 _PAUSES_S = (0.0, 50e-6, 1e-3)
@@ -37,15 +36,26 @@ class RankBoard:
 
     Args:
         path: the same for all ranks; created by whoever comes first. A new file for each attempt.
-        place: among the ranks of this node, and how many there are.
+        rank, ranks: place among the ranks of this node, and how many there are.
+        slot_bytes: room for what one of them tells, twice; a multiple of 8.
 
     Raises:
         OSError: it cannot be created or mapped.
     """
 
-    def __init__(self, path: Path, rank: int, ranks: int, *, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        path: Path,
+        rank: int,
+        ranks: int,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        slot_bytes: int = SLOT_BYTES,
+    ) -> None:
         make_private(path.parent)
-        size = ranks * SLOT_BYTES
+        self._slot_bytes = slot_bytes
+        self._buffer_bytes = (slot_bytes - _STATUS_BYTES) // 16 * 8
+        size = ranks * slot_bytes
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             if os.fstat(fd).st_size < size:
@@ -64,7 +74,7 @@ class RankBoard:
     @property
     def max_bytes(self) -> int:
         """Of one message."""
-        return _BUFFER_BYTES - _HEAD.size
+        return self._buffer_bytes - _HEAD.size
 
     def exchange(self, message: bytes, timeout_s: float | None = None) -> list[bytes] | None:
         """Tells the others, and returns what all tell with the same call, in the order of ranks.
@@ -96,7 +106,7 @@ class RankBoard:
 
     def leave(self) -> None:
         """This rank exchanges nothing any more; the others are not to wait for it."""
-        self._words[self._rank * SLOT_BYTES // 8] = _LEFT
+        self._words[self._rank * self._slot_bytes // 8] = _LEFT
 
     def close(self) -> None:
         """Leaves, and unmaps the file."""
@@ -119,7 +129,7 @@ class RankBoard:
             found = self._read(rank)
             if found is not None:
                 return found
-            if self._words[rank * SLOT_BYTES // 8] == _LEFT:
+            if self._words[rank * self._slot_bytes // 8] == _LEFT:
                 return self._read(rank)  # it may have told this before it left
             tries += 1
             if tries % _SPINS == 0 and time.monotonic() > deadline:
@@ -140,4 +150,4 @@ class RankBoard:
         return message if whole else None
 
     def _buffer_of(self, rank: int) -> int:
-        return rank * SLOT_BYTES + _STATUS_BYTES + (self._count % 2) * _BUFFER_BYTES
+        return rank * self._slot_bytes + _STATUS_BYTES + (self._count % 2) * self._buffer_bytes
