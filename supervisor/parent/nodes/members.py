@@ -137,7 +137,10 @@ class Members:
             if link.is_closed or time.monotonic() - since_s > _INTRODUCES_S:
                 del self._strangers[link]
                 link.close()
-        self._members = [m for m in self._members if m.number or not m.link.is_closed]
+        for member in [m for m in self._members if m.link.is_closed]:
+            member.link.close()
+            if not member.number:  # it takes no part in the attempt under way
+                self._members.remove(member)
 
     def gather(self, look: Callable[[], bool]) -> bool:
         """Waits for the nodes of the next attempt, and gives them their numbers and ranks.
@@ -242,11 +245,11 @@ class Members:
         mine, other = current_versions(), hello.get("versions")
         if other != mine:
             return (
-                f"it has other versions: {_versions(other)}, and the first node {_versions(mine)}"
+                f"it has {_versions(other)}, and the first node {_versions(mine)}"
             )
         if hello.get("rdzv_id") != self._launch.rdzv_id:
             return (
-                f"--rdzv-id {hello.get('rdzv_id')!r}: the first node has {self._launch.rdzv_id!r}"
+                f"--rdzv-id {hello.get('rdzv_id')}: the first node has {self._launch.rdzv_id or 'none'}"
             )
         if hello.get("target") != self._script["name"]:
             return f"it runs {hello.get('target')}, and the first node {self._script['name']}"
