@@ -654,7 +654,9 @@ def _build_live(
         dispatcher=judging.dispatcher,
         pipeline=judging.pipeline,
     )
-    memory = RankMemory(task.kept, task.place) if task.kept else None
+    # Another node's memory cannot be read when one of its ranks has failed.
+    is_one_node = task.place.local_world_size == task.place.world_size
+    memory = RankMemory(task.kept, task.place) if task.kept and is_one_node else None
     has_parting = not task.order.experiment and (task.place.is_alone or memory is not None)
     parting = PartingCheckpoint(
         task.settings.parting if has_parting else PartingSettings(enabled=False),

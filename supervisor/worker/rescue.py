@@ -6,6 +6,7 @@ Prints one JSON object: ``step``, ``path``, ``bytes`` and ``seconds``, or ``prob
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import time
@@ -78,13 +79,7 @@ def _completed(rundir: RunDirectory, rank: int, captured: CapturedCheckpoint) ->
     _sync(rundir, rank, int(str(meta["tape_offset"])))
     interval, began = int(str(meta[INTERVAL])), float(str(meta.pop(BEGAN)))
     ScriptFiles(rundir, rank).begin_afterwards(interval, began)
-    return CapturedCheckpoint(
-        step=captured.step,
-        state=captured.state,
-        meta=meta,
-        reason=captured.reason,
-        sections=captured.sections,
-    )
+    return dataclasses.replace(captured, meta=meta)
 
 
 def _sync(rundir: RunDirectory, rank: int, offset: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -29,28 +30,21 @@ def save_jointly(ring: CheckpointRing, parts: Mapping[int, CapturedCheckpoint]) 
     """
     first = parts[LEAD_RANK]
     metas = {rank: with_digest(captured) for rank, captured in parts.items()}
-    digests = tensor_digests(first.state) if len(parts) > 1 else {}
+    others = {str(rank): meta for rank, meta in metas.items() if rank != LEAD_RANK}
+    digests = tensor_digests(first.state) if others else {}
 
     def write(folder: Path) -> None:
+        if not others:
+            return fill(folder, first)
         for rank, captured in sorted(parts.items()):
-            own = folder / rank_folder(rank) if len(parts) > 1 else folder
-            if len(parts) > 1:
-                ring.disk.make_folder(own)
-            state = captured.state
+            own, state = folder / rank_folder(rank), captured.state
+            ring.disk.make_folder(own)
             if rank != LEAD_RANK:
                 state = without_replicated(state, digests)
-            fill(
-                own,
-                CapturedCheckpoint(
-                    step=captured.step,
-                    state=state,
-                    meta=captured.meta,
-                    reason=captured.reason,
-                    sections=captured.sections,
-                ),
-            )
+            fill(own, dataclasses.replace(captured, state=state))
 
-    others = {str(rank): meta for rank, meta in metas.items() if rank != LEAD_RANK}
+        return None
+
     return ring.save(
         first.step,
         write,
