@@ -244,13 +244,9 @@ class Members:
             )
         mine, other = current_versions(), hello.get("versions")
         if other != mine:
-            return (
-                f"it has {_versions(other)}, and the first node {_versions(mine)}"
-            )
+            return f"it has {_versions(other)}, and the first node {_versions(mine)}"
         if hello.get("rdzv_id") != self._launch.rdzv_id:
-            return (
-                f"--rdzv-id {hello.get('rdzv_id')}: the first node has {self._launch.rdzv_id or 'none'}"
-            )
+            return f"--rdzv-id {hello.get('rdzv_id')}: the first node has {self._launch.rdzv_id or 'none'}"
         if hello.get("target") != self._script["name"]:
             return f"it runs {hello.get('target')}, and the first node {self._script['name']}"
         numbered = self._launch.node_rank >= 0

@@ -18,6 +18,7 @@ from supervisor.parent.process.family import Family
 from supervisor.parent.process.guarded_process import GuardedProcess
 from supervisor.parent.terminal.output import OutputPump
 from supervisor.ranks import NodePlace, RankLaunch
+from supervisor.storage.run.kept_memory import KeptMemory
 
 _READY_S = 300.0
 """For the agent to import torch; seconds, but minutes from a slow shared disk."""
@@ -29,6 +30,7 @@ class AgentProcess:
 
     Attributes:
         local_ranks: how many ranks it starts on this node.
+        kept: memory in which they keep their newest states.
     """
 
     def __init__(self, launch: RankLaunch) -> None:
@@ -58,6 +60,7 @@ class AgentProcess:
             os.close(orders)
             os.close(reports)
         self._unread = b""
+        self.kept = KeptMemory(0)
         ready = self.next_report(_READY_S)
         if ready is None or "local_ranks" not in ready:
             self.close()
@@ -66,6 +69,7 @@ class AgentProcess:
                 raise UsageError(f"run: {why}")
             raise OSError(0, "the agent that starts the ranks has ended at once")
         self.local_ranks = int(ready["local_ranks"])
+        self.kept = KeptMemory(self.local_ranks)
 
     def revive(self) -> None:
         """Starts it again if it has ended.
@@ -113,11 +117,12 @@ class AgentProcess:
         self._process.send(signal.SIGKILL)
 
     def close(self) -> None:
-        """Ends the agent and all that it has started."""
+        """Ends the agent and all that it has started; gives their memory back."""
         for fd in (self._orders, self._reports):
             with contextlib.suppress(OSError):
                 os.close(fd)
         self._process.dismiss(keep=False)
+        self.kept.close()
 
 
 class StartAbandoned(Exception):
@@ -166,7 +171,10 @@ class RankProcesses:
             str(rank): [f"/proc/{me}/fd/{output.stdout}", f"/proc/{me}/fd/{output.stderr}"]
             for rank, output in enumerate(outputs)
         }
-        agent.order(command=list(line), streams=streams, node=dataclasses.asdict(place))
+        agent.kept.clear()
+        # What ranks of several nodes keep lies in the memory of several machines.
+        kept = dict(agent.kept.places) if place.count == 1 else {}
+        agent.order(command=list(line), streams=streams, kept=kept, node=dataclasses.asdict(place))
         report = self._await_start(meets_within_s, on_store, abandon)
         if "started" not in report:
             raise OSError(0, f"the ranks could not be started: {report.get('failed', report)}")
