@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
 from supervisor.errors import RunDirectoryError, SupervisorError
 from supervisor.parent.attempt import POLL_S, Attempt, AttemptContext
 from supervisor.parent.metrics.metrics import Metrics, metrics_for
-from supervisor.parent.nodes.members import Members
+from supervisor.parent.nodes.members import Members, NodesMissing
 from supervisor.parent.nodes.probe_file import ProbeFile
 from supervisor.parent.nodes.seat import Seat
 from supervisor.parent.notices.notices import Notices, notices_for
@@ -41,9 +42,11 @@ from supervisor.step_logs.run_id import name_the_scripts_run
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
 from supervisor.storage.checkpoints.parts import check_world
 from supervisor.storage.journal.journal import JournalMerger
+from supervisor.storage.run.lease import STALE_S
 from supervisor.storage.run.orders import save_order
 from supervisor.storage.run.set_aside import SetAside
 
+_LEASE_LOOK_S = 2.0
 _MEANT = (ExitCause.COMPLETED, ExitCause.INTERRUPTED, ExitCause.PREEMPTED)
 
 
@@ -96,9 +99,23 @@ class Supervisor:
                     *([f"{silent}: nobody is told what happens"] if silent else []),
                     *([f"{unmeasured}: there are no metrics"] if unmeasured else []),
                 ]
-                return self._run(prepare(self._spec), notices, metrics, warnings)
+                return self._run(self._prepared(), notices, metrics, warnings)
             finally:
                 metrics.close()
+
+    def _prepared(self) -> Preparation:
+        """Prepares the run directory.
+
+        Where the first of several nodes comes back on another machine, it waits until the lease of
+        its former self is stale: to be refused would end the others.
+        """
+        deadline = time.monotonic() + (0.0 if self._seat is None else STALE_S + 2 * _LEASE_LOOK_S)
+        while True:
+            try:
+                return prepare(self._spec)
+            except RunDirectoryError:
+                if time.monotonic() >= deadline or self._inbox.sleep(_LEASE_LOOK_S):
+                    raise
 
     def _run(
         self, prepared: Preparation, notices: Notices, metrics: Metrics, warnings: Sequence[str]
@@ -230,6 +247,8 @@ class _Run:
         )
         try:
             outcome = self._attempts(self._first_order(start), restarts)
+        except NodesMissing as missing:
+            outcome = outcomes.waiting(str(missing), has_checkpoint=bool(self._ring.checkpoints()))
         except (SupervisorError, OSError) as error:
             outcome = outcomes.gave_up(str(error))
         self.pictures.end()
@@ -268,7 +287,8 @@ class _Run:
         """Waits for the other nodes, if there are any; False if the run is asked to end meanwhile.
 
         Raises:
-            SupervisorError: too few came, or they cannot go on from the order's checkpoint.
+            NodesMissing: too few came.
+            CheckpointError: they cannot go on from the order's checkpoint.
         """
         members = self.context.members
         if members is None:

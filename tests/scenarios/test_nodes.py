@@ -229,5 +229,24 @@ def test_where_a_node_is_gone_for_good_the_run_says_so(
 
     second.kill()
 
-    assert first.wait(TIMEOUT_S) == 70
+    assert first.wait(TIMEOUT_S) == 75
     assert "1 of 2 nodes are here after 3 s" in nodes.output("first")
+    assert nodes.events("run_finished")[0]["state"] == "interrupted"
+
+
+@pytest.mark.exhaustive
+def test_fewer_nodes_do_not_go_on_from_a_checkpoint_of_more(
+    tmp_path: Path, started: list[Nodes]
+) -> None:
+    nodes = Nodes(tmp_path, 1, nnodes="1:2", script=SLOW)
+    started.append(nodes)
+    first = nodes.start("first", conf="last_call_timeout=60")
+    nodes.await_text("first", "waiting at")
+    second = nodes.start("second")
+    nodes.await_checkpoint(8)
+
+    second.kill()
+    second.wait()
+
+    assert first.wait(TIMEOUT_S) == 70
+    assert "saved by 2 ranks, and one rank are to go on" in nodes.output("first")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from supervisor.storage.run.run_state import RunState
 
 _MADE_FILES = ("lease.json", "lease.lock", "config.yaml", "policy.yaml")
-_MADE_FOLDERS = ("orders", "steps", "events", "exits", "logs", "alive", "lost+found")
+_MADE_FOLDERS = ("orders", "steps", "events", "exits", "logs", "alive", "nodes", "lost+found")
 MADE_BEFORE_RUN_JSON = frozenset((*_MADE_FILES, *_MADE_FOLDERS))
 """What a start that was cut short leaves behind; lost+found: a volume's own folder."""
 

@@ -21,6 +21,10 @@ _INTRODUCES_S = 60.0
 _LOOK_S = 0.2
 
 
+class NodesMissing(SupervisorError):
+    """Too few nodes came in time; with them the run could go on."""
+
+
 class Member:
     """Another node's parent.
 
@@ -152,7 +156,7 @@ class Members:
             Whether they are there.
 
         Raises:
-            SupervisorError: too few came in time.
+            NodesMissing: too few came in time.
         """
         for member in self.taking_part:
             member.number = 0
@@ -168,7 +172,7 @@ class Members:
                 if told and now_s - enough_s >= self.seat.last_call_s:
                     break
             elif now_s - began_s > self.seat.join_s:
-                raise SupervisorError(self._too_few(count))
+                raise NodesMissing(self._too_few(count))
             if not told:
                 told = True
                 wanted = self._launch.nnodes
@@ -246,7 +250,7 @@ class Members:
         if other != mine:
             return f"it has {_versions(other)}, and the first node {_versions(mine)}"
         if hello.get("rdzv_id") != self._launch.rdzv_id:
-            return f"--rdzv-id {hello.get('rdzv_id')}: the first node has {self._launch.rdzv_id or 'none'}"
+            return f"--rdzv-id {hello.get('rdzv_id')}: not the first node's, {self._launch.rdzv_id}"
         if hello.get("target") != self._script["name"]:
             return f"it runs {hello.get('target')}, and the first node {self._script['name']}"
         numbered = self._launch.node_rank >= 0
