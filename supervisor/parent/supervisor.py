@@ -40,7 +40,7 @@ from supervisor.ranks import ALL_RANKS
 from supervisor.records import ExitCause, WorkerExit, WorkerOrder
 from supervisor.step_logs.run_id import name_the_scripts_run
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
-from supervisor.storage.checkpoints.parts import check_world
+from supervisor.storage.checkpoints.parts import saved_by
 from supervisor.storage.journal.journal import JournalMerger
 from supervisor.storage.run.lease import STALE_S
 from supervisor.storage.run.orders import save_order
@@ -287,8 +287,8 @@ class _Run:
         """Waits for the other nodes, if there are any; False if the run is asked to end meanwhile.
 
         Raises:
-            NodesMissing: too few came.
-            CheckpointError: they cannot go on from the order's checkpoint.
+            NodesMissing: too few came, or others than can go on from the order's checkpoint.
+            CheckpointError: that cannot be read.
         """
         members = self.context.members
         if members is None:
@@ -298,12 +298,12 @@ class _Run:
             check_lease(self._prepared.lease)
             return self._inbox.asked_by is not None
 
-        if not members.gather(look):
+        step = order.checkpoint_step
+        ranks = None if step is None else saved_by(self._ring.get(step))
+        if not members.gather(look, ranks):
             return False
         self._ranks = tuple(range(members.world_size))
         self.run_log.begin_ranks(members.world_size, 1 + len(members.taking_part))
-        if order.checkpoint_step is not None:
-            check_world(self._ring.get(order.checkpoint_step), members.world_size)
         return True
 
     def _attempt(self, order: WorkerOrder) -> WorkerExit:

@@ -96,7 +96,9 @@ def program(path: Path, text: str) -> None:
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
 
-def submit(folder: Path, example: str = "slurm.sbatch", **variables: str) -> subprocess.Popen[str]:
+def submit(
+    folder: Path, example: str = "slurm.sbatch", **variables: str
+) -> subprocess.Popen[bytes]:
     environment = {
         **os.environ,
         "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",

@@ -144,6 +144,8 @@ class Follower:
             for message in link.take(_LOOK_S):
                 if "refused" in message:
                     raise UsageError(f"run: this node was refused: {message['refused']}")
+                if "full" in message:
+                    return str(message["full"])
                 if "welcome" in message:
                     self._take(message["welcome"])
                     return ""

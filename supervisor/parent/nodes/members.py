@@ -131,12 +131,12 @@ class Members:
         ready = select.select([listener, *heard, *self._strangers], [], [], timeout_s)[0]
         if listener in ready:
             self._accept()
-        for link in [link for link in self._strangers if link in ready]:
-            self._hear_stranger(link)
-        for member in self._members:
+        for member in self._members:  # first: who comes again is a stranger
             if member.link in ready:
                 for message in member.link.take():
                     self._hear(member, message)
+        for link in [link for link in self._strangers if link in ready]:
+            self._hear_stranger(link)
         for link, since_s in list(self._strangers.items()):
             if link.is_closed or time.monotonic() - since_s > _INTRODUCES_S:
                 del self._strangers[link]
@@ -146,11 +146,12 @@ class Members:
             if not member.number:  # it takes no part in the attempt under way
                 self._members.remove(member)
 
-    def gather(self, look: Callable[[], bool]) -> bool:
+    def gather(self, look: Callable[[], bool], ranks: int | None = None) -> bool:
         """Waits for the nodes of the next attempt, and gives them their numbers and ranks.
 
         Args:
             look: called again and again meanwhile; True ends the waiting.
+            ranks: as many as have to go on together; None: as many as ``--nnodes`` allows.
 
         Returns:
             Whether they are there.
@@ -160,27 +161,38 @@ class Members:
         """
         for member in self.taking_part:
             member.number = 0
-        began_s, enough_s, count, told = time.monotonic(), None, 0, False
+        began_s, told = time.monotonic(), False
+        changed_s, count = began_s, 0
         while True:
-            self.pump(0.0 if not told else _LOOK_S)
+            self.pump(_LOOK_S if told else 0.0)
             now_s = time.monotonic()
             if 1 + len(self._members) != count:
-                count, enough_s = 1 + len(self._members), now_s
-            if count >= self._launch.most_nodes:
-                break
-            if count >= self._launch.least_nodes and enough_s is not None:
-                if told and now_s - enough_s >= self.seat.last_call_s:
-                    break
-            elif now_s - began_s > self.seat.join_s:
-                raise NodesMissing(self._too_few(count))
+                changed_s, count = now_s, 1 + len(self._members)
+            chosen = self._chosen(ranks, is_last_call=now_s - changed_s >= self.seat.last_call_s)
+            if chosen is not None:
+                self._number(chosen)
+                return True
+            if now_s - began_s > self.seat.join_s:
+                raise NodesMissing(self._too_few(count, ranks))
             if not told:
                 told = True
                 wanted = self._launch.nnodes
                 self._tell(f"waiting at {self.seat} for the other nodes: {count} of {wanted} here")
             if look():
                 return False
-        self._number()
-        return True
+
+    def _chosen(self, ranks: int | None, *, is_last_call: bool) -> list[Member] | None:
+        """Returns those that take part in the next attempt; None if it cannot begin yet."""
+        place = {id(member): index for index, member in enumerate(self._members)}
+        here = sorted(self._members, key=lambda member: (member.node_rank, place[id(member)]))
+        if ranks is None:
+            count, launch = 1 + len(here), self._launch
+            is_enough = count >= launch.most_nodes or (is_last_call and count >= launch.least_nodes)
+            return here if is_enough else None
+        for last in range(len(here) + 1):
+            if self.local_ranks + sum(member.local_ranks for member in here[:last]) == ranks:
+                return here[:last]
+        return None
 
     def over(self, code: int, said: str) -> None:
         """Tells all that the run has ended."""
@@ -195,18 +207,17 @@ class Members:
         with contextlib.suppress(OSError):
             self._probe.remove()
 
-    def _too_few(self, count: int) -> str:
+    def _too_few(self, count: int, ranks: int | None) -> str:
+        here = self.local_ranks + sum(member.local_ranks for member in self._members)
+        saved = f", with {here} of the {ranks} ranks that saved the checkpoint" if ranks else ""
         return (
-            f"{count} of {self._launch.nnodes} nodes are here after {self.seat.join_s:.0f} s: "
-            "start the same command on the others, then continue the run"
+            f"{count} of {self._launch.nnodes} nodes are here after {self.seat.join_s:.0f} s{saved}"
+            ": start the same command on the others, then continue the run"
         )
 
-    def _number(self) -> None:
+    def _number(self, chosen: Sequence[Member]) -> None:
         first = self.local_ranks
-        place = {id(member): index for index, member in enumerate(self._members)}
-        for number, member in enumerate(
-            sorted(self._members, key=lambda m: (m.node_rank, place[id(m)])), start=1
-        ):
+        for number, member in enumerate(chosen, start=1):
             member.begin(number, range(first, first + member.local_ranks))
             first += member.local_ranks
 
@@ -225,6 +236,10 @@ class Members:
                 self._strangers[link] = -_INTRODUCES_S  # closed as soon as it is told
                 if hello.get("secret") is None or hello.get("secret") == self._probe.secret:
                     self._warn(f"a node was refused: {hello.get('host', '?')}: {why}")
+                return
+            if self._is_full(hello):
+                link.send(full=f"all {self._launch.most_nodes} nodes are here already")
+                self._strangers[link] = -_INTRODUCES_S
                 return
             del self._strangers[link]
             member = Member(link, hello)
@@ -258,10 +273,13 @@ class Members:
             return "--node-rank: give it on all nodes, or on none"
         if hello.get("node_rank") == 0:
             return "--node-rank 0: the first node has it already"
-        alive = sum(not member.link.is_closed for member in self._members)
-        if not numbered and 1 + alive >= self._launch.most_nodes:
-            return f"all {self._launch.most_nodes} nodes are here already"
         return ""
+
+    def _is_full(self, hello: Mapping[str, Any]) -> bool:
+        """Whether all are here; a node that has gone without a word counts for a while."""
+        others = [m for m in self._members if not m.link.is_closed]
+        comes_again = any(0 <= m.node_rank == hello["node_rank"] for m in others)
+        return 1 + len(others) >= self._launch.most_nodes and not comes_again
 
     def _hear(self, member: Member, message: Mapping[str, Any]) -> None:
         if "signal" in message:

@@ -46,19 +46,10 @@ def rank_folder(rank: int) -> str:
     return f"rank_{rank}"
 
 
-def check_world(checkpoint: Checkpoint, world_size: int) -> None:
-    """Checks that so many ranks can go on from a checkpoint.
-
-    Raises:
-        CheckpointError: it was saved by another number of ranks.
-    """
+def saved_by(checkpoint: Checkpoint) -> int:
+    """Returns how many ranks have saved a checkpoint."""
     others = checkpoint.meta.get(RANKS)
-    saved_by = 1 if others is None else 1 + len(others)
-    if saved_by != world_size:
-        raise CheckpointError(
-            f"{checkpoint.path}: saved by {_ranks(saved_by)}, and {_ranks(world_size)} are to go "
-            "on: start as many as before"
-        )
+    return 1 if others is None else 1 + len(others)
 
 
 def part_of(checkpoint: Checkpoint, rank: int, world_size: int) -> Checkpoint:
@@ -67,8 +58,12 @@ def part_of(checkpoint: Checkpoint, rank: int, world_size: int) -> Checkpoint:
     Raises:
         CheckpointError: it was saved by another number of ranks.
     """
-    check_world(checkpoint, world_size)
-    others = checkpoint.meta.get(RANKS)
+    found, others = saved_by(checkpoint), checkpoint.meta.get(RANKS)
+    if found != world_size:
+        raise CheckpointError(
+            f"{checkpoint.path}: saved by {_ranks(found)}, and {_ranks(world_size)} are to go "
+            "on: start as many as before"
+        )
     if others is None:
         return checkpoint
     meta = checkpoint.meta if rank == LEAD_RANK else others[str(rank)]

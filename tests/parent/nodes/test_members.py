@@ -106,12 +106,12 @@ def test_a_node_that_does_not_fit_is_refused_with_a_reason(
     link.close()
 
 
-def test_a_node_too_many_is_refused(first: First) -> None:
+def test_a_node_too_many_is_told_so_and_may_ask_again(first: First) -> None:
     second, _ = first.joined()
 
     third, answer = first.joined()
 
-    assert answer == {"refused": "all 2 nodes are here already"}
+    assert answer == {"full": "all 2 nodes are here already"}
     for link in (second, third):
         link.close()
 
@@ -152,6 +152,21 @@ def test_too_few_nodes_are_waited_for_and_then_named(tmp_path: Path) -> None:
 
     with pytest.raises(SupervisorError, match="1 of 3 nodes are here after 0 s"):
         first.members.gather(lambda: False)
+    first.members.close()
+
+
+def test_a_checkpoint_is_continued_by_as_many_ranks_as_saved_it(tmp_path: Path) -> None:
+    first = First(tmp_path, nnodes="1:3", join_s=0.1)
+    assert first.members.gather(lambda: False, ranks=2)  # its own two
+    links = [first.joined()[0] for _ in range(2)]
+
+    assert first.members.gather(lambda: False, ranks=5)
+    assert [member.ranks for member in first.members.taking_part] == [(2, 3, 4)]
+    with pytest.raises(SupervisorError, match="with 8 of the 9 ranks that saved the checkpoint"):
+        first.members.gather(lambda: False, ranks=9)
+
+    for link in links:
+        link.close()
     first.members.close()
 
 
