@@ -28,7 +28,12 @@ TIMEOUT_S = 300.0
 
 
 def _run(line: list[str]) -> None:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    # Without the second, three of four restarts of torchrun itself fail (pytorch #135712).
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+    }
     done = subprocess.run(
         [sys.executable, "-m", *line],
         env=environment,
