@@ -2,8 +2,8 @@
 
     ranks_restart_trainer.py STEPS KILL_AT SAVE_EVERY FOLDER
 
-Rank 0 appends the number and the time of each step to ``FOLDER/.steps.txt``. With SAVE_EVERY above 0
-the script saves and loads a checkpoint of its own, as scripts for torchrun have to. Both files are
+Rank 0 appends number and time of each step to ``FOLDER/.steps.txt``. With SAVE_EVERY above 0 the
+script saves and loads a checkpoint of its own, as scripts for torchrun have to. Both files are
 hidden ones: the supervisor leaves those as they are, and would take others back to the checkpoint.
 """
 

@@ -164,10 +164,23 @@ def torchrun(folder: Path, ranks: int, script: str = SCRIPT) -> list[str]:
 
 
 def group(
-    folder: Path, ranks: int, *settings: str, faults: str = "", script: str = SCRIPT
+    folder: Path,
+    ranks: int,
+    *settings: str,
+    faults: str = "",
+    script: str = SCRIPT,
+    timeout_s: float = TIMEOUT_S,
 ) -> Ended:
     options = ("--nproc-per-node", str(ranks))
-    return supervised(folder, script, (), settings=settings, options=options, faults=faults)
+    return supervised(
+        folder,
+        script,
+        (),
+        settings=settings,
+        options=options,
+        faults=faults,
+        timeout_s=timeout_s,
+    )
 
 
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.exhaustive)])
@@ -237,6 +250,29 @@ def test_a_rank_that_fails_without_any_save_costs_no_step(tmp_path: Path, kind: 
     resumed = {(e["from_step"], e["exactness"]) for e in ended.events("resumed")}
     assert len(resumed) == 1
     assert resumed <= {(21, "exact"), (22, "exact")}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(1500)
+def test_twenty_restarts_in_a_row_lose_no_attempt(tmp_path: Path) -> None:
+    expected = torchrun(tmp_path / "torchrun", 2)
+    kills = [(2 + 2 * number, number % 2) for number in range(20)]
+    faults = ", ".join(f"{{kind: sigkill, step: {step}, rank: {rank}}}" for step, rank in kills)
+
+    ended = group(
+        tmp_path / "run",
+        2,
+        *NEVER_SAVED,
+        "restart.crash_limit=30",
+        faults=f"[{faults}]",
+        timeout_s=1200.0,
+    )
+
+    assert ended.returncode == 0, ended.stderr
+    assert ends(ended.folder, 2) == expected
+    causes = [e["cause"] for e in ended.events("worker_exited")]
+    assert causes == ["killed"] * 20 + ["completed"]
+    assert [e["exactness"] for e in ended.events("resumed")] == ["exact"] * 40
 
 
 @pytest.mark.exhaustive
