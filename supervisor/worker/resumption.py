@@ -11,6 +11,7 @@ from supervisor.errors import ReplayError
 from supervisor.events.state_events import StateFound
 from supervisor.storage.checkpoints.checkpoints import Checkpoint
 from supervisor.storage.journal.journal import Journal
+from supervisor.storage.run.meeting_place import MeetingPlace
 from supervisor.storage.steps.tape import TAPE_FORMAT, EntryKind
 from supervisor.storage.steps.tape_reader import TapeReader
 from supervisor.training_state.census.reach import Reach
@@ -46,6 +47,7 @@ class Resumption:
         start: the checkpoint and its state; None for none.
         is_enabled: the setting ``fast_forward.enabled``.
         tape: path of the tape.
+        barrier: where ranks wait for each other in the fast-forward; None where they cannot.
 
     Attributes:
         has_arrived: the state was put back, or there is none to put back.
@@ -68,6 +70,7 @@ class Resumption:
         journal: Journal,
         warn: RunWarnings,
         arrival: Arrival,
+        barrier: MeetingPlace | None = None,
     ) -> None:
         self.has_arrived = start is None
         self._start = start
@@ -88,7 +91,7 @@ class Resumption:
         self._count = None if start is None else self._counted(start)
         self._guard: PlaceholderTracker | None = None
         several = start is not None and not arrival.place.is_alone
-        self.collectives = SilencedCollectives() if several else None
+        self.collectives = SilencedCollectives(barrier) if several else None
         self._announced_at = -1
         self._arrived: Callable[[], None] = lambda: None
 
@@ -176,6 +179,8 @@ class Resumption:
     def end(self) -> None:
         """The process ends, wherever it is: what the script says is heard again."""
         self._silence.end()
+        if self.collectives is not None:
+            self.collectives.leave()
 
     def _counted(self, start: ResumePoint) -> LoopCount | None:
         """How the loop is counted where no tape leads to the checkpoint."""
