@@ -40,7 +40,7 @@ from supervisor.ranks import ALL_RANKS
 from supervisor.records import ExitCause, WorkerExit, WorkerOrder
 from supervisor.step_logs.run_id import name_the_scripts_run
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
-from supervisor.storage.checkpoints.parts import saved_by
+from supervisor.storage.checkpoints.parts import ranks_of
 from supervisor.storage.journal.journal import JournalMerger
 from supervisor.storage.run.lease import STALE_S
 from supervisor.storage.run.orders import save_order
@@ -287,8 +287,8 @@ class _Run:
         """Waits for the other nodes, if there are any; False if the run is asked to end meanwhile.
 
         Raises:
-            NodesMissing: too few came, or others than can go on from the order's checkpoint.
-            CheckpointError: that cannot be read.
+            NodesMissing: too few came.
+            CheckpointError: the order's checkpoint cannot be read.
         """
         members = self.context.members
         if members is None:
@@ -299,7 +299,7 @@ class _Run:
             return self._inbox.asked_by is not None
 
         step = order.checkpoint_step
-        ranks = None if step is None else saved_by(self._ring.get(step))
+        ranks = None if step is None else ranks_of(self._ring.get(step))
         if not members.gather(look, ranks):
             return False
         self._ranks = tuple(range(members.world_size))

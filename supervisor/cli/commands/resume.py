@@ -1,12 +1,12 @@
 """Continue a run that was interrupted, failed or was given up.
 
-The run's own policy and config are used again, with --set on top.
+The run's own policy and config are used again, with --set on top. With another number of ranks
+weights and optimizer state are shared out anew, and the resume is approximate.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import os
 import sys
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from supervisor.cli.options import option_values
 from supervisor.cli.options.command_parser import TRAINING_EXIT_CODES
 from supervisor.cli.options.node_seat import run_node, seat_of
-from supervisor.cli.options.ranks_options import add_node_rank
+from supervisor.cli.options.ranks_options import add_node_rank, add_nproc_option, ranks_again
 from supervisor.cli.options.run_directory import open_run
 from supervisor.cli.options.settings_options import add_set_option, check_detectors
 from supervisor.errors import UsageError
@@ -38,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="last-stable|latest|STEP",
         help="the checkpoint to start from (default: by how the run ended)",
     )
+    add_nproc_option(parser)
     add_set_option(parser)
     parser.add_argument(
         "--force",
@@ -66,23 +67,13 @@ def continue_run(args: argparse.Namespace) -> int:
     from supervisor.storage.run.run_state import load_run_state
 
     state = load_run_state(rundir)
-    ranks = _ranks(args, state)
+    ranks = ranks_again(args, state.ranks)
     seat = getattr(args, "seat", None) or seat_of(args, ranks)
     if seat is None or seat.leads:
         _check_state(args.run, state, args.resume_from)
     spec = _spec(args, rundir, state, ranks)
     _enter(state)
     return run_node(spec, seat)
-
-
-def _ranks(args: argparse.Namespace, state: RunState) -> RankLaunch | None:
-    """Returns how the run's ranks were started, with this node's own number."""
-    if not state.ranks:
-        return None
-    ranks = RankLaunch(**state.ranks)
-    if ranks.node_rank >= 0 > args.node_rank:
-        raise UsageError("resume: --node-rank: give this node's number, as when the run began")
-    return dataclasses.replace(ranks, node_rank=args.node_rank)
 
 
 def _check_state(path: Path, state: RunState, wish: str | None) -> None:

@@ -151,7 +151,8 @@ class Members:
 
         Args:
             look: called again and again meanwhile; True ends the waiting.
-            ranks: as many as have to go on together; None: as many as ``--nnodes`` allows.
+            ranks: as many as saved the checkpoint: with these it is not waited for more nodes,
+                because others go on from it only approximately.
 
         Returns:
             Whether they are there.
@@ -173,7 +174,7 @@ class Members:
                 self._number(chosen)
                 return True
             if now_s - began_s > self.seat.join_s:
-                raise NodesMissing(self._too_few(count, ranks))
+                raise NodesMissing(self._too_few(count))
             if not told:
                 told = True
                 wanted = self._launch.nnodes
@@ -185,14 +186,13 @@ class Members:
         """Returns those that take part in the next attempt; None if it cannot begin yet."""
         place = {id(member): index for index, member in enumerate(self._members)}
         here = sorted(self._members, key=lambda member: (member.node_rank, place[id(member)]))
-        if ranks is None:
-            count, launch = 1 + len(here), self._launch
-            is_enough = count >= launch.most_nodes or (is_last_call and count >= launch.least_nodes)
-            return here if is_enough else None
-        for last in range(len(here) + 1):
+        count, launch = 1 + len(here), self._launch
+        if count >= launch.most_nodes:
+            return here
+        for last in range(len(here) + 1) if ranks is not None else ():
             if self.local_ranks + sum(member.local_ranks for member in here[:last]) == ranks:
                 return here[:last]
-        return None
+        return here if is_last_call and count >= launch.least_nodes else None
 
     def over(self, code: int, said: str) -> None:
         """Tells all that the run has ended."""
@@ -207,12 +207,10 @@ class Members:
         with contextlib.suppress(OSError):
             self._probe.remove()
 
-    def _too_few(self, count: int, ranks: int | None) -> str:
-        here = self.local_ranks + sum(member.local_ranks for member in self._members)
-        saved = f", with {here} of the {ranks} ranks that saved the checkpoint" if ranks else ""
+    def _too_few(self, count: int) -> str:
         return (
-            f"{count} of {self._launch.nnodes} nodes are here after {self.seat.join_s:.0f} s{saved}"
-            ": start the same command on the others, then continue the run"
+            f"{count} of {self._launch.nnodes} nodes are here after {self.seat.join_s:.0f} s: "
+            "start the same command on the others, then continue the run"
         )
 
     def _number(self, chosen: Sequence[Member]) -> None:

@@ -46,8 +46,8 @@ def rank_folder(rank: int) -> str:
     return f"rank_{rank}"
 
 
-def saved_by(checkpoint: Checkpoint) -> int:
-    """Returns how many ranks have saved a checkpoint."""
+def ranks_of(checkpoint: Checkpoint) -> int:
+    """Returns how many ranks saved it."""
     others = checkpoint.meta.get(RANKS)
     return 1 if others is None else 1 + len(others)
 
@@ -58,10 +58,10 @@ def part_of(checkpoint: Checkpoint, rank: int, world_size: int) -> Checkpoint:
     Raises:
         CheckpointError: it was saved by another number of ranks.
     """
-    found, others = saved_by(checkpoint), checkpoint.meta.get(RANKS)
-    if found != world_size:
+    others, saved_by = checkpoint.meta.get(RANKS), ranks_of(checkpoint)
+    if saved_by != world_size:
         raise CheckpointError(
-            f"{checkpoint.path}: saved by {_ranks(found)}, and {_ranks(world_size)} are to go "
+            f"{checkpoint.path}: saved by {_ranks(saved_by)}, and {_ranks(world_size)} are to go "
             "on: start as many as before"
         )
     if others is None:
