@@ -21,6 +21,7 @@ from supervisor.worker.arrival import Arrival
 from supervisor.worker.capture.script_census import ScriptCensus
 from supervisor.worker.capture.user_tensors import registry_tensors
 from supervisor.worker.ground.interception_state import InterceptionState
+from supervisor.worker.ground.loop_count import LoopCount
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.run_warnings import RunWarnings
 from supervisor.worker.ground.user_frames import user_frames
@@ -87,6 +88,7 @@ class Resumption:
         self._arrival = arrival
         self._silence = Silence()
         self._replay: FastForward | None = None
+        self._count = None if start is None else self._counted(start)
         self._guard: PlaceholderTracker | None = None
         several = start is not None and not arrival.place.is_alone
         self.collectives = SilencedCollectives(barrier) if several else None
@@ -131,7 +133,7 @@ class Resumption:
         assert self._start is not None
         self._arrived = arrived
         checkpoint = self._start.checkpoint
-        reader, problem = self._open_tape(checkpoint)
+        reader, problem = self._open_tape(checkpoint, self._start.saved_by)
         self._files.sizes.source = reader
         self._loading.is_noted = any(True for _ in reader.ahead(*_OF_LOADING))
         self._interception.replaying = True
@@ -146,6 +148,7 @@ class Resumption:
             skips=skips,
             guard=self._guard,
             collectives=self.collectives,
+            count=self._count,
             arrive=self._arrive,
             before_training=self._census.begin,
             heartbeat=self._beat,
@@ -168,7 +171,7 @@ class Resumption:
             self._files.record.begin_anew()
         else:
             self._files.hide_later(interval, start.checkpoint.time)
-        if self.collectives is not None:
+        if self.collectives is not None and self._count is None:
             self.collectives.enter()
         if self._guard is not None:
             self._guard.begin()
@@ -179,10 +182,21 @@ class Resumption:
         if self.collectives is not None:
             self.collectives.leave()
 
-    def _open_tape(self, checkpoint: Checkpoint) -> tuple[TapeReader, str | None]:
+    def _counted(self, start: ResumePoint) -> LoopCount | None:
+        """How the loop is counted where no tape leads to the checkpoint."""
+        if not self._is_enabled or self._arrival.order.way == "approximate":
+            return None
+        now = self._arrival.place.world_size
+        return LoopCount.of(start.checkpoint, before=start.saved_by, now=now)
+
+    def _open_tape(self, checkpoint: Checkpoint, saved_by: int) -> tuple[TapeReader, str | None]:
         """Returns the tape up to the checkpoint; or an empty one, and why there is none."""
-        end = int(checkpoint.meta.get("tape_offset", -1))
+        end, now = int(checkpoint.meta.get("tape_offset", -1)), self._arrival.place.world_size
         try:
+            if self._count is not None:
+                raise ReplayError(self._count.words(splits_data=self._registry.splits_data))
+            if saved_by != now:
+                raise ReplayError(f"{saved_by} -> {now} ranks: the script's loop from its top")
             if not self._is_enabled:
                 raise ReplayError("fast_forward.enabled is false")
             if self._arrival.order.way == "approximate":
