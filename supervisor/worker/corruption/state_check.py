@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,7 +12,6 @@ from torch.optim import Optimizer
 
 from supervisor.training_state.bounds.batch import TensorCase, suspects
 from supervisor.training_state.bounds.comparison import WEIGHT, Breach, breaches
-from supervisor.training_state.bounds.families import is_by_name
 from supervisor.training_state.bounds.limits import Affine, Limits
 from supervisor.training_state.bounds.rounding import Rounding
 from supervisor.training_state.bounds.update_log import UpdateLog
@@ -51,7 +50,6 @@ class StateCheck:
         self.watch = watch
         self._averages = AverageCheck()
         self._statistics = StatisticsCheck(registry, watch.normalisation)
-        self._borne_out: dict[type, int] = {}
         self._names: dict[int, tuple[str, str]] = {}  # by address: model and parameter
 
     def looked(self, state: Mapping[str, Any]) -> None:
@@ -87,7 +85,7 @@ class StateCheck:
                     continue
                 tensors = list(self._tensors(watched, optimizer, kept, snapshot.state["models"]))
                 mine = self._beyond(watched, tensors)
-                is_sure = self._speaks(watched, optimizer, mine)
+                is_sure = watched.foreign is None or watched.foreign.is_proved
                 found += mine if is_sure else []
                 bounded += [
                     Bounded.weight(tensor.parameter, tensor.case, is_sure=is_sure)
@@ -108,17 +106,6 @@ class StateCheck:
                 beyond += not_finite(case)
             found += [_finding(tensor, breach) for breach in claimed(case, beyond)]
         return found
-
-    def _speaks(
-        self, watched: WatchedOptimizer, optimizer: Optimizer, mine: list[CorruptedTensor]
-    ) -> bool:
-        """Whether the family's algebra counts: one that is known by its name alone must have
-        been borne out by the run."""
-        if not is_by_name(watched.family):
-            return True
-        kind, known = type(optimizer), self._borne_out.get(type(optimizer), 0)
-        self._borne_out[kind] = 0 if mine and known < BORNE_OUT else known + 1
-        return known >= BORNE_OUT
 
     def _tensors(
         self,
@@ -147,10 +134,6 @@ class StateCheck:
     def _name_of(self, optimizer: Optimizer) -> str:
         optimizers = self._registry.optimizers.items()
         return next((name for name, other in optimizers if other is optimizer), "")
-
-
-BORNE_OUT = 3
-"""Looks at which an optimizer that is known by its name alone kept to the algebra."""
 
 
 class _LimitsOfGroups:
@@ -231,7 +214,9 @@ def _tensor(
     if limit is None:
         return None
     if limit.memory in {**then, **now} and limit.memory not in live:
-        return None  # somebody else wrote to the momentum
+        if limit.weight is None or limit.weight.of_memory:
+            return None  # somebody else wrote to the momentum
+        limit = replace(limit, memory="", memory_limit=None)
     pair = limit.pair
     if has_memory and pair is not None and not {pair.first, pair.second} <= live.keys():
         return None  # the same for the moments, of which the bound of the weight is made
