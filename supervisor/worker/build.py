@@ -104,6 +104,7 @@ from supervisor.worker.state_restorer import StateRestorer
 from supervisor.worker.treatment.action_runner import ActionRunner, ActionTools
 from supervisor.worker.treatment.alert_teller import AlertTeller
 from supervisor.worker.treatment.dispatcher import Dispatcher
+from supervisor.worker.treatment.exact_retry import ExactRetry
 from supervisor.worker.treatment.follower_guard import FollowerGuard
 from supervisor.worker.treatment.healing import Healing
 from supervisor.worker.treatment.ordered_treatments import OrderedTreatments
@@ -228,6 +229,7 @@ class _Judging:
     alerts: AlertTeller
     runner: ActionRunner
     dispatcher: Dispatcher
+    retry: ExactRetry
     updates: UpdateControls
     ordered: OrderedTreatments
     experiment: Experiment | None
@@ -569,6 +571,20 @@ def _build_judging(
         barrier=ground.barrier,
         warn=ground.warn,
     )
+    retry = ExactRetry(
+        policy=policy,
+        order=task.order,
+        is_possible=(
+            task.place.is_alone and task.settings.fast_forward.enabled and not task.order.experiment
+        ),
+        ring=records.ring,
+        recorder=records.recorder,
+        schedule=ground.schedule,
+        looks=state.looks,
+        runner=runner,
+        journal=ground.journal,
+        warn=ground.warn,
+    )
     dispatcher = Dispatcher(
         agreement=group.agreement,
         pipeline=pipeline,
@@ -577,6 +593,7 @@ def _build_judging(
         runner=runner,
         recorder=records.recorder,
         health=ground.health,
+        retry=retry,
         warn=ground.warn,
     )
     followers = FollowerGuard(policy, ground.progress, ground.health, runner)
@@ -602,6 +619,7 @@ def _build_judging(
         alerts=alerts,
         runner=runner,
         dispatcher=dispatcher,
+        retry=retry,
         updates=UpdateControls(
             ground.controls,
             ground.use,
@@ -784,6 +802,7 @@ def _listeners(
         FirstVariables(state.held),
         corruption,
         judging.dispatcher,
+        judging.retry,
         *watching,
         snapshots,
         checkpoints,
@@ -825,6 +844,7 @@ def _build_resumption(
         monitor=live.monitor,
         boundary=live.boundary,
         first_step=live.first_step,
+        retry=judging.retry,
         journal=ground.journal,
     )
     return Resumption(

@@ -162,6 +162,11 @@ def _found(event: state_events.StateFound) -> str:
             return f"The weights were not to blame: {change}."
         case Found.ANNOUNCED:
             return f"The script announced a change: {change or 'it did not say which'}."
+        case Found.RETRY_ASKED:
+            start = show(event.before_step)
+            return f"The steps since {start} are computed once more, exactly, before {change}."
+        case Found.RETRY_REPEATED | Found.RETRY_UNDECIDED:
+            return (event.message or "").capitalize() + "."
     found = event.found.value if event.found else "something"
     return _with(f"Found {found}", event.detail or event.message or "")
 

@@ -117,7 +117,8 @@ class CorruptionListener(BoundaryListener):
             return "no"
         if not self._is_alone:
             return "no"
-        if any(waiting.action.name in GOING_BACK for waiting in self._runner.pending):
+        goes_back = any(waiting.action.name in GOING_BACK for waiting in self._runner.pending)
+        if goes_back or self._requests.is_left_behind:
             return "rollback"  # is under way already
         if self._spread(findings):
             result = self._runner.run("rollback", decision)
