@@ -750,6 +750,7 @@ def _listeners(
         journal=ground.journal,
         policy=task.policy,
         warn=ground.warn,
+        times=times,
         is_alone=task.place.is_alone,
     )
     snapshots = SnapshotListener(

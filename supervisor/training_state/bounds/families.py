@@ -27,7 +27,7 @@ _OF_ADAM = frozenset(
     {
         "lr", "betas", "eps", "weight_decay", "amsgrad", "maximize", "foreach", "capturable",
         "differentiable", "fused", "decoupled_weight_decay", "correct_bias", "bias_correction",
-        "caution", "corrected_weight_decay",
+        "caution", "corrected_weight_decay", "max_lr_snapshot", "clipping_threshold",
     }
 )  # fmt: skip
 """Settings of optimizers that do nothing now and then that Adam does not do."""

@@ -18,6 +18,7 @@ from supervisor.worker.corruption.look_requests import LookRequests
 from supervisor.worker.corruption.state_check import StateCheck
 from supervisor.worker.ground.boundary_listener import ALWAYS, BoundaryListener
 from supervisor.worker.ground.run_warnings import RunWarnings
+from supervisor.worker.live.step_times import StepTimes
 from supervisor.worker.treatment.action_runner import ActionRunner
 from supervisor.worker.treatment.alert_teller import AlertTeller
 from supervisor.worker.treatment.dispatcher import GOING_BACK
@@ -48,6 +49,7 @@ class CorruptionListener(BoundaryListener):
         journal: Journal,
         policy: PolicySettings,
         warn: RunWarnings,
+        times: StepTimes,
         is_alone: bool,
     ) -> None:
         self._check = check
@@ -58,6 +60,7 @@ class CorruptionListener(BoundaryListener):
         self._journal = journal
         self._policy = policy
         self._warn = warn
+        self._times = times
         self._is_alone = is_alone
         self._last_step = -1  # of the snapshot with which the state is compared
         self._events = 0
@@ -73,6 +76,13 @@ class CorruptionListener(BoundaryListener):
 
     def looked(self, step: int, state: Mapping[str, Any]) -> None:
         """A snapshot was taken: the next look compares with it."""
+        watch = self._check.watch.normalisation
+        share = watch.keep_to_budget(step - self._last_step, self._times.usual_s)
+        if share and not watch.is_on:
+            self._warn(
+                "running means and variances are not watched for flipped bits: there are so many "
+                f"normalisations that it would take {share:.1%} of the time"
+            )
         self._last_step = step
         self._check.looked(state)
 
