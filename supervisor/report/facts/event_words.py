@@ -139,6 +139,10 @@ def _rollback(event: step_events.RollbackEvent) -> str:
 
 
 def _corrupted(event: step_events.CorruptionFound) -> str:
+    if event.rule == "replica":
+        whose = f" of rank {', '.join(map(str, event.ranks))}" if event.ranks else ""
+        back = ": all went back" if event.healed == "rollback" else ": not healed"
+        return f"Corrupted: the replica{whose} of {event.tensor} differs from the others{back}."
     where = ", ".join(map(str, event.index))
     bit = "" if event.bit is None else f", bit {event.bit} flipped"
     more = "" if event.elements in (1, None) else f" and {(event.elements or 1) - 1} more elements"

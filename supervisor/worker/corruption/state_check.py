@@ -24,6 +24,7 @@ from supervisor.worker.corruption.corrupted_tensor import CorruptedTensor
 from supervisor.worker.corruption.other_rules import not_finite, wrong_count
 from supervisor.worker.corruption.statistics_check import StatisticsCheck
 from supervisor.worker.corruption.update_watch import UpdateWatch, Versions, WatchedOptimizer
+from supervisor.worker.corruption.usual_moves import Pair, UsualMoves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -50,6 +51,7 @@ class StateCheck:
         self.watch = watch
         self._averages = AverageCheck()
         self._statistics = StatisticsCheck(registry, watch.normalisation)
+        self._usual = UsualMoves()
         self._names: dict[int, tuple[str, str]] = {}  # by address: model and parameter
 
     def looked(self, state: Mapping[str, Any]) -> None:
@@ -85,7 +87,7 @@ class StateCheck:
                     continue
                 tensors = list(self._tensors(watched, optimizer, kept, snapshot.state["models"]))
                 mine = self._beyond(watched, tensors)
-                is_sure = watched.foreign is None or watched.foreign.is_proved
+                is_sure = watched.is_sure
                 found += mine if is_sure else []
                 bounded += [
                     Bounded.weight(tensor.parameter, tensor.case, is_sure=is_sure)
@@ -95,6 +97,21 @@ class StateCheck:
             found += self._averages.compare(snapshot, step - snapshot.step, bounded)
             found += self._statistics.compare(snapshot, self._names)
         return found
+
+    def unusual(self, snapshot: Snapshot) -> list[str]:
+        """Returns what to warn of: moves of weights for which there is no bound.
+
+        Args:
+            snapshot: of the last look.
+        """
+        return self._usual.compare(
+            [
+                Pair(f"{model}.{name}", parameter, kept)
+                for parameter in self.watch.unbounded()
+                for model, name in [self._names.get(parameter.data_ptr(), ("", ""))]
+                if (kept := snapshot.state["models"].get(model, {}).get(name)) is not None
+            ]
+        )
 
     def _beyond(self, watched: WatchedOptimizer, tensors: list[_Tensor]) -> list[CorruptedTensor]:
         by_case = {id(tensor.case): tensor for tensor in tensors}

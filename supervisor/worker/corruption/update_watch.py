@@ -96,6 +96,11 @@ class WatchedOptimizer:
         )
 
     @property
+    def is_sure(self) -> bool:
+        """Whether the family's bounds count."""
+        return self.foreign is None or self.foreign.is_proved
+
+    @property
     def count(self) -> int:
         return len(self._rows)
 
@@ -151,6 +156,13 @@ class UpdateWatch:
                 continue
             self._watched[id(optimizer)] = WatchedOptimizer(optimizer, family, foreign)
             self._needs_norms = self._needs_norms or family.needs_norms
+
+    def unbounded(self) -> list[torch.Tensor]:
+        """Returns the parameters of optimizers whose algebra is not known."""
+        known = {key for key, one in self._watched.items() if one.is_sure}
+        others = [o for o in self._registry.optimizers.values() if id(o) not in known]
+        plain = (torch.Tensor, torch.nn.Parameter)
+        return [p for one in others for p in optimizer_parameters(one) if type(p) in plain]
 
     def watched(self) -> list[WatchedOptimizer]:
         return list(self._watched.values())

@@ -94,6 +94,8 @@ class CorruptionListener(BoundaryListener):
             return True
         started = time.perf_counter()
         findings = self._check.compare(snapshot, step)
+        for text in self._check.unusual(snapshot):
+            self._warn(text, aloud=True)
         if not findings:
             return True
         healed = self._heal(step, snapshot, findings, started)

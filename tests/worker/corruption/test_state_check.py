@@ -167,6 +167,23 @@ def test_lion_is_known_from_the_second_look_on() -> None:
     assert [(f.name, f.rule) for f in run.look()] == [("model_0.1.weight", "moved")]
 
 
+def test_without_a_bound_there_is_only_a_warning() -> None:
+    OPTIMIZERS["ASGD"] = lambda p: torch.optim.ASGD(p, lr=0.05)
+    run = Training("ASGD")
+    told = []
+    for look in range(8):
+        run.train()
+        if look == 6:
+            write(run.weight, 7, 1e6)
+        newest = run.ring.newest()
+        assert newest is not None
+        told += run.check.unusual(newest)
+        assert run.look() == []
+
+    assert len(told) == 1
+    assert told[0].startswith("model_0.1.weight: an element went from")
+
+
 def test_moments_go_back_together() -> None:
     run = Training()
     run.train()
