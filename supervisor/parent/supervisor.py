@@ -208,6 +208,11 @@ class _Run:
             if another is not None:
                 order = another
                 continue
+            again = self.run_log.retries.order(order, worker_exit, self._ring)
+            if again is not None:
+                order = again
+                self.run_log.restart(Verdict(again=True, reason=worker_exit.evidence[0]), order)
+                continue
             if not worker_exit.retry:
                 return self._outcome(worker_exit)
             if self.run_log.has_several_ranks:
