@@ -38,7 +38,7 @@ def main() -> int:
     """Serves until the other side closes."""
     there = socket.socket(fileno=int(sys.argv[1]))
     worker.die_with_parent(os.getppid())
-    _import_what_programs_need()
+    import_what_programs_need()
     while True:
         data, fds, _, _ = socket.recv_fds(there, 1 << 16, 3)
         if not data:
@@ -56,7 +56,7 @@ def main() -> int:
         os.close(fds[2])
 
 
-def _import_what_programs_need() -> None:
+def import_what_programs_need() -> None:
     warm_up()
     for name in _IMPORTED:
         if find_spec(name.partition(".")[0]) is not None:  # an extra may not be installed

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.scenarios.runs import Ended, plain, supervised
+from tests.scenarios.runs import Ended, supervised, train_plainly
 
 PREPARING = """
 import json, os, random, sys
@@ -40,7 +40,7 @@ def test_a_script_that_finds_its_prepared_data_is_not_called_exact_where_it_is_n
     tmp_path: Path, batch: str
 ) -> None:
     text = PREPARING.replace("{batch}", batch)
-    undisturbed = plain(tmp_path / "plain", text)
+    undisturbed = train_plainly(tmp_path / "plain", text)
 
     ended = supervised(
         tmp_path / "killed", text, settings=SETTINGS, faults="[{kind: sigkill, step: 13}]"
