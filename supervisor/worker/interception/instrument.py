@@ -170,7 +170,7 @@ def _with_arguments(
 
 def _patch_updates(session: Seen) -> None:
     interception = session.interception
-    # A class and the one it is derived from may both be wrapped: `super().step` is no second update.
+    # A class and its base may both be wrapped: `super().step` is no second update.
     under_way: list[Optimizer] = []
 
     @outside_dynamo
