@@ -42,7 +42,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--all",
         action="store_true",
-        help="the cases that are near another one, too (7 minutes)",
+        help="the cases that are near another one, too, and every worker executed (an hour)",
     )
     parser.addoption(
         "--all-kills",

@@ -1,4 +1,4 @@
-"""Lists, dictionaries and sets that hold nothing but numbers, strings and each other."""
+"""Lists, dictionaries and sets that hold only numbers, strings and each other."""
 
 from __future__ import annotations
 
