@@ -73,7 +73,8 @@ class StepRecorder:
             probe.grad_norm = read_number(norm)
             probe.norm_of = size
             probe.clips_at = float(max_norm)
-            self._watch.clipped(parameters)
+            if self._watch.needs_norms:
+                self._watch.clipped(parameters)
 
     def record(self, lead: Optimizer, *, scaler_skipped: bool = False) -> StepRecord:
         """Records the step under way, as its update is about to be made (or was left out by the
