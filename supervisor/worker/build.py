@@ -24,6 +24,7 @@ from supervisor.storage.cases.case_advisor import CaseAdvisor
 from supervisor.storage.cases.case_memory import load_memory
 from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRing
 from supervisor.storage.journal.journal import AlertLog, Journal, SilentAlertLog, SilentJournal
+from supervisor.storage.run.meeting_place import MeetingPlace
 from supervisor.storage.run.orders import load_order
 from supervisor.storage.run.rank_board import RankBoard
 from supervisor.storage.run.rundir import RunDirectory
@@ -858,7 +859,20 @@ def _build_resumption(
         journal=ground.journal,
         warn=ground.warn,
         arrival=arrival,
+        barrier=_build_barrier(task) if records.start is not None else None,
     )
+
+
+def _build_barrier(task: _Task) -> MeetingPlace | None:
+    """Where the ranks of a replay wait for each other; a mapped file is one node's alone."""
+    place = task.place
+    if place.is_alone or place.local_world_size != place.world_size:
+        return None
+    path = task.rundir.board(task.attempt, place.node).with_suffix(".replay")
+    try:
+        return MeetingPlace(path, place.local_rank, place.local_world_size)
+    except OSError:
+        return None
 
 
 def _build_session(

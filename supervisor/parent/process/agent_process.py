@@ -16,6 +16,7 @@ from supervisor.errors import UsageError
 from supervisor.own_process import IS_RANK, command, worker_environment
 from supervisor.parent.process.family import Family
 from supervisor.parent.process.guarded_process import GuardedProcess
+from supervisor.parent.process.process import KILL_S
 from supervisor.parent.terminal.output import OutputPump
 from supervisor.ranks import RankLaunch
 from supervisor.storage.run.kept_memory import KeptMemory
@@ -193,11 +194,8 @@ class RankProcesses:
         """Kills those that live and ends what they have started; returns which."""
         if not self.wait(0.0):
             self.send(signal.SIGKILL)
-            self.wait(_KILL_S)
+            self.wait(KILL_S)
         left = () if keep_others else self.family.end()
         for output in self._outputs:
             output.finish()
         return left
-
-
-_KILL_S = 10.0

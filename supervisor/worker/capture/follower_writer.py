@@ -19,10 +19,10 @@ from supervisor.storage.checkpoints.parts import (
 )
 from supervisor.storage.files.refusals import told_refusals
 from supervisor.training_state.replicated import without_replicated
+from supervisor.training_state.sharding.rank_state import read_rank_state
 from supervisor.worker.capture.captured_checkpoint import CapturedCheckpoint
 from supervisor.worker.capture.checkpoint_writer import CheckpointWriter
 from supervisor.worker.capture.lead_writer import DIGESTS, POLL_S, TIMEOUT_S
-from supervisor.worker.capture.rank_state import read_rank_state
 from supervisor.worker.capture.single_writer import fill, make_durable, with_digest
 
 TELLS_WITHIN_S = 60.0

@@ -26,9 +26,9 @@ from supervisor.storage.files import aside
 from supervisor.storage.files.private_files import make_private
 from supervisor.storage.files.refusals import told_refusals
 from supervisor.training_state.replicated import tensor_digests
+from supervisor.training_state.sharding.rank_state import read_rank_state
 from supervisor.training_state.snapshot import state_bytes
 from supervisor.worker.capture.captured_checkpoint import CapturedCheckpoint
-from supervisor.worker.capture.rank_state import read_rank_state
 from supervisor.worker.capture.single_writer import SingleWriter, fill, make_durable, with_digest
 
 TIMEOUT_S = 600.0
