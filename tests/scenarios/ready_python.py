@@ -135,6 +135,7 @@ def _serve(there: socket.socket) -> Callable[[], int]:
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
+    tempfile.tempdir = None  # a library may have asked for it when it was imported
     _take_streams(descriptors[:3])
     if "command" in request:
         return _guard(request["command"], *descriptors[3:], there)
