@@ -24,6 +24,7 @@ from supervisor.worker.replay.fast_forward import FastForward
 from supervisor.worker.replay.first_step import FirstStep
 from supervisor.worker.starting_point import ResumePoint
 from supervisor.worker.state_restorer import StateRestorer
+from supervisor.worker.treatment.exact_retry import ExactRetry
 from supervisor.worker.treatment.ordered_treatments import OrderedTreatments
 
 NAMED_FILES = 3
@@ -45,6 +46,7 @@ class Arrival:
     monitor: Monitor
     boundary: Boundary
     first_step: FirstStep
+    retry: ExactRetry
     journal: Journal
 
     def put_back(self, start: ResumePoint, replay: FastForward) -> list[str]:
@@ -129,12 +131,10 @@ class Arrival:
         self.boundary.continue_at(step)
         is_whole = probe.loss_seen or not probe.backward_calls
         row = meta.get("steps_recorded")
-        if (
-            row is not None
-            and is_whole
-            and not (reasons or self.order.fp32 or start.checkpoint.abandoned)
-        ):
-            self.first_step.expect(step, int(row))
+        is_same = not (reasons or self.order.fp32 or start.checkpoint.abandoned or row is None)
+        if is_same and is_whole:
+            self.first_step.expect(step, int(row or 0))
+        self.retry.resumed(int(row or 0), is_exact=is_same)
         self.journal.write(
             Resumed(
                 step=step,

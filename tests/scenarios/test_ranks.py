@@ -343,3 +343,25 @@ def test_what_one_rank_sees_is_treated_on_all_and_a_signal_saves_all(tmp_path: P
     }
     first, second = ends(resumed.folder, 2)
     assert first.split()[0] == second.split()[0]  # each rank's own batches are in the buffers
+
+
+@pytest.mark.exhaustive
+def test_a_replica_that_differs_is_named_and_all_go_back_exactly(tmp_path: Path) -> None:
+    expected = torchrun(tmp_path / "torchrun", 3)
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(  # nothing but the comparison of checkpoints is to find it
+        "defaults: [default]\nguard: {skip_spike: false, false_start: false}\nrungs: []\n"
+    )
+    options = ("--nproc-per-node", "3", "--policy", str(policy))
+    faults = "[{kind: weight, step: 20, rank: 2}]"
+
+    ended = supervised(
+        tmp_path / "run", SCRIPT, (), settings=EVERY_8, options=options, faults=faults
+    )
+
+    assert ended.returncode == 0, ended.stderr
+    found = [e for e in ended.events("corruption_found") if e["rule"] == "replica"]
+    assert [(e["ranks"], e["healed"]) for e in found] == [([2], "rollback")]
+    assert [e["exactness"] for e in ended.events("resumed")] == ["exact"] * 3
+    assert "rank 2 holds another value" in ended.stderr
+    assert ends(tmp_path / "run", 3) == expected
