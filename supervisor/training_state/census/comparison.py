@@ -15,8 +15,9 @@ from supervisor.training_state.census.facts import (
 )
 
 _CONTENT = re.compile(r"(tensor|array) |\w+ of \d+")
-_ROW = re.compile(r'= (\[|\{(?!"": "(float|bytes|complex)"))')
-_NUMBER = re.compile(r'= (-?\d|true|false|\{"": "(float|complex)")')
+_NOT_PLAIN = "float|complex|Decimal|Fraction"
+_ROW = re.compile(rf'= (\[|\{{(?!"": "(bytes|datetime|date|{_NOT_PLAIN})"))')
+_NUMBER = re.compile(rf'= (-?\d|true|false|\{{"": "({_NOT_PLAIN})")')
 _DISTINCT = len("= 12345")
 """Shorter values (0, 1, true) lie in too many places to be known again."""
 _LETTERS = 60

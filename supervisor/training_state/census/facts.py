@@ -17,7 +17,19 @@ import torch
 import xxhash
 
 from supervisor.training_state.census.plain_containers import SCALARS, added_in_order, content
-from supervisor.training_state.census.reach import Place, is_iterator, key_name, position
+from supervisor.training_state.census.reach import (
+    Place,
+    is_cache,
+    is_iterator,
+    key_name,
+    position,
+)
+from supervisor.training_state.census.single_values import (
+    SINGLE,
+    SINGLE_KINDS,
+    single,
+    single_of,
+)
 from supervisor.training_state.tensors import local
 
 KEPT_BYTES = 16_384
@@ -62,6 +74,16 @@ def fact_of(place: Place) -> str:
         return f"array {value.dtype} {list(value.shape)} {_checksum(value)}"
     if isinstance(value, np.generic):
         return f"number {value.dtype} {value!r}"
+    if isinstance(value, SINGLE):
+        return single(value)
+    if isinstance(value, memoryview):
+        return f"memoryview {value.format} {list(value.shape or ())} {_digest(value.tobytes())}"
+    if is_cache(kind):
+        known = value.cache_info()
+        return f"cache of {known.currsize} after {known.misses} misses"
+    if isinstance(value, (int, float, complex, str, bytes)):
+        base = next(one for one in kind.__mro__ if one in SCALARS)
+        return f"{kind.__qualname__} {_scalar(base(value))}"
     if isinstance(value, (pathlib.PurePath, torch.dtype, torch.device, np.dtype)):
         return f"{kind.__name__} {value}"
     if isinstance(value, (io.StringIO, io.BytesIO)):
@@ -218,6 +240,8 @@ def _from_json(form: Any) -> Any:
         return collections.deque(_from_json(inner), form.get("maxlen"))
     if kind in ("dict", "OrderedDict", "Counter"):
         return _CONTAINERS[kind]({_from_json(key): _from_json(item) for key, item in inner})
+    if kind in SINGLE_KINDS:
+        return single_of(kind, inner)
     if kind in ("set", "frozenset"):
         return _CONTAINERS[kind](added_in_order(_from_json(inner)))
     return _CONTAINERS[kind](_from_json(inner))

@@ -23,6 +23,7 @@ from supervisor.training_state.census.facts import (
 )
 from supervisor.training_state.census.plain_containers import added_in_order, is_plain
 from supervisor.training_state.census.reach import Place
+from supervisor.training_state.census.single_values import member_of
 
 _EMPTY = re.compile(r"(list|dict|deque|OrderedDict) of \d+( by \w+)?$")
 _NEW: dict[str, Callable[[], Any]] = {
@@ -93,6 +94,9 @@ def _put(one: Difference, places: Mapping[str, Place], held: Mapping[str, Any]) 
         return isinstance(place.value, torch.Tensor) and _put_flag(place, one)
     if isinstance(place.value, torch.Tensor) and _put_flag(place, one):
         return True
+    member = member_of(one.recorded, place.value)
+    if member is not None:
+        return _replace(place, member)
     value = _new_value(one, held)
     return _fill(place.value, value) or _replace(place, value)
 
@@ -141,7 +145,7 @@ def _fill(live: Any, value: Any) -> bool:
     """Gives a live container new content, so that all who hold it see that."""
     if type(live) is not type(value):
         return False
-    if isinstance(live, list):
+    if isinstance(live, (list, bytearray)):
         live[:] = value
     elif isinstance(live, dict):
         live.clear()

@@ -6,7 +6,9 @@ entered; torch's own objects only where they belong to data loading and schedule
 
 from __future__ import annotations
 
+import array
 import collections
+import contextvars
 import functools
 import io
 import itertools
@@ -15,6 +17,7 @@ import random
 import sys
 import threading
 import types
+import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
@@ -24,6 +27,7 @@ from torch import nn
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from supervisor.training_state.census.plain_containers import SCALARS, is_plain
+from supervisor.training_state.census.single_values import SINGLE
 from supervisor.training_state.user_code import is_users_class
 
 COUNT_LIMIT = 50_000
@@ -60,10 +64,13 @@ _SHOWN: tuple[type, ...] = (
     *(torch.Tensor, np.ndarray, np.generic, torch.dtype, torch.device, torch.layout, np.dtype),
     *(torch.Generator, np.random.Generator, np.random.RandomState, random.Random),
     *(types.ModuleType, types.BuiltinFunctionType, types.BuiltinMethodType, pathlib.PurePath),
-    *(io.StringIO, io.BytesIO),
+    *(io.StringIO, io.BytesIO, int, float, complex, str, bytes, *SINGLE),
 )
 """Not entered, but `facts.fact_of` tells what they are; functions in C and modules keep nothing."""
+_CACHE: type = type(functools.lru_cache(len))
+_CHANGEABLE = (bytearray, array.array)
 _CALLED_BY_NAME: tuple[type, ...] = (
+    *(int, float, complex, str, bytes, *(one for one in SINGLE if one not in _CHANGEABLE)),
     *(type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, np.generic),
     *(torch.dtype, torch.device, torch.layout, np.dtype, pathlib.PurePath),
 )
@@ -209,7 +216,7 @@ class Reach:
 
 
 def _find_entry(kind: type) -> _Entry | None:
-    if issubclass(kind, (torch.Tensor, np.ndarray, np.generic, types.ModuleType)):
+    if issubclass(kind, (torch.Tensor, np.generic, types.ModuleType, *SINGLE)):
         return None
     for kinds, entry in (
         ((list, tuple, collections.deque), _items),
@@ -222,6 +229,12 @@ def _find_entry(kind: type) -> _Entry | None:
         ((types.MethodType,), _of_method),
         ((functools.partial,), _of_partial),
         ((types.GeneratorType,), _of_generator),
+        ((np.ndarray,), _of_array),
+        ((memoryview,), _of_view),
+        ((contextvars.ContextVar,), _of_context),
+        ((threading.local,), _of_thread),
+        ((weakref.WeakKeyDictionary, weakref.WeakValueDictionary), _of_weak),
+        ((_CACHE,), _of_cache),
         ((type,), _of_class),
     ):
         if issubclass(kind, kinds):
@@ -403,6 +416,40 @@ def _of_generator(path: str, value: types.GeneratorType[Any, Any, Any]) -> Itera
         yield Place(f"{path}.yield_from", value.gi_yieldfrom)
 
 
+def _of_array(path: str, array_: np.ndarray[Any, Any]) -> Iterator[Place]:
+    """The objects in an array of objects."""
+    if array_.dtype == object:
+        for number, item in _ends(array_.reshape(-1).tolist()):
+            yield Place(f"{path}[{number}]", item, array_.flat, number, _write_item)
+
+
+def _of_view(path: str, view: memoryview) -> Iterator[Place]:
+    yield Place(f"{path}.obj", view.obj)
+
+
+def _of_thread(path: str, local: threading.local) -> Iterator[Place]:
+    own = vars(local)
+    for name, item in list(own.items()):
+        yield Place(f"{path}.{name}", item, own, name, _write_item)
+
+
+def _of_context(path: str, variable: contextvars.ContextVar[Any]) -> Iterator[Place]:
+    value = variable.get(_MISSING)
+    if value is not _MISSING:
+        yield Place(f"{path}.value", value, variable, "", _write_context)
+
+
+def _of_weak(path: str, found: Any) -> Iterator[Place]:
+    for number, (key, item) in _ends(list(found.items())):
+        yield Place(f"{path}.keys[{number}]", key)
+        yield Place(f"{path}[{key_name(key, number)}]", item, found, key, _write_item)
+
+
+def _of_cache(path: str, cache: Any) -> Iterator[Place]:
+    """What a cache holds is out of sight; `facts` tells how much that is."""
+    yield Place(f"{path}.__wrapped__", getattr(cache, "__wrapped__", None))
+
+
 def _of_class(path: str, kind: type) -> Iterator[Place]:
     if is_users_class(kind):
         for name, item in list(vars(kind).items()):
@@ -415,6 +462,11 @@ def _of_class(path: str, kind: type) -> Iterator[Place]:
 def _of_iterator(path: str, value: Any) -> Iterator[Place]:
     for number, item in enumerate(position(value)):
         yield Place(f"{path}.position[{number}]", item)
+
+
+def is_cache(kind: type) -> bool:
+    """Whether it is that of a function with `functools.lru_cache`."""
+    return issubclass(kind, _CACHE)
 
 
 def is_iterator(kind: type) -> bool:
@@ -472,6 +524,10 @@ def _write_attribute(holder: Any, name: str, value: Any) -> None:
 
 def _write_class(holder: type, name: str, value: Any) -> None:
     type.__setattr__(holder, name, value)
+
+
+def _write_context(variable: contextvars.ContextVar[Any], _: str, value: Any) -> None:
+    variable.set(value)
 
 
 def _write_cell(cell: types.CellType, name: str, value: Any) -> None:

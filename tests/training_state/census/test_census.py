@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+import array
 import collections
+import contextvars
+import datetime
+import decimal
+import enum
+import fractions
+import functools
 import random
+import re
+import threading
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -312,6 +322,64 @@ def test_an_object_of_its_own_does_not_come_back_as_another_place_of_a_known_one
 
     assert put_all_back(then, live, {}) == []
     assert (live["averages"], live["best"]) == ([1.0, 2.0], [0.5, 0.5])
+
+
+class Phase(enum.Enum):
+    WARM = 1
+    MAIN = 2
+
+
+class Exactly(float):
+    """A number with a name of its own."""
+
+
+def values_of(number: int) -> dict[str, Any]:
+    """What hides its value from a walk over attributes and items."""
+    context: contextvars.ContextVar[int] = contextvars.ContextVar("step")
+    context.set(number)
+    memory, seen = bytearray([number]), weakref.WeakKeyDictionary[Shape, int]()
+    shape, local = Shape(4), threading.local()
+    seen[shape] = number
+    local.count = number
+    return {
+        "phase": Phase(number - 1),
+        "share": fractions.Fraction(1, number),
+        "mean": decimal.Decimal(number),
+        "steps": range(number),
+        "when": datetime.datetime(2020, 1, number),
+        "memory": memory,
+        "view": memoryview(memory),
+        "context": context,
+        "seen": seen,
+        "shape": shape,
+        "local": local,
+        "objects": np.array([Shape(number), None], dtype=object),
+    }
+
+
+def test_values_that_hide_in_objects_of_pythons_library_are_put_back() -> None:
+    then, live = take(values_of(2)), values_of(3)
+    found = {re.split(r"[.\[]", one.path)[1] for one in differences(then, take(live), NOTHING)}
+    assert found == live.keys() - {"shape"}
+
+    assert put_all_back(then, live, {}) == []
+    assert live["phase"] is Phase.WARM
+    assert (live["share"], live["mean"]) == (fractions.Fraction(1, 2), decimal.Decimal(2))
+    assert (live["view"][0], live["context"].get(), live["local"].count) == (2, 2, 2)
+    assert live["seen"][live["shape"]] == 2
+    assert live["objects"][0].sides == 2
+    assert fractions.Fraction(1, 3) == fractions.Fraction(2, 6)  # the constant was not written on
+
+
+def test_what_can_only_be_compared_is_told() -> None:
+    calls = functools.lru_cache(lambda number: number)
+    calls(1)
+    then = take({"calls": calls, "own": Exactly(0.5), "row": array.array("d", [1.0])})
+    calls(2)
+
+    left = put_all_back(then, {"calls": calls, "own": Exactly(1), "row": array.array("d")}, {})
+
+    assert {one.split()[0] for one in left} == {"main.calls", "main.own", "main.row"}
 
 
 def test_an_address_of_an_object_is_no_difference() -> None:
