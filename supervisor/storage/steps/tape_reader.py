@@ -35,6 +35,8 @@ class TapeReader:
         ReplayError: the file is missing, damaged, or shorter than `end`.
     """
 
+    is_before_training: bool
+
     def __init__(self, path: Path, *, end: int) -> None:
         try:
             self._descriptor = os.open(path, os.O_RDONLY)
@@ -130,7 +132,7 @@ class TapeReader:
         self._cursor = _Cursor(self._descriptor, end)
         self._kind = self._cursor.next()
         self.on_passed: Callable[[bytes], object] = lambda data: None
-        self.is_before_training: bool = self.find_next(EntryKind.TRAINING) is not None
+        self.is_before_training = self.find_next(EntryKind.TRAINING) is not None
 
 
 class _Cursor:
