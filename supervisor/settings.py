@@ -51,7 +51,8 @@ class SnapshotSettings:
 class PartingSettings:
     enabled: bool = True
     """Keep the newest state in memory and write it when the process fails or is ended: an
-    exception, no more memory, SIGTERM between two boundaries, a hang that SIGTERM ends."""
+    exception, no more memory, SIGTERM between two boundaries, a hang that SIGTERM ends; with
+    several ranks also SIGKILL of any of them."""
     every_steps: Optional[int] = None  # noqa: UP045
     """Keep it at every so many steps. None: as often as `max_overhead` allows."""
     max_overhead: float = 0.005

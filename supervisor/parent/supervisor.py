@@ -14,6 +14,7 @@ from supervisor.parent.prepare import Preparation, prepare
 from supervisor.parent.process.agent_process import AgentProcess
 from supervisor.parent.process.launch import LaunchSpec
 from supervisor.parent.process.process import DEFAULT_COMMAND
+from supervisor.parent.process.rescue_process import rescue_apart
 from supervisor.parent.process.signals import SignalInbox, signal_numbers
 from supervisor.parent.process.step_log_process import StepLogProcess, start_step_log
 from supervisor.parent.restarts import starting_point
@@ -233,7 +234,21 @@ class _Run:
         self.run_log.worker_exited(
             order.attempt, worker_exit, self.replica.risk, risky=self.replica.is_risky
         )
+        self._save_kept(worker_exit)
         return worker_exit
+
+    def _save_kept(self, worker_exit: WorkerExit) -> None:
+        """Has the state written that all ranks kept in memory, if it is newer than what is on disk
+        and healthy."""
+        agent = self.context.agent
+        step = None if agent is None else agent.kept.newest_step()
+        if agent is None or step is None:
+            return
+        is_sick = self.replica.is_risky or worker_exit.cause is ExitCause.NONFINITE
+        newest = max((found.step for found in self._ring.checkpoints()), default=0)
+        if worker_exit.cause is not ExitCause.COMPLETED and not is_sick and step > newest:
+            self.run_log.rescued(step, rescue_apart(self._rundir, step, agent.kept.places))
+        agent.kept.clear()
 
     def _undo_unfinished_replay(self) -> None:
         """Restores the script's files after a fast-forward that did not arrive."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +43,7 @@ from supervisor.worker.capture.checkpointer import Checkpointer
 from supervisor.worker.capture.follower_writer import FollowerWriter
 from supervisor.worker.capture.lead_writer import LeadWriter
 from supervisor.worker.capture.pre_treatment_checkpoint import PreTreatmentCheckpoint
+from supervisor.worker.capture.rank_memory import RankMemory
 from supervisor.worker.capture.script_census import ScriptCensus
 from supervisor.worker.capture.single_writer import SingleWriter
 from supervisor.worker.capture.state_digests import StateDigests, TrailProbe
@@ -139,7 +141,11 @@ class BuiltWorker:
 
 @dataclass(frozen=True, kw_only=True)
 class _Task:
-    """Which worker this is, and what it was told."""
+    """Which worker this is, and what it was told.
+
+    Attributes:
+        kept: see `Given.kept`.
+    """
 
     rundir: RunDirectory
     attempt: int
@@ -147,6 +153,7 @@ class _Task:
     settings: RunSettings
     policy: PolicySettings
     order: WorkerOrder
+    kept: Sequence[str]
 
     @property
     def rank(self) -> int:
@@ -247,8 +254,14 @@ def build_worker(
     rundir: RunDirectory,
     attempt: int,
     place: RankPlace = RankPlace(),  # noqa: B008 (frozen)
+    kept: Sequence[str] = (),
 ) -> BuiltWorker:
     """Called once, when torch has been imported by the script, before the script goes on.
+
+    Args:
+        rundir, attempt: of the run.
+        place: among the ranks that were started together.
+        kept: see `Given.kept`.
 
     Raises:
         SupervisorError: an order, config or policy that cannot be read.
@@ -261,6 +274,7 @@ def build_worker(
         settings=load_resolved_config(rundir.config_yaml),
         policy=load_resolved_policy(rundir.policy_yaml),
         order=load_order(rundir, attempt),
+        kept=kept,
     )
     ground = _build_ground(task)
     records = _build_records(task, ground)
@@ -640,8 +654,10 @@ def _build_live(
         dispatcher=judging.dispatcher,
         pipeline=judging.pipeline,
     )
-    # A rank that fails keeps the others waiting in a collective, where they can save nothing.
-    has_parting = task.place.is_alone and not task.order.experiment
+    # Another node's memory cannot be read when one of its ranks has failed.
+    is_one_node = task.place.local_world_size == task.place.world_size
+    memory = RankMemory(task.kept, task.place) if task.kept and is_one_node else None
+    has_parting = not task.order.experiment and (task.place.is_alone or memory is not None)
     parting = PartingCheckpoint(
         task.settings.parting if has_parting else PartingSettings(enabled=False),
         turns=ground.turns,
@@ -653,6 +669,7 @@ def _build_live(
         health=ground.health,
         progress=ground.progress,
         warn=ground.warn,
+        of_rank=memory,
     )
     boundary = Boundary(
         _listeners(task, ground, records, state, judging, first_step, capture, parting),

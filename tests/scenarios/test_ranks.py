@@ -161,6 +161,53 @@ def test_a_rank_that_dies_costs_nothing_but_time(tmp_path: Path, ranks: int) -> 
     ]
 
 
+NEVER_SAVED = ("checkpoint.every_steps=1000", "parting.every_steps=1")
+
+
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
+def test_a_rank_that_is_killed_without_any_save_costs_a_step(tmp_path: Path, rank: int) -> None:
+    """Each rank's newest state is in memory that outlives it."""
+    expected = torchrun(tmp_path / "torchrun", 3)
+    faults = f"[{{kind: sigkill, step: 38, moment: update, rank: {rank}}}]"
+
+    ended = group(tmp_path / "run", 3, *NEVER_SAVED, faults=faults)
+
+    assert ended.returncode == 0, ended.stderr
+    assert ends(ended.folder, 3) == expected
+    (saved,) = ended.events("checkpoint_saved")
+    assert (saved["step"] in (38, 39), saved["reason"]) == (True, "parting")
+    resumed = {(e["rank"], e["from_step"], e["exactness"]) for e in ended.events("resumed")}
+    assert resumed == {(rank, saved["step"], "exact") for rank in range(3)}
+
+
+ASKED_TO_END = """
+        if rank == 2 and (epoch, step) == (2, 1) and not os.path.exists(".asked"):
+            open(".asked", "w").close()
+            os.kill(os.getpid(), 15)
+        loss.backward()
+"""
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kind", ["exception", "out_of_memory", "sigterm"])
+def test_a_rank_that_fails_without_any_save_costs_no_step(tmp_path: Path, kind: str) -> None:
+    expected = torchrun(tmp_path / "torchrun", 3)
+    if kind == "sigterm":
+        script = SCRIPT.replace("        loss.backward()\n", ASKED_TO_END)
+        stopped = group(tmp_path / "run", 3, *NEVER_SAVED, script=script)
+        assert stopped.returncode == 75, stopped.stderr
+        ended = again(stopped, "resume", "run")
+    else:
+        faults = f"[{{kind: {kind}, step: 21, moment: forward, rank: 2}}]"
+        ended = group(tmp_path / "run", 3, *NEVER_SAVED, faults=faults)
+
+    assert ended.returncode == 0, ended.stderr
+    assert ends(ended.folder, 3) == expected
+    resumed = {(e["from_step"], e["exactness"]) for e in ended.events("resumed")}
+    assert len(resumed) == 1
+    assert resumed <= {(21, "exact"), (22, "exact")}
+
+
 @pytest.mark.exhaustive
 def test_a_loss_that_rises_on_one_rank_is_treated_alike_on_all(tmp_path: Path) -> None:
     faults = "[{kind: loss_spike, step: 40, rank: 1, every: true, factor: 300}]"

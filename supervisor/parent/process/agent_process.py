@@ -18,6 +18,7 @@ from supervisor.parent.process.family import Family
 from supervisor.parent.process.guarded_process import GuardedProcess
 from supervisor.parent.terminal.output import OutputPump
 from supervisor.ranks import RankLaunch
+from supervisor.storage.run.kept_memory import KeptMemory
 
 _READY_S = 300.0
 """For the agent to import torch; seconds, but minutes from a slow shared disk."""
@@ -28,6 +29,7 @@ class AgentProcess:
 
     Attributes:
         local_ranks: how many ranks it starts on this node.
+        kept: memory in which they keep their newest states.
     """
 
     def __init__(self, launch: RankLaunch) -> None:
@@ -53,6 +55,7 @@ class AgentProcess:
             os.close(orders)
             os.close(reports)
         self._unread = b""
+        self.kept = KeptMemory(0)
         ready = self.next_report(_READY_S)
         if ready is None or "local_ranks" not in ready:
             self.close()
@@ -61,6 +64,7 @@ class AgentProcess:
                 raise UsageError(f"run: {why}")
             raise OSError(0, "the agent that starts the ranks has ended at once")
         self.local_ranks = int(ready["local_ranks"])
+        self.kept = KeptMemory(self.local_ranks)
 
     @property
     def family(self) -> Family:
@@ -98,11 +102,12 @@ class AgentProcess:
         self._process.send(signal.SIGKILL)
 
     def close(self) -> None:
-        """Ends the agent and all that it has started."""
+        """Ends the agent and all that it has started; gives their memory back."""
         for fd in (self._orders, self._reports):
             with contextlib.suppress(OSError):
                 os.close(fd)
         self._process.dismiss(keep=False)
+        self.kept.close()
 
 
 class RankProcesses:
@@ -137,7 +142,8 @@ class RankProcesses:
             str(rank): [f"/proc/{me}/fd/{output.stdout}", f"/proc/{me}/fd/{output.stderr}"]
             for rank, output in enumerate(outputs)
         }
-        agent.order(command=list(line), streams=streams)
+        agent.kept.clear()
+        agent.order(command=list(line), streams=streams, kept=dict(agent.kept.places))
         report = agent.next_report(meets_within_s) or {"failed": "the agent does not answer"}
         if "started" not in report:
             raise OSError(0, f"the ranks could not be started: {report.get('failed', report)}")
