@@ -2,8 +2,9 @@
 
     ranks_restart_trainer.py STEPS KILL_AT SAVE_EVERY FOLDER
 
-Rank 0 appends the number and the time of each step to ``FOLDER/steps.txt``. With SAVE_EVERY above 0
-the script saves and loads a checkpoint of its own, as scripts for torchrun have to.
+Rank 0 appends number and time of each step to ``FOLDER/.steps.txt``. With SAVE_EVERY above 0 the
+script saves and loads a checkpoint of its own, as scripts for torchrun have to. Both files are
+hidden ones: the supervisor leaves those as they are, and would take others back to the checkpoint.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def main(steps: int, kill_at: int, save_every: int, folder: Path) -> None:
     torch.manual_seed(3)
     model = DistributedDataParallel(nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 1)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    own, killed, first = folder / "own.pt", folder / "killed.txt", 0
+    own, killed, first = folder / "own.pt", folder / ".killed.txt", 0
     if save_every and own.exists():
         saved = torch.load(own, weights_only=True)
         model.load_state_dict(saved["model"])
@@ -40,7 +41,7 @@ def main(steps: int, kill_at: int, save_every: int, folder: Path) -> None:
         loss.backward()
         optimizer.step()
         if rank == 0:
-            with open(folder / "steps.txt", "a") as file:
+            with open(folder / ".steps.txt", "a") as file:
                 print(step, time.time(), file=file)
             if save_every and (step + 1) % save_every == 0:
                 state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}

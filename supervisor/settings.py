@@ -323,6 +323,9 @@ class PolicySettings:
     by_cause: dict[str, list[str]] = field(default_factory=dict)
     """Cause → actions tried in this order, mildest first, before the rungs' own. An empty list:
     this cause is reported and nothing is done; the guard alone still leaves updates out."""
+    exact_retry: bool = False
+    """Before a rollback, a restart or a stop: go back exactly to a checkpoint from before the
+    trouble and compute the same steps again. What does not come again was the machine's fault."""
     case_library: bool = True
     """Try first what helped in similar cases of earlier runs (`supervisor cases`)."""
     lr_factor: float = 0.5

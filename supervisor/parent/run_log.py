@@ -30,6 +30,7 @@ from supervisor.events.step_events import ActionEvent
 from supervisor.parent.process.launch import LaunchSpec
 from supervisor.parent.process.report_process import write_report_apart
 from supervisor.parent.process.rescue_process import Rescued
+from supervisor.parent.restarts.exact_retries import ExactRetries
 from supervisor.parent.restarts.exits import signal_name
 from supervisor.parent.restarts.history import first_made
 from supervisor.parent.restarts.restart_policy import Verdict
@@ -57,6 +58,7 @@ class RunLog:
     """Reports the parent's own events; the methods are in order of time, and never fail.
 
     Attributes:
+        retries: asked for by the worker.
         resumed_attempt: the last one that reached its checkpoint; 0 for none.
     """
 
@@ -72,6 +74,7 @@ class RunLog:
         self._told_dry: set[str] = set()
         self.resumed_attempt = 0
         self.has_several_ranks = False
+        self.retries = ExactRetries()
         self._restart = RestartReceipt(
             journal.write,
             spec.policy.verify_steps,
@@ -124,6 +127,7 @@ class RunLog:
         """
         events = self._journal.merge()
         self._restart.saw(events)
+        self.retries.saw(events)
         for event in events:
             match event:
                 case StateFound(found=Found.SEVERAL_RANKS):

@@ -24,6 +24,7 @@ from supervisor.storage.cases.case_advisor import CaseAdvisor
 from supervisor.storage.cases.case_memory import load_memory
 from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRing
 from supervisor.storage.journal.journal import AlertLog, Journal, SilentAlertLog, SilentJournal
+from supervisor.storage.run.meeting_place import MeetingPlace
 from supervisor.storage.run.orders import load_order
 from supervisor.storage.run.rank_board import RankBoard
 from supervisor.storage.run.rundir import RunDirectory
@@ -35,6 +36,7 @@ from supervisor.storage.steps.more_values import MAX_NAMES
 from supervisor.storage.steps.step_rows import OBSERVED_SLOTS
 from supervisor.storage.steps.tape import TapeWriter
 from supervisor.training_state.registry import Registry
+from supervisor.training_state.replicas import parameters_alike
 from supervisor.training_state.snapshot import SnapshotRing
 from supervisor.training_state.state import TrainingState
 from supervisor.worker.arrival import Arrival
@@ -46,6 +48,7 @@ from supervisor.worker.capture.pre_treatment_checkpoint import PreTreatmentCheck
 from supervisor.worker.capture.rank_memory import RankMemory
 from supervisor.worker.capture.script_census import ScriptCensus
 from supervisor.worker.capture.single_writer import SingleWriter
+from supervisor.worker.capture.split_replicas import SplitReplicas
 from supervisor.worker.capture.state_digests import StateDigests, TrailProbe
 from supervisor.worker.capture.user_tensors import UserTensors
 from supervisor.worker.capture.whole_state import WholeState
@@ -106,6 +109,8 @@ from supervisor.worker.state_restorer import StateRestorer
 from supervisor.worker.treatment.action_runner import ActionRunner, ActionTools
 from supervisor.worker.treatment.alert_teller import AlertTeller
 from supervisor.worker.treatment.dispatcher import Dispatcher
+from supervisor.worker.treatment.exact_retry import MOST as MOST_RETRIES
+from supervisor.worker.treatment.exact_retry import ExactRetry
 from supervisor.worker.treatment.follower_guard import FollowerGuard
 from supervisor.worker.treatment.healing import Healing
 from supervisor.worker.treatment.ordered_treatments import OrderedTreatments
@@ -235,6 +240,7 @@ class _Judging:
     alerts: AlertTeller
     runner: ActionRunner
     dispatcher: Dispatcher
+    retry: ExactRetry
     updates: UpdateControls
     ordered: OrderedTreatments
     experiment: Experiment | None
@@ -431,7 +437,7 @@ def _build_records(task: _Task, ground: _Ground) -> _Records:
         recorder=recorder,
         rates=AppliedRates(rundir.steps(rank)),
         checkpointer=Checkpointer(
-            _checkpoint_writer(task, ring, tape),
+            _checkpoint_writer(task, ground, ring, tape),
             settings.checkpoint,
             ground.group_journal,
             puts_off=task.place.is_alone,
@@ -448,11 +454,28 @@ def _build_records(task: _Task, ground: _Ground) -> _Records:
     )
 
 
-def _checkpoint_writer(task: _Task, ring: CheckpointRing, tape: TapeWriter) -> CheckpointWriter:
-    if task.place.is_alone:
+def _checkpoint_writer(
+    task: _Task, ground: _Ground, ring: CheckpointRing, tape: TapeWriter
+) -> CheckpointWriter:
+    place, attempt = task.place, task.attempt
+    if place.is_alone:
         return SingleWriter(ring, tape.sync)
-    kind = LeadWriter if task.place.leads else FollowerWriter
-    return kind(ring, tape.sync, place=task.place, attempt=task.attempt)
+    if place.leads:
+        replicas = SplitReplicas(
+            ring=ring,
+            schedule=ground.schedule,
+            journal=ground.journal,
+            warn=ground.warn,
+            may_go_back=not task.policy.observe_only and task.order.retries < MOST_RETRIES,
+        )
+        return LeadWriter(ring, tape.sync, place=place, attempt=attempt, on_split=replicas.found)
+    return FollowerWriter(
+        ring,
+        tape.sync,
+        place=place,
+        attempt=attempt,
+        alike=lambda: parameters_alike(ground.registry.models),
+    )
 
 
 def _build_state(task: _Task, ground: _Ground, records: _Records) -> _State:
@@ -583,6 +606,20 @@ def _build_judging(
         barrier=ground.barrier,
         warn=ground.warn,
     )
+    retry = ExactRetry(
+        policy=policy,
+        order=task.order,
+        is_possible=(
+            task.place.is_alone and task.settings.fast_forward.enabled and not task.order.experiment
+        ),
+        ring=records.ring,
+        recorder=records.recorder,
+        schedule=ground.schedule,
+        looks=state.looks,
+        runner=runner,
+        journal=ground.journal,
+        warn=ground.warn,
+    )
     dispatcher = Dispatcher(
         agreement=group.agreement,
         pipeline=pipeline,
@@ -591,6 +628,7 @@ def _build_judging(
         runner=runner,
         recorder=records.recorder,
         health=ground.health,
+        retry=retry,
         warn=ground.warn,
     )
     followers = FollowerGuard(policy, ground.progress, ground.health, runner)
@@ -616,6 +654,7 @@ def _build_judging(
         alerts=alerts,
         runner=runner,
         dispatcher=dispatcher,
+        retry=retry,
         updates=UpdateControls(
             ground.controls,
             ground.use,
@@ -749,6 +788,7 @@ def _listeners(
         journal=ground.journal,
         policy=task.policy,
         warn=ground.warn,
+        times=times,
         is_alone=task.place.is_alone,
     )
     snapshots = SnapshotListener(
@@ -801,6 +841,7 @@ def _listeners(
         FirstVariables(state.held),
         corruption,
         judging.dispatcher,
+        judging.retry,
         *watching,
         snapshots,
         checkpoints,
@@ -842,6 +883,7 @@ def _build_resumption(
         monitor=live.monitor,
         boundary=live.boundary,
         first_step=live.first_step,
+        retry=judging.retry,
         journal=ground.journal,
     )
     return Resumption(
@@ -858,7 +900,20 @@ def _build_resumption(
         journal=ground.journal,
         warn=ground.warn,
         arrival=arrival,
+        barrier=_build_barrier(task) if records.start is not None else None,
     )
+
+
+def _build_barrier(task: _Task) -> MeetingPlace | None:
+    """Where the ranks of a replay wait for each other; a mapped file is one node's alone."""
+    place = task.place
+    if place.is_alone or place.local_world_size != place.world_size:
+        return None
+    path = task.rundir.board(task.attempt, place.node).with_suffix(".replay")
+    try:
+        return MeetingPlace(path, place.local_rank, place.local_world_size)
+    except OSError:
+        return None
 
 
 def _build_session(

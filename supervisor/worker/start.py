@@ -79,7 +79,7 @@ def _patch(worker: BuiltWorker) -> None:
     watch_ranks(worker.ranks)
     watch_collectives(session, worker.collectives)
     watch_samples(worker.samples)
-    watch_normalisation(session.interception, worker.normalisation.saw, worker.watching)
+    watch_normalisation(session.interception, worker.normalisation, worker.watching)
     if worker.loading.is_noted:
         from supervisor.worker.interception.patches_loading import watch_fetches
         from supervisor.worker.interception.patches_workers import watch_workers
