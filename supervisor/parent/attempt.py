@@ -208,6 +208,8 @@ class Attempt:
         if self._broken_since_s is None:
             if not all(self._is_completed(rank) for rank in process.codes):
                 self._broken_since_s = now_s
+                if self._s.agent is not None:
+                    self._s.agent.begin_rescue(self._s.rundir)
         elif now_s - self._broken_since_s >= LAST_WORDS_S:
             process.send(signal.SIGKILL)
 

@@ -14,7 +14,6 @@ from supervisor.parent.prepare import Preparation, prepare
 from supervisor.parent.process.agent_process import AgentProcess
 from supervisor.parent.process.launch import LaunchSpec
 from supervisor.parent.process.process import DEFAULT_COMMAND
-from supervisor.parent.process.rescue_process import rescue_apart
 from supervisor.parent.process.signals import SignalInbox, signal_numbers
 from supervisor.parent.process.step_log_process import StepLogProcess, start_step_log
 from supervisor.parent.restarts import starting_point
@@ -248,12 +247,13 @@ class _Run:
         agent = self.context.agent
         step = None if agent is None else agent.kept.newest_step()
         if agent is None or step is None:
-            return
+            return  # no rank has kept anything
         is_sick = self.replica.is_risky or worker_exit.cause is ExitCause.NONFINITE
         newest = max((found.step for found in self._ring.checkpoints()), default=0)
         if worker_exit.cause is not ExitCause.COMPLETED and not is_sick and step > newest:
-            self.run_log.rescued(step, rescue_apart(self._rundir, step, agent.kept.places))
-        agent.kept.clear()
+            agent.begin_rescue(self._rundir)
+            self.run_log.rescued(step, agent.rescue(step))
+        agent.end_rescue()
 
     def _undo_unfinished_replay(self) -> None:
         """Restores the script's files after a fast-forward that did not arrive."""

@@ -1,7 +1,8 @@
 """Makes a checkpoint of what the ranks of a failed attempt kept in memory, each at the same step.
 
-Started by the parent alone, when no rank lives any more and its places still hold their states.
-Prints one JSON object: ``step``, ``path``, ``bytes`` and ``seconds``, or ``problem``.
+Started by the parent alone, when a rank has failed; it is told the step on standard input when none
+lives any more, while the parent's memory still holds their states. Prints one JSON object:
+``step``, ``path``, ``bytes`` and ``seconds``, or ``problem``.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import sys
 import time
 from typing import Any
 
@@ -30,13 +32,16 @@ def main(arguments: list[str]) -> int:
     """Returns the exit code: 0 whether something was saved or not.
 
     Args:
-        arguments: one JSON object: ``run_dir``, ``step``, and ``places``: local rank → paths.
+        arguments: one JSON object: ``run_dir``, and ``places``: local rank → paths.
     """
     order = json.loads(arguments[0])
+    line = sys.stdin.readline()
+    if not line:
+        return 0  # nothing is to be saved
     started = time.perf_counter()
     told: dict[str, Any]
     try:
-        saved = rescue(RunDirectory(order["run_dir"]), int(order["step"]), order["places"])
+        saved = rescue(RunDirectory(order["run_dir"]), int(line), order["places"])
         told = {"step": saved.step, "path": saved.path.name, "bytes": saved.bytes}
         told["seconds"] = time.perf_counter() - started
     except (SupervisorError, OSError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,6 +51,7 @@ def test_without_every_ranks_state_nothing_is_saved(
     tmp_path: Path,
     start: Start,
     memory: KeptMemory,
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     live = start(tmp_path / "run", ALWAYS, kept=memory.places["0"])
@@ -60,7 +62,8 @@ def test_without_every_ranks_state_nothing_is_saved(
         rescue.rescue(live.rundir, 7, both)
     with pytest.raises(CheckpointError, match="no state of step 5"):
         rescue.rescue(live.rundir, 5, dict(memory.places))
-    order = {"run_dir": str(live.rundir.root), "step": 5, "places": dict(memory.places)}
+    order = {"run_dir": str(live.rundir.root), "places": dict(memory.places)}
+    monkeypatch.setattr("sys.stdin", io.StringIO("5\n"))
     assert rescue.main([json.dumps(order)]) == 0
 
     assert "no state of step 5" in json.loads(capsys.readouterr().out)["problem"]

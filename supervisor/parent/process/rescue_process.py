@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,6 +14,7 @@ from supervisor.storage.run.rundir import RunDirectory
 
 TIMEOUT_S = 600.0
 """As long as ranks that live may take for a checkpoint."""
+_LEAVES_S = 10.0
 _SHOWN = 300
 
 
@@ -25,31 +28,58 @@ class Rescued:
     seconds: float
 
 
-def rescue_apart(rundir: RunDirectory, step: int, places: Mapping[str, list[str]]) -> Rescued | str:
-    """Returns what was saved, or why nothing was. Never raises.
+class RescueProcess:
+    """Started when a rank has failed, so that it has imported torch when the others have ended."""
 
-    Args:
-        rundir: of the run.
-        step: of which all ranks have a whole state.
-        places: local rank → the paths of its places.
-    """
-    order = {"run_dir": str(rundir.root), "step": step, "places": dict(places)}
-    try:
-        ended = subprocess.run(
+    def __init__(self, rundir: RunDirectory, places: Mapping[str, list[str]]) -> None:
+        """Starts it.
+
+        Args:
+            rundir: of the run.
+            places: local rank → the paths of its places.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the process)
+        order = {"run_dir": str(rundir.root), "places": dict(places)}
+        self._process = subprocess.Popen(
             [*command("supervisor.worker.rescue"), json.dumps(order)],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
             text=True,
-            timeout=TIMEOUT_S,
-            check=False,
             start_new_session=True,  # a Ctrl-C that ends the training must not cost its state
         )
-        told = json.loads((ended.stdout.strip().splitlines() or ["{}"])[-1])
-        if "problem" in told:
-            return str(told["problem"])
-        return Rescued(**told)
-    except subprocess.TimeoutExpired:
-        return f"it took longer than {TIMEOUT_S:.0f} s"
-    except (OSError, ValueError, TypeError):
-        said = ended.stderr.strip().splitlines() if "ended" in locals() else []
-        return (said[-1] if said else "the process that writes it has failed")[:_SHOWN]
+
+    def save(self, step: int) -> Rescued | str:
+        """Returns what was saved, or why nothing was. Called once; never raises.
+
+        Args:
+            step: of which all ranks, which are dead, have a whole state.
+        """
+        try:
+            output, _ = self._process.communicate(f"{step}\n", TIMEOUT_S)
+            told = json.loads((output.strip().splitlines() or ["{}"])[-1])
+            if "problem" in told:
+                return str(told["problem"])
+            return Rescued(**told)
+        except subprocess.TimeoutExpired:
+            return f"it took longer than {TIMEOUT_S:.0f} s"
+        except (OSError, ValueError, TypeError):
+            self._said.seek(0)
+            said = self._said.read().decode(errors="replace").strip().splitlines()
+            return (said[-1] if said else "the process that writes it has failed")[:_SHOWN]
+        finally:
+            self.end()
+
+    def end(self) -> None:
+        """It is not needed, or has done its work."""
+        for stream in (self._process.stdin, self._process.stdout):
+            with contextlib.suppress(OSError):
+                if stream is not None:
+                    stream.close()
+        self._process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_LEAVES_S)
+        self._said.close()

@@ -23,6 +23,10 @@ from supervisor.worker.live.boundary_capture import BoundaryCapture
 FRESH = 0.2
 """Share of the last capture in what is known of the cost: one that was held up counts little."""
 
+SOON = 10.0
+"""Times its cost, the second copy beside the process follows the first, for which the system had to
+find memory: from the second on it is known what one costs."""
+
 
 class PartingCheckpoint(TimedListener):
     """Keeps a healthy state in memory as often as its cost allows, and writes it at the end.
@@ -162,5 +166,9 @@ class PartingCheckpoint(TimedListener):
 
     def _has_cost(self, seconds: float) -> None:
         before = self._cost_s or seconds
+        is_first = not self._cost_s
         self._cost_s = min(seconds, (1.0 - FRESH) * before + FRESH * seconds)
-        self._next_at = time.monotonic() + self._cost_s / max(self._share, 1e-9)
+        apart = self._cost_s / max(self._share, 1e-9)
+        if is_first and self._of_rank is not None:
+            apart = min(apart, SOON * seconds)
+        self._next_at = time.monotonic() + apart
