@@ -20,6 +20,9 @@ from supervisor.ladder.treatments import TreatmentOutcome, Treatments
 from supervisor.records import ActionResult, Alert, Cause, CrashRisk, Decision, StepRecord
 from supervisor.settings import PolicySettings
 
+HOT_START = "hot_start"
+"""The detector whose alert asks for another start, where a policy wants it."""
+
 LIMIT_TOLERANCE = 1.05
 """A limit on the learning rate is not needed any more when the script's own lies this close."""
 
@@ -82,7 +85,7 @@ class EscalationLadder:
             undo = (*undo, *self._begin_another_training())
         if record.announced:
             self._forget_levels(record)
-        decision = self._next_treatment(record, risk, advice)
+        decision = self._next_treatment(record, alerts, risk, advice)
         if decision is None and reinstates:
             return self._reinstate(record, risk, undo, reason)
         if not undo:
@@ -116,7 +119,11 @@ class EscalationLadder:
             self._decisions.end_cooldown()
 
     def _next_treatment(
-        self, record: StepRecord, risk: CrashRisk, advice: Sequence[str]
+        self,
+        record: StepRecord,
+        alerts: Sequence[Alert],
+        risk: CrashRisk,
+        advice: Sequence[str],
     ) -> Decision | None:
         self._decisions.tick += 1
         self._budget.observe(record)
@@ -130,7 +137,7 @@ class EscalationLadder:
             self._initial.update(record.step, record.loss)
         if self._going_back.stopped:
             return None
-        decision = self._start_anew(record, risk)
+        decision = self._start_anew(record, alerts, risk)
         if decision is not None:
             return decision
         if verdict is not None:
@@ -149,12 +156,22 @@ class EscalationLadder:
             risk = replace(risk, onset_step=onset)
         return self._going_back.roll_back(record, risk, GUARD_RUNG)
 
-    def _start_anew(self, record: StepRecord, risk: CrashRisk) -> Decision | None:
+    def _start_anew(
+        self, record: StepRecord, alerts: Sequence[Alert], risk: CrashRisk
+    ) -> Decision | None:
         """The start has failed: once more, unless the weights say that it has not."""
-        may = self._initial.found and self.policy.guard.false_start
-        if not may or self._budget.is_spent:
+        guard = self.policy.guard
+        if self._budget.is_spent:
             return None
-        reason = f"the loss went up with the first updates, to {record.loss:.6g}, and stayed there"
+        hot = next((a.fact for a in alerts if a.detector == HOT_START), "")
+        if self._initial.found and guard.false_start:
+            reason = (
+                f"the loss went up with the first updates, to {record.loss:.6g}, and stayed there"
+            )
+        elif hot and guard.hot_start:
+            reason = hot
+        else:
+            return None
         risk = replace(
             risk, cause=Cause.DIVERGENCE, reason=reason, subject=Subject.LOSS, onset_step=0
         )
