@@ -43,9 +43,11 @@ YOUNG = 150
 within the first tenth: 26 batches of 256 of a queue of 65,536 (He et al., CVPR 2020), 102 of 64."""
 
 BLOCK = 150
-YOUNGER = 30
-"""The level that can be left is averaged over so many levels, or over a thirtieth of a younger
-run's steps: a single lucky level is none."""
+YOUNGER = 20
+OLD = 600
+"""From step `OLD` on the level that can be left is the best average of levels, over `BLOCK` of them
+or a twentieth of the steps so far: a single lucky level is none. Until then the loss mostly falls,
+and an average lies above what it has reached: it would cost crashes of the corpus."""
 
 RECENT = 5
 """Last values whose median must be above the line, too: an excursion that has healed by the time
@@ -90,6 +92,7 @@ class LevelDrift:
         self._levels: deque[float] = deque()
         self._sum = 0.0
         self._average = math.nan
+        self._best_average = math.inf
         self._noise = 0.0
         self._best = math.inf
         self._first = 0.0
@@ -162,12 +165,13 @@ class LevelDrift:
             self._adopt(level)
 
     def _take_in(self, level: float) -> float:
-        """Averages a level with those before it; returns the best such average so far."""
-        share = 1.0 if self._linear else 1.0 / max(1, min(BLOCK, self._seen // YOUNGER))
+        """Takes in a level; returns the one that a later level may have left."""
+        self._best = min(self._best, level)
+        size = max(1, min(BLOCK, self._seen // YOUNGER))
         before = level if math.isnan(self._average) else self._average
-        self._average = before + (level - before) * share
-        self._best = min(self._best, self._average)
-        return self._best
+        self._average = before + (level - before) / size
+        self._best_average = min(self._best_average, self._average)
+        return self._best if self._linear or self._seen < OLD else self._best_average
 
     def _least(self, best: float) -> float:
         """The smallest rise above `best` that matters, whatever the noise."""
@@ -182,9 +186,9 @@ class LevelDrift:
         return not self._linear and recent[RECENT // 2] < line
 
     def _adopt(self, level: float) -> None:
-        self._best, self._above = level, 0
+        self._best = self._best_average = self._average = level
+        self._above = 0
         self._levels.clear()
-        self._average = math.nan
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -193,6 +197,7 @@ class LevelDrift:
             "levels": list(self._levels),
             "sum": self._sum,
             "average": self._average,
+            "best_average": self._best_average,
             "noise": self._noise,
             "best": self._best,
             "first": self._first,
@@ -210,6 +215,7 @@ class LevelDrift:
         self._levels = deque(state["levels"])
         self._sum = float(state["sum"])
         self._average = float(state["average"])
+        self._best_average = float(state["best_average"])
         self._noise = float(state["noise"])
         self._best = float(state["best"])
         self._first = float(state["first"])
