@@ -30,6 +30,11 @@ LIMIT_TOLERANCE = 1.05
 class EscalationLadder:
     """Chooses what is done at a step: the guard first, then going back, then the policy's rungs.
 
+    Attributes:
+        outcomes: of the last step.
+        waits_for_evaluation: it is not known yet whether the last rollback was needless: what the
+            guard would go back for is only left out.
+
     Each treatment is verified after `verify_steps` and taken back after `healthy_steps` of low
     risk, the latest first (docs/prediction.md, "The ladder").
     """
@@ -52,6 +57,7 @@ class EscalationLadder:
             self._failures,
         )  # fmt: skip
         self.outcomes: tuple[TreatmentOutcome, ...] = ()
+        self.waits_for_evaluation = False
         self._was_needless = False
         self._newer_are_as_good = False
 
@@ -142,6 +148,8 @@ class EscalationLadder:
             return decision
         if verdict is not None:
             return self._guarded(record, guarded, verdict)
+        if self.waits_for_evaluation:
+            return None
         if self._treatments.calm_steps >= self.policy.healthy_steps:
             self._end_episode()
         decision = self._going_back.hold_rate(record, risk)
@@ -149,7 +157,7 @@ class EscalationLadder:
         return decision or self._step_down(record, risk)
 
     def _guarded(self, record: StepRecord, risk: CrashRisk, verdict: GuardVerdict) -> Decision:
-        if verdict is GuardVerdict.SKIP:
+        if verdict is GuardVerdict.SKIP or self.waits_for_evaluation:
             return self._decisions.treat(record, risk, ("skip_update",), GUARD_RUNG)
         onset = self._guard.onset_step
         if onset >= 0 and (risk.onset_step < 0 or onset < risk.onset_step):
