@@ -14,6 +14,7 @@ LOOK = 40
 """Steps over which the loss and the norm are compared with the first ones."""
 
 EVERY = 10
+EARLY = 5
 
 
 class HotStartDetector(Detector):
@@ -27,8 +28,9 @@ class HotStartDetector(Detector):
       too long for any of them to help.
 
     A loss stands if three quarters of the last `LOOK` values are above `standing` x the first one,
-    and the quartiles do not lie a leap apart: the first of single samples says nothing. A healthy
-    run stands like that only while its norm hardly changes (warm-up, a slow first plateau).
+    and where the quartiles lie a leap apart, a leap above the first `EARLY` values: one loss of a
+    single sample says nothing. A healthy run stands like that only while its norm hardly changes
+    (warm-up, a slow first plateau).
     Adversarial losses, environments and losses that are not positive are not judged.
 
     Args:
@@ -39,7 +41,16 @@ class HotStartDetector(Detector):
     """
 
     name = "hot_start"
-    _state = ("_losses", "_norms", "_first_loss", "_first_norm", "_highest", "_update", "_seen")
+    _state = (
+        "_losses",
+        "_norms",
+        "_first_loss",
+        "_first_norm",
+        "_highest",
+        "_early_high",
+        "_update",
+        "_seen",
+    )
 
     def __init__(
         self,
@@ -61,6 +72,7 @@ class HotStartDetector(Detector):
         self._first_loss = math.nan
         self._first_norm = math.nan
         self._highest = 0.0
+        self._early_high = 0.0
         self._update = 0.0
         self._seen = 0
 
@@ -91,6 +103,8 @@ class HotStartDetector(Detector):
             self._end()
             return None
         self._seen += 1
+        if self._seen <= EARLY:
+            self._early_high = max(self._early_high, record.loss)
         self._losses.append(record.loss)
         self._norms.append(record.grad_norm)
         self._highest = max(self._highest, record.grad_norm)
@@ -102,7 +116,9 @@ class HotStartDetector(Detector):
         losses, norms = sorted(self._losses), sorted(self._norms)
         quarter, middle = len(losses) // 4, len(losses) // 2
         low, high = losses[quarter], losses[-quarter]
-        if low < self.standing * self._first_loss or is_leap(high, low):
+        if low < self.standing * self._first_loss:
+            return None
+        if is_leap(high, low) and not is_leap(low, self._early_high):
             return None
         loss, norm = losses[middle], norms[middle] / self._first_norm
         rose = self._highest / self._first_norm
