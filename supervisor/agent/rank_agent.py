@@ -21,7 +21,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.rendezvous import RendezvousParameters, registry
 
 from supervisor.agent.channel import Channel
-from supervisor.own_process import PARENT, STREAMS
+from supervisor.own_process import KEPT, PARENT, STREAMS
 from supervisor.ranks import RankLaunch
 
 POLL_S = 0.05
@@ -58,6 +58,7 @@ class RankAgent(LocalElasticAgent):
         group.spec.args = tuple(arguments)
         os.environ[PARENT] = str(os.getpid())
         os.environ[STREAMS] = json.dumps(order["streams"])
+        os.environ[KEPT] = json.dumps(order["kept"])
         self._start_workers(group)
         # torch has taken these signals over; those meant for the ranks come from the parent.
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):

@@ -32,7 +32,8 @@ from supervisor.parent.watching.live_pictures import LivePictures
 from supervisor.parent.watching.preemption import PreemptionWatch
 from supervisor.parent.watching.rank_watch import GroupFeed, RankWatch
 from supervisor.parent.watching.replica import Replica
-from supervisor.parent.watching.watchdog import Watchdog
+from supervisor.parent.watching.unkillable import Unkillable
+from supervisor.parent.watching.watchdog import RANKS_AGAIN_S, WARM_UP_S, Watchdog
 from supervisor.storage.run.exit_notes import ExitNote, load_exit_note
 from supervisor.storage.run.lease import Lease
 from supervisor.storage.run.replay_progress import describe_replay, replayed_steps
@@ -131,11 +132,16 @@ class Attempt:
             s.spec.settings.watchdog,
             started_s=time.monotonic(),
             known_start_s=s.starts.longest_silence_s,
+            warm_up_s=RANKS_AGAIN_S if self._is_again else WARM_UP_S,
         )
+        unkillable = Unkillable()
         try:
             while not process.wait(s.poll_s):
                 check_lease(s.lease)
                 self._look(process, watchdog, outputs)
+                if unkillable.is_there(process.signals_sent.values(), time.monotonic()):
+                    s.run_log.warn("a process does not end after SIGKILL: it is left behind")
+                    break
         finally:
             if s.lease.taken_by is not None:
                 s.run_log.fall_silent()
@@ -149,6 +155,11 @@ class Attempt:
             s.run_log.left_behind(left, completed=done)
         oom_kills = max(count_oom_kills() - oom_kills, 0)
         return [self._ending(watch, process, oom_kills=oom_kills) for watch in self._watches]
+
+    @property
+    def _is_again(self) -> bool:
+        """Whether several ranks start as they have started before."""
+        return self._s.agent is not None and self._s.starts.longest_silence_s is not None
 
     def _start(self, outputs: Sequence[OutputPump]) -> Processes:
         s = self._s
@@ -197,6 +208,8 @@ class Attempt:
         if self._broken_since_s is None:
             if not all(self._is_completed(rank) for rank in process.codes):
                 self._broken_since_s = now_s
+                if self._s.agent is not None:
+                    self._s.agent.begin_rescue(self._s.rundir)
         elif now_s - self._broken_since_s >= LAST_WORDS_S:
             process.send(signal.SIGKILL)
 
@@ -301,7 +314,7 @@ class Attempt:
         rundir = self._s.rundir
         return ProcessEnding(
             rank=watch.rank,
-            returncode=process.codes.get(watch.rank, 0),
+            returncode=process.codes.get(watch.rank, -signal.SIGKILL),
             note=self._note(watch.rank),
             last_step=watch.feed.last_step,
             has_stepped=watch.feed.has_stepped,

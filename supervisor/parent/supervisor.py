@@ -208,6 +208,11 @@ class _Run:
             if another is not None:
                 order = another
                 continue
+            again = self.run_log.retries.order(order, worker_exit, self._ring)
+            if again is not None:
+                order = again
+                self.run_log.restart(Verdict(again=True, reason=worker_exit.evidence[0]), order)
+                continue
             if not worker_exit.retry:
                 return self._outcome(worker_exit)
             if self.run_log.has_several_ranks:
@@ -233,7 +238,22 @@ class _Run:
         self.run_log.worker_exited(
             order.attempt, worker_exit, self.replica.risk, risky=self.replica.is_risky
         )
+        self._save_kept(worker_exit)
         return worker_exit
+
+    def _save_kept(self, worker_exit: WorkerExit) -> None:
+        """Has the state written that all ranks kept in memory, if it is newer than what is on disk
+        and healthy."""
+        agent = self.context.agent
+        step = None if agent is None else agent.kept.newest_step()
+        if agent is None or step is None:
+            return  # no rank has kept anything
+        is_sick = self.replica.is_risky or worker_exit.cause is ExitCause.NONFINITE
+        newest = max((found.step for found in self._ring.checkpoints()), default=0)
+        if worker_exit.cause is not ExitCause.COMPLETED and not is_sick and step > newest:
+            agent.begin_rescue(self._rundir)
+            self.run_log.rescued(step, agent.rescue(step))
+        agent.end_rescue()
 
     def _undo_unfinished_replay(self) -> None:
         """Restores the script's files after a fast-forward that did not arrive."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from supervisor.storage.cases.case_advisor import CaseAdvisor
 from supervisor.storage.cases.case_memory import load_memory
 from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRing
 from supervisor.storage.journal.journal import AlertLog, Journal, SilentAlertLog, SilentJournal
+from supervisor.storage.run.meeting_place import MeetingPlace
 from supervisor.storage.run.orders import load_order
 from supervisor.storage.run.rank_board import RankBoard
 from supervisor.storage.run.rundir import RunDirectory
@@ -34,6 +36,7 @@ from supervisor.storage.steps.more_values import MAX_NAMES
 from supervisor.storage.steps.step_rows import OBSERVED_SLOTS
 from supervisor.storage.steps.tape import TapeWriter
 from supervisor.training_state.registry import Registry
+from supervisor.training_state.replicas import parameters_alike
 from supervisor.training_state.snapshot import SnapshotRing
 from supervisor.training_state.state import TrainingState
 from supervisor.worker.arrival import Arrival
@@ -42,8 +45,10 @@ from supervisor.worker.capture.checkpointer import Checkpointer
 from supervisor.worker.capture.follower_writer import FollowerWriter
 from supervisor.worker.capture.lead_writer import LeadWriter
 from supervisor.worker.capture.pre_treatment_checkpoint import PreTreatmentCheckpoint
+from supervisor.worker.capture.rank_memory import RankMemory
 from supervisor.worker.capture.script_census import ScriptCensus
 from supervisor.worker.capture.single_writer import SingleWriter
+from supervisor.worker.capture.split_replicas import SplitReplicas
 from supervisor.worker.capture.state_digests import StateDigests, TrailProbe
 from supervisor.worker.capture.user_tensors import UserTensors
 from supervisor.worker.capture.whole_state import WholeState
@@ -104,6 +109,8 @@ from supervisor.worker.state_restorer import StateRestorer
 from supervisor.worker.treatment.action_runner import ActionRunner, ActionTools
 from supervisor.worker.treatment.alert_teller import AlertTeller
 from supervisor.worker.treatment.dispatcher import Dispatcher
+from supervisor.worker.treatment.exact_retry import MOST as MOST_RETRIES
+from supervisor.worker.treatment.exact_retry import ExactRetry
 from supervisor.worker.treatment.follower_guard import FollowerGuard
 from supervisor.worker.treatment.healing import Healing
 from supervisor.worker.treatment.ordered_treatments import OrderedTreatments
@@ -139,7 +146,11 @@ class BuiltWorker:
 
 @dataclass(frozen=True, kw_only=True)
 class _Task:
-    """Which worker this is, and what it was told."""
+    """Which worker this is, and what it was told.
+
+    Attributes:
+        kept: see `Given.kept`.
+    """
 
     rundir: RunDirectory
     attempt: int
@@ -147,6 +158,7 @@ class _Task:
     settings: RunSettings
     policy: PolicySettings
     order: WorkerOrder
+    kept: Sequence[str]
 
     @property
     def rank(self) -> int:
@@ -228,6 +240,7 @@ class _Judging:
     alerts: AlertTeller
     runner: ActionRunner
     dispatcher: Dispatcher
+    retry: ExactRetry
     updates: UpdateControls
     ordered: OrderedTreatments
     experiment: Experiment | None
@@ -247,8 +260,14 @@ def build_worker(
     rundir: RunDirectory,
     attempt: int,
     place: RankPlace = RankPlace(),  # noqa: B008 (frozen)
+    kept: Sequence[str] = (),
 ) -> BuiltWorker:
     """Called once, when torch has been imported by the script, before the script goes on.
+
+    Args:
+        rundir, attempt: of the run.
+        place: among the ranks that were started together.
+        kept: see `Given.kept`.
 
     Raises:
         SupervisorError: an order, config or policy that cannot be read.
@@ -261,6 +280,7 @@ def build_worker(
         settings=load_resolved_config(rundir.config_yaml),
         policy=load_resolved_policy(rundir.policy_yaml),
         order=load_order(rundir, attempt),
+        kept=kept,
     )
     ground = _build_ground(task)
     records = _build_records(task, ground)
@@ -417,7 +437,7 @@ def _build_records(task: _Task, ground: _Ground) -> _Records:
         recorder=recorder,
         rates=AppliedRates(rundir.steps(rank)),
         checkpointer=Checkpointer(
-            _checkpoint_writer(task, ring, tape),
+            _checkpoint_writer(task, ground, ring, tape),
             settings.checkpoint,
             ground.group_journal,
             puts_off=task.place.is_alone,
@@ -434,11 +454,28 @@ def _build_records(task: _Task, ground: _Ground) -> _Records:
     )
 
 
-def _checkpoint_writer(task: _Task, ring: CheckpointRing, tape: TapeWriter) -> CheckpointWriter:
-    if task.place.is_alone:
+def _checkpoint_writer(
+    task: _Task, ground: _Ground, ring: CheckpointRing, tape: TapeWriter
+) -> CheckpointWriter:
+    place, attempt = task.place, task.attempt
+    if place.is_alone:
         return SingleWriter(ring, tape.sync)
-    kind = LeadWriter if task.place.leads else FollowerWriter
-    return kind(ring, tape.sync, place=task.place, attempt=task.attempt)
+    if place.leads:
+        replicas = SplitReplicas(
+            ring=ring,
+            schedule=ground.schedule,
+            journal=ground.journal,
+            warn=ground.warn,
+            may_go_back=not task.policy.observe_only and task.order.retries < MOST_RETRIES,
+        )
+        return LeadWriter(ring, tape.sync, place=place, attempt=attempt, on_split=replicas.found)
+    return FollowerWriter(
+        ring,
+        tape.sync,
+        place=place,
+        attempt=attempt,
+        alike=lambda: parameters_alike(ground.registry.models),
+    )
 
 
 def _build_state(task: _Task, ground: _Ground, records: _Records) -> _State:
@@ -569,6 +606,20 @@ def _build_judging(
         barrier=ground.barrier,
         warn=ground.warn,
     )
+    retry = ExactRetry(
+        policy=policy,
+        order=task.order,
+        is_possible=(
+            task.place.is_alone and task.settings.fast_forward.enabled and not task.order.experiment
+        ),
+        ring=records.ring,
+        recorder=records.recorder,
+        schedule=ground.schedule,
+        looks=state.looks,
+        runner=runner,
+        journal=ground.journal,
+        warn=ground.warn,
+    )
     dispatcher = Dispatcher(
         agreement=group.agreement,
         pipeline=pipeline,
@@ -577,6 +628,7 @@ def _build_judging(
         runner=runner,
         recorder=records.recorder,
         health=ground.health,
+        retry=retry,
         warn=ground.warn,
     )
     followers = FollowerGuard(policy, ground.progress, ground.health, runner)
@@ -602,6 +654,7 @@ def _build_judging(
         alerts=alerts,
         runner=runner,
         dispatcher=dispatcher,
+        retry=retry,
         updates=UpdateControls(
             ground.controls,
             ground.use,
@@ -640,8 +693,10 @@ def _build_live(
         dispatcher=judging.dispatcher,
         pipeline=judging.pipeline,
     )
-    # A rank that fails keeps the others waiting in a collective, where they can save nothing.
-    has_parting = task.place.is_alone and not task.order.experiment
+    # Another node's memory cannot be read when one of its ranks has failed.
+    is_one_node = task.place.local_world_size == task.place.world_size
+    memory = RankMemory(task.kept, task.place) if task.kept and is_one_node else None
+    has_parting = not task.order.experiment and (task.place.is_alone or memory is not None)
     parting = PartingCheckpoint(
         task.settings.parting if has_parting else PartingSettings(enabled=False),
         turns=ground.turns,
@@ -653,6 +708,7 @@ def _build_live(
         health=ground.health,
         progress=ground.progress,
         warn=ground.warn,
+        of_rank=memory,
     )
     boundary = Boundary(
         _listeners(task, ground, records, state, judging, first_step, capture, parting),
@@ -732,6 +788,7 @@ def _listeners(
         journal=ground.journal,
         policy=task.policy,
         warn=ground.warn,
+        times=times,
         is_alone=task.place.is_alone,
     )
     snapshots = SnapshotListener(
@@ -784,6 +841,7 @@ def _listeners(
         FirstVariables(state.held),
         corruption,
         judging.dispatcher,
+        judging.retry,
         *watching,
         snapshots,
         checkpoints,
@@ -825,6 +883,7 @@ def _build_resumption(
         monitor=live.monitor,
         boundary=live.boundary,
         first_step=live.first_step,
+        retry=judging.retry,
         journal=ground.journal,
     )
     return Resumption(
@@ -841,7 +900,20 @@ def _build_resumption(
         journal=ground.journal,
         warn=ground.warn,
         arrival=arrival,
+        barrier=_build_barrier(task) if records.start is not None else None,
     )
+
+
+def _build_barrier(task: _Task) -> MeetingPlace | None:
+    """Where the ranks of a replay wait for each other; a mapped file is one node's alone."""
+    place = task.place
+    if place.is_alone or place.local_world_size != place.world_size:
+        return None
+    path = task.rundir.board(task.attempt, place.node).with_suffix(".replay")
+    try:
+        return MeetingPlace(path, place.local_rank, place.local_world_size)
+    except OSError:
+        return None
 
 
 def _build_session(

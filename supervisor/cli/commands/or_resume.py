@@ -46,8 +46,8 @@ def continue_what_lies_there(args: argparse.Namespace, ranks: RankLaunch | None)
         return 0
     if tuple(args.arguments) != state.arguments:
         _tell(args, f"warning: {folder}: continued with the arguments that it began with")
-    if ranks is not None and RankLaunch(**state.ranks) != ranks:
-        _tell(args, f"warning: {folder}: continued with the ranks that it began with")
+    if ranks is None:
+        args.nproc_per_node = None  # as many as it had
     args.run, args.resume_from, args.force = folder, None, False
     return continue_run(args)
 

@@ -1,6 +1,7 @@
 """Continue a run that was interrupted, failed or was given up.
 
-The run's own policy and config are used again, with --set on top.
+The run's own policy and config are used again, with --set on top. With another number of ranks
+weights and optimizer state are shared out anew, and the resume is approximate.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from supervisor.cli.options import option_values
 from supervisor.cli.options.command_parser import TRAINING_EXIT_CODES
+from supervisor.cli.options.ranks_options import add_nproc_option, ranks_again
 from supervisor.cli.options.run_directory import open_run
 from supervisor.cli.options.settings_options import add_set_option, check_detectors
 from supervisor.errors import UsageError
-from supervisor.ranks import RankLaunch
 
 if TYPE_CHECKING:
     from supervisor.parent.process.launch import LaunchSpec
@@ -35,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="last-stable|latest|STEP",
         help="the checkpoint to start from (default: by how the run ended)",
     )
+    add_nproc_option(parser)
     add_set_option(parser)
     parser.add_argument(
         "--force",
@@ -109,7 +111,7 @@ def _spec(args: argparse.Namespace, rundir: RunDirectory, state: RunState) -> La
         resume_from=args.resume_from,
         force=args.force,
         command=state.command,
-        ranks=RankLaunch(**state.ranks) if state.ranks else None,
+        ranks=ranks_again(args, state.ranks),
     )
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 from supervisor.errors import UsageError
 from supervisor.ranks import RankLaunch
@@ -38,9 +41,7 @@ def ranks_of(args: argparse.Namespace) -> RankLaunch | None:
     Raises:
         UsageError: a value that is none.
     """
-    asked = str(args.nproc_per_node)
-    if asked not in _WORDS and not (asked.isdecimal() and int(asked) > 0):
-        raise UsageError(f"run: --nproc-per-node {asked}: give a number from 1, auto, gpu or cpu")
+    asked = _checked("run", str(args.nproc_per_node))
     nodes = re.fullmatch(r"([1-9]\d*)(?::([1-9]\d*))?", args.nnodes)
     if nodes is None or int(nodes[2] or nodes[1]) < int(nodes[1]):
         raise UsageError(f"run: --nnodes {args.nnodes}: give a number from 1, or MIN:MAX")
@@ -60,3 +61,37 @@ def ranks_of(args: argparse.Namespace) -> RankLaunch | None:
             "run: --nnodes: several nodes are not supported yet: leave it out to train on this one"
         )
     return None if launch == _ONE_PROCESS else launch
+
+
+def add_nproc_option(parser: argparse.ArgumentParser) -> None:
+    """Adds ``--nproc-per-node`` for a run that was begun already."""
+    parser.add_argument(
+        "--nproc-per-node",
+        "--nproc_per_node",
+        metavar="M",
+        help="go on with another number of ranks on this node: a number, auto, gpu or cpu",
+    )
+
+
+def ranks_again(args: argparse.Namespace, begun: Mapping[str, Any]) -> RankLaunch | None:
+    """Returns how a run that is resumed starts its ranks; None for one process, started directly.
+
+    Args:
+        begun: how the run was begun (`RankLaunch`); empty for one process.
+
+    Raises:
+        UsageError: a value that is none.
+    """
+    launch = RankLaunch(**begun)
+    if args.nproc_per_node is None:
+        return launch if begun else None
+    asked = replace(launch, nproc_per_node=_checked("resume", args.nproc_per_node))
+    return asked if begun or asked != _ONE_PROCESS else None
+
+
+def _checked(command: str, asked: str) -> str:
+    if asked not in _WORDS and not (asked.isdecimal() and int(asked) > 0):
+        raise UsageError(
+            f"{command}: --nproc-per-node {asked}: give a number from 1, auto, gpu or cpu"
+        )
+    return asked

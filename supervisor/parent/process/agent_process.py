@@ -16,8 +16,12 @@ from supervisor.errors import UsageError
 from supervisor.own_process import IS_RANK, command, worker_environment
 from supervisor.parent.process.family import Family
 from supervisor.parent.process.guarded_process import GuardedProcess
+from supervisor.parent.process.process import KILL_S
+from supervisor.parent.process.rescue_process import Rescued, RescueProcess
 from supervisor.parent.terminal.output import OutputPump
 from supervisor.ranks import RankLaunch
+from supervisor.storage.run.kept_memory import KeptMemory
+from supervisor.storage.run.rundir import RunDirectory
 
 _READY_S = 300.0
 """For the agent to import torch; seconds, but minutes from a slow shared disk."""
@@ -28,6 +32,7 @@ class AgentProcess:
 
     Attributes:
         local_ranks: how many ranks it starts on this node.
+        kept: memory in which they keep their newest states.
     """
 
     def __init__(self, launch: RankLaunch) -> None:
@@ -53,6 +58,8 @@ class AgentProcess:
             os.close(orders)
             os.close(reports)
         self._unread = b""
+        self.kept = KeptMemory(0)
+        self._rescue: RescueProcess | None = None
         ready = self.next_report(_READY_S)
         if ready is None or "local_ranks" not in ready:
             self.close()
@@ -61,6 +68,7 @@ class AgentProcess:
                 raise UsageError(f"run: {why}")
             raise OSError(0, "the agent that starts the ranks has ended at once")
         self.local_ranks = int(ready["local_ranks"])
+        self.kept = KeptMemory(self.local_ranks)
 
     @property
     def family(self) -> Family:
@@ -93,16 +101,41 @@ class AgentProcess:
             return self.next_report(max(0.0, deadline - time.monotonic()))
         return found if isinstance(found, dict) else None
 
+    def begin_rescue(self, rundir: RunDirectory) -> None:
+        """A rank has failed: what all kept will be written, if it is worth it. May be called again.
+
+        If it cannot be begun, `rescue` says so.
+        """
+        if self._rescue is None and self.kept.newest_step() is not None:
+            with contextlib.suppress(OSError):
+                self._rescue = RescueProcess(rundir, self.kept.places)
+
+    def rescue(self, step: int) -> Rescued | str:
+        """Returns what was saved of what the ranks kept at `step`, or why nothing was."""
+        if self._rescue is None:
+            return "the process that writes it cannot be started"
+        process, self._rescue = self._rescue, None
+        return process.save(step)
+
+    def end_rescue(self) -> None:
+        """Nothing more is to be saved of these ranks."""
+        if self._rescue is not None:
+            self._rescue.end()
+            self._rescue = None
+        self.kept.clear()
+
     def kill(self) -> None:
         """Ends the agent at once, and with it all ranks."""
         self._process.send(signal.SIGKILL)
 
     def close(self) -> None:
-        """Ends the agent and all that it has started."""
+        """Ends the agent and all that it has started; gives their memory back."""
         for fd in (self._orders, self._reports):
             with contextlib.suppress(OSError):
                 os.close(fd)
         self._process.dismiss(keep=False)
+        self.end_rescue()
+        self.kept.close()
 
 
 class RankProcesses:
@@ -137,7 +170,8 @@ class RankProcesses:
             str(rank): [f"/proc/{me}/fd/{output.stdout}", f"/proc/{me}/fd/{output.stderr}"]
             for rank, output in enumerate(outputs)
         }
-        agent.order(command=list(line), streams=streams)
+        agent.end_rescue()
+        agent.order(command=list(line), streams=streams, kept=dict(agent.kept.places))
         report = agent.next_report(meets_within_s) or {"failed": "the agent does not answer"}
         if "started" not in report:
             raise OSError(0, f"the ranks could not be started: {report.get('failed', report)}")
@@ -187,11 +221,8 @@ class RankProcesses:
         """Kills those that live and ends what they have started; returns which."""
         if not self.wait(0.0):
             self.send(signal.SIGKILL)
-            self.wait(_KILL_S)
+            self.wait(KILL_S)
         left = () if keep_others else self.family.end()
         for output in self._outputs:
             output.finish()
         return left
-
-
-_KILL_S = 10.0

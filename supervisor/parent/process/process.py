@@ -13,6 +13,8 @@ from supervisor.parent.process.launch import LaunchSpec
 from supervisor.parent.terminal.output import OutputPump
 from supervisor.ranks import LEAD_RANK
 
+KILL_S = 10.0
+"""For what SIGKILL ends; what it does not end is left behind."""
 DEFAULT_COMMAND = command("supervisor.worker.__main__")
 
 
@@ -106,7 +108,7 @@ class WorkerProcess:
         if not self._process.wait(0.0):
             self.family.look()
             self.send(signal.SIGKILL)
-            self._process.wait()
+            self._process.wait(KILL_S)
         left = () if keep_others else self.family.end()
         self._process.dismiss(keep=keep_others)
         self._output.finish()

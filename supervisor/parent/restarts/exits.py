@@ -149,6 +149,14 @@ def _ladder(ending: ProcessEnding) -> WorkerExit | None:
     return _exit(ending, ExitCause.NONFINITE, line, *note.evidence, retry=note.kind == "restart")
 
 
+def _retry(ending: ProcessEnding) -> WorkerExit | None:
+    note = ending.note
+    if note is None or note.kind != "retry":
+        return None
+    line = f"the policy asked for an exact retry: {_first_line(note.message)}"
+    return _exit(ending, ExitCause.NONFINITE, line, sign=ExitSign.EXACT_RETRY)
+
+
 def _users_mistake(ending: ProcessEnding) -> WorkerExit | None:
     note = ending.note
     if note is None or note.kind not in ("exception", "user_error"):
@@ -228,6 +236,7 @@ _RULES: tuple[Callable[[ProcessEnding], WorkerExit | None], ...] = (
     _own_exit,
     _short,
     _ladder,
+    _retry,
     _users_mistake,
     _memory,
     _exception,

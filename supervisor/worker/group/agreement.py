@@ -98,7 +98,10 @@ class GroupAgreement(Agreement):
         )
         told = self._board.exchange(own.pack(self._board.max_bytes))
         try:
-            messages = [] if told is None else [StepMessage.unpack(data) for data in told]
+            messages = [
+                own if rank == self._rank else StepMessage.unpack(data)
+                for rank, data in enumerate(told or ())
+            ]
         except ValueError:  # another rank is at another point
             messages = []
         if len({message.record.step for message in messages}) != 1:

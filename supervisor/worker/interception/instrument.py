@@ -24,6 +24,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 from torch.utils.data import dataloader
+from torch.utils.data.distributed import DistributedSampler
 
 from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.interception.outside_dynamo import (
@@ -290,6 +291,7 @@ def _patch_construction(session: Seen) -> None:
     watch(Optimizer, "optimizer")
     watch(LRScheduler, "scheduler")
     watch(torch.amp.GradScaler, "scaler")
+    watch(DistributedSampler, "sampler")
 
 
 def _patch_loader(session: Seen) -> None:
