@@ -43,11 +43,10 @@ def main() -> int:
         data, fds, _, _ = socket.recv_fds(there, 1 << 16, 3)
         if not data:
             return 0
-        request = json.loads(data)
         pid = os.fork()
         if pid == 0:
             there.close()
-            _become(request, fds)
+            _become(json.loads(data), fds)
         for fd in fds[:2]:
             os.close(fd)
         os.write(fds[2], f"pid {pid}\n".encode())
@@ -90,7 +89,9 @@ def _become(request: dict[str, Any], fds: list[int]) -> None:
         leave(code)
     os.environ.update(request["environment"])
     ReadyTorch(lambda: None).install()
-    leave(worker.main(request["arguments"], {**os.environ, PARENT: str(os.getppid())}))
+    arguments = request["arguments"]
+    request.clear()  # another in each attempt, and a variable of a function that is being executed
+    leave(worker.main(arguments, {**os.environ, PARENT: str(os.getppid())}))
 
 
 def _run_plain(path: str) -> int:
