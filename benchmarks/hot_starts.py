@@ -2,11 +2,11 @@
 
     python -m benchmarks.hot_starts [ARCHITECTURE ...] [--seed 7]
 
-Trains the tasks of the corpus for 160 steps with each optimizer at 0.3 to 100 times its rate, half a
-minute an architecture on a core. A run is hot if it lives, has ten times the rate or more, and ends
-1.25 times above the best run of up to three times the rate; those are the healthy ones. Beside it
-stands how many of them the default policy sees at all (an alarm, or a failed start). The detector's
-lines were chosen on mlp, transformer and vae.
+Trains the tasks of the corpus for 160 steps with each optimizer at 0.3 to 100 times its rate, half
+a minute an architecture on a core. A run is hot if it lives, has ten times the rate or more, and
+ends 1.25 times above the best run of up to three times the rate; those are the healthy ones. Beside
+it stands how many of them the default policy sees at all (an alarm, or a failed start). The
+detector's lines were chosen on mlp, transformer and vae.
 """
 
 from __future__ import annotations
