@@ -18,6 +18,8 @@ from typing import Any
 from supervisor.cli.main import main
 from supervisor.parent.process import guarded_process
 
+WORKER = "supervisor.worker.__main__"
+
 
 def ask(address: str, request: Mapping[str, Any], descriptors: Sequence[int]) -> socket.socket:
     """Asks for a fork with these descriptors; returns the socket that closes with its end."""
@@ -46,8 +48,9 @@ class ReadyGuardian:
         self._there.close()
 
 
-def start_at(address: str) -> Callable[..., ReadyGuardian]:
-    """Returns what starts guardians in the place of `subprocess.Popen`."""
+def start_at(address: str) -> Callable[..., ReadyGuardian | subprocess.Popen[bytes]]:
+    """Returns what starts the guardians of workers in the place of `subprocess.Popen`; an agent's
+    is executed as ever."""
 
     def start(
         line: Sequence[str],
@@ -58,7 +61,17 @@ def start_at(address: str) -> Callable[..., ReadyGuardian]:
         env: Mapping[str, str],
         pass_fds: tuple[int, int],
         start_new_session: bool,
-    ) -> ReadyGuardian:
+    ) -> ReadyGuardian | subprocess.Popen[bytes]:
+        if WORKER not in line:
+            return subprocess.Popen(
+                line,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                env=env,
+                pass_fds=pass_fds,
+                start_new_session=start_new_session,
+            )
         command = line[line.index(str(pass_fds[1])) + 1 :]
         request = {"environment": dict(env), "folder": os.getcwd(), "command": command}
         descriptors = [0 if stdin is None else stdin, stdout, stderr, *pass_fds]

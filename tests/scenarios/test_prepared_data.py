@@ -78,7 +78,7 @@ torch.save(model.state_dict(), sys.argv[1])
 
 
 def test_what_is_read_before_the_training_need_not_be_read_again(tmp_path: Path) -> None:
-    undisturbed = plain(tmp_path / "plain", CACHING)
+    undisturbed = train_plainly(tmp_path / "plain", CACHING)
 
     ended = supervised(
         tmp_path / "killed", CACHING, settings=SETTINGS, faults="[{kind: sigkill, step: 13}]"
