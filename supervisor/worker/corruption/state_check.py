@@ -24,7 +24,7 @@ from supervisor.worker.corruption.corrupted_tensor import CorruptedTensor
 from supervisor.worker.corruption.other_rules import not_finite, wrong_count
 from supervisor.worker.corruption.statistics_check import StatisticsCheck
 from supervisor.worker.corruption.update_watch import UpdateWatch, Versions, WatchedOptimizer
-from supervisor.worker.corruption.usual_moves import WeightAndCopy, UsualMoves
+from supervisor.worker.corruption.usual_moves import UsualMoves, WeightAndCopy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

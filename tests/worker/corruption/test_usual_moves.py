@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from supervisor.worker.corruption.usual_moves import LOOKS, WeightAndCopy, UsualMoves
+from supervisor.worker.corruption.usual_moves import LOOKS, UsualMoves, WeightAndCopy
 
 
 class Weight:
