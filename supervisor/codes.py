@@ -23,6 +23,7 @@ class Cause(str, enum.Enum):
     NONFINITE = "nonfinite"
     SPIKE = "spike"
     DIVERGENCE = "divergence"
+    INSTABILITY = "instability"
     LOSS_SCALE = "loss_scale"
     COLLAPSE = "collapse"
     DEAD_UNITS = "dead_units"

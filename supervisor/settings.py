@@ -293,6 +293,8 @@ class GuardSettings:
     skip_window: int = 10
     false_start: bool = True
     """A run that its first updates made far worse starts once more, with a tenth of its rate."""
+    hot_start: bool = False
+    """A run that has learned nothing because its rate is far too high starts once more, too."""
     rate_leap: bool = True
     """A rate that leaps beyond all earlier ones and does harm is held at the one before."""
     reinstate: bool = True

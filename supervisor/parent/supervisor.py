@@ -329,12 +329,13 @@ class _Run:
         """Has the state written that all ranks kept in memory, if it is newer than what is on disk
         and healthy."""
         agent = self.context.agent
-        step = None if agent is None else agent.kept.newest_step()
-        if agent is None or step is None:
-            return  # no rank has kept anything
-        is_sick = self.replica.is_risky or worker_exit.cause is ExitCause.NONFINITE
+        if agent is None:
+            return
+        step = agent.kept.newest_step()
         newest = max((found.step for found in self._ring.checkpoints()), default=0)
-        if worker_exit.cause is not ExitCause.COMPLETED and not is_sick and step > newest:
+        is_sick = self.replica.is_risky or worker_exit.cause is ExitCause.NONFINITE
+        has_failed = worker_exit.cause is not ExitCause.COMPLETED
+        if step is not None and step > newest and has_failed and not is_sick:
             agent.begin_rescue(self.rundir)
             self.run_log.rescued(step, agent.rescue(step))
         agent.end_rescue()

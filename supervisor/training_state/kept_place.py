@@ -1,4 +1,4 @@
-"""A state in memory that belongs to another process and is there when this one has been killed."""
+"""A state in memory that outlives this process, because another one owns it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which models, optimizers, schedulers and scalers a run has, under names that stay the same."""
+"""The models, optimizers, schedulers and scalers of a run, under names that stay the same."""
 
 from __future__ import annotations
 

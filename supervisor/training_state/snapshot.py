@@ -1,7 +1,6 @@
 """Copies of the state in memory, for rollbacks without a restart and for background writes.
 
-Every copy reuses the buffers of one that is given up: fresh memory is far slower, because the
-system must map its pages first.
+Copies reuse the buffers of discarded ones, because the system must map the pages of new memory.
 """
 
 from __future__ import annotations
@@ -218,7 +217,7 @@ class SnapshotRing:
                 self._give_up(index)
 
     def clear(self) -> None:
-        """Drops everything: memory runs out, or no snapshot can be returned to any more."""
+        """Drops everything, when memory runs out or no snapshot is usable any more."""
         self._snapshots.clear()
         self._spare.clear()
 

@@ -33,6 +33,7 @@ from supervisor.storage.run.set_aside import SetAside
 from supervisor.storage.steps.applied_rates import AppliedRates
 from supervisor.storage.steps.flight_recorder import FlightRecorder
 from supervisor.storage.steps.more_values import MAX_NAMES
+from supervisor.storage.steps.own_times import OwnTimes
 from supervisor.storage.steps.step_rows import OBSERVED_SLOTS
 from supervisor.storage.steps.tape import TapeWriter
 from supervisor.training_state.registry import Registry
@@ -85,6 +86,7 @@ from supervisor.worker.live.leave_listener import LeaveListener
 from supervisor.worker.live.loader_hooks import LoaderHooks
 from supervisor.worker.live.monitor import Monitor
 from supervisor.worker.live.new_trainings import NewTrainings
+from supervisor.worker.live.own_time import OwnTime
 from supervisor.worker.live.parting_checkpoint import PartingCheckpoint
 from supervisor.worker.live.snapshot_listener import SnapshotListener
 from supervisor.worker.live.step_recorder import StepRecorder
@@ -748,6 +750,7 @@ def _build_live(
         probes=judging.probes,
         update_controls=judging.updates,
         watch=state.watch,
+        own_time=OwnTime(None if task.place.is_alone else OwnTimes(task.rundir.steps(task.rank))),
         warn=ground.warn,
     )
     monitor = Monitor(

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.scenarios.runs import TIMEOUT_S, Ended, again, differences, plain, supervised
+from tests.scenarios.runs import TIMEOUT_S, Ended, again, differences, supervised, train_plainly
 
 SCRIPT = """
 import os, signal, sys, time, torch
@@ -51,7 +51,7 @@ def line(folder: Path, *words: str) -> Ended:
 
 
 def test_the_same_line_starts_continues_and_leaves_a_completed_run_alone(tmp_path: Path) -> None:
-    wanted = plain(tmp_path / "plain", SCRIPT).result()
+    wanted = train_plainly(tmp_path / "plain", SCRIPT).result()
     folder = tmp_path / "mine"
     faults = "[{kind: sigterm_parent, step: 30}]"
     first = supervised(folder, SCRIPT, options=("--or-resume",), faults=faults)
@@ -123,7 +123,7 @@ def test_a_slurm_job_that_is_told_to_leave_is_queued_again(tmp_path: Path) -> No
     )
     program(tmp_path / "bin" / "scontrol", '#!/bin/sh\necho "$@" >> queued\n')
     (tmp_path / "script.py").write_text(SCRIPT.replace("sys.argv[1]", "'out.pt'"))
-    wanted = plain(tmp_path / "plain", SCRIPT).result()
+    wanted = train_plainly(tmp_path / "plain", SCRIPT).result()
 
     first = submit(tmp_path, STEP_S="0.1")
     deadline = time.monotonic() + TIMEOUT_S

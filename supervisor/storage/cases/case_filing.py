@@ -26,7 +26,7 @@ from supervisor.storage.steps.flight_reader import read_steps
 _NO_CASES = frozenset(
     {ExitCause.COMPLETED, ExitCause.INTERRUPTED, ExitCause.PREEMPTED, ExitCause.USER_ERROR}
 )
-"""Exits that are nobody's fault, or against which no treatment helps."""
+"""Exits without a fault, or against which no treatment helps."""
 
 
 def file_cases(rundir: RunDirectory, library: CaseLibrary) -> int:

@@ -13,17 +13,17 @@ import xxhash
 from supervisor.storage.files.private_files import make_private
 
 SLOT_BYTES = 16384
-"""Room for what one rank tells: some 150 bytes of numbers, and its observed values."""
+"""Room for one rank's message: some 150 bytes of numbers, and its observed values."""
 
 TIMEOUT_S = 60.0
-"""A rank that makes no update for so long while the others wait is taken for one that trains by
-itself. A rank that hangs is ended by the parent, whose limit is usually longer."""
+"""A rank that makes no update for so long while the others wait counts as training by itself; the
+parent ends hanging ranks, usually later."""
 
 _HEAD = struct.Struct("<QQQ")
 _STATUS_BYTES = 8
 _LEFT = 1
 _AT_ONCE = 20
-"""Looks without a pause, some ten microseconds: ranks come here at nearly the same time."""
+"""Looks without a pause, some ten microseconds: ranks arrive at nearly the same time."""
 _SPINS = 200
 _PAUSES_S = (0.0, 50e-6, 1e-3)
 """For so many looks each; the first one lets others run that wait for this processor."""
@@ -80,7 +80,8 @@ class RankBoard:
         return self._buffer_bytes - _HEAD.size
 
     def exchange(self, message: bytes, timeout_s: float | None = None) -> list[bytes] | None:
-        """Tells the others, and returns what all tell with the same call, in the order of ranks.
+        """Sends a message and returns the messages of all ranks of the same call, in the order of
+        ranks.
 
         Args:
             message: of this rank.
@@ -108,7 +109,7 @@ class RankBoard:
         return told
 
     def leave(self) -> None:
-        """This rank exchanges nothing any more; the others are not to wait for it."""
+        """Ends this rank's exchange, so that the others do not wait for it."""
         self._words[self._rank * self._slot_bytes // 8] = _LEFT
 
     def close(self) -> None:

@@ -251,7 +251,7 @@ class ScriptFiles:
         self._list.rewrite()
 
     def begin_anew(self) -> None:
-        """The training departs from the recorded one: nothing is restored."""
+        """Starts over, because the training departs from the recorded one: nothing is restored."""
         if self._made or self._changes:
             self.continue_at(self.interval + 1, set())
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from supervisor.storage.files.private_files import make_private, open_private
 
-TAPE_FORMAT = 2
+TAPE_FORMAT = 3
 """A checkpoint names the format of its tape; a tape of another one is not replayed."""
 HEAD = struct.Struct("<BI")
 _STEP = struct.Struct("<qdIIQ")
@@ -48,6 +48,8 @@ class EntryKind(enum.IntEnum):
     """A batch that a loader worker has loaded."""
     OBJECTS = 14
     """Objects of Python that another rank told."""
+    TRAINING = 15
+    """The first forward or update: what was read before was computed without training."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from supervisor.worker.corruption.corrupted_tensor import CorruptedTensor
 from supervisor.worker.corruption.other_rules import not_finite, wrong_count
 from supervisor.worker.corruption.statistics_check import StatisticsCheck
 from supervisor.worker.corruption.update_watch import UpdateWatch, Versions, WatchedOptimizer
-from supervisor.worker.corruption.usual_moves import Pair, UsualMoves
+from supervisor.worker.corruption.usual_moves import UsualMoves, WeightAndCopy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -106,7 +106,7 @@ class StateCheck:
         """
         return self._usual.compare(
             [
-                Pair(f"{model}.{name}", parameter, kept)
+                WeightAndCopy(f"{model}.{name}", parameter, kept)
                 for parameter in self.watch.unbounded()
                 for model, name in [self._names.get(parameter.data_ptr(), ("", ""))]
                 if (kept := snapshot.state["models"].get(model, {}).get(name)) is not None

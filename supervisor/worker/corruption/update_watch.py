@@ -64,17 +64,21 @@ class WatchedOptimizer:
         self._rows: list[tuple[list[tuple[Any, ...]], float]] = []
         self._before: list[Versions] | None = None
 
-    def begin(self, optimizer: Optimizer, norm: float) -> None:
+    def begin(self, optimizer: Optimizer, norm: float) -> bool:
+        """Returns whether `end` is to count what the update writes."""
         groups = optimizer.param_groups
         if self.is_broken or len(groups) != self._groups or len(self._rows) >= MANY:
             self.is_broken = True
-            return
+            return False
         read = self._read
         self._rows.append(([read(group) for group in groups], norm))
         if self.written is None:
             self._before = [_versions(optimizer, p) for p in self.parameters]
-        elif self.foreign is not None and self.count == PROBED:
+            return True
+        if self.foreign is not None and self.count == PROBED:
             self.foreign.begin(optimizer)
+            return True
+        return False
 
     def end(self, optimizer: Optimizer) -> None:
         if self.foreign is not None and self.count == PROBED:
@@ -122,13 +126,16 @@ class UpdateWatch:
 
     Attributes:
         normalisation: the same for running means and variances, which batches change.
+        needs_norms: a family needs the norm of the gradients, and `clipped` is to be called.
+        awaits_end: `end` is to be called after the update under way.
     """
 
     def __init__(self, registry: Registry) -> None:
         self.normalisation = NormalisationWatch()
         self._registry = registry
         self._watched: dict[int, WatchedOptimizer] = {}
-        self._needs_norms = False
+        self.needs_norms = False
+        self.awaits_end = False
         self._clipped_at: tuple[int, int] | None = None
         self._usual_norms: dict[int, float] = {}
         self._foreign: weakref.WeakKeyDictionary[Optimizer, ForeignOptimizer]
@@ -146,7 +153,8 @@ class UpdateWatch:
             if watched.count:
                 self._usual_norms[key] = statistics.median(watched.norms)
         self._watched.clear()
-        self._needs_norms = False
+        self._clipped_at = None
+        self.needs_norms = False
         for optimizer in self._registry.optimizers.values():
             family, foreign = family_of(optimizer), None
             if family is None:
@@ -155,7 +163,7 @@ class UpdateWatch:
             if family is None or not _is_plain(optimizer):
                 continue
             self._watched[id(optimizer)] = WatchedOptimizer(optimizer, family, foreign)
-            self._needs_norms = self._needs_norms or family.needs_norms
+            self.needs_norms = self.needs_norms or family.needs_norms
 
     def unbounded(self) -> list[torch.Tensor]:
         """Returns the parameters of optimizers whose algebra is not known."""
@@ -177,7 +185,7 @@ class UpdateWatch:
 
     def clipped(self, parameters: Sequence[torch.Tensor]) -> None:
         """The script has clipped its gradients, which gave their norm."""
-        self._clipped_at = _gradient_versions(parameters) if self._needs_norms else None
+        self._clipped_at = _gradient_versions(parameters)
 
     def begin(self, optimizer: Optimizer, norm: float | None, clips_at: float) -> None:
         """An update is about to be made.
@@ -196,10 +204,11 @@ class UpdateWatch:
             and self._clipped_at != _gradient_versions(watched.parameters)
         ):
             largest = math.inf  # what the script did behind its clipping, the norm does not know
-        watched.begin(optimizer, largest)
+        self.awaits_end = watched.begin(optimizer, largest)
 
     def end(self, optimizer: Optimizer) -> None:
         """It was made."""
+        self.awaits_end = False
         watched = self._watched.get(id(optimizer))
         if watched is not None:
             watched.end(optimizer)

@@ -18,7 +18,7 @@ FAR = 100.0
 
 
 @dataclass(slots=True, eq=False)
-class Pair:
+class WeightAndCopy:
     """A weight and what it was at the last look."""
 
     name: str
@@ -42,7 +42,7 @@ class UsualMoves:
 
     _courses: dict[str, _Course] = field(default_factory=dict)
 
-    def compare(self, pairs: Sequence[Pair]) -> list[str]:
+    def compare(self, pairs: Sequence[WeightAndCopy]) -> list[str]:
         """Called at a look; returns what to warn of."""
         fitting = [pair for pair in pairs if _fits(pair)]
         if not fitting:
@@ -59,7 +59,7 @@ class UsualMoves:
             ]
         return [text for text in told if text]
 
-    def _take_in(self, pair: Pair, size: float, moved: torch.Tensor) -> str:
+    def _take_in(self, pair: WeightAndCopy, size: float, moved: torch.Tensor) -> str:
         course = self._courses.setdefault(pair.name, _Course())
         limit = FAR * course.largest
         if course.looks >= LOOKS and course.largest and not size <= limit:
@@ -79,7 +79,7 @@ class UsualMoves:
         return ""
 
 
-def _fits(pair: Pair) -> bool:
+def _fits(pair: WeightAndCopy) -> bool:
     live, kept = pair.live, pair.kept
     return (
         live.shape == kept.shape
@@ -90,7 +90,7 @@ def _fits(pair: Pair) -> bool:
     )
 
 
-def _few(pair: Pair, moved: torch.Tensor, limit: float) -> str:
+def _few(pair: WeightAndCopy, moved: torch.Tensor, limit: float) -> str:
     """Returns which elements moved beyond `limit`, if they are few and grew out of the tensor."""
     far = ~(moved.reshape(-1).abs() <= limit)
     values = pair.live.detach().reshape(-1)[far]

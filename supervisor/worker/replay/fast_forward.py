@@ -72,7 +72,7 @@ class FastForward(TrainingHooks):
         collectives: SilencedCollectives | None = None,
         count: LoopCount | None = None,
         arrive: Callable[[int, str | None], TrainingHooks],
-        before_training: Callable[[], None] = lambda: None,
+        before_training: Callable[[], object] = lambda: None,
         heartbeat: Callable[[], None] = lambda: None,
     ) -> None:
         self.steps_done = 0
@@ -160,7 +160,7 @@ class FastForward(TrainingHooks):
         self._interception.depth += 1
         try:
             unused = ()
-            if self.disproof is None and self._tape.peek() == EntryKind.UNUSED:
+            if self._is_on_tape() and self._tape.peek() == EntryKind.UNUSED:
                 unused = decode(EntryKind.UNUSED, self._tape.take(EntryKind.UNUSED))
             if self._executed.is_first_step:
                 return call()
@@ -185,7 +185,7 @@ class FastForward(TrainingHooks):
         return torch.zeros((), device=device)
 
     def read(self, kind: int, call: Call) -> Any:
-        if self.disproof is not None:
+        if not self._is_on_tape():
             return call()
         try:
             return decode(kind, self._tape.take(kind))
@@ -194,7 +194,7 @@ class FastForward(TrainingHooks):
             return call()
 
     def read_all(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        if self.disproof is not None:
+        if not self._is_on_tape():
             return None
         with self._interception.region():
             try:
@@ -383,8 +383,15 @@ class FastForward(TrainingHooks):
     def _begin_training(self) -> None:
         self._before_training()
         self._collectives.begin()
+        if self.disproof is None and not self._tape.begin_training():
+            self._skipping.load_all()  # its data sets may have other numbers
 
     # --- helpers -----------------------------------------------------------------------------
+
+    def _is_on_tape(self) -> bool:
+        """Whether a value that the script reads now is the recorded one; before the training it is
+        what it is."""
+        return self.disproof is None and not self._tape.is_before_training
 
     def _is_arrival(self) -> bool:
         if not self.clock.is_due:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from supervisor.worker.corruption.usual_moves import LOOKS, Pair, UsualMoves
+from supervisor.worker.corruption.usual_moves import LOOKS, UsualMoves, WeightAndCopy
 
 
 class Weight:
@@ -24,7 +24,7 @@ class Weight:
             self.live += 0.01 * torch.randn(64).to(kept.dtype)
             if flip is not None:
                 self.live[slice(None) if all_of_it else 7] = flip
-            told += self.moves.compare([Pair("model.weight", self.live, kept)])
+            told += self.moves.compare([WeightAndCopy("model.weight", self.live, kept)])
         return told
 
 

@@ -86,6 +86,10 @@ class LoaderSkipping:
         self._allowed = allowed
         self._shapes = shapes
 
+    def load_all(self) -> None:
+        """From here on every batch is loaded."""
+        self._allowed = ()
+
     def stand_in(self, proof: LoadingProof, indices: Any) -> Any:
         """Returns a batch of the recorded shapes instead of the one with these indices, and sets
         the random states behind it; None if it has to be loaded.
