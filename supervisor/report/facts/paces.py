@@ -16,7 +16,7 @@ WINDOWS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class RankPace:
     """Of one rank.
 
     Attributes:
@@ -29,7 +29,7 @@ class Pace:
     slow_from: int | None = None
 
 
-def find_paces(root: Path, ranks: int) -> list[Pace]:
+def find_paces(root: Path, ranks: int) -> list[RankPace]:
     """Returns the pace of each rank of the run in `root`."""
     rundir = RunDirectory(root)
     times = []
@@ -45,13 +45,13 @@ def find_paces(root: Path, ranks: int) -> list[Pace]:
     ]
 
 
-def _pace(scores: list[tuple[int, float]]) -> Pace:
+def _pace(scores: list[tuple[int, float]]) -> RankPace:
     if not scores:
-        return Pace()
+        return RankPace()
     in_a_row: list[int] = []
     slow_from = None
     for step, score in scores:
         in_a_row = [*in_a_row, step] if score < SLOW else []
         if slow_from is None and len(in_a_row) == WINDOWS:
             slow_from = in_a_row[0]
-    return Pace(typical=statistics.median(score for _, score in scores), slow_from=slow_from)
+    return RankPace(typical=statistics.median(score for _, score in scores), slow_from=slow_from)

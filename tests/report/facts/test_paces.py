@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.report.facts.paces import Pace, find_paces
+from supervisor.report.facts.paces import RankPace, find_paces
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.own_times import OwnTimes
 
@@ -26,7 +26,7 @@ def test_three_slow_windows_in_a_row_make_a_slow_rank(tmp_path: Path) -> None:
 
     first, second = find_paces(_written(tmp_path, fast, slow), 2)
 
-    assert first == Pace(typical=1.0)
+    assert first == RankPace(typical=1.0)
     assert second.slow_from == 64 * 3
     assert second.typical == pytest.approx(0.5)
 
@@ -42,8 +42,8 @@ def test_of_a_window_that_was_repeated_the_last_time_counts(tmp_path: Path) -> N
     for window in range(3):
         OwnTimes(RunDirectory(folder).steps(1)).append(64 * window, 1.0)
 
-    assert find_paces(folder, 2)[1] == Pace(typical=1.0)
+    assert find_paces(folder, 2)[1] == RankPace(typical=1.0)
 
 
 def test_a_run_without_such_times_has_no_paces(tmp_path: Path) -> None:
-    assert find_paces(tmp_path, 2) == [Pace(), Pace()]
+    assert find_paces(tmp_path, 2) == [RankPace(), RankPace()]
