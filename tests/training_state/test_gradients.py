@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 
@@ -16,12 +18,13 @@ Pair = tuple[Registry, torch.nn.Linear, torch.nn.Linear]
 
 
 @pytest.fixture
-def pair() -> Pair:
+def pair() -> Iterator[Pair]:
     registry, models = Registry(), (torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
     optimizers = [torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9) for model in models]
     for optimizer in optimizers:  # alive as long as the test: the registry holds weak references
         registry.add_optimizer(optimizer)
-    return registry, *models
+    yield registry, *models
+    del optimizers
 
 
 def test_a_parameter_has_a_gradient_where_it_had_one_and_nowhere_else(pair: Pair) -> None:
