@@ -1,7 +1,7 @@
 """Everything that a script's variables lead to, each object once, by its shortest path.
 
 Containers, objects of the script and of libraries, modules, closures, generators and iterators are
-entered; torch's own objects only where they belong to data loading and schedules.
+entered; torch's own objects only where they belong to data loading, schedules and DDP's hooks.
 """
 
 from __future__ import annotations
@@ -53,7 +53,10 @@ _OWN_OF_THE_PROCESS = frozenset(
 )
 """Modules whose objects, and those derived from them, belong to this process: locks, files,
 threads, queues between them, and what draws on its terminal."""
-_OF_TORCH = ("torch.utils.data.", "torch.optim.", "torch.amp.", "torch.cuda.amp.")
+_OF_TORCH = (
+    *("torch.utils.data.", "torch.optim.", "torch.amp.", "torch.cuda.amp."),
+    "torch.distributed.algorithms.",  # states of communication hooks, and averagers' counts
+)
 _HOOKS = (
     *("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"),
     *("_state_dict_hooks", "_load_state_dict_pre_hooks"),
