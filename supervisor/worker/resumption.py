@@ -23,19 +23,20 @@ from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.run_warnings import RunWarnings
 from supervisor.worker.ground.user_frames import user_frames
+from supervisor.worker.interception.patches_ranges import SilentRanges
 from supervisor.worker.interception.training_hooks import TrainingHooks
 from supervisor.worker.process.exit_request import SHORT, ExitRequest
 from supervisor.worker.process.heartbeat import Heartbeat
 from supervisor.worker.process.start_over import start_over
 from supervisor.worker.recording.attempt_files import AttemptFiles
-from supervisor.worker.recording.loading_proof import LoadingProofs
+from supervisor.worker.recording.loading_proofs import LoadingProofs
 from supervisor.worker.replay.fast_forward import FastForward
 from supervisor.worker.replay.loading.placeholder_tracker import PlaceholderTracker
 from supervisor.worker.replay.silence import Silence
 from supervisor.worker.replay.silenced_collectives import SilencedCollectives
 from supervisor.worker.starting_point import ResumePoint
 
-_OF_LOADING = (EntryKind.BATCH, EntryKind.WORKER_BATCH)
+_OF_LOADING = (EntryKind.BATCH, EntryKind.WORKER_BATCH, EntryKind.STREAM_BATCH)
 
 
 class Resumption:
@@ -83,6 +84,7 @@ class Resumption:
         self._warn = warn
         self._arrival = arrival
         self._silence = Silence()
+        self._ranges = SilentRanges()
         self._replay: FastForward | None = None
         self._guard: PlaceholderTracker | None = None
         several = start is not None and not arrival.place.is_alone
@@ -149,6 +151,7 @@ class Resumption:
         )
         self._replay.disproof = problem
         self._silence.begin()
+        self._ranges.begin()
         return self._replay
 
     def begin_script(self) -> None:
@@ -239,6 +242,8 @@ class Resumption:
             reasons = self._arrival.put_back(start, replay)
             if self._guard is not None:
                 if replay.disproof is None:
+                    if reasons and replay.streams.by_state:
+                        self._load_all(f"a data set that went on from its state: {reasons[0]}")
                     self._check_leftovers(self._guard, start.state.get("held", {}))
                 self._guard.end()
             if self.collectives is not None:
@@ -246,6 +251,7 @@ class Resumption:
             reasons += self._arrival.put_rest_back(start, replay)
         finally:
             self._silence.end()
+            self._ranges.end()
             self._interception.replaying = False
             self._arrived()
         self._arrival.go_on(

@@ -48,6 +48,12 @@ class EntryKind(enum.IntEnum):
     """A batch that a loader worker has loaded."""
     OBJECTS = 14
     """Objects of Python that another rank told."""
+    STREAM_BATCH = 15
+    """A batch of an iterable-style data set."""
+    STREAM_END = 16
+    """Such a data set has no more samples."""
+    STREAM_STATE = 17
+    """Where one of a library's stands, in its own words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +69,13 @@ class StepMark:
     @classmethod
     def unpack(cls, data: bytes) -> StepMark:
         return cls(*_STEP.unpack(data))
+
+    @staticmethod
+    def packed(
+        step: int, lr: float, backward_calls: int, forward_calls: int, signature: int
+    ) -> bytes:
+        """What the tape holds of these fields, without creating the object."""
+        return _STEP.pack(step, lr, backward_calls, forward_calls, signature)
 
 
 _STEP_ENTRY = struct.Struct(f"{HEAD.format}{_STEP.format[1:]}")

@@ -11,8 +11,15 @@ from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.interception.training_hooks import Call
 from supervisor.worker.process.heartbeat import Heartbeat
+from supervisor.worker.recording.fingerprint import CannotTell
 from supervisor.worker.recording.loading_proof import LoadingProof
 from supervisor.worker.recording.recording import Recording
+from supervisor.worker.recording.stream_proof import (
+    STATE_EVERY,
+    Stream,
+    StreamMark,
+    state_of,
+)
 from supervisor.worker.recording.worker_proof import (
     Iteration,
     WorkerMark,
@@ -23,7 +30,8 @@ from supervisor.worker.replay.loading.loader_skipping import pack_mark
 
 
 class LoaderHooks:
-    """The live side of `TrainingHooks.fetch`, `worker_batch`, `epoch_ended` and `batch`."""
+    """The live side of `TrainingHooks.fetch`, `stream_fetch`, `worker_batch`, `epoch_ended` and
+    `batch`."""
 
     def __init__(
         self,
@@ -59,6 +67,61 @@ class LoaderHooks:
             if drawn:
                 tape.append(EntryKind.DRAWN, drawn)
         return batch
+
+    def stream_fetch(self, stream: Stream, call: Call) -> Any:
+        """Returns the batch that `call` makes; its mark goes on the tape.
+
+        Raises:
+            StopIteration: the stream has ended.
+        """
+        proof, probe, tape = stream.proof, self._progress.probe, self._recording.tape
+        with self._interception.region():
+            earlier = look()
+        forward_calls = probe.forward_calls
+        try:
+            batch = proof.make(stream, call)
+        except StopIteration:
+            with self._part:
+                tape.append(EntryKind.STREAM_END, stream.packed())
+                proof.ended(stream)
+            raise
+        with self._part:
+            if probe.forward_calls != forward_calls:
+                proof.reason = "loading runs a model"
+            left, follows = proof.settle(stream)
+            state = self._state_of(stream)
+            proof.decide()
+            drawn = fetched = b""
+            if not proof.is_given_up:
+                with self._interception.region():
+                    fetched = pack_mark((), batch)
+                    drawn = between(earlier, look())
+            mark = StreamMark(
+                proof=proof.number,
+                stream=stream.number,
+                fetches=stream.fetches,
+                left=left,
+                follows=follows,
+                is_given_up=proof.is_given_up,
+                drawn=drawn,
+                fetch=fetched,
+            )
+            tape.append(EntryKind.STREAM_BATCH, mark.pack())
+            if state and not proof.is_given_up:
+                tape.append(EntryKind.STREAM_STATE, stream.packed() + state)
+        return batch
+
+    def _state_of(self, stream: Stream) -> bytes:
+        """The state of a library's data set, now and then; empty where there is none to keep."""
+        proof = stream.proof
+        if not proof.has_state or proof.reason or stream.fetches % STATE_EVERY:
+            return b""
+        try:
+            with self._interception.region():
+                return state_of(stream.fetcher.dataset)
+        except CannotTell as why:
+            proof.reason = str(why)
+            return b""
 
     def worker_batch(
         self, iteration: Iteration, worker: int, indices: Any, note: WorkerNote | None, batch: Any

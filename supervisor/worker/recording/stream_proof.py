@@ -1,0 +1,286 @@
+"""Whether samples of an `IterableDataset` can be left out of a fast-forward.
+
+The first fetches are watched as those of map-style data sets are. What moves from sample to sample
+must be one of Python's own iterators (`stream_place`), or a state that a library's data set hands
+out and takes back. The first batch of each stream, each one at which more than that iterator has
+moved, and the end of a stream are always really made.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from supervisor.worker.recording.executed_code import ExecutedCode
+from supervisor.worker.recording.fingerprint import CannotTell, fingerprint
+from supervisor.worker.recording.loading_proof import PROFILED, TIMED, LoadingProof
+from supervisor.worker.recording.stream_place import StreamPlace, place_of
+
+STATE_EVERY = 8
+"""Batches between two states of a library's data set that go on the tape."""
+_UNSETTLED = 16
+"""So many batches in a row before which more had moved than one iterator: it is no use."""
+_SHARE, _ALLOWANCE_S = 0.02, 0.2
+"""Of the time of loading, and beyond it, that comparing may take."""
+_HEAD = struct.Struct("<HIQqBH")
+_FOLLOWS, _GIVEN_UP = 1, 2
+_PLACE = struct.Struct("<HIQ")
+
+
+@dataclass(frozen=True, slots=True)
+class StreamMark:
+    """What the tape keeps of a batch of a stream.
+
+    Attributes:
+        proof: number of the proof.
+        stream: number among the streams of that data set.
+        fetches: batches that this stream has made, this one included.
+        left: see `StreamPlace`.
+        follows: since the batch before only the innermost iterator has moved.
+        is_given_up: nothing is noted of the data set from here on.
+        drawn: see `training_state.draws`.
+        fetch: the `FetchMark`, packed.
+    """
+
+    proof: int
+    stream: int
+    fetches: int
+    left: int = 0
+    follows: bool = False
+    is_given_up: bool = False
+    drawn: bytes = b""
+    fetch: bytes = b""
+
+    def pack(self) -> bytes:
+        flags = _FOLLOWS * self.follows + _GIVEN_UP * self.is_given_up
+        head = _HEAD.pack(self.proof, self.stream, self.fetches, self.left, flags, len(self.drawn))
+        return head + self.drawn + self.fetch
+
+    @classmethod
+    def unpack(cls, data: bytes) -> StreamMark:
+        proof, stream, fetches, left, flags, size = _HEAD.unpack_from(data)
+        start = _HEAD.size
+        drawn, fetch = data[start : start + size], data[start + size :]
+        follows, given_up = bool(flags & _FOLLOWS), bool(flags & _GIVEN_UP)
+        return cls(proof, stream, fetches, left, follows, given_up, drawn, fetch)
+
+
+class Stream:
+    """One iterator over an iterable-style data set; it lives as long as its fetcher.
+
+    Attributes:
+        number: among the streams of its data set.
+        fetches: batches that it has made, or that a replay has left out.
+    """
+
+    def __init__(self, proof: StreamProof, fetcher: Any, number: int) -> None:
+        self.proof = proof
+        self.number = number
+        self.fetches = 0
+        self._fetcher = weakref.ref(fetcher)
+        self._last: StreamPlace | None = None
+        self._print = 0
+
+    @property
+    def fetcher(self) -> Any:
+        return self._fetcher()
+
+    def place(self) -> StreamPlace:
+        """Where it stands now.
+
+        Raises:
+            CannotTell: that cannot be seen.
+        """
+        return place_of(self.fetcher.dataset_iter)
+
+    def packed(self) -> bytes:
+        """Which stream and batch this is, as the tape keeps it beside a state or an end."""
+        return _PLACE.pack(self.proof.number, self.number, self.fetches)
+
+    def settle(self) -> tuple[int, bool]:
+        """Called behind each batch: returns where it stands, and whether it only went on.
+
+        Raises:
+            CannotTell: that cannot be seen, or what it keeps has changed.
+        """
+        if self.fetcher.ended:  # within this batch, which is smaller than the others
+            self.compare()
+            self._last = None
+            return 0, False
+        place, earlier = self.place(), self._last
+        follows = earlier is not None and place.follows(earlier)
+        if not follows:
+            self.compare()
+            self._print = fingerprint([*place.kept, *place.over])
+        self._last = place
+        return place.left[-1], follows
+
+    def compare(self) -> None:
+        """Raises CannotTell if what the stream keeps has changed since it last went another way."""
+        last = self._last
+        if last is not None and fingerprint([*last.kept, *last.over]) != self._print:
+            raise CannotTell("making samples changes something that stays")
+
+
+class StreamProof(LoadingProof):
+    """One data set of iterable-style loaders without workers; see the module's docstring."""
+
+    def __init__(self, number: int, data: Any, collate: Any, interception: Any) -> None:
+        super().__init__(number, data, collate, interception)
+        self.has_state = has_state(data)
+        if self.has_state and loses_samples(data):
+            self.reason = "its shuffle buffer is not part of its state"
+        self._streams = 0
+        self._open: list[Stream] = []
+        self._unsettled = 0
+        self._loading_s = self._comparing_s = 0.0
+
+    def begin(self, fetcher: Any) -> Stream:
+        """A new iterator over the data set."""
+        self._compare_open()
+        self._streams += 1
+        stream = Stream(self, fetcher, self._streams - 1)
+        self._open.append(stream)
+        return stream
+
+    def make(self, stream: Stream, load: Callable[[], Any]) -> Any:
+        """Returns what `load` does; called for every batch that is really made."""
+        stream.fetches += 1
+        if self.reason:
+            return load()
+        number, is_first = self._fetches, stream.fetches == 1
+        self._fetches += 1
+        if is_first and self._fingerprints:
+            self._timed(self.compare)
+        executed, started = ExecutedCode(), time.perf_counter()
+        batch = executed.run(load) if number < PROFILED else load()
+        seconds = time.perf_counter() - started
+        self._loading_s += seconds
+        if number < PROFILED:
+            self.reason = self.reason or executed.fault
+            if not is_first and not self.reason:
+                self.compare()
+            self._reached += executed.reached()
+        elif number < PROFILED + TIMED:
+            self._times.append(seconds)
+        if not self.reason and (is_first or number < PROFILED):
+            self._timed(self._look_anew)
+        return batch
+
+    def settle(self, stream: Stream) -> tuple[int, bool]:
+        """Called behind each batch that was made: where the stream stands, and whether it only
+        went on. Sets `reason` where that cannot be told."""
+        left, follows = 0, False
+        if not self.has_state and not self.reason:
+            started = time.perf_counter()
+            try:
+                with self._interception.region():
+                    left, follows = stream.settle()
+            except CannotTell as why:
+                self.reason = str(why)
+            except Exception as error:  # the user's own __getattr__
+                self.reason = f"{type(error).__name__} when it was looked at"
+            self._unsettled = 0 if follows else self._unsettled + 1
+            if self._unsettled > _UNSETTLED:
+                self.reason = self.reason or "its generator keeps something from batch to batch"
+            self._spent(0.0 if follows else time.perf_counter() - started)
+        return left, follows
+
+    def ended(self, stream: Stream) -> None:
+        """A stream has come to its end."""
+        self._compare_open()
+        self._open = [one for one in self._open if one is not stream]
+
+    def holds(self) -> bool:
+        if super().holds():
+            self._compare_open()
+        return not (self.is_given_up or self.reason) and self._fetches >= PROFILED + TIMED
+
+    def _compare_open(self) -> None:
+        """Compares streams that have not ended, and forgets those that the script has left."""
+        for stream in self._open if not self.reason else ():
+            try:
+                with self._interception.region():
+                    stream.compare()
+            except Exception as why:
+                self.reason = self.reason or str(why)
+        self._open = [stream for stream in self._open if stream.fetcher is not None]
+
+    def _roots(self) -> tuple[Any, ...]:
+        data, collate, reached = super()._roots()
+        return None if self.has_state else data, collate, reached
+
+    def _look_anew(self) -> None:
+        self._fingerprints = self._take_fingerprints()
+
+    def _timed(self, call: Callable[[], None]) -> None:
+        started = time.perf_counter()
+        call()
+        self._spent(time.perf_counter() - started)
+
+    def _spent(self, seconds: float) -> None:
+        self._comparing_s += seconds
+        if self._comparing_s > _ALLOWANCE_S + _SHARE * self._loading_s:
+            self.reason = self.reason or "comparing it would take too long"
+
+
+def has_state(data: Any) -> bool:
+    """Whether this is a data set of Hugging Face's `datasets`, which tells its state and goes on
+    from it. One of the script's own may do other things when it is asked."""
+    kinds = type(data).__mro__
+    known = any(k.__module__.partition(".")[0] == "datasets" for k in kinds)
+    return known and hasattr(data, "state_dict") and hasattr(data, "load_state_dict")
+
+
+def loses_samples(data: Any) -> bool:
+    """Whether samples that wait in a shuffle buffer would be lost with its state."""
+    waiting, seen = [getattr(data, "_ex_iterable", None)], 0
+    while waiting and seen < 1000:
+        one, seen = waiting.pop(), seen + 1
+        if one is None:
+            continue
+        if "BufferShuffled" in type(one).__name__:
+            return True
+        waiting += [getattr(one, "ex_iterable", None), *getattr(one, "ex_iterables", ())]
+    return False
+
+
+def state_of(data: Any) -> bytes:
+    """Returns the state of a library's data set as text.
+
+    Raises:
+        CannotTell: it would not come back the same.
+    """
+    state = data.state_dict()
+    try:
+        text = json.dumps(state)
+    except (TypeError, ValueError) as error:
+        raise CannotTell(f"its state cannot be written down ({error})") from error
+    if json.loads(text) != state:
+        raise CannotTell("its state cannot be written down")
+    return text.encode()
+
+
+def go_to_state(fetcher: Any, text: bytes) -> Callable[[], None]:
+    """Has a fetcher's data set go on from a state; returns what is to be called behind its next
+    batch: a later iterator over it begins at its beginning again."""
+    data = fetcher.dataset
+    before = getattr(data, "_starting_state_dict", None)
+    data.load_state_dict(json.loads(text))
+    fetcher.dataset_iter = iter(data)
+
+    def forget() -> None:
+        if hasattr(data, "_starting_state_dict"):
+            data._starting_state_dict = before
+
+    return forget
+
+
+def unpack_place(data: bytes) -> tuple[tuple[int, int, int], bytes]:
+    """The inverse of `Stream.packed`, and what stands behind it."""
+    return _PLACE.unpack_from(data), data[_PLACE.size :]
