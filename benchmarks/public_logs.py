@@ -4,7 +4,9 @@
 
 LOGS is a folder with the logs as CSV files and an INDEX.md that labels them. An alarm is a rising
 edge that re-arms after 50 calm rows, for every rule alike. An event counts as found when the rule
-is in alarm at a row from its onset to before its peak. Rates are per 10,000 healthy rows.
+is in alarm at a row from its onset to before its peak. Rates are per 10,000 healthy rows. Of ours
+the treatments that it decides are counted, too (no checkpoints): at healthy rows, in rows of sick
+runs before the first labelled onset, and until `LATE` rows after the peak of a fatal event.
 """
 
 from __future__ import annotations
@@ -26,10 +28,12 @@ from benchmarks.rules.base import Rule
 from supervisor.analysis.backtest.backtest import AlarmEdge
 from supervisor.analysis.backtest.trace import read_trace
 from supervisor.config import load_policy
+from supervisor.ladder.rungs import FREE
 from supervisor.pipeline import Pipeline
 from supervisor.records import StepRecord
 from supervisor.settings import RunSettings
 
+LATE = 5
 EVENT = re.compile(r"(\d+)→(\d+) (\w+)")
 
 
@@ -41,6 +45,21 @@ class Log:
     use: str
     healthy: bool
     events: tuple[tuple[int, int, str], ...]
+
+
+@dataclass
+class Seen:
+    """What one judge made of one log.
+
+    Attributes:
+        alarms: of every row.
+        warnings: raised.
+        treated: rows at which a treatment was decided.
+    """
+
+    alarms: list[bool]
+    warnings: int = 0
+    treated: list[int] = field(default_factory=list)
 
 
 @dataclass
@@ -57,6 +76,11 @@ class Score:
     spikes_found: int = 0
     leads: list[int] = field(default_factory=list)
     shares_left: list[float] = field(default_factory=list)
+    treated_in_health: int = 0
+    early_rows: int = 0
+    early_alarms: int = 0
+    treated_early: int = 0
+    fatal_treated: int = 0
     alarms_by_log: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -67,10 +91,18 @@ class Score:
     def warnings_per_10k(self) -> float:
         return 1e4 * self.warnings / max(1, self.healthy_rows)
 
-    def take_in(self, log: Log, alarms: list[bool], warnings: int) -> None:
+    def take_in(self, log: Log, seen: Seen) -> None:
+        alarms, warnings = seen.alarms, seen.warnings
+        edge = AlarmEdge(0.5)
+        raised = [row for row, value in enumerate(alarms) if edge.update(float(value))]
+        count = len(raised)
+        if log.events:
+            first = log.events[0][0]
+            self.early_rows += first
+            self.early_alarms += sum(row < first for row in raised)
+            self.treated_early += sum(row < first for row in seen.treated)
         if log.healthy:
-            edge = AlarmEdge(0.5)
-            count = sum(edge.update(float(value)) for value in alarms)
+            self.treated_in_health += len(seen.treated)
             self.healthy_rows += len(alarms)
             self.alarms += count
             self.warnings += warnings
@@ -84,6 +116,7 @@ class Score:
                 self.spikes_found += first is not None
                 continue
             self.fatal_events += 1
+            self.fatal_treated += any(onset <= row <= peak + LATE for row in seen.treated)
             if first is not None:
                 self.fatal_found += 1
                 self.leads.append(peak - first)
@@ -101,26 +134,27 @@ def read_index(folder: Path, use: str) -> Iterator[Log]:
             yield Log(cells[0], cells[1], cells[2] == "healthy", events)
 
 
-def run_predictor(records: list[StepRecord]) -> tuple[list[bool], int]:
+def run_predictor(records: list[StepRecord]) -> Seen:
     policy = load_policy()
     pipeline = Pipeline(RunSettings(), policy)
-    alarms, warnings, edge = [], 0, AlarmEdge(policy.warn_threshold)
-    for record in records:
-        risk = pipeline.update(record).risk
-        alarms.append(risk.probability >= policy.alarm_threshold)
-        warnings += edge.update(risk.probability)
-    return alarms, warnings
+    seen, edge = Seen([]), AlarmEdge(policy.warn_threshold)
+    for row, record in enumerate(records):
+        judgement = pipeline.update(record)
+        risk, decision = judgement.risk.probability, judgement.decision
+        seen.alarms.append(risk >= policy.alarm_threshold)
+        seen.warnings += edge.update(risk)
+        if decision is not None and not FREE.issuperset(decision.actions):
+            seen.treated.append(row)
+    return seen
 
 
-def run_rule(make: Callable[[int], Rule], records: list[StepRecord]) -> tuple[list[bool], int]:
+def run_rule(make: Callable[[int], Rule], records: list[StepRecord]) -> Seen:
     rule = make(len(records))
-    return [rule.update(record) for record in records], 0
+    return Seen([rule.update(record) for record in records])
 
 
 def score_all(folder: Path, logs: Iterable[Log], only: str | None) -> list[Score]:
-    rules: dict[str, Callable[[list[StepRecord]], tuple[list[bool], int]]] = {
-        "training-supervisor": run_predictor
-    }
+    rules: dict[str, Callable[[list[StepRecord]], Seen]] = {"training-supervisor": run_predictor}
     for name, make in RULES.items():
         rules[name] = lambda records, make=make: run_rule(make, records)
     chosen = {name: rule for name, rule in rules.items() if only is None or only in name}
@@ -128,7 +162,7 @@ def score_all(folder: Path, logs: Iterable[Log], only: str | None) -> list[Score
     for log in logs:
         records = list(read_trace(folder / f"{log.name}.csv"))
         for name, rule in chosen.items():
-            scores[name].take_in(log, *rule(records))
+            scores[name].take_in(log, rule(records))
     return list(scores.values())
 
 
@@ -155,6 +189,13 @@ def print_table(scores: list[Score]) -> None:
             f"{score.fatal_found}/{score.fatal_events} | {score.spikes_found}/{score.spikes} | "
             f"{lead} | {left} |"
         )
+    for score in scores:
+        if score.rule == "training-supervisor":
+            print(
+                f"\ntreated: {score.treated_in_health} healthy rows; {score.treated_early} in "
+                f"{score.early_rows} rows before a first onset, and {score.early_alarms} alarms; "
+                f"{score.fatal_treated} of {score.fatal_events} fatal events treated"
+            )
 
 
 def main() -> None:

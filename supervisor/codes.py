@@ -23,6 +23,7 @@ class Cause(str, enum.Enum):
     NONFINITE = "nonfinite"
     SPIKE = "spike"
     DIVERGENCE = "divergence"
+    INSTABILITY = "instability"
     LOSS_SCALE = "loss_scale"
     COLLAPSE = "collapse"
     DEAD_UNITS = "dead_units"
@@ -84,6 +85,11 @@ class Found(str, enum.Enum):
     """A replay begins again, with all batches loaded."""
     RECORDED_LOSS = "recorded loss"
     """The first step after a resume has the loss that it had before the kill."""
+    RETRY_ASKED = "exact retry asked"
+    """The same steps are to be computed again, before a treatment that costs steps."""
+    RETRY_REPEATED = "exact retry repeated"
+    """They came out the same, to the bit."""
+    RETRY_UNDECIDED = "exact retry undecided"
     LOOKS = "looks"
     """What the looks inside the model have cost."""
 
@@ -123,6 +129,8 @@ class ExitCause(str, enum.Enum):
 class ExitSign(str, enum.Enum):
     """What else is known of the way a worker ended, beside its `ExitCause`."""
 
+    EXACT_RETRY = "exact_retry"
+    """The worker asks that the same steps are computed again."""
     OWN_EXIT = "own_exit"
     """The script ended itself with ``sys.exit``."""
     LOADER_DIED = "loader_died"

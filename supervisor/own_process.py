@@ -20,6 +20,8 @@ IS_RANK = "SUPERVISOR_IS_RANK"
 """Set by the agent: this worker is one of several, and torchrun's variables say which."""
 STREAMS = "SUPERVISOR_STREAMS"
 """Set by the agent: local rank → where its standard output and standard error are opened."""
+KEPT = "SUPERVISOR_KEPT"
+"""Set by the agent: local rank → memory of the parent's for the rank's newest states."""
 _GIVES_BACK = "SUPERVISOR_GIVES_BACK"
 _SALT = "PYTHONHASHSEED"
 _BEGIN = Path(__file__).with_name("begin.py")
@@ -56,6 +58,7 @@ class Given:
         place: among the ranks that were started together.
         loads_all: whether this process was started over to leave no loading out.
         streams: where standard output and standard error are to be opened; empty: as they are.
+        kept: memory that outlives this process, for its newest states; empty: there is none.
         salt: of the hashes, where we chose it; children whose sets must agree with ours need it.
     """
 
@@ -66,9 +69,16 @@ class Given:
         self.loads_all = environment.get(LOADS_ALL) == "1"
         self._is_rank = environment.get(IS_RANK) == "1"
         self.place = RankPlace.of(environment) if self._is_rank else RankPlace()
-        streams = json.loads(environment.get(STREAMS, "{}")) if self._is_rank else {}
-        self.streams: list[str] = streams.get(str(self.place.local_rank), [])
+        self.streams = self._of_rank(environment.get(STREAMS))
+        self._all_kept = environment.get(KEPT)
+        self.kept = self._of_rank(self._all_kept)
         self.salt = environment.get(_SALT) if _SALT in was else None
+
+    def _of_rank(self, told: str | None) -> list[str]:
+        """Returns what a variable of the agent's says for this rank."""
+        ranks = json.loads(told) if told and self._is_rank else {}
+        found: list[str] = ranks.get(str(self.place.local_rank), [])
+        return found
 
     def environment(self, given: Mapping[str, str]) -> dict[str, str]:
         """Returns what a worker is started with that takes this one's place, where `given` is the
@@ -77,13 +87,15 @@ class Given:
         again[PARENT] = str(self.parent)
         if self._is_rank:
             again[IS_RANK] = "1"
+        if self._all_kept:
+            again[KEPT] = self._all_kept
         return {**again, LOADS_ALL: "1"} if self.loads_all else again
 
 
 def give_back(environment: MutableMapping[str, str]) -> Given:
     """Makes an environment the user's own again; called before the script can look."""
     given = Given(environment)
-    for name in (_GIVES_BACK, PARENT, LOADS_ALL, IS_RANK, STREAMS):
+    for name in (_GIVES_BACK, PARENT, LOADS_ALL, IS_RANK, STREAMS, KEPT):
         environment.pop(name, None)
     for name, value in given.was.items():
         if value is None:

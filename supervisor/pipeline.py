@@ -33,6 +33,8 @@ class Judgement:
         decision: what is to be done, or None.
         outcomes: of the treatments whose verification ended at this step.
         errors: detectors that raised and were switched off at this step, with the reason.
+        tests_rollback: the steps behind a rollback are being compared with those before it: no
+            further one until they are.
         needless_rollback: the weights were not to blame (`RollbackEvaluation`): why, in a
             sentence; the record then counts as announced.
     """
@@ -43,6 +45,7 @@ class Judgement:
     decision: Decision | None = None
     outcomes: tuple[TreatmentOutcome, ...] = ()
     errors: tuple[str, ...] = ()
+    tests_rollback: bool = False
     needless_rollback: str = ""
 
     @property
@@ -114,6 +117,7 @@ class Pipeline:
         advice = self._advisor.update(record, alerts, risk) if self._advisor else ()
         if judgement.needless_rollback:
             self.ladder.rollback_was_needless(newer_are_as_good=self._evaluation.newer_are_as_good)
+        self.ladder.waits_for_evaluation = judgement.tests_rollback
         judgement.decision = self.ladder.decide(record, alerts, risk, advice)
         judgement.outcomes = self.ladder.outcomes
         return judgement
@@ -160,6 +164,7 @@ class Pipeline:
             for index, record in enumerate(records)
         ]
         found[0].needless_rollback = needless
+        found[0].tests_rollback = self._evaluation.is_on
         return found
 
     def _switch_off(self, detector: Detector, error: Exception) -> str:

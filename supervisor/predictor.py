@@ -9,6 +9,7 @@ from typing import Any
 
 from supervisor.prediction.calibration import KNOTS, calibrate, weigh
 from supervisor.prediction.climb import WINDOW, Climb
+from supervisor.prediction.excursions import Excursions
 from supervisor.prediction.level_drift import WINDOW as LEVEL_WINDOW
 from supervisor.prediction.level_drift import LevelDrift
 from supervisor.prediction.subjects import subject_of
@@ -34,6 +35,7 @@ CAUSES: dict[str, Cause] = {
     "steady_climb": Cause.DIVERGENCE,
     "departure": Cause.DIVERGENCE,
     "reward_fall": Cause.DIVERGENCE,
+    "excursions": Cause.INSTABILITY,
 }
 
 HAZARDS: dict[str, tuple[Cause, float]] = {
@@ -46,6 +48,9 @@ HAZARDS: dict[str, tuple[Cause, float]] = {
 
 SLOW = {"steady_climb": WINDOW, "departure": LEVEL_WINDOW, "reward_fall": LEVEL_WINDOW}
 """Signal → steps before it at which its trouble began, at the latest."""
+
+OFF_COURSE = frozenset({"loss_leap", "loss_persistence", "departure"})
+"""Signals that make an excursion of a loss."""
 
 REWARDS = ("reward", "mean_reward", "episode_reward", "return", "mean_return", "episode_return")
 """Observed values that say how well a policy does; the first that is there is judged."""
@@ -77,6 +82,7 @@ class CrashPredictor:
         self._loss = Trajectory()
         self._grad = Trajectory(floor=0.05)
         self._climb = Climb()
+        self._excursions = Excursions()
         self._drift = LevelDrift()
         self._reward = LevelDrift(linear=True)
         self._is_game = False
@@ -96,6 +102,7 @@ class CrashPredictor:
         self._loss.forget()
         self._grad.forget()
         self._climb.reset()
+        self._excursions.reset()
         self._drift.reset()
         self._reward.reset()
         for seen in (self._loss_warned, self._loss_strong, self._grad_warned):
@@ -114,6 +121,9 @@ class CrashPredictor:
         else:
             self._judge_loss(found, record)
             self._judge_gradient(found, record)
+            self._excursions.update(in_alarm=not OFF_COURSE.isdisjoint(found))
+            if self._excursions.found:
+                found["excursions"] = 0.55
         if record.observed:
             self._judge_reward(found, record.observed)
         if scores and max(scores.values()) >= 1.0:
@@ -236,6 +246,8 @@ class CrashPredictor:
             return f"the loss has climbed for {WINDOW} steps, to {record.loss:.6g}"
         if main == "departure":
             return f"the mean loss of {LEVEL_WINDOW} steps was well above the best of the run"
+        if main == "excursions":
+            return "the loss has left its course for several steps and come back, a second time"
         if main == "reward_fall":
             return f"the mean reward of {LEVEL_WINDOW} steps has fallen from the best of the run"
         if main == "nonfinite":
@@ -251,6 +263,7 @@ class CrashPredictor:
             "loss": self._loss.state_dict(),
             "grad": self._grad.state_dict(),
             "climb": self._climb.state_dict(),
+            "excursions": self._excursions.state_dict(),
             "departure": self._drift.state_dict(),
             "reward": self._reward.state_dict(),
             "loss_warned": list(self._loss_warned),
@@ -267,6 +280,8 @@ class CrashPredictor:
         self._loss.load_state_dict(state["loss"])
         self._grad.load_state_dict(state["grad"])
         self._climb.load_state_dict(state["climb"])
+        if "excursions" in state:
+            self._excursions.load_state_dict(state["excursions"])
         self._drift.load_state_dict(state["departure"])
         self._reward.load_state_dict(state["reward"])
         self._loss_warned.extend(state["loss_warned"])

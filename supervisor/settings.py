@@ -51,7 +51,8 @@ class SnapshotSettings:
 class PartingSettings:
     enabled: bool = True
     """Keep the newest state in memory and write it when the process fails or is ended: an
-    exception, no more memory, SIGTERM between two boundaries, a hang that SIGTERM ends."""
+    exception, no more memory, SIGTERM between two boundaries, a hang that SIGTERM ends; with
+    several ranks also SIGKILL of any of them."""
     every_steps: Optional[int] = None  # noqa: UP045
     """Keep it at every so many steps. None: as often as `max_overhead` allows."""
     max_overhead: float = 0.005
@@ -292,6 +293,8 @@ class GuardSettings:
     skip_window: int = 10
     false_start: bool = True
     """A run that its first updates made far worse starts once more, with a tenth of its rate."""
+    hot_start: bool = False
+    """A run that has learned nothing because its rate is far too high starts once more, too."""
     rate_leap: bool = True
     """A rate that leaps beyond all earlier ones and does harm is held at the one before."""
     reinstate: bool = True
@@ -322,6 +325,9 @@ class PolicySettings:
     by_cause: dict[str, list[str]] = field(default_factory=dict)
     """Cause → actions tried in this order, mildest first, before the rungs' own. An empty list:
     this cause is reported and nothing is done; the guard alone still leaves updates out."""
+    exact_retry: bool = False
+    """Before a rollback, a restart or a stop: go back exactly to a checkpoint from before the
+    trouble and compute the same steps again. What does not come again was the machine's fault."""
     case_library: bool = True
     """Try first what helped in similar cases of earlier runs (`supervisor cases`)."""
     lr_factor: float = 0.5

@@ -11,6 +11,9 @@ from hypothesis import settings
 # Two test processes with two threads each on two cores wait for one another a hundredfold.
 os.environ["OMP_NUM_THREADS"] = "1"
 
+# Each run starts several processes of ours: without bytecode on disk, each compiles it all anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # Whole runs file their cases in the user's library; tests have one of their own.
 os.environ["SUPERVISOR_CASES"] = os.path.join(
     tempfile.mkdtemp(prefix="supervisor-cases-"), "cases.sqlite"
@@ -19,6 +22,13 @@ os.environ["SUPERVISOR_CASES"] = os.path.join(
 # The same examples every time: a submission must not fail by chance, nor pass by it.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--all"):
+        from tests.scenarios import runs
+
+        runs.all_are_executed = True
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -32,7 +42,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--all",
         action="store_true",
-        help="the cases that are near another one, too (7 minutes)",
+        help="the cases that are near another one, too, and every worker executed (an hour)",
     )
     parser.addoption(
         "--all-kills",

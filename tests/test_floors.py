@@ -94,7 +94,7 @@ SUB_ROOMS: dict[str, tuple[str, ...]] = {
     "report": ("facts", "incidents", "pictures", "curves", "words", "comparison"),
     "cli": ("options", "overview", "watch", "serve", "completion", "script_look", "commands"),
     "numerics": ("figures", "forward", "nonfinite", "layers", "quantize"),
-    "parent": ("terminal", "notices", "process", "metrics", "watching", "restarts"),
+    "parent": ("terminal", "notices", "process", "metrics", "watching", "restarts", "nodes"),
     "analysis": ("trial_run", "verify", "drill", "doctor", "backtest", "explain", "analyze"),
 }
 """The rooms within a room, from the lowest up; what lies beside them is above them all."""

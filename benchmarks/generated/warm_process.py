@@ -38,16 +38,15 @@ def main() -> int:
     """Serves until the other side closes."""
     there = socket.socket(fileno=int(sys.argv[1]))
     worker.die_with_parent(os.getppid())
-    _import_what_programs_need()
+    import_what_programs_need()
     while True:
         data, fds, _, _ = socket.recv_fds(there, 1 << 16, 3)
         if not data:
             return 0
-        request = json.loads(data)
         pid = os.fork()
         if pid == 0:
             there.close()
-            _become(request, fds)
+            _become(json.loads(data), fds)
         for fd in fds[:2]:
             os.close(fd)
         os.write(fds[2], f"pid {pid}\n".encode())
@@ -56,7 +55,7 @@ def main() -> int:
         os.close(fds[2])
 
 
-def _import_what_programs_need() -> None:
+def import_what_programs_need() -> None:
     warm_up()
     for name in _IMPORTED:
         if find_spec(name.partition(".")[0]) is not None:  # an extra may not be installed
@@ -90,7 +89,9 @@ def _become(request: dict[str, Any], fds: list[int]) -> None:
         leave(code)
     os.environ.update(request["environment"])
     ReadyTorch(lambda: None).install()
-    leave(worker.main(request["arguments"], {**os.environ, PARENT: str(os.getppid())}))
+    arguments = request["arguments"]
+    request.clear()  # another in each attempt, and a variable of a function that is being executed
+    leave(worker.main(arguments, {**os.environ, PARENT: str(os.getppid())}))
 
 
 def _run_plain(path: str) -> int:

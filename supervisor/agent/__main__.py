@@ -10,7 +10,7 @@ import json
 import sys
 
 from supervisor.agent.channel import Channel
-from supervisor.agent.rank_agent import RankAgent, build_spec, count_local_ranks
+from supervisor.agent.rank_agent import RankAgent, count_local_ranks
 from supervisor.ranks import RankLaunch
 
 
@@ -24,10 +24,9 @@ def main(arguments: list[str]) -> int:
     channel = Channel(sys.stdin.fileno(), sys.stdout.fileno())
     try:
         ranks = count_local_ranks(launch.nproc_per_node)
-        agent = RankAgent(build_spec(launch, ranks), channel)
     except ValueError as error:
         channel.report(failed=str(error))
         return 1
     channel.report(local_ranks=ranks)
-    agent.run()
+    RankAgent(ranks, channel).run()
     return 0

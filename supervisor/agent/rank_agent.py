@@ -11,33 +11,41 @@ import os
 import signal
 import subprocess
 import sys
-import uuid
 from typing import Any
 
 import torch
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerSpec, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
-from torch.distributed.elastic.rendezvous import RendezvousParameters, registry
 
 from supervisor.agent.channel import Channel
-from supervisor.own_process import PARENT, STREAMS
-from supervisor.ranks import RankLaunch
+from supervisor.agent.meeting import Meeting
+from supervisor.own_process import KEPT, PARENT, STREAMS
+from supervisor.ranks import NodePlace
 
 POLL_S = 0.05
 _STOP_S = 2
 """For what is left of ranks whose end the parent has seen, or ordered."""
 
-# Workers that share the rendezvous store meet at stale addresses after a restart (pytorch #135712).
-_OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
-
 
 class RankAgent(LocalElasticAgent):
     """Overrides torch's loop only."""
 
-    def __init__(self, spec: WorkerSpec, channel: Channel) -> None:
+    def __init__(self, local_ranks: int, channel: Channel) -> None:
+        self._meeting = Meeting()
+        spec = WorkerSpec(
+            role="default",
+            local_world_size=local_ranks,
+            entrypoint=sys.executable,
+            args=(),
+            rdzv_handler=self._meeting,
+            max_restarts=0,
+            monitor_interval=POLL_S,
+        )
         super().__init__(spec, DefaultLogsSpecs(log_dir=os.devnull), exit_barrier_timeout=5)
         self._channel = channel
+        if local_ranks > 1:
+            os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does
 
     def _invoke_run(self, role: str = "default") -> RunResult:
         while not self._channel.is_closed:
@@ -53,11 +61,13 @@ class RankAgent(LocalElasticAgent):
     def _attempt(self, order: dict[str, Any]) -> None:
         """Starts the ranks of one attempt and reports the end of each."""
         group = self._worker_group
+        self._channel.report(store=self._meeting.begin(NodePlace(**order["node"])))
         self._rendezvous(group)
         group.spec.entrypoint, *arguments = order["command"]
         group.spec.args = tuple(arguments)
         os.environ[PARENT] = str(os.getpid())
         os.environ[STREAMS] = json.dumps(order["streams"])
+        os.environ[KEPT] = json.dumps(order["kept"])
         self._start_workers(group)
         # torch has taken these signals over; those meant for the ranks come from the parent.
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
@@ -85,42 +95,6 @@ class RankAgent(LocalElasticAgent):
     def _processes(self) -> dict[int, subprocess.Popen[bytes]]:
         handlers = getattr(self._pcontext, "subprocess_handlers", {})
         return {local_rank: handler.proc for local_rank, handler in handlers.items()}
-
-
-def build_spec(launch: RankLaunch, local_ranks: int) -> WorkerSpec:
-    """Returns what torch's agent is told.
-
-    Raises:
-        ValueError: nodes cannot meet as described.
-    """
-    least, _, most = launch.nnodes.partition(":")
-    is_one_node = launch.nnodes in ("1", "1:1")
-    os.environ[_OWN_STORE] = "1"
-    if local_ranks > 1:
-        os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does
-    endpoint = launch.rdzv_endpoint or ("localhost:0" if is_one_node else "")
-    settings = dict(item.split("=", 1) for item in launch.rdzv_conf.split(",") if "=" in item)
-    parameters = RendezvousParameters(
-        backend=launch.rdzv_backend,
-        endpoint=endpoint,
-        run_id=launch.rdzv_id or uuid.uuid4().hex,
-        min_nodes=int(least),
-        max_nodes=int(most or least),
-        local_addr="127.0.0.1" if is_one_node else None,
-        **settings,
-    )
-    return WorkerSpec(
-        role="default",
-        local_world_size=local_ranks,
-        entrypoint=sys.executable,
-        args=(),
-        rdzv_handler=registry.get_rendezvous_handler(parameters),
-        max_restarts=0,
-        monitor_interval=POLL_S,
-        master_addr=launch.master_addr or None,
-        master_port=launch.master_port or None,
-        local_addr="127.0.0.1" if is_one_node else None,
-    )
 
 
 def count_local_ranks(wanted: str) -> int:

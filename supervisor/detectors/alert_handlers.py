@@ -1,4 +1,4 @@
-"""From the list ``alert_handlers`` of a config to functions."""
+"""Imports the functions that a config lists as ``alert_handlers``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def load_alert_handlers(paths: Sequence[str]) -> list[Callable[[Alert], Any]]:
     """Imports what ``module.function`` names; each is called with every `Alert` of the worker.
 
     Raises:
-        ConfigError: a path that cannot be imported, or that is nothing to call.
+        ConfigError: a path that cannot be imported, or is not callable.
     """
     return [_load(index, path) for index, path in enumerate(paths)]
 

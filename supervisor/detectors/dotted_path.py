@@ -1,4 +1,4 @@
-"""Finds what a dotted path in a config names."""
+"""Imports what a dotted path in a config names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The detectors that are nothing but a line on one observed value, as a table."""
+"""A table of the detectors that are only a line on one observed value."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Line:
     Attributes:
         key: of the observed value.
         is_low_bad: a value below the line is beyond it.
-        message: of the alert; knows ``value``, ``line`` and ``patience``.
-        advice: ends the message, where that does not say what to do.
+        message: of the alert, with places for ``value``, ``line`` and ``patience``.
+        advice: appended to a message that does not say what to do.
     """
 
     key: str
@@ -38,7 +38,7 @@ class Growth:
 
     Attributes:
         key: of the observed value.
-        message: of the alert; knows ``value`` and ``grown``, how many times its median it is.
+        message: of the alert, with places for ``value`` and ``grown`` (multiple of the median).
     """
 
     key: str
@@ -50,7 +50,7 @@ class Growth:
     message: str
 
 
-# Why a line lies where it lies stands beside it.
+# The reason for each line stands beside it.
 LINES = {
     "activation_range": Line(
         key="activation_range",  # of an FP16 activation, as a share of 65,504
@@ -198,7 +198,7 @@ GROWTHS = {
 
 
 def detector_of_line(row_name: str, row: Line) -> type[ObservedLineDetector]:
-    """Makes the detector of one row; its settings are ``line`` and ``patience``."""
+    """Returns the detector of one row; its settings are ``line`` and ``patience``."""
 
     class LineDetector(ObservedLineDetector):
         name = row_name
@@ -215,7 +215,8 @@ def detector_of_line(row_name: str, row: Line) -> type[ObservedLineDetector]:
 
 
 def detector_of_growth(row_name: str, row: Growth) -> type[ObservedGrowthDetector]:
-    """The same for a growth; its settings are ``factor``, ``patience`` and ``window``."""
+    """Returns the detector of a growth; its settings are ``factor``, ``patience`` and
+    ``window``."""
 
     class GrowthDetector(ObservedGrowthDetector):
         name = row_name

@@ -1,4 +1,4 @@
-"""From the section ``detectors`` of a config to detectors."""
+"""Builds the detectors of a config's section ``detectors``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ BUILTIN: dict[str, str] = {
     "loss_scale": "precision.loss_scale.LossScaleDetector",
     "gradient_health": "gradients.gradient_health.GradientHealthDetector",
     "learning_rate": "schedule.learning_rate.LearningRateDetector",
+    "hot_start": "schedule.hot_start.HotStartDetector",
     "batch_impact": "schedule.batch_impact.BatchImpactDetector",
+    "constant_loss": "loss.constant_loss.ConstantLossDetector",
     "convergence": "loss.convergence.ConvergenceDetector",
     "posterior_collapse": "objective.posterior_collapse.PosteriorCollapseDetector",
     "adam_rms": "gradients.adam_rms.AdamRmsDetector",
@@ -53,8 +55,8 @@ BUILTIN: dict[str, str] = {
     "loader_wait": _TABLE,
     "resources": "resources.ResourcesDetector",
 }
-"""Detectors that run unless a config says ``name: null``: where each is in this room,
-as a class or a row of the table."""
+"""Detectors that run unless a config says ``name: null``, and where each is in this room (a class
+or a row of a table)."""
 
 OPTIONAL: dict[str, str] = {
     "page_hinkley": "loss.page_hinkley.PageHinkleyDetector",
@@ -71,7 +73,7 @@ def build_detectors(settings: Mapping[str, Any]) -> list[Detector]:
 
     Raises:
         ConfigError: an unknown name, an unknown setting, a class that cannot be imported, or a
-            value the detector refuses; names the nearest right one.
+            value that the detector refuses; the nearest valid one is named.
     """
     wanted: dict[str, dict[str, Any] | None] = {name: {} for name in BUILTIN}
     for name, value in settings.items():
@@ -133,7 +135,8 @@ def _built_in(name: str) -> type[Detector]:
 
 
 def _named(name: str, path: str) -> type[Detector]:
-    """The class that a config names; older configs name built-in ones by their earlier places."""
+    """Returns the class that a config names; older configs name built-in ones by their former
+    paths."""
     file = path.removeprefix(_ROOM).partition(".")[0]
     if path.startswith(_ROOM) and file in (*BUILTIN, *OPTIONAL):
         return _built_in(file)

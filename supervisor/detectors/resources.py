@@ -1,4 +1,4 @@
-"""Memory that grows and steps that become slow."""
+"""Memory that grows, and steps that become slow."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from supervisor.records import Alert, Cause, Severity, StepRecord
 class ResourcesDetector(Detector):
     """Compares each block of steps with the first one after warm-up. Reports only.
 
-    Memory must have grown at every one of `growing_blocks` blocks (a leak grows for ever; caches
-    fill up), the step time must be above its best block by `slowdown` for two blocks.
+    Memory must have grown in each of `growing_blocks` blocks (caches fill up, a leak does not
+    stop); the step time must exceed that of the best block by `slowdown` for two blocks.
 
     Args:
         block: steps of a block.

@@ -1,4 +1,4 @@
-"""Whether the values in a config can be the settings of a detector."""
+"""Checks whether a config's values can be settings of a detector."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WORDS: dict[type, tuple[str, tuple[type, ...]]] = {
 def check_values(name: str, kind: type, settings: Mapping[str, Any]) -> None:
     """Compares each value with the type of the constructor's parameter.
 
-    A number whose default is not negative is not negative either.
+    A number whose default is not negative must not be negative.
 
     Raises:
         ConfigError: another type, not a number, infinite or negative; names the setting.

@@ -19,6 +19,7 @@ class StateFound(JournalEvent):
         world_size: of several ranks.
         loss, recorded_loss: of the first step after a resume.
         files, count: those set aside: the first ones, and how many.
+        before_step: of an exact retry: the step of its checkpoint.
         updates, forwards, cost_s, overhead, compiled: of the looks inside the model.
     """
 
@@ -32,6 +33,7 @@ class StateFound(JournalEvent):
     recorded_loss: float | None = None
     files: tuple[str, ...] | None = None
     count: int | None = None
+    before_step: int | None = None
     updates: int | None = None
     forwards: int | None = None
     cost_s: float | None = None

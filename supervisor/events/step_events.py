@@ -137,7 +137,8 @@ class CorruptionFound(JournalEvent):
         index: of the worst element.
         from_step: of the last look, which it had passed.
         rule: what it breaks: ``moved``, ``fell``, ``negative``, ``pair``, ``memory``, ``counter``,
-            ``not finite``.
+            ``not finite``, ``average``, ``statistic``, ``replica``.
+        ranks: of a replica: those that hold something else than most; empty if no majority does.
     """
 
     KIND: ClassVar[str] = "corruption_found"
@@ -151,3 +152,4 @@ class CorruptionFound(JournalEvent):
     index: tuple[int, ...] = ()
     from_step: int | None = None
     rule: str = ""
+    ranks: tuple[int, ...] = ()

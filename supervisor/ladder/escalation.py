@@ -20,12 +20,20 @@ from supervisor.ladder.treatments import TreatmentOutcome, Treatments
 from supervisor.records import ActionResult, Alert, Cause, CrashRisk, Decision, StepRecord
 from supervisor.settings import PolicySettings
 
+HOT_START = "hot_start"
+"""The detector whose alert asks for another start, where a policy wants it."""
+
 LIMIT_TOLERANCE = 1.05
 """A limit on the learning rate is not needed any more when the script's own lies this close."""
 
 
 class EscalationLadder:
     """Chooses what is done at a step: the guard first, then going back, then the policy's rungs.
+
+    Attributes:
+        outcomes: of the last step.
+        waits_for_evaluation: it is not known yet whether the last rollback was needless: what the
+            guard would go back for is only left out.
 
     Each treatment is verified after `verify_steps` and taken back after `healthy_steps` of low
     risk, the latest first (docs/prediction.md, "The ladder").
@@ -49,6 +57,7 @@ class EscalationLadder:
             self._failures,
         )  # fmt: skip
         self.outcomes: tuple[TreatmentOutcome, ...] = ()
+        self.waits_for_evaluation = False
         self._was_needless = False
         self._newer_are_as_good = False
 
@@ -82,7 +91,7 @@ class EscalationLadder:
             undo = (*undo, *self._begin_another_training())
         if record.announced:
             self._forget_levels(record)
-        decision = self._next_treatment(record, risk, advice)
+        decision = self._next_treatment(record, alerts, risk, advice)
         if decision is None and reinstates:
             return self._reinstate(record, risk, undo, reason)
         if not undo:
@@ -116,7 +125,11 @@ class EscalationLadder:
             self._decisions.end_cooldown()
 
     def _next_treatment(
-        self, record: StepRecord, risk: CrashRisk, advice: Sequence[str]
+        self,
+        record: StepRecord,
+        alerts: Sequence[Alert],
+        risk: CrashRisk,
+        advice: Sequence[str],
     ) -> Decision | None:
         self._decisions.tick += 1
         self._budget.observe(record)
@@ -130,11 +143,13 @@ class EscalationLadder:
             self._initial.update(record.step, record.loss)
         if self._going_back.stopped:
             return None
-        decision = self._start_anew(record, risk)
+        decision = self._start_anew(record, alerts, risk)
         if decision is not None:
             return decision
         if verdict is not None:
             return self._guarded(record, guarded, verdict)
+        if self.waits_for_evaluation:
+            return None
         if self._treatments.calm_steps >= self.policy.healthy_steps:
             self._end_episode()
         decision = self._going_back.hold_rate(record, risk)
@@ -142,19 +157,29 @@ class EscalationLadder:
         return decision or self._step_down(record, risk)
 
     def _guarded(self, record: StepRecord, risk: CrashRisk, verdict: GuardVerdict) -> Decision:
-        if verdict is GuardVerdict.SKIP:
+        if verdict is GuardVerdict.SKIP or self.waits_for_evaluation:
             return self._decisions.treat(record, risk, ("skip_update",), GUARD_RUNG)
         onset = self._guard.onset_step
         if onset >= 0 and (risk.onset_step < 0 or onset < risk.onset_step):
             risk = replace(risk, onset_step=onset)
         return self._going_back.roll_back(record, risk, GUARD_RUNG)
 
-    def _start_anew(self, record: StepRecord, risk: CrashRisk) -> Decision | None:
+    def _start_anew(
+        self, record: StepRecord, alerts: Sequence[Alert], risk: CrashRisk
+    ) -> Decision | None:
         """The start has failed: once more, unless the weights say that it has not."""
-        may = self._initial.found and self.policy.guard.false_start
-        if not may or self._budget.is_spent:
+        guard = self.policy.guard
+        if self._budget.is_spent:
             return None
-        reason = f"the loss went up with the first updates, to {record.loss:.6g}, and stayed there"
+        hot = next((a.fact for a in alerts if a.detector == HOT_START), "")
+        if self._initial.found and guard.false_start:
+            reason = (
+                f"the loss went up with the first updates, to {record.loss:.6g}, and stayed there"
+            )
+        elif hot and guard.hot_start:
+            reason = hot
+        else:
+            return None
         risk = replace(
             risk, cause=Cause.DIVERGENCE, reason=reason, subject=Subject.LOSS, onset_step=0
         )

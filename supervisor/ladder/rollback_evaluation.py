@@ -50,13 +50,21 @@ class RollbackEvaluation:
             then: the losses of the steps up to `to_step`, as far as they are known.
             alarming: the last loss before the rollback.
         """
-        known = len(then) > LOOK_BACK // 2 and all(0.0 < loss < math.inf for loss in then)
-        self.is_on = known and 0.0 < alarming < math.inf
+        known = len(then) > LOOK_BACK // 2 and all(map(math.isfinite, then))
+        self.is_on = known and math.isfinite(alarming) and alarming > max(then)
         if self.is_on:
             self._to_step, self._seen = to_step, 0
             self._alarming, self._highest = alarming, -math.inf
             self._then = max(then)
-            self._line = max(RISE * self._then, math.sqrt(self._then * alarming))
+            self._line = self._upper_half(min(then))
+
+    def _upper_half(self, lowest: float) -> float:
+        """Where the upper half of the rise begins: by ratio, or where losses may be negative by
+        difference, beyond a leap from the size that they had."""
+        then, alarming = self._then, self._alarming
+        if lowest > 0.0:
+            return max(RISE * then, math.sqrt(then * alarming))
+        return max(then + LEAP * max(abs(then), abs(lowest)), 0.5 * (then + alarming))
 
     def update(self, record: StepRecord) -> str:
         """Takes in a step while `is_on`; returns the sentence of the evaluation, or nothing yet."""

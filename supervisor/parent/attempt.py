@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from supervisor.parent.metrics.metrics import Metrics
+from supervisor.parent.nodes.all_nodes import AllNodes
+from supervisor.parent.nodes.members import Members
 from supervisor.parent.notices.notices import Notices
 from supervisor.parent.process.agent_process import AgentProcess, RankProcesses
 from supervisor.parent.process.launch import LaunchSpec
@@ -32,7 +34,9 @@ from supervisor.parent.watching.live_pictures import LivePictures
 from supervisor.parent.watching.preemption import PreemptionWatch
 from supervisor.parent.watching.rank_watch import GroupFeed, RankWatch
 from supervisor.parent.watching.replica import Replica
-from supervisor.parent.watching.watchdog import Watchdog
+from supervisor.parent.watching.unkillable import Unkillable
+from supervisor.parent.watching.watchdog import RANKS_AGAIN_S, WARM_UP_S, Watchdog
+from supervisor.ranks import one_node
 from supervisor.storage.run.exit_notes import ExitNote, load_exit_note
 from supervisor.storage.run.lease import Lease
 from supervisor.storage.run.replay_progress import describe_replay, replayed_steps
@@ -64,9 +68,15 @@ class AttemptContext:
     lease: Lease
     step_log: StepLogProcess | None = None
     agent: AgentProcess | None = None
+    members: Members | None = None
     starts: KnownStarts = field(default_factory=KnownStarts)
     worker_command: Sequence[str] = DEFAULT_COMMAND
     poll_s: float = POLL_S
+
+    @property
+    def local_ranks(self) -> int:
+        """How many of the ranks, from the first on, are this node's."""
+        return 1 if self.agent is None else self.agent.local_ranks
 
 
 class Attempt:
@@ -119,7 +129,7 @@ class Attempt:
             OutputPump(
                 AttemptLog(s.rundir.log(self._number, watch.rank), limit), line=s.run_log.line
             )
-            for watch in self._watches
+            for watch in self._watches[: s.local_ranks]
         ]
         try:
             process = self._start(outputs)
@@ -131,11 +141,16 @@ class Attempt:
             s.spec.settings.watchdog,
             started_s=time.monotonic(),
             known_start_s=s.starts.longest_silence_s,
+            warm_up_s=RANKS_AGAIN_S if self._is_again else WARM_UP_S,
         )
+        unkillable = Unkillable()
         try:
             while not process.wait(s.poll_s):
                 check_lease(s.lease)
                 self._look(process, watchdog, outputs)
+                if unkillable.is_there(process.signals_sent.values(), time.monotonic()):
+                    s.run_log.warn("a process does not end after SIGKILL: it is left behind")
+                    break
         finally:
             if s.lease.taken_by is not None:
                 s.run_log.fall_silent()
@@ -150,6 +165,11 @@ class Attempt:
         oom_kills = max(count_oom_kills() - oom_kills, 0)
         return [self._ending(watch, process, oom_kills=oom_kills) for watch in self._watches]
 
+    @property
+    def _is_again(self) -> bool:
+        """Whether several ranks start as they have started before."""
+        return self._s.agent is not None and self._s.starts.longest_silence_s is not None
+
     def _start(self, outputs: Sequence[OutputPump]) -> Processes:
         s = self._s
         if s.agent is None:
@@ -157,7 +177,18 @@ class Attempt:
                 s.spec, self._number, self._lead.rank, outputs[0], worker=s.worker_command
             )
         line = worker_command(s.spec, self._number, self._lead.rank, s.worker_command)
-        return RankProcesses(s.agent, line, outputs, meets_within_s=MEETS_WITHIN_S)
+        if s.members is not None:
+            return AllNodes(
+                s.members,
+                s.agent,
+                line,
+                outputs,
+                attempt=self._number,
+                meets_within_s=MEETS_WITHIN_S,
+            )
+        return RankProcesses(
+            s.agent, line, outputs, meets_within_s=MEETS_WITHIN_S, place=one_node(s.spec.ranks)
+        )
 
     def _look(self, process: Processes, watchdog: Watchdog, outputs: Sequence[OutputPump]) -> None:
         now_s = time.monotonic()
@@ -197,6 +228,8 @@ class Attempt:
         if self._broken_since_s is None:
             if not all(self._is_completed(rank) for rank in process.codes):
                 self._broken_since_s = now_s
+                if self._s.agent is not None:
+                    self._s.agent.begin_rescue(self._s.rundir)
         elif now_s - self._broken_since_s >= LAST_WORDS_S:
             process.send(signal.SIGKILL)
 
@@ -301,7 +334,7 @@ class Attempt:
         rundir = self._s.rundir
         return ProcessEnding(
             rank=watch.rank,
-            returncode=process.codes.get(watch.rank, 0),
+            returncode=process.codes.get(watch.rank, -signal.SIGKILL),
             note=self._note(watch.rank),
             last_step=watch.feed.last_step,
             has_stepped=watch.feed.has_stepped,
@@ -309,6 +342,7 @@ class Attempt:
             signals_sent=tuple(process.signals_sent.get(watch.rank, ())),
             asked_by=self._s.inbox.asked_by,
             oom_kills=oom_kills,
+            lost=process.lost.get(watch.rank, ""),
             memory=self._memory,
             log_tail=read_tail(rundir.log(self._number, watch.rank)),
         )

@@ -19,10 +19,18 @@ from supervisor.events.run_events import (
     SignalReceived,
     WorkerExited,
 )
-from supervisor.events.state_events import CheckpointRejected, Resumed, StateFound, WarningEvent
+from supervisor.events.state_events import (
+    CheckpointRejected,
+    CheckpointSaved,
+    Resumed,
+    StateFound,
+    WarningEvent,
+)
 from supervisor.events.step_events import ActionEvent
 from supervisor.parent.process.launch import LaunchSpec
 from supervisor.parent.process.report_process import write_report_apart
+from supervisor.parent.process.rescue_process import Rescued
+from supervisor.parent.restarts.exact_retries import ExactRetries
 from supervisor.parent.restarts.exits import signal_name
 from supervisor.parent.restarts.history import first_made
 from supervisor.parent.restarts.restart_policy import Verdict
@@ -50,6 +58,7 @@ class RunLog:
     """Reports the parent's own events; the methods are in order of time, and never fail.
 
     Attributes:
+        retries: asked for by the worker.
         resumed_attempt: the last one that reached its checkpoint; 0 for none.
     """
 
@@ -65,6 +74,7 @@ class RunLog:
         self._told_dry: set[str] = set()
         self.resumed_attempt = 0
         self.has_several_ranks = False
+        self.retries = ExactRetries()
         self._restart = RestartReceipt(
             journal.write,
             spec.policy.verify_steps,
@@ -93,6 +103,11 @@ class RunLog:
                 self.warn(f"no advice from earlier runs: {problem}", aloud=False)
         self._teller.say(f"run directory: {self._spec.run_dir}")
 
+    def begin_ranks(self, world_size: int, nodes: int) -> None:
+        """The nodes of the next attempt are here."""
+        self._run_file.begin_ranks(world_size)
+        self._teller.say(f"{nodes} nodes are here, with {world_size} ranks")
+
     def begin_attempt(self, order: WorkerOrder) -> None:
         self._journal.attempt = order.attempt
         self._run_file.begin_attempt(order.attempt)
@@ -117,6 +132,7 @@ class RunLog:
         """
         events = self._journal.merge()
         self._restart.saw(events)
+        self.retries.saw(events)
         for event in events:
             match event:
                 case StateFound(found=Found.SEVERAL_RANKS):
@@ -193,6 +209,21 @@ class RunLog:
         self._restart.worker_exited(attempt, worker_exit)
         if worker_exit.retry:
             self._teller.say(describe_exit(attempt, worker_exit))
+
+    def rescued(self, step: int, saved: Rescued | str) -> None:
+        """The states that the ranks kept in memory were written, or why they were not."""
+        if isinstance(saved, str):
+            self.warn(f"the state of step {step} that the ranks kept in memory is lost: {saved}")
+            return
+        self._journal.write(
+            CheckpointSaved(
+                step=saved.step,
+                path=saved.path,
+                reason="parting",
+                bytes=saved.bytes,
+                seconds=saved.seconds,
+            )
+        )
 
     def count_crashes(self, crashes: int) -> None:
         self._run_file.count_crashes(crashes)

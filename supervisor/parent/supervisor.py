@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
 from supervisor.errors import RunDirectoryError, SupervisorError
 from supervisor.parent.attempt import POLL_S, Attempt, AttemptContext
 from supervisor.parent.metrics.metrics import Metrics, metrics_for
+from supervisor.parent.nodes.members import Members, NodesMissing
+from supervisor.parent.nodes.probe_file import ProbeFile
+from supervisor.parent.nodes.seat import Seat
 from supervisor.parent.notices.notices import Notices, notices_for
 from supervisor.parent.prepare import Preparation, prepare
 from supervisor.parent.process.agent_process import AgentProcess
@@ -35,10 +39,13 @@ from supervisor.ranks import ALL_RANKS
 from supervisor.records import ExitCause, WorkerExit, WorkerOrder
 from supervisor.step_logs.run_id import name_the_scripts_run
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
+from supervisor.storage.checkpoints.parts import ranks_of
 from supervisor.storage.journal.journal import JournalMerger
+from supervisor.storage.run.lease import STALE_S
 from supervisor.storage.run.orders import save_order
 from supervisor.storage.run.set_aside import SetAside
 
+_LEASE_LOOK_S = 2.0
 _MEANT = (ExitCause.COMPLETED, ExitCause.INTERRUPTED, ExitCause.PREEMPTED)
 
 
@@ -56,9 +63,18 @@ class Supervisor:
         worker_command: Sequence[str] = DEFAULT_COMMAND,
         poll_s: float = POLL_S,
         backoff: Backoff | None = None,
+        seat: Seat | None = None,
     ) -> None:
-        """`worker_command`: started instead of the worker, in tests of this loop."""
+        """
+        Args:
+            spec: of the run.
+            worker_command: started instead of the worker, in tests of this loop.
+            poll_s: between two looks at the workers.
+            backoff: instead of the config's.
+            seat: where the other nodes' parents come; None: this node trains alone.
+        """
         self._spec = spec
+        self._seat = seat
         self._worker_command = worker_command
         self._poll_s = poll_s
         self._backoff = backoff
@@ -82,9 +98,23 @@ class Supervisor:
                     *([f"{silent}: nobody is told what happens"] if silent else []),
                     *([f"{unmeasured}: there are no metrics"] if unmeasured else []),
                 ]
-                return self._run(prepare(self._spec), notices, metrics, warnings)
+                return self._run(self._prepared(), notices, metrics, warnings)
             finally:
                 metrics.close()
+
+    def _prepared(self) -> Preparation:
+        """Prepares the run directory.
+
+        Where the first of several nodes comes back on another machine, it waits until the lease of
+        its former self is stale: to be refused would end the others.
+        """
+        deadline = time.monotonic() + (0.0 if self._seat is None else STALE_S + 2 * _LEASE_LOOK_S)
+        while True:
+            try:
+                return prepare(self._spec)
+            except RunDirectoryError:
+                if time.monotonic() >= deadline or self._inbox.sleep(_LEASE_LOOK_S):
+                    raise
 
     def _run(
         self, prepared: Preparation, notices: Notices, metrics: Metrics, warnings: Sequence[str]
@@ -95,6 +125,7 @@ class Supervisor:
             agent = self._agent()
             ranks = ALL_RANKS if agent is None else tuple(range(agent.local_ranks))
             run = _Run(self._spec, prepared, journal, self._inbox, ranks)
+            members = self._members(run, agent)
             self._inbox.on_typed = run.run_log.line.typed
             run.context = AttemptContext(
                 spec=self._spec,
@@ -109,6 +140,7 @@ class Supervisor:
                 lease=prepared.lease,
                 step_log=run.start_step_log(),
                 agent=agent,
+                members=members,
                 worker_command=self._worker_command,
                 poll_s=self._poll_s,
             )
@@ -117,10 +149,15 @@ class Supervisor:
             if metrics.url:
                 run.run_log.say(f"metrics: {metrics.url}")
             try:
-                return run.to_its_end(self._backoff)
+                result = run.to_its_end(self._backoff)
+                if members is not None:
+                    members.over(result.exit_code, " ".join(result.summary[:1]))
+                return result
             except RunTakenOver as taken:
                 return run.run_log.leave(taken)
             finally:
+                if members is not None:
+                    members.close()
                 if agent is not None:
                     agent.close()
                 for problem in (*notices.close(), *metrics.close()):
@@ -141,6 +178,26 @@ class Supervisor:
         except OSError as error:
             raise RunDirectoryError(f"several ranks: {error.strerror or error}") from error
 
+    def _members(self, run: _Run, agent: AgentProcess | None) -> Members | None:
+        """Lets the other nodes join; None if there are none.
+
+        Raises:
+            OSError: the run directory cannot be written.
+        """
+        spec = self._spec
+        if self._seat is None or agent is None or spec.ranks is None:
+            return None
+        return Members(
+            self._seat,
+            spec.ranks,
+            ProbeFile(run.rundir),
+            spec.for_other_nodes(),
+            local_ranks=agent.local_ranks,
+            on_signal=self._inbox.note_elsewhere,
+            tell=run.run_log.say,
+            warn=run.run_log.warn,
+        )
+
 
 class _Run:
     """The state of the outer loop."""
@@ -158,16 +215,16 @@ class _Run:
         self._spec = spec
         self._ranks = ranks
         self._prepared = prepared
-        self._rundir = prepared.rundir
+        self.rundir = prepared.rundir
         self._inbox = inbox
         self.run_log = RunLog(spec, prepared.rundir, journal)
         self._last_exit: WorkerExit | None = None
         self._ring = CheckpointRing(
-            self._rundir.checkpoints,
+            self.rundir.checkpoints,
             spec.settings.checkpoint,
             on_rejected=self.run_log.reject_checkpoint,
         )
-        self.pictures = LivePictures(self._rundir, spec.settings.report.picture_every_steps)
+        self.pictures = LivePictures(self.rundir, spec.settings.report.picture_every_steps)
         self.replica = Replica(spec.settings, spec.policy, on_failure=self.run_log.warn)
         restart = spec.settings.restart
         self._ways = WaysBack(
@@ -189,6 +246,8 @@ class _Run:
         )
         try:
             outcome = self._attempts(self._first_order(start), restarts)
+        except NodesMissing as missing:
+            outcome = outcomes.waiting(str(missing), has_checkpoint=bool(self._ring.checkpoints()))
         except (SupervisorError, OSError) as error:
             outcome = outcomes.gave_up(str(error))
         self.pictures.end()
@@ -199,6 +258,8 @@ class _Run:
     def _attempts(self, order: WorkerOrder, restarts: RestartPolicy) -> Outcome:
         """The loop: launch, watch, judge_group, then again or not."""
         while True:
+            if not self._all_nodes_are_here(order):
+                return self._asked_to_end("asked to end before all nodes had come")
             check_lease(self._prepared.lease)
             worker_exit = self._attempt(order)
             check_lease(self._prepared.lease)
@@ -207,6 +268,11 @@ class _Run:
             another = self._another_way(order, worker_exit)
             if another is not None:
                 order = another
+                continue
+            again = self.run_log.retries.order(order, worker_exit, self._ring)
+            if again is not None:
+                order = again
+                self.run_log.restart(Verdict(again=True, reason=worker_exit.evidence[0]), order)
                 continue
             if not worker_exit.retry:
                 return self._outcome(worker_exit)
@@ -221,10 +287,33 @@ class _Run:
             if self._inbox.sleep(verdict.delay_s):
                 return self._outcome(worker_exit)
 
+    def _all_nodes_are_here(self, order: WorkerOrder) -> bool:
+        """Waits for the other nodes, if there are any; False if the run is asked to end meanwhile.
+
+        Raises:
+            NodesMissing: too few came.
+            CheckpointError: the order's checkpoint cannot be read.
+        """
+        members = self.context.members
+        if members is None:
+            return True
+
+        def look() -> bool:
+            check_lease(self._prepared.lease)
+            return self._inbox.asked_by is not None
+
+        step = order.checkpoint_step
+        ranks = None if step is None else ranks_of(self._ring.get(step))
+        if not members.gather(look, ranks):
+            return False
+        self._ranks = tuple(range(members.world_size))
+        self.run_log.begin_ranks(members.world_size, 1 + len(members.taking_part))
+        return True
+
     def _attempt(self, order: WorkerOrder) -> WorkerExit:
-        save_order(self._rundir, order)
+        save_order(self.rundir, order)
         self.run_log.begin_attempt(order)
-        self.replica.restart(group_history(self._rundir, self._ranks, order.checkpoint_step))
+        self.replica.restart(group_history(self.rundir, self._ranks, order.checkpoint_step))
         endings = Attempt(self.context, order.attempt, self._ranks, order.checkpoint_step).run()
         self._undo_unfinished_replay()
         worker_exit = judge_group(endings)
@@ -233,13 +322,29 @@ class _Run:
         self.run_log.worker_exited(
             order.attempt, worker_exit, self.replica.risk, risky=self.replica.is_risky
         )
+        self._save_kept(worker_exit)
         return worker_exit
+
+    def _save_kept(self, worker_exit: WorkerExit) -> None:
+        """Has the state written that all ranks kept in memory, if it is newer than what is on disk
+        and healthy."""
+        agent = self.context.agent
+        if agent is None:
+            return
+        step = agent.kept.newest_step()
+        newest = max((found.step for found in self._ring.checkpoints()), default=0)
+        is_sick = self.replica.is_risky or worker_exit.cause is ExitCause.NONFINITE
+        has_failed = worker_exit.cause is not ExitCause.COMPLETED
+        if step is not None and step > newest and has_failed and not is_sick:
+            agent.begin_rescue(self.rundir)
+            self.run_log.rescued(step, agent.rescue(step))
+        agent.end_rescue()
 
     def _undo_unfinished_replay(self) -> None:
         """Restores the script's files after a fast-forward that did not arrive."""
-        for rank in self._ranks:
+        for rank in self._ranks[: self.context.local_ranks]:
             try:
-                problems = SetAside(self._rundir, rank).undo()
+                problems = SetAside(self.rundir, rank).undo()
             except OSError as error:
                 problems = [f"files that a fast-forward set aside: {error}"]
             for problem in problems:
@@ -281,9 +386,15 @@ class _Run:
         asked_by = self._inbox.asked_by
         has_checkpoint = bool(self._ring.checkpoints())
         if asked_by is not None and worker_exit.cause is not ExitCause.COMPLETED:
-            reason = worker_exit.evidence[0] if worker_exit.evidence else "asked to end"
-            return outcomes.interrupted(reason, has_checkpoint=has_checkpoint, asked_by=asked_by)
+            return self._asked_to_end(*worker_exit.evidence, "asked to end")
         return outcomes.of_final_exit(worker_exit, has_checkpoint=has_checkpoint, asked_by=asked_by)
+
+    def _asked_to_end(self, *reasons: str) -> Outcome:
+        return outcomes.interrupted(
+            reasons[0],
+            has_checkpoint=bool(self._ring.checkpoints()),
+            asked_by=self._inbox.asked_by,
+        )
 
     def _first_start(self) -> StartingPoint:
         if self._spec.resume_from is not None:
@@ -340,7 +451,7 @@ class _Run:
     def start_step_log(self) -> StepLogProcess | None:
         """Starts what writes the steps into TensorBoard and the like, if a config asks for it."""
         try:
-            return start_step_log(self._rundir, self._spec.settings.log)
+            return start_step_log(self.rundir, self._spec.settings.log)
         except OSError as error:
             self.run_log.warn(f"the steps are not logged: {error}")
             return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 from supervisor.detectors.statistics.run_scale import TINY
@@ -41,11 +42,28 @@ YOUNG = 150
 """Steps of a young run. A contrastive loss grows with the logarithm of its queue, by four fifths
 within the first tenth: 26 batches of 256 of a queue of 65,536 (He et al., CVPR 2020), 102 of 64."""
 
+BLOCK = 150
+YOUNGER = 20
+OLD = 600
+"""From step `OLD` on the level that can be left is the best average of levels, over `BLOCK` of them
+or a twentieth of the steps so far: a single lucky level is none. Until then the loss mostly falls,
+and an average lies above what it has reached: it would cost crashes of the corpus."""
+
+RECENT = 5
+"""Last values whose median must be above the line, too: an excursion that has healed by the time
+the level shows it is no departure."""
+
+FIRST_MARK = 2 * WINDOW
+MARKS = 4
+"""Progress is counted from the level that the run had at a quarter to a half of its age, until it
+is `FIRST_MARK` x 2^(`MARKS` - 1) = 320 steps old: what a first loss of 32 loses within 20 steps is
+no progress of which a tenth could be given back."""
+
 SMALL = 1e-9
 
 
 class LevelDrift:
-    """Compares the mean of the last 20 values with the lowest such mean so far.
+    """Compares the mean of the last 20 values with the best that the run has had for a while.
 
     Everything here is a running sum, so that a step costs the same however long the run is, and
     slow climbs are not forgotten as by windows that slide along with them.
@@ -73,9 +91,14 @@ class LevelDrift:
         self._values: deque[float] = deque()
         self._levels: deque[float] = deque()
         self._sum = 0.0
+        self._average = math.nan
+        self._best_average = math.inf
         self._noise = 0.0
         self._best = math.inf
+        self._first = 0.0
         self._start = 0.0
+        self._next_start = 0.0
+        self._marks = 0
         self._seen = 0
         self._above = 0
         self._blind = False
@@ -106,8 +129,8 @@ class LevelDrift:
         self._sum += value
         if count < WINDOW:
             if self._seen == MIN_VALUES:
-                self._start = self._sum / MIN_VALUES
-                spread = math.fsum(abs(v - self._start) for v in values)
+                self._first = self._start = self._next_start = self._sum / MIN_VALUES
+                spread = math.fsum(abs(v - self._first) for v in values)
                 self._noise = max(self._floor, 1.2533 * spread / MIN_VALUES)
             if count + 1 < WINDOW:
                 return
@@ -116,36 +139,55 @@ class LevelDrift:
         self._judge(self._sum / WINDOW)
 
     def _judge(self, level: float) -> None:
+        if self._seen == FIRST_MARK << self._marks and self._marks < MARKS and not self._linear:
+            self._start, self._next_start = self._next_start, level
+            self._marks += 1
         levels = self._levels
         levels.append(level)
         if len(levels) <= WINDOW:
             return
-        best = levels.popleft()
-        if best < self._best:
-            self._best = best
-        else:
-            best = self._best
+        best = self._take_in(levels.popleft())
         rise = level - best
         if rise <= (0.0 if self._linear else RISE):
             self.distance = 0.0
             self._above = 0
             return
-        if self._seen < YOUNG and not self._linear and self._start - best < RISE:
+        if self._seen < YOUNG and not self._linear and self._first - best < RISE:
             self.distance = 0.0
             self._adopt(level)
             return
-        if self._linear:
-            least = max(PROGRESS * (self._start - best), 0.25 * abs(best), SMALL)
-        else:
-            gain = math.expm1(min(max(self._start - best, 0.0), 50.0))
-            least = max(RISE, math.log1p(PROGRESS * gain))
-        self.distance = rise / max(least, NOISE * self._noise)
+        line = max(self._least(best), NOISE * self._noise)
+        self.distance = rise / line
+        if self.distance >= 1.0 and self._has_healed(best + 0.5 * line):
+            self.distance = 0.0
         self._above = self._above + 1 if self.distance >= 1.0 else 0
         if self._above >= ADOPT:
             self._adopt(level)
 
+    def _take_in(self, level: float) -> float:
+        """Takes in a level; returns the one that a later level may have left."""
+        self._best = min(self._best, level)
+        size = max(1, min(BLOCK, self._seen // YOUNGER))
+        before = level if math.isnan(self._average) else self._average
+        self._average = before + (level - before) / size
+        self._best_average = min(self._best_average, self._average)
+        return self._best if self._linear or self._seen < OLD else self._best_average
+
+    def _least(self, best: float) -> float:
+        """The smallest rise above `best` that matters, whatever the noise."""
+        if self._linear:
+            return max(PROGRESS * (self._start - best), 0.25 * abs(best), SMALL)
+        gain = math.expm1(min(max(self._start - best, 0.0), 50.0))
+        return max(RISE, math.log1p(PROGRESS * gain))
+
+    def _has_healed(self, line: float) -> bool:
+        """Whether most of the last values are below `line` again."""
+        recent = sorted(islice(reversed(self._values), RECENT))
+        return not self._linear and recent[RECENT // 2] < line
+
     def _adopt(self, level: float) -> None:
-        self._best, self._above = level, 0
+        self._best = self._best_average = self._average = level
+        self._above = 0
         self._levels.clear()
 
     def state_dict(self) -> dict[str, Any]:
@@ -154,9 +196,14 @@ class LevelDrift:
             "values": list(self._values),
             "levels": list(self._levels),
             "sum": self._sum,
+            "average": self._average,
+            "best_average": self._best_average,
             "noise": self._noise,
             "best": self._best,
+            "first": self._first,
             "start": self._start,
+            "next_start": self._next_start,
+            "marks": self._marks,
             "seen": self._seen,
             "above": self._above,
             "blind": self._blind,
@@ -167,9 +214,14 @@ class LevelDrift:
         self._values = deque(state["values"])
         self._levels = deque(state["levels"])
         self._sum = float(state["sum"])
+        self._average = float(state["average"])
+        self._best_average = float(state["best_average"])
         self._noise = float(state["noise"])
         self._best = float(state["best"])
+        self._first = float(state["first"])
         self._start = float(state["start"])
+        self._next_start = float(state["next_start"])
+        self._marks = int(state["marks"])
         self._seen = int(state["seen"])
         self._above = int(state["above"])
         self._blind = bool(state["blind"])

@@ -1,8 +1,8 @@
 """What a piece of code drew from the global random generators, in a few bytes.
 
-All three (Python's, NumPy's, torch's on the CPU) are Mersenne Twisters: 624 words, made anew as a
-whole when they are used up, and a place among them. So most draws are told by how often the words
-were made anew, and by the rest of the state. A checksum proves the result.
+All three (Python's, NumPy's, torch's on the CPU) are Mersenne Twisters: 624 words, regenerated when
+they are used up, and a position among them. So most draws are described by how often the words
+were regenerated and by the rest of the state. A checksum proves the result.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ import xxhash
 
 _WORDS = 624
 _MOST_TURNS = 64
-"""More than 40,000 numbers: the state itself is 2.5 KB, and looking on costs 4 us a turn."""
+"""Regenerations (40,000 numbers) after which the state itself, 2.5 KB, is written; each costs 4
+us."""
 _TORCH_WORDS = slice(24, 24 + 8 * _WORDS)
 _PYTHON = struct.Struct("<Hd?")
 _NUMPY = struct.Struct("<Hid")
@@ -44,9 +45,9 @@ class _Draw:
     """What was drawn from one generator.
 
     Attributes:
-        turns: how often the words were made anew; since `words`, if there are any.
-        words: where they did not follow from those before.
-        rest: as it is afterwards.
+        turns: how often the words were regenerated; since `words`, if there are any.
+        words: if they did not follow from those before.
+        rest: of the state afterwards.
         checksum: of the state afterwards.
     """
 
@@ -151,7 +152,8 @@ def _restore(name: bytes, state: GeneratorState) -> None:
 
 
 def _turns(before: GeneratorState | None, after: GeneratorState) -> int | None:
-    """How often the words were made anew; None if they do not follow from those before."""
+    """Returns how often the words were regenerated; None if they do not follow from those
+    before."""
     if before is None or not before.words or not after.words:
         return None
     if before.words == after.words:

@@ -1,7 +1,7 @@
 """Reads the state of torch's CPU generator directly from its memory.
 
-`Generator.get_state` allocates a tensor of 5 KB at every call (docs/architecture.md). The layout
-(`at::CPUGeneratorImpl`) is tried on a generator of our own first; if it differs, torch is asked.
+`Generator.get_state` allocates 5 KB at every call (docs/architecture.md). The layout
+(`at::CPUGeneratorImpl`) is checked on a generator of our own first; if it differs, torch is asked.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 _WORDS = 624
 _SEARCHED_BYTES = 256
 _POINTER_OFFSET = object.__basicsize__
-"""After Python's object header, `torch.Generator` holds nothing but the address."""
+"""Of the address in a `torch.Generator`, right after Python's object header."""
 
 _MEMORY = struct.Struct(f"<Qi?xxxI{_WORDS}Ixxxxf?xxxd?xxxxxxx")
 _WHOLE = struct.Struct(f"<QiiQ{_WORDS}Qdddixxxxf?xxx")

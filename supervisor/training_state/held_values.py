@@ -1,7 +1,7 @@
 """Tensors and arrays that the user's variables hold: EMA copies, hidden states, accumulators.
 
-A fast-forward re-computes Python values by running the user's loop, but not the results of
-training; those are saved by the path under which they are reached, and put back there.
+A fast-forward recomputes Python values by running the user's loop, but not the results of training:
+those are saved under the path by which they are reached.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def stamps(held: Mapping[str, Any]) -> dict[str, Stamp]:
 def stamp(value: torch.Tensor | np.ndarray[Any, Any]) -> Stamp:
     """Address, shape, and a checksum of the content (up to 256 MiB, on the CPU).
 
-    Elsewhere the version counter has to do, which misses changes through ``.data``.
+    Elsewhere the version counter stands for the content; it misses changes through ``.data``.
     """
     if isinstance(value, np.ndarray):
         content: Any = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
@@ -144,7 +144,7 @@ def _is_saveable(value: Any) -> bool:
 
 
 def _has_memory(tensor: torch.Tensor) -> bool:
-    """Whether it is no wrapper of a transform (`torch.func`), which has none of its own."""
+    """Returns False for a wrapper of a transform (`torch.func`), which has no memory of its own."""
     try:
         tensor.data_ptr()
     except (RuntimeError, NotImplementedError):

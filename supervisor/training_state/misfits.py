@@ -1,4 +1,4 @@
-"""Finds out why a saved state does not fit, before the first tensor is written."""
+"""Says why a saved state does not fit, before the first tensor is written."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from supervisor.training_state.plain_form import from_plain
 
 _ORDINARY = (torch.Tensor, torch.nn.Parameter)
 _OVERLAPS = 1
-"""Torch's error for an expanded tensor, which can be read but not written."""
+"""Torch's code for an expanded tensor, which can be read but not written."""
 
 _BY_GROUP = ("base_lrs", "_last_lr", "_schedulers", "lr_lambdas")
 """Lists in torch's schedules with one entry per group, or per schedule within."""

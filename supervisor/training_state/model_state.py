@@ -182,7 +182,8 @@ def _fits(target: torch.Tensor, saved: torch.Tensor) -> bool:
 
 
 def _is_buffer_place(model: nn.Module, name: str) -> bool:
-    """Whether a buffer of that name may be created: its module exists and the name is free."""
+    """Returns whether a buffer of that name may be created: its module exists and the name is
+    free."""
     path, _, leaf = name.rpartition(".")
     try:
         part = model.get_submodule(path)

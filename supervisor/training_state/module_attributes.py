@@ -1,6 +1,6 @@
 """Plain attributes of modules that `forward` may change: call counters, decay factors, histories.
 
-No ``state_dict`` has them, and a fast-forward does not run `forward`, so they must come from the
+They are in no ``state_dict``, and a fast-forward does not run `forward`, so they come from the
 checkpoint.
 """
 
@@ -40,7 +40,7 @@ def module_attributes(module: nn.Module, parts: Parts | None = None) -> dict[str
 def put_back_attributes(module: nn.Module, saved: Mapping[str, Any]) -> None:
     """Sets attributes from `module_attributes`; lists, deques and dicts are changed in place.
 
-    What is equal stays the object it is: files that the script pickles show who holds one text.
+    Equal values are not replaced: pickled files of the script show which objects are shared.
     """
     for path, owner, name in list(_places(named_parts(module))):
         if path not in saved:

@@ -166,8 +166,8 @@ def _restore_groups(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) 
 
 
 def _is_same_number(live: Any, saved: Any) -> bool:
-    """Whether both are the same number, text or pair: it stays the object that other groups and
-    the defaults hold, too, as files show that the script pickles."""
+    """Returns whether both are the same number, text or pair. Such a value is not replaced: pickled
+    files of the script show which objects are shared."""
     items = live if isinstance(live, tuple) else (live,)
     is_plain = all(item is None or isinstance(item, (bool, int, float, str)) for item in items)
     return is_plain and type(live) is type(saved) and repr(live) == repr(saved)

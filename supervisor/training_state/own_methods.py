@@ -1,4 +1,4 @@
-"""Parts of a state that objects load themselves: schedules, averages, extra states."""
+"""Parts of a state that objects load by methods of their own: schedules, averages, extra states."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Whose each parameter of an optimizer is, so that a resume puts no state into another's place.
+"""Which model each parameter of an optimizer belongs to, so that a resume mixes up no states.
 
-Names in the registry go by the order of first sight. A script that goes through a set of tensors or
-modules has another order in each process.
+Names in the registry follow the order of first sight, which differs between processes if a script
+iterates over a set of tensors or modules.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from supervisor.training_state.registry import Registry
 
 
 def find_owners(registry: Registry, frames: Any) -> dict[str, Any]:
-    """Returns where each model lies, what each optimizer's parameters are called, and for each
-    scheduler whose it is.
+    """Returns the path of each model, the names of each optimizer's parameters, and the optimizer
+    of each scheduler.
 
     A parameter of a model has the model's name and its own, any other the path by which the
     script's variables reach it; "" is not known. Called at a boundary.
@@ -75,7 +75,7 @@ def put_in_order(registry: Registry, saved: Mapping[str, Any], frames: Any) -> l
         frames: see `Reach`.
 
     Returns:
-        What may be another's, in words; empty if everything is known to be in its place.
+        What may have been mixed up, in words; empty if everything is known to be in its place.
     """
     live = find_owners(registry, frames)["models"]
     if live != saved["models"]:

@@ -1,4 +1,4 @@
-"""Which models, optimizers, schedulers and scalers a run has, under names that stay the same."""
+"""The models, optimizers, schedulers and scalers of a run, under names that stay the same."""
 
 from __future__ import annotations
 
@@ -54,6 +54,9 @@ class Registry:
     The same script gives the same names (``model_0``, ``optimizer_0``, ...) in every process. A
     model inside a registered one is not added; a wrapper added later takes the name of the first
     registered model that it contains, and the others leave.
+
+    Attributes:
+        splits_data: a `DistributedSampler` gives each rank its share of the data.
     """
 
     def __init__(self) -> None:
@@ -62,6 +65,7 @@ class Registry:
         self._schedulers = _Shelf("scheduler")
         self._scalers = _Shelf("scaler")
         self._tracked = _Shelf("tracked")
+        self.splits_data = False
         self._seen_modules: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
     @property
@@ -120,6 +124,10 @@ class Registry:
 
     def add_scaler(self, scaler: Any) -> str:
         return self._scalers.name_of(scaler) or self._scalers.put(scaler)
+
+    def add_sampler(self, sampler: object) -> None:
+        """The script has made a sampler that divides the data among ranks."""
+        self.splits_data = True
 
     def track(self, name: str, value: Any) -> str:
         """Registers anything else that has ``state_dict`` and ``load_state_dict``.

@@ -1,4 +1,5 @@
-"""What several ranks hold alike is written once: by the first rank, and the others refer to it."""
+"""Writes what several ranks hold alike only once: the first rank's copy, to which the others
+refer."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from supervisor.errors import CheckpointDamaged
 from supervisor.training_state.tensors import local, outside_autograd, walk_tensors
 
 LEAST_BYTES = 1024
-"""Smaller tensors cost less than their digest in the table."""
+"""Smaller tensors cost less than an entry in the table of digests."""
 
 _AS_FIRST = "\0as the first rank"
 
@@ -26,7 +27,7 @@ def tensor_digests(state: Mapping[str, Any]) -> dict[str, str]:
 
 
 def without_replicated(state: Mapping[str, Any], first: Mapping[str, str]) -> dict[str, Any]:
-    """Returns a copy in which a word stands for each tensor that the first rank holds too.
+    """Returns a copy with a reference for each tensor that the first rank holds too.
 
     Args:
         state: of this rank; its tensors are not copied.

@@ -1,13 +1,12 @@
 """Copies of the state in memory, for rollbacks without a restart and for background writes.
 
-Every copy reuses the buffers of one that is given up: fresh memory is far slower, because the
-system must map its pages first.
+Copies reuse the buffers of discarded ones, because the system must map the pages of new memory.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,13 +35,25 @@ class Snapshot:
     extras: Mapping[str, Any] = field(default_factory=dict)
 
 
-def copy_state(live: Mapping[str, Any], into: Mapping[str, Any] | None = None) -> dict[str, Any]:
+Allocate = Callable[[torch.Tensor], "torch.Tensor | None"]
+
+
+def copy_state(
+    live: Mapping[str, Any],
+    into: Mapping[str, Any] | None = None,
+    allocate: Allocate = lambda like: None,
+) -> dict[str, Any]:
     """Copies a state to the host; tensors of `into` that fit by place, shape and dtype are reused.
 
     `into` must not be used afterwards. Tied tensors are copied once; copies from CUDA go to pinned
     memory, with one wait at the end.
+
+    Args:
+        live: to be copied.
+        into: an earlier copy.
+        allocate: returns memory for a copy of its argument that is not in `into`, or None.
     """
-    copier = _Copier()
+    copier = _Copier(allocate)
     with outside_autograd():
         copied: dict[str, Any] = copier.copy(dict(live), into)
         copier.finish()
@@ -52,7 +63,8 @@ def copy_state(live: Mapping[str, Any], into: Mapping[str, Any] | None = None) -
 
 
 class _Copier:
-    def __init__(self) -> None:
+    def __init__(self, allocate: Allocate) -> None:
+        self._allocate = allocate
         self.asynchronous = False
         self._sources: list[torch.Tensor] = []
         self._targets: list[torch.Tensor] = []
@@ -119,6 +131,8 @@ class _Copier:
             and into.dtype == source.dtype
             and into.layout == source.layout
         ):
+            into = self._allocate(source)
+        if into is None:
             pinned = source.is_cuda and not source.is_sparse
             into = torch.empty_like(source, device="cpu", pin_memory=pinned)
         reused: torch.Tensor = into
@@ -203,7 +217,7 @@ class SnapshotRing:
                 self._give_up(index)
 
     def clear(self) -> None:
-        """Drops everything: memory runs out, or no snapshot can be returned to any more."""
+        """Drops everything, when memory runs out or no snapshot is usable any more."""
         self._snapshots.clear()
         self._spare.clear()
 

@@ -1,4 +1,4 @@
-"""Whether code is the user's own, or Python's or an installed package's."""
+"""Tells the user's own code from Python's and that of installed packages."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def is_library_file(path: str) -> bool:
 
 @functools.cache
 def _installed_in(folder: str) -> frozenset[str]:
-    """The first parts of the names of all files that packages have installed in a folder."""
+    """Returns the top-level names of all files that packages have installed in a folder."""
     found: set[str] = set()
     for record in Path(folder).glob("*.dist-info/RECORD"):
         with contextlib.suppress(OSError):

@@ -95,9 +95,7 @@ class Worker:
         """Called when the script has imported torch: supervision begins."""
         from supervisor.worker.start import start_session
 
-        self._session = start_session(
-            self._rundir, self._attempt, self._given.place, self._given.salt
-        )
+        self._session = start_session(self._rundir, self._attempt, self._given)
 
     def _make_run(self) -> Any:
         from supervisor.worker.run import Run

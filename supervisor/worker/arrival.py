@@ -24,6 +24,7 @@ from supervisor.worker.replay.fast_forward import FastForward
 from supervisor.worker.replay.first_step import FirstStep
 from supervisor.worker.starting_point import ResumePoint
 from supervisor.worker.state_restorer import StateRestorer
+from supervisor.worker.treatment.exact_retry import ExactRetry
 from supervisor.worker.treatment.ordered_treatments import OrderedTreatments
 
 NAMED_FILES = 3
@@ -45,6 +46,7 @@ class Arrival:
     monitor: Monitor
     boundary: Boundary
     first_step: FirstStep
+    retry: ExactRetry
     journal: Journal
 
     def put_back(self, start: ResumePoint, replay: FastForward) -> list[str]:
@@ -54,9 +56,23 @@ class Arrival:
             CheckpointError: the state does not fit the model.
             OSError: a file that is mapped could not be written.
         """
-        reasons = [replay.disproof] if replay.disproof else []
         self.files.replayed.restore_in_place()
-        return reasons + self.restorer.put_back(start, replayed=replay.disproof is None)
+        if start.gathered is None:
+            reasons = self.restorer.put_back(start, replayed=replay.disproof is None)
+        else:
+            is_scaled = replay.count is not None and replay.count.is_scaled(
+                splits_data=self.restorer.splits_data
+            )
+            reasons = self.restorer.share_out(
+                start, start.gathered, rank=self.place.rank, keeps_schedules=is_scaled
+            )
+        return self._why(replay) + reasons
+
+    def _why(self, replay: FastForward) -> list[str]:
+        """Why what was replayed is not the recorded run."""
+        if replay.count is not None:
+            return [replay.count.words(splits_data=self.restorer.splits_data)]
+        return [replay.disproof] if replay.disproof else []
 
     def put_rest_back(self, start: ResumePoint, replay: FastForward) -> list[str]:
         """The same for our own memory and the script's files.
@@ -102,6 +118,8 @@ class Arrival:
         step, meta, progress = start.checkpoint.step, start.checkpoint.meta, self.progress
         reasons = self.agreement.arrived(step, reasons)
         progress.tape_is_whole = replay.disproof is None
+        progress.is_counted = replay.count is not None
+        progress.loop_shift = replay.steps_done - step
         if self.place.leads:
             self.ring.discard_after(step)
         self.ordered.be_careful()
@@ -113,12 +131,10 @@ class Arrival:
         self.boundary.continue_at(step)
         is_whole = probe.loss_seen or not probe.backward_calls
         row = meta.get("steps_recorded")
-        if (
-            row is not None
-            and is_whole
-            and not (reasons or self.order.fp32 or start.checkpoint.abandoned)
-        ):
-            self.first_step.expect(step, int(row))
+        is_same = not (reasons or self.order.fp32 or start.checkpoint.abandoned or row is None)
+        if is_same and is_whole:
+            self.first_step.expect(step, int(row or 0))
+        self.retry.resumed(int(row or 0), is_exact=is_same)
         self.journal.write(
             Resumed(
                 step=step,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from supervisor.storage.cases.case_advisor import CaseAdvisor
 from supervisor.storage.cases.case_memory import load_memory
 from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRing
 from supervisor.storage.journal.journal import AlertLog, Journal, SilentAlertLog, SilentJournal
+from supervisor.storage.run.meeting_place import MeetingPlace
 from supervisor.storage.run.orders import load_order
 from supervisor.storage.run.rank_board import RankBoard
 from supervisor.storage.run.rundir import RunDirectory
@@ -31,9 +33,11 @@ from supervisor.storage.run.set_aside import SetAside
 from supervisor.storage.steps.applied_rates import AppliedRates
 from supervisor.storage.steps.flight_recorder import FlightRecorder
 from supervisor.storage.steps.more_values import MAX_NAMES
+from supervisor.storage.steps.own_times import OwnTimes
 from supervisor.storage.steps.step_rows import OBSERVED_SLOTS
 from supervisor.storage.steps.tape import TapeWriter
 from supervisor.training_state.registry import Registry
+from supervisor.training_state.replicas import parameters_alike
 from supervisor.training_state.snapshot import SnapshotRing
 from supervisor.training_state.state import TrainingState
 from supervisor.worker.arrival import Arrival
@@ -42,8 +46,10 @@ from supervisor.worker.capture.checkpointer import Checkpointer
 from supervisor.worker.capture.follower_writer import FollowerWriter
 from supervisor.worker.capture.lead_writer import LeadWriter
 from supervisor.worker.capture.pre_treatment_checkpoint import PreTreatmentCheckpoint
+from supervisor.worker.capture.rank_memory import RankMemory
 from supervisor.worker.capture.script_census import ScriptCensus
 from supervisor.worker.capture.single_writer import SingleWriter
+from supervisor.worker.capture.split_replicas import SplitReplicas
 from supervisor.worker.capture.state_digests import StateDigests, TrailProbe
 from supervisor.worker.capture.user_tensors import UserTensors
 from supervisor.worker.capture.whole_state import WholeState
@@ -66,6 +72,8 @@ from supervisor.worker.ground.step_probe import StepProbe
 from supervisor.worker.ground.turns import GroupTurns, Turns
 from supervisor.worker.group.agreement import Agreement, GroupAgreement
 from supervisor.worker.group.group_schedule import GroupSchedule
+from supervisor.worker.group.node_link import NodeLink
+from supervisor.worker.group.nodes_board import Board, NodesBoard
 from supervisor.worker.group.only_watching import OnlyWatching
 from supervisor.worker.inspection.experiment import Experiment
 from supervisor.worker.live.boundary import Boundary
@@ -78,6 +86,7 @@ from supervisor.worker.live.leave_listener import LeaveListener
 from supervisor.worker.live.loader_hooks import LoaderHooks
 from supervisor.worker.live.monitor import Monitor
 from supervisor.worker.live.new_trainings import NewTrainings
+from supervisor.worker.live.own_time import OwnTime
 from supervisor.worker.live.parting_checkpoint import PartingCheckpoint
 from supervisor.worker.live.snapshot_listener import SnapshotListener
 from supervisor.worker.live.step_recorder import StepRecorder
@@ -104,6 +113,8 @@ from supervisor.worker.state_restorer import StateRestorer
 from supervisor.worker.treatment.action_runner import ActionRunner, ActionTools
 from supervisor.worker.treatment.alert_teller import AlertTeller
 from supervisor.worker.treatment.dispatcher import Dispatcher
+from supervisor.worker.treatment.exact_retry import MOST as MOST_RETRIES
+from supervisor.worker.treatment.exact_retry import ExactRetry
 from supervisor.worker.treatment.follower_guard import FollowerGuard
 from supervisor.worker.treatment.healing import Healing
 from supervisor.worker.treatment.ordered_treatments import OrderedTreatments
@@ -139,7 +150,11 @@ class BuiltWorker:
 
 @dataclass(frozen=True, kw_only=True)
 class _Task:
-    """Which worker this is, and what it was told."""
+    """Which worker this is, and what it was told.
+
+    Attributes:
+        kept: see `Given.kept`.
+    """
 
     rundir: RunDirectory
     attempt: int
@@ -147,6 +162,7 @@ class _Task:
     settings: RunSettings
     policy: PolicySettings
     order: WorkerOrder
+    kept: Sequence[str]
 
     @property
     def rank(self) -> int:
@@ -216,6 +232,7 @@ class _Group:
 
     agreement: Agreement
     only_watching: OnlyWatching
+    link: NodeLink | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,6 +245,7 @@ class _Judging:
     alerts: AlertTeller
     runner: ActionRunner
     dispatcher: Dispatcher
+    retry: ExactRetry
     updates: UpdateControls
     ordered: OrderedTreatments
     experiment: Experiment | None
@@ -247,8 +265,14 @@ def build_worker(
     rundir: RunDirectory,
     attempt: int,
     place: RankPlace = RankPlace(),  # noqa: B008 (frozen)
+    kept: Sequence[str] = (),
 ) -> BuiltWorker:
     """Called once, when torch has been imported by the script, before the script goes on.
+
+    Args:
+        rundir, attempt: of the run.
+        place: among the ranks that were started together.
+        kept: see `Given.kept`.
 
     Raises:
         SupervisorError: an order, config or policy that cannot be read.
@@ -261,6 +285,7 @@ def build_worker(
         settings=load_resolved_config(rundir.config_yaml),
         policy=load_resolved_policy(rundir.policy_yaml),
         order=load_order(rundir, attempt),
+        kept=kept,
     )
     ground = _build_ground(task)
     records = _build_records(task, ground)
@@ -295,6 +320,7 @@ def build_worker(
         ranks=SeveralRanks(
             place=task.place,
             collectives=CollectiveCount(rundir.collectives(place.rank)),
+            link=group.link,
             dispatcher=judging.dispatcher,
             only_watching=group.only_watching,
             progress=ground.progress,
@@ -417,7 +443,7 @@ def _build_records(task: _Task, ground: _Ground) -> _Records:
         recorder=recorder,
         rates=AppliedRates(rundir.steps(rank)),
         checkpointer=Checkpointer(
-            _checkpoint_writer(task, ring, tape),
+            _checkpoint_writer(task, ground, ring, tape),
             settings.checkpoint,
             ground.group_journal,
             puts_off=task.place.is_alone,
@@ -434,11 +460,28 @@ def _build_records(task: _Task, ground: _Ground) -> _Records:
     )
 
 
-def _checkpoint_writer(task: _Task, ring: CheckpointRing, tape: TapeWriter) -> CheckpointWriter:
-    if task.place.is_alone:
+def _checkpoint_writer(
+    task: _Task, ground: _Ground, ring: CheckpointRing, tape: TapeWriter
+) -> CheckpointWriter:
+    place, attempt = task.place, task.attempt
+    if place.is_alone:
         return SingleWriter(ring, tape.sync)
-    kind = LeadWriter if task.place.leads else FollowerWriter
-    return kind(ring, tape.sync, place=task.place, attempt=task.attempt)
+    if place.leads:
+        replicas = SplitReplicas(
+            ring=ring,
+            schedule=ground.schedule,
+            journal=ground.journal,
+            warn=ground.warn,
+            may_go_back=not task.policy.observe_only and task.order.retries < MOST_RETRIES,
+        )
+        return LeadWriter(ring, tape.sync, place=place, attempt=attempt, on_split=replicas.found)
+    return FollowerWriter(
+        ring,
+        tape.sync,
+        place=place,
+        attempt=attempt,
+        alike=lambda: parameters_alike(ground.registry.models),
+    )
 
 
 def _build_state(task: _Task, ground: _Ground, records: _Records) -> _State:
@@ -493,9 +536,13 @@ def _build_group(task: _Task, ground: _Ground, state: _State) -> _Group:
         warn(f"{why}: all begin again from the last checkpoint", aloud=place.leads)
         schedule.ask_for_restart(why)
 
-    board = RankBoard(
-        task.rundir.board(task.attempt, place.node), place.local_rank, place.local_world_size
-    )
+    path = task.rundir.board(task.attempt, place.node)
+    link = NodeLink(place.node, place.nodes) if place.nodes > 1 else None
+    board: Board
+    if link is None:
+        board = RankBoard(path, place.local_rank, place.local_world_size)
+    else:
+        board = NodesBoard(path, place, link)
     agreement = GroupAgreement(
         board,
         schedule,
@@ -507,7 +554,11 @@ def _build_group(task: _Task, ground: _Ground, state: _State) -> _Group:
         ),
         on_split=split,
     )
-    return _Group(agreement, only_watching)
+    return _Group(
+        agreement=agreement,
+        only_watching=only_watching,
+        link=link if place.local_rank == 0 else None,
+    )
 
 
 def _build_judging(
@@ -569,6 +620,20 @@ def _build_judging(
         barrier=ground.barrier,
         warn=ground.warn,
     )
+    retry = ExactRetry(
+        policy=policy,
+        order=task.order,
+        is_possible=(
+            task.place.is_alone and task.settings.fast_forward.enabled and not task.order.experiment
+        ),
+        ring=records.ring,
+        recorder=records.recorder,
+        schedule=ground.schedule,
+        looks=state.looks,
+        runner=runner,
+        journal=ground.journal,
+        warn=ground.warn,
+    )
     dispatcher = Dispatcher(
         agreement=group.agreement,
         pipeline=pipeline,
@@ -577,6 +642,7 @@ def _build_judging(
         runner=runner,
         recorder=records.recorder,
         health=ground.health,
+        retry=retry,
         warn=ground.warn,
     )
     followers = FollowerGuard(policy, ground.progress, ground.health, runner)
@@ -602,6 +668,7 @@ def _build_judging(
         alerts=alerts,
         runner=runner,
         dispatcher=dispatcher,
+        retry=retry,
         updates=UpdateControls(
             ground.controls,
             ground.use,
@@ -640,8 +707,10 @@ def _build_live(
         dispatcher=judging.dispatcher,
         pipeline=judging.pipeline,
     )
-    # A rank that fails keeps the others waiting in a collective, where they can save nothing.
-    has_parting = task.place.is_alone and not task.order.experiment
+    # Another node's memory cannot be read when one of its ranks has failed.
+    is_one_node = task.place.local_world_size == task.place.world_size
+    memory = RankMemory(task.kept, task.place) if task.kept and is_one_node else None
+    has_parting = not task.order.experiment and (task.place.is_alone or memory is not None)
     parting = PartingCheckpoint(
         task.settings.parting if has_parting else PartingSettings(enabled=False),
         turns=ground.turns,
@@ -653,6 +722,7 @@ def _build_live(
         health=ground.health,
         progress=ground.progress,
         warn=ground.warn,
+        of_rank=memory,
     )
     boundary = Boundary(
         _listeners(task, ground, records, state, judging, first_step, capture, parting),
@@ -680,6 +750,7 @@ def _build_live(
         probes=judging.probes,
         update_controls=judging.updates,
         watch=state.watch,
+        own_time=OwnTime(None if task.place.is_alone else OwnTimes(task.rundir.steps(task.rank))),
         warn=ground.warn,
     )
     monitor = Monitor(
@@ -732,6 +803,7 @@ def _listeners(
         journal=ground.journal,
         policy=task.policy,
         warn=ground.warn,
+        times=times,
         is_alone=task.place.is_alone,
     )
     snapshots = SnapshotListener(
@@ -784,6 +856,7 @@ def _listeners(
         FirstVariables(state.held),
         corruption,
         judging.dispatcher,
+        judging.retry,
         *watching,
         snapshots,
         checkpoints,
@@ -825,6 +898,7 @@ def _build_resumption(
         monitor=live.monitor,
         boundary=live.boundary,
         first_step=live.first_step,
+        retry=judging.retry,
         journal=ground.journal,
     )
     return Resumption(
@@ -841,7 +915,20 @@ def _build_resumption(
         journal=ground.journal,
         warn=ground.warn,
         arrival=arrival,
+        barrier=_build_barrier(task) if records.start is not None else None,
     )
+
+
+def _build_barrier(task: _Task) -> MeetingPlace | None:
+    """Where the ranks of a replay wait for each other; a mapped file is one node's alone."""
+    place = task.place
+    if place.is_alone or place.local_world_size != place.world_size:
+        return None
+    path = task.rundir.board(task.attempt, place.node).with_suffix(".replay")
+    try:
+        return MeetingPlace(path, place.local_rank, place.local_world_size)
+    except OSError:
+        return None
 
 
 def _build_session(

@@ -11,6 +11,7 @@ from supervisor.errors import ReplayError
 from supervisor.events.state_events import StateFound
 from supervisor.storage.checkpoints.checkpoints import Checkpoint
 from supervisor.storage.journal.journal import Journal
+from supervisor.storage.run.meeting_place import MeetingPlace
 from supervisor.storage.steps.tape import TAPE_FORMAT, EntryKind
 from supervisor.storage.steps.tape_reader import TapeReader
 from supervisor.training_state.census.reach import Reach
@@ -20,10 +21,10 @@ from supervisor.worker.arrival import Arrival
 from supervisor.worker.capture.script_census import ScriptCensus
 from supervisor.worker.capture.user_tensors import registry_tensors
 from supervisor.worker.ground.interception_state import InterceptionState
+from supervisor.worker.ground.loop_count import LoopCount
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.run_warnings import RunWarnings
 from supervisor.worker.ground.user_frames import user_frames
-from supervisor.worker.interception.patches_ranges import SilentRanges
 from supervisor.worker.interception.training_hooks import TrainingHooks
 from supervisor.worker.process.exit_request import SHORT, ExitRequest
 from supervisor.worker.process.heartbeat import Heartbeat
@@ -46,6 +47,7 @@ class Resumption:
         start: the checkpoint and its state; None for none.
         is_enabled: the setting ``fast_forward.enabled``.
         tape: path of the tape.
+        barrier: where ranks wait for each other in the fast-forward; None where they cannot.
 
     Attributes:
         has_arrived: the state was put back, or there is none to put back.
@@ -68,6 +70,7 @@ class Resumption:
         journal: Journal,
         warn: RunWarnings,
         arrival: Arrival,
+        barrier: MeetingPlace | None = None,
     ) -> None:
         self.has_arrived = start is None
         self._start = start
@@ -84,11 +87,11 @@ class Resumption:
         self._warn = warn
         self._arrival = arrival
         self._silence = Silence()
-        self._ranges = SilentRanges()
         self._replay: FastForward | None = None
+        self._count = None if start is None else self._counted(start)
         self._guard: PlaceholderTracker | None = None
         several = start is not None and not arrival.place.is_alone
-        self.collectives = SilencedCollectives() if several else None
+        self.collectives = SilencedCollectives(barrier) if several else None
         self._announced_at = -1
         self._arrived: Callable[[], None] = lambda: None
 
@@ -130,7 +133,7 @@ class Resumption:
         assert self._start is not None
         self._arrived = arrived
         checkpoint = self._start.checkpoint
-        reader, problem = self._open_tape(checkpoint)
+        reader, problem = self._open_tape(checkpoint, self._start.saved_by)
         self._files.sizes.source = reader
         self._loading.is_noted = any(True for _ in reader.ahead(*_OF_LOADING))
         self._interception.replaying = True
@@ -145,13 +148,13 @@ class Resumption:
             skips=skips,
             guard=self._guard,
             collectives=self.collectives,
+            count=self._count,
             arrive=self._arrive,
             before_training=self._census.begin,
             heartbeat=self._beat,
         )
         self._replay.disproof = problem
         self._silence.begin()
-        self._ranges.begin()
         return self._replay
 
     def begin_script(self) -> None:
@@ -168,7 +171,7 @@ class Resumption:
             self._files.record.begin_anew()
         else:
             self._files.hide_later(interval, start.checkpoint.time)
-        if self.collectives is not None:
+        if self.collectives is not None and self._count is None:
             self.collectives.enter()
         if self._guard is not None:
             self._guard.begin()
@@ -176,11 +179,24 @@ class Resumption:
     def end(self) -> None:
         """The process ends, wherever it is: what the script says is heard again."""
         self._silence.end()
+        if self.collectives is not None:
+            self.collectives.leave()
 
-    def _open_tape(self, checkpoint: Checkpoint) -> tuple[TapeReader, str | None]:
+    def _counted(self, start: ResumePoint) -> LoopCount | None:
+        """How the loop is counted where no tape leads to the checkpoint."""
+        if not self._is_enabled or self._arrival.order.way == "approximate":
+            return None
+        now = self._arrival.place.world_size
+        return LoopCount.of(start.checkpoint, before=start.saved_by, now=now)
+
+    def _open_tape(self, checkpoint: Checkpoint, saved_by: int) -> tuple[TapeReader, str | None]:
         """Returns the tape up to the checkpoint; or an empty one, and why there is none."""
-        end = int(checkpoint.meta.get("tape_offset", -1))
+        end, now = int(checkpoint.meta.get("tape_offset", -1)), self._arrival.place.world_size
         try:
+            if self._count is not None:
+                raise ReplayError(self._count.words(splits_data=self._registry.splits_data))
+            if saved_by != now:
+                raise ReplayError(f"{saved_by} -> {now} ranks: the script's loop from its top")
             if not self._is_enabled:
                 raise ReplayError("fast_forward.enabled is false")
             if self._arrival.order.way == "approximate":
@@ -251,7 +267,6 @@ class Resumption:
             reasons += self._arrival.put_rest_back(start, replay)
         finally:
             self._silence.end()
-            self._ranges.end()
             self._interception.replaying = False
             self._arrived()
         self._arrival.go_on(

@@ -76,6 +76,7 @@ class Session:
         self._resumption = resumption
         self._ending = ending
         self._has_ended = False
+        self._was_asked = False
         self._registering = barrier("registry")
         self._parametrised: dict[int, tuple[weakref.ref[Module], bool]] = {}
         self.hooks: TrainingHooks = monitor
@@ -177,11 +178,19 @@ class Session:
             return  # what it asks for is under way
         by_others = self._monitor.updates_by_others
         unseen = self._progress.steps_done == 0 or by_others >= ANOTHER_TRAINING
-        if unseen or self._resumption.is_pending or self._schedule.is_leaving:
+        if unseen or self._resumption.is_pending or self._leaves_already():
             raise ExitRequest("interrupted", "SIGTERM")
+        self._was_asked = True
         self._schedule.ask_to_leave("interrupted", "SIGTERM")
         # Not by `threading`: the signal may have come while this thread holds one of its locks.
         _thread.start_new_thread(self._await_boundary, (threading.get_ident(),))
+
+    def _leaves_already(self) -> bool:
+        """Not so if another rank was asked first and all have agreed: this signal is this rank's
+        first, and to leave at once would cost all ranks the state that they are about to save."""
+        leave = self._schedule.leave
+        by_others = leave is not None and leave[0] == "interrupted" and not self._was_asked
+        return self._schedule.is_leaving and not by_others
 
     def _await_boundary(self, main_thread: int) -> None:
         time.sleep(BOUNDARY_WITHIN_S)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
+
+import torch
 
 from supervisor.codes import Found
 from supervisor.events.state_events import StateFound
@@ -11,6 +14,7 @@ from supervisor.storage.journal.journal import Journal
 from supervisor.worker.ground.error_barrier import ErrorBarrier
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.run_warnings import RunWarnings
+from supervisor.worker.group.node_link import NodeLink
 from supervisor.worker.group.only_watching import OnlyWatching
 from supervisor.worker.process.collective_count import CollectiveCount
 from supervisor.worker.treatment.dispatcher import Dispatcher
@@ -22,6 +26,8 @@ class SeveralRanks:
     Args:
         place: of this rank among those that were.
         collectives: counts what this rank enters, once it has joined them.
+        link: to the other nodes, opened when the script has joined; None if there are none, or
+            another rank of this node has it.
     """
 
     def __init__(
@@ -29,6 +35,7 @@ class SeveralRanks:
         *,
         place: RankPlace,
         collectives: CollectiveCount,
+        link: NodeLink | None,
         dispatcher: Dispatcher,
         only_watching: OnlyWatching,
         progress: Progress,
@@ -39,6 +46,7 @@ class SeveralRanks:
         self._place = place
         self._collectives = collectives
         self._counts = False
+        self._link = link
         self._dispatcher = dispatcher
         self._only_watching = only_watching
         self._progress = progress
@@ -53,6 +61,9 @@ class SeveralRanks:
                 if not self._counts:
                     self._counts = True
                     self._collectives.start()
+                if self._link is not None:
+                    store = torch.distributed.distributed_c10d._get_default_store()
+                    self._link.open(store, os.environ["MASTER_ADDR"])
                 return
             if self._only_watching.has_begun:
                 return

@@ -8,7 +8,7 @@ import traceback
 from typing import TYPE_CHECKING
 
 from supervisor.errors import SupervisorError
-from supervisor.ranks import RankPlace
+from supervisor.own_process import Given
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.worker import current
 
@@ -17,20 +17,23 @@ if TYPE_CHECKING:
     from supervisor.worker.session import Session
 
 
-def start_session(
-    rundir: RunDirectory, attempt: int, place: RankPlace, salt: str | None = None
-) -> Session | None:
-    """Returns the running session; None if it could not be built: the script runs as without us."""
+def start_session(rundir: RunDirectory, attempt: int, given: Given) -> Session | None:
+    """Returns the running session; None if it could not be built: the script runs as without us.
+
+    Args:
+        rundir, attempt: of the run.
+        given: what the process was started with.
+    """
     try:
         from supervisor.worker.build import build_worker
 
-        worker = build_worker(rundir, attempt, place)
+        worker = build_worker(rundir, attempt, given.place, given.kept)
         _begin_random(worker)
         _patch(worker)
-        if salt is not None:
+        if given.salt is not None:
             from supervisor.worker.interception.patches_spawn import hand_on_salt
 
-            hand_on_salt(salt)
+            hand_on_salt(given.salt)
         _seed(worker.seed)
         worker.session.begin()
     except (SupervisorError, OSError) as error:
@@ -76,7 +79,7 @@ def _patch(worker: BuiltWorker) -> None:
     watch_ranks(worker.ranks)
     watch_collectives(session, worker.collectives)
     watch_samples(worker.samples)
-    watch_normalisation(session.interception, worker.normalisation.saw, worker.watching)
+    watch_normalisation(session.interception, worker.normalisation, worker.watching)
     if worker.loading.is_noted:
         from supervisor.worker.interception.patches_loading import watch_fetches
         from supervisor.worker.interception.patches_workers import watch_workers

@@ -3,26 +3,39 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from supervisor.errors import CheckpointDamaged, CheckpointError
+from supervisor.errors import CheckpointError
 from supervisor.events.state_events import CheckpointRejected, WarningEvent
 from supervisor.ranks import RankPlace
 from supervisor.records import WorkerOrder
 from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRing
-from supervisor.storage.checkpoints.parts import part_of
+from supervisor.storage.checkpoints.parts import part_of, ranks_of
 from supervisor.storage.journal.journal import Journal
-from supervisor.training_state.state import digest
-from supervisor.worker.capture.rank_state import read_rank_state
+from supervisor.training_state.sharding.gathered import GatheredState, gather
+from supervisor.training_state.sharding.rank_state import (
+    check_digest,
+    read_all_ranks,
+    read_rank_state,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumePoint:
-    """Where this attempt begins: a checkpoint with its state."""
+    """Where this attempt begins: a checkpoint with its state.
+
+    Attributes:
+        checkpoint: what this rank reads of it; a rank that it does not have, what the first reads.
+        state: what this rank puts back; the first rank's if there is a `gathered` one.
+        saved_by: how many ranks it is of.
+        gathered: the state of all ranks, if another number of ranks saved it; else None.
+    """
 
     checkpoint: Checkpoint
     state: dict[str, Any]
+    saved_by: int = 1
+    gathered: GatheredState | None = None
 
     @property
     def tape_offset(self) -> int:
@@ -35,12 +48,7 @@ class ResumePoint:
         Raises:
             CheckpointDamaged: it changed before it was written, as in a faulty memory.
         """
-        stated = self.checkpoint.meta.get("digest")
-        if stated is not None and digest(self.state) != stated:
-            raise CheckpointDamaged(
-                f"{self.checkpoint.path}: its state is not the one that was copied: use an older "
-                "checkpoint, and check this machine's memory"
-            )
+        check_digest(self.checkpoint, self.state)
 
 
 def find_starting_point(
@@ -60,9 +68,10 @@ def find_starting_point(
     for checkpoint in [*wanted, *reversed(older)]:
         try:
             ring.verify(checkpoint)
-            part = part_of(checkpoint, place.rank, place.world_size)
-            start = ResumePoint(checkpoint=part, state=read_rank_state(checkpoint, place))
-            start.check_digest()
+            if ranks_of(checkpoint) == place.world_size:
+                start = _of_same_ranks(checkpoint, place)
+            else:
+                start = _of_other_ranks(checkpoint, place)
             if place.leads:
                 with contextlib.suppress(CheckpointError):  # it is loaded, whatever it says
                     ring.adopt(checkpoint.step)
@@ -71,3 +80,25 @@ def find_starting_point(
             journal.write(CheckpointRejected(step=checkpoint.step, reason=str(error)))
     journal.write(WarningEvent(message="no checkpoint can be loaded: starting from the beginning"))
     return None
+
+
+def _of_same_ranks(checkpoint: Checkpoint, place: RankPlace) -> ResumePoint:
+    part = part_of(checkpoint, place.rank, place.world_size)
+    state = read_rank_state(checkpoint, place)
+    start = ResumePoint(checkpoint=part, state=state, saved_by=place.world_size)
+    start.check_digest()
+    return start
+
+
+def _of_other_ranks(checkpoint: Checkpoint, place: RankPlace) -> ResumePoint:
+    """Reads the states of all ranks that saved it, each checked on its own.
+
+    Raises:
+        CheckpointError: one of them cannot be read, or they cannot be joined.
+    """
+    states = read_all_ranks(checkpoint)
+    count, rank = len(states), min(place.rank, len(states) - 1)
+    own = part_of(checkpoint, rank, count)
+    if rank != place.rank:
+        own = replace(own, meta={**own.meta, "tape_offset": 0})  # it has no tape
+    return ResumePoint(checkpoint=own, state=states[0], saved_by=count, gathered=gather(states))

@@ -12,6 +12,12 @@ from supervisor.storage.checkpoints.section_files import PIPELINE, read_section
 from supervisor.training_state.comparison import first_difference
 from supervisor.training_state.owners import put_in_order
 from supervisor.training_state.registry import Registry
+from supervisor.training_state.sharding.gathered import GatheredState
+from supervisor.training_state.sharding.repartition import (
+    put_back_held,
+    repartition,
+    restricted,
+)
 from supervisor.training_state.state import ALL_PARTS, TrainingState
 from supervisor.worker.capture.script_census import Compared, ScriptCensus
 from supervisor.worker.capture.user_tensors import UserTensors
@@ -55,6 +61,11 @@ class StateRestorer:
         self._fp32 = fp32
         self.compared = Compared()
 
+    @property
+    def splits_data(self) -> bool:
+        """Whether the script has a sampler that gives each rank its share of the data."""
+        return self._registry.splits_data
+
     def put_back(self, start: ResumePoint, *, replayed: bool) -> list[str]:
         """Restores the state and the user's variables; returns what is not as it was.
 
@@ -83,6 +94,34 @@ class StateRestorer:
             self.compared = self._census.compare(saved, self._held)
             problems += self.compared.problems
         return problems
+
+    def share_out(
+        self, start: ResumePoint, gathered: GatheredState, *, rank: int, keeps_schedules: bool
+    ) -> list[str]:
+        """Restores this rank's share of a state that another number of ranks saved; returns what
+        is not as it was.
+
+        Args:
+            start: the checkpoint.
+            gathered: the state of all ranks.
+            rank: of this process.
+            keeps_schedules: see `repartition`.
+
+        Raises:
+            CheckpointError: the state does not fit the models and optimizers.
+        """
+        frames = user_frames()
+        if start.checkpoint.meta["controls"]["fp32"] or self._fp32:
+            self._ordered.fp32(start.checkpoint.step)
+        saved = repartition(
+            gathered, self._registry, frames, rank=rank, keeps_schedules=keeps_schedules
+        )
+        self._state.restore(saved)
+        live = self._state.capture(for_rollback=True)
+        wanted = {part: saved[part] for part in ("models", "optimizers")}
+        name = None if self._fp32 else first_difference(wanted, restricted(live, wanted))
+        problems = [] if name is None else [f"{name} is not as it was saved"]
+        return problems + put_back_held(gathered, frames)
 
     def remember(self, start: ResumePoint) -> list[str]:
         """Restores what we knew ourselves; returns what was not in the checkpoint."""

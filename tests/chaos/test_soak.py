@@ -77,6 +77,7 @@ def test_a_run_outlives_whatever_comes_and_leaves_nothing_behind(
         settings=SETTINGS,
         faults=json.dumps(faults),
         timeout_s=3500.0,
+        executed=True,
     )
 
     assert ended.returncode == 0, ended.stderr[-2000:]

@@ -24,7 +24,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[LaunchSpec]:
     specs: list[LaunchSpec] = []
 
     class StandIn:
-        def __init__(self, spec: LaunchSpec) -> None:
+        def __init__(self, spec: LaunchSpec, *, seat: object) -> None:
             specs.append(spec)
 
         def run(self) -> SimpleNamespace:
@@ -123,7 +123,8 @@ def test_a_module_is_found_without_importing_it(
         (("-m",), "run: -m needs the name of a module"),
         (("--nproc-per-node", "0", "train.py"), "run: --nproc-per-node 0: give a number from 1"),
         (("--nproc-per-node=many", "train.py"), "run: --nproc-per-node many: give a number"),
-        (("--nnodes", "2", "train.py"), "run: --nnodes: several nodes are not supported yet"),
+        (("--nnodes", "2", "train.py"), "run: --nnodes: needs --run-dir, one folder on a disk"),
+        (("--nnodes", "2", "--run-dir", "r", "train.py"), "run: --nnodes: several nodes have to"),
         (("--nnodes", "3:2", "train.py"), "run: --nnodes 3:2: give a number from 1, or MIN:MAX"),
         (("--master-port", "x", "train.py"), "run: argument --master-port"),
         (("--policy", "fp61", "train.py"), "no policy is called 'fp61'; did you mean fp16?"),

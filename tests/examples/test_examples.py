@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.scenarios.runs import Ended, plain, supervised
+from tests.scenarios.runs import Ended, supervised, train_plainly
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -27,7 +27,7 @@ def test_a_killed_training_comes_to_the_result_of_plain_python(
     text = (EXAMPLES / f"train_{framework}.py").read_text()
     words = ["--epochs", "2"]  # of 32 steps each
 
-    undisturbed = plain(tmp_path / "plain", text, words)
+    undisturbed = train_plainly(tmp_path / "plain", text, words)
     killed = supervised(
         tmp_path / "killed",
         text,

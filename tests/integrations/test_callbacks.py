@@ -11,7 +11,7 @@ from supervisor.integrations.observing import as_bad_as
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_reader import FlightReader
 from tests.integrations.frameworks import training
-from tests.scenarios.runs import differences, plain, supervised
+from tests.scenarios.runs import differences, supervised, train_plainly
 
 EXHAUSTIVE = pytest.mark.exhaustive
 ALSO = [pytest.param(name, marks=EXHAUSTIVE) for name in ("lightning", "transformers")]
@@ -30,7 +30,7 @@ def test_epochs_and_validation_are_in_the_record_and_a_killed_run_ends_as_plain_
         settings=("checkpoint.every_steps=6",),
         faults="[{kind: sigkill, step: 15}]",
     )
-    alone = plain(tmp_path / "alone", text)
+    alone = train_plainly(tmp_path / "alone", text)
 
     assert (ended.returncode, alone.returncode) == (0, 0), ended.stderr + alone.stderr
     assert differences(ended.result(), alone.result()) == []
@@ -62,7 +62,7 @@ def test_an_alert_ends_the_training_by_the_frameworks_own_way(
 def test_without_supervision_a_callback_does_nothing(tmp_path: Path, framework: str) -> None:
     pytest.importorskip(framework)
 
-    ended = plain(tmp_path, training(framework, sick=True, stop_at="critical"))
+    ended = train_plainly(tmp_path, training(framework, sick=True, stop_at="critical"))
 
     assert ended.returncode == 0, ended.stderr
     assert "ended by itself at 24" in ended.stdout

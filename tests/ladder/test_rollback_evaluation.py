@@ -61,7 +61,8 @@ def test_newer_weights_are_as_good_within_the_noise_of_the_comparison(
         (THEN, 50.0, [4.0, 4.0]),  # lower half of the rise
         ([4.9, 5.0, 5.1, 5.0, 4.8, 5.2], 5.3, [5.3, 5.4]),  # they were sick already
         (THEN[:3], 5.0, [5.1, 4.8]),  # too little is known of them
-        ([-x for x in THEN], 5.0, [5.1, 4.8]),  # ratios mean nothing
+        ([-x for x in THEN], 0.5, [-0.6, -0.7]),  # lower half of the rise
+        (THEN, 0.9, [1.1, 1.0]),  # the loss had not risen
         (THEN, math.nan, [5.1, 4.8]),
         (THEN, 5.0, [math.nan, math.nan]),
     ],
@@ -70,6 +71,10 @@ def test_nothing_is_said_where_the_weights_may_be_to_blame(
     then: list[float], alarming: float, now: list[float]
 ) -> None:
     assert not any(answers(then, alarming, now))
+
+
+def test_losses_that_may_be_negative_are_compared_by_differences() -> None:
+    assert any(answers([-x for x in THEN], 5.0, [5.1, 4.8]))
 
 
 def test_it_goes_on_from_its_state() -> None:

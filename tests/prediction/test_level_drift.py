@@ -73,3 +73,37 @@ def test_a_copy_of_the_state_goes_on_bit_for_bit() -> None:
         first.update(loss)
         copy.update(loss)
         assert first.state_dict() == copy.state_dict()
+
+
+def test_a_doubling_behind_a_huge_first_loss_is_seen() -> None:
+    def course(doubles: bool) -> list[float]:
+        levels = [math.log(3.0 + 32.0 * math.exp(-step / 20)) for step in range(300)]
+        risen = [min(1.0, max(0.0, (step - 200) / 40)) for step in range(300)]
+        return [
+            level + doubles * math.log1p(share) for level, share in zip(levels, risen, strict=True)
+        ]
+
+    for seed in range(5):
+        seen = distances(noisy(course(doubles=True), seed, 0.1))
+
+        assert max(seen[:200]) < 1.0
+        assert max(seen[200:235]) >= 1.0
+        assert max(distances(noisy(course(doubles=False), seed, 0.1))) < 1.0
+
+
+def test_what_has_come_back_to_its_level_is_no_departure() -> None:
+    hump = [2.0 * math.exp(-abs(step - 500) / 3) for step in range(700)]
+    stays = [2.0 if step >= 500 else 0.0 for step in range(560)]
+
+    for seed in range(5):
+        healed, left = distances(noisy(hump, seed, 0.1)), distances(noisy(stays, seed, 0.1))
+
+        assert max(healed[525:]) < 1.0
+        assert max(left) >= 1.0
+
+
+def test_one_lucky_stretch_is_not_the_level_to_be_left() -> None:
+    lucky = [-0.45 if 1980 <= step < 2000 else 0.0 for step in range(3000)]
+
+    for seed in range(5):
+        assert max(distances(noisy(lucky, seed, 0.1))) < 1.0

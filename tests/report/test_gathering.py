@@ -117,6 +117,19 @@ def test_the_first_failure_that_was_not_overcome_is_the_root(tmp_path: Path) -> 
     assert [one.survived for one in report.incidents] == [True, False]
 
 
+def test_where_the_machine_is_suspect_the_report_says_what_to_test(tmp_path: Path) -> None:
+    run = SyntheticRun(tmp_path / "run")
+    run.begin(1)
+    run.steps(0, 80)
+    run.event("warning", step=40, message="it came out otherwise", found="suspect hardware")
+    run.exit("completed", 80, returncode=0)
+
+    report = gather(run.finish("completed"))
+
+    assert report.next_steps[0] == "Nothing has to be done for this run."
+    assert "test the memory and the device" in report.next_steps[1]
+
+
 def test_overflows_that_a_scaler_handles_are_no_incident(tmp_path: Path) -> None:
     run = SyntheticRun(tmp_path / "run")
     run.begin(1)

@@ -13,8 +13,15 @@ from typing import Any
 
 import torch
 
+from tests.scenarios.ready_python import ReadyPython
+
 TIMEOUT_S = 300.0
 QUICK = ("restart.backoff_s=0.05", "report.enabled=false")
+_READY = ReadyPython()
+_READY_PARENT = Path(__file__).with_name("ready_parent.py")
+
+all_are_executed = False
+"""With ``--all``: every worker is a process of its own from its interpreter's start on."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +54,18 @@ class Ended:
 
 
 def plain(folder: Path, text: str, arguments: Sequence[str] = ("out.pt",)) -> Ended:
-    """Runs a script with plain python."""
+    """Runs a script with plain python, in a process started for it."""
     return _run(folder, text, [sys.executable, "script.py", *arguments])
+
+
+def train_plainly(folder: Path, text: str, arguments: Sequence[str] = ("out.pt",)) -> Ended:
+    """As `plain`, in a fork that has torch: where only what the script computes matters."""
+    if all_are_executed:
+        return plain(folder, text, arguments)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "script.py").write_text(text)
+    code, stdout, stderr = _READY.run(folder, arguments, _environment(folder))
+    return Ended(folder, code, stdout, stderr)
 
 
 def supervised(
@@ -60,10 +77,18 @@ def supervised(
     options: Sequence[str] = (),
     faults: str = "",
     timeout_s: float = TIMEOUT_S,
+    executed: bool = False,
 ) -> Ended:
-    """Runs a script under `supervisor run`, with reports off and short waits."""
+    """Runs a script under `supervisor run`, with reports off and short waits.
+
+    Args:
+        executed: the worker is executed as it is by users; else it is a fork of a process that
+            has torch already.
+    """
     given = [*QUICK, *settings, *([f"faults={faults}"] if faults else [])]
-    line = [*supervisor_command(), "run", "--run-dir", "run", *options]
+    # That fault finds the parent above the guardian, where the process that forks is.
+    executed = executed or "sigterm_parent" in faults
+    line = [*_command(executed), "run", "--run-dir", "run", *options]
     for setting in given:
         line += ["--set", setting]
     return _run(folder, text, [*line, "script.py", *arguments], timeout_s=timeout_s)
@@ -73,9 +98,15 @@ def supervisor_command() -> list[str]:
     return [sys.executable, "-m", "supervisor.cli.main"]
 
 
-def again(ended: Ended, *words: str) -> Ended:
+def _command(executed: bool) -> list[str]:
+    if executed or all_are_executed:
+        return supervisor_command()
+    return [sys.executable, str(_READY_PARENT), _READY.address]
+
+
+def again(ended: Ended, *words: str, executed: bool = False) -> Ended:
     """Runs another `supervisor` command in the same folder."""
-    return _finish(ended.folder, [*supervisor_command(), *words])
+    return _finish(ended.folder, [*_command(executed), *words])
 
 
 def differences(one: Any, other: Any, path: str = "") -> list[str]:
@@ -101,13 +132,21 @@ def _run(folder: Path, text: str, line: list[str], *, timeout_s: float = TIMEOUT
 
 
 def _finish(folder: Path, line: list[str], *, timeout_s: float = TIMEOUT_S) -> Ended:
+    done = subprocess.run(
+        line,
+        cwd=folder,
+        env=_environment(folder),
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+    )
+    return Ended(folder, done.returncode, done.stdout, done.stderr)
+
+
+def _environment(folder: Path) -> dict[str, str]:
     # A library of its own: what other tests filed must not change what is tried first here.
-    environment = {
+    return {
         **os.environ,
         "OMP_NUM_THREADS": "1",
         "SUPERVISOR_CASES": str(folder / ".cases.sqlite"),
     }
-    done = subprocess.run(
-        line, cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout_s
-    )
-    return Ended(folder, done.returncode, done.stdout, done.stderr)

@@ -14,7 +14,7 @@ from supervisor.storage.steps.flight_reader import read_steps
 from supervisor.training_state.state import digest
 from supervisor.worker.starting_point import ResumePoint
 from tests.scenarios.loop_styles import script
-from tests.scenarios.runs import differences, plain, supervised
+from tests.scenarios.runs import differences, supervised, train_plainly
 
 SETTINGS = ("checkpoint.every_steps=4", "checkpoint.background=false")
 REPORT = "report.enabled=true"
@@ -122,7 +122,7 @@ result = {"model": model.state_dict(), "grads": grads, "seen": seen}
 def test_what_hooks_fill_is_there_and_as_it_was(tmp_path: Path, reads: bool) -> None:
     prelude = script("weight average by hand").split("import copy")[0]
     text = f"READS = {reads}\n{prelude}{HOOKED}torch.save(result, sys.argv[-1])\n"
-    reference = plain(tmp_path / "plain", text)
+    reference = train_plainly(tmp_path / "plain", text)
 
     ended = supervised(tmp_path / "killed", text, settings=SETTINGS, faults=KILL)
 
@@ -147,7 +147,7 @@ def test_a_kill_within_a_replay_is_tried_the_same_way_again(tmp_path: Path) -> N
     killed = "    if (starts, step) == (1, 5): os.kill(os.getpid(), signal.SIGKILL)\n    i = "
     loop = HOOKED.replace("READS", "True").replace("    i = ", killed)
     text = f"{STARTS}{prelude}{loop}torch.save(result, sys.argv[-1])\n"
-    reference = plain(tmp_path / "plain", text)
+    reference = train_plainly(tmp_path / "plain", text)
 
     ended = supervised(tmp_path / "killed", text, settings=SETTINGS, faults=KILL)
 

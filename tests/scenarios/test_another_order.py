@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
+from tests.scenarios import runs
 from tests.scenarios.loop_styles import PRELUDE
-from tests.scenarios.runs import differences, plain, supervised
+from tests.scenarios.runs import differences, plain
+
+supervised = partial(runs.supervised, executed=True)
 
 # The system's own random numbers are those of no attempt before, like addresses in memory.
 SCRIPT = (

@@ -22,7 +22,9 @@ class Refuses(torch.autograd.Function):
     @staticmethod
     def backward(context, gradient): raise RuntimeError("a failed backward")
 
-model = make_model(); optimizer = Fragile(model.parameters(), lr=0.01, momentum=0.9)
+model = make_model()
+torch.optim.SGD(model.parameters(), lr=1.0)  # torch wraps its class: `super().step` has hooks, too
+optimizer = Fragile(model.parameters(), lr=0.01, momentum=0.9)
 caught = []
 for step in range(40):
     try:

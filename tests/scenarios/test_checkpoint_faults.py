@@ -15,7 +15,7 @@ import pytest
 from supervisor.storage.checkpoints.manifest import MANIFEST
 from supervisor.training_state.codec import STATE_FILE
 from tests.scenarios.loop_styles import LOOP_STYLES, PRELUDE, script
-from tests.scenarios.runs import Ended, again, differences, plain, supervised
+from tests.scenarios.runs import Ended, again, differences, supervised, train_plainly
 
 LOADER = "epochs over a shuffling loader"
 SAVED = ("checkpoint.every_steps=4", "checkpoint.background=false", "checkpoint.min_free_gib=0")
@@ -47,7 +47,7 @@ class Interrupted:
 def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Interrupted:
     """One run for all tests of this file: killed, and given up at once."""
     folder = tmp_path_factory.mktemp("interrupted")
-    expected = plain(folder / "plain", script(LOADER))
+    expected = train_plainly(folder / "plain", script(LOADER))
     killed = supervised(
         folder / "killed",
         script(LOADER),

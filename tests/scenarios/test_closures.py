@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.scenarios.loop_styles import PRELUDE
-from tests.scenarios.runs import plain, supervised
+from tests.scenarios.runs import supervised, train_plainly
 from tests.scenarios.test_numerical_faults import CHAR_LM, FAULTS, STEPS, _final_loss
 
 LOOP = """            loss = loss_of(model, inputs, targets)
@@ -103,7 +103,7 @@ def test_a_poisoned_update_is_left_out_before_it_is_made(name: str, tmp_path: Pa
 def test_a_healthy_training_and_a_killed_one_end_as_without_us(name: str, tmp_path: Path) -> None:
     for folder in ("plain", "killed"):
         (tmp_path / folder).mkdir()
-    expected = plain(tmp_path / "plain", _script(name)).result()
+    expected = train_plainly(tmp_path / "plain", _script(name)).result()
 
     killed = supervised(
         tmp_path / "killed",
@@ -138,7 +138,7 @@ def test_an_exact_resume_across_an_update_that_was_left_out(tmp_path: Path) -> N
 
 @lru_cache(maxsize=1)
 def _undisturbed(folder: str) -> float:
-    return _final_loss(plain(Path(folder), _char_lm(), STEPS))
+    return _final_loss(train_plainly(Path(folder), _char_lm(), STEPS))
 
 
 def _char_lm() -> str:
@@ -199,7 +199,7 @@ def test_automatic_optimization_of_lightning_is_treated_before_its_update(tmp_pa
     for folder in ("plain", "healthy", "poisoned"):
         (tmp_path / folder).mkdir()
     text = LIGHTNING.replace("POISONED", "-1")
-    expected = plain(tmp_path / "plain", text).result()
+    expected = train_plainly(tmp_path / "plain", text).result()
 
     healthy = supervised(tmp_path / "healthy", text)
     poisoned = supervised(tmp_path / "poisoned", LIGHTNING.replace("POISONED", "45"))

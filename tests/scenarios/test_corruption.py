@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.scenarios.runs import Ended, plain, supervised
+from tests.scenarios.runs import Ended, supervised, train_plainly
 
 TRANSFORMER = """
 import ctypes, struct, sys, torch
@@ -65,7 +65,7 @@ def train(folder: Path, harm: str, *, policy: str = "default") -> Ended:
 
 def test_a_corrupted_weight_is_named_and_put_back_in_place(tmp_path: Path) -> None:
     text = TRANSFORMER.replace("HARM", "")
-    undisturbed = float(plain(tmp_path / "plain", text).result()["loss"])
+    undisturbed = float(train_plainly(tmp_path / "plain", text).result()["loss"])
 
     ended = train(tmp_path / "run", HARM)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.scenarios.runs import differences, plain, supervised
+from tests.scenarios.runs import differences, supervised, train_plainly
 
 CRITIC = """
 import torch
@@ -33,7 +33,7 @@ def prepared(folder: Path) -> Path:
 
 
 def test_a_critic_whose_loss_grows_with_the_rewards_is_let_be(tmp_path: Path) -> None:
-    expected = plain(prepared(tmp_path / "plain"), CRITIC)
+    expected = train_plainly(prepared(tmp_path / "plain"), CRITIC)
 
     ended = supervised(prepared(tmp_path / "supervised"), CRITIC)
 

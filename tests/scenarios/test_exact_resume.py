@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.scenarios.loop_styles import ENDING, LOOP_STYLES, PRELUDE, script
-from tests.scenarios.runs import Ended, differences, plain, supervised
+from tests.scenarios.runs import Ended, differences, supervised, train_plainly
 
 STYLES = list(LOOP_STYLES)
 NEAR_ANOTHER = frozenset(
@@ -81,7 +81,7 @@ def _places(style: str, every: bool) -> list[str]:
 def test_every_run_ends_with_the_weights_of_plain_python(
     style: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    expected = plain(tmp_path / "plain", script(style))
+    expected = train_plainly(tmp_path / "plain", script(style))
     assert expected.returncode == 0, expected.stderr
 
     every = request.config.getoption("--all-kills")
@@ -136,7 +136,7 @@ def test_a_short_training_behind_another_is_supervised_and_resumes_exactly(
     tmp_path: Path,
 ) -> None:
     text = PRELUDE + TWO_TRAININGS.replace("SECOND", "40") + ENDING
-    expected = plain(tmp_path / "plain", text)
+    expected = train_plainly(tmp_path / "plain", text)
 
     killed = supervised(
         tmp_path / "killed", text, settings=KILLED, faults="[{kind: sigkill, step: 9}]"
@@ -151,7 +151,7 @@ def test_a_short_training_behind_another_is_supervised_and_resumes_exactly(
 
 def test_a_run_that_begins_again_leaves_no_line_of_its_log_twice(tmp_path: Path) -> None:
     text = script("own checkpoints and log file")
-    expected = plain(tmp_path / "plain", text)
+    expected = train_plainly(tmp_path / "plain", text)
 
     killed = supervised(tmp_path / "killed", text, faults="[{kind: sigkill, step: 3}]")
 
@@ -162,7 +162,7 @@ def test_a_run_that_begins_again_leaves_no_line_of_its_log_twice(tmp_path: Path)
 
 def test_a_training_behind_another_is_treated_and_resumed_as_the_first_was(tmp_path: Path) -> None:
     text = PRELUDE + TWO_TRAININGS.replace("SECOND", "180") + ENDING
-    expected = plain(tmp_path / "plain", text)
+    expected = train_plainly(tmp_path / "plain", text)
 
     killed = supervised(
         tmp_path / "killed", text, settings=KILLED, faults="[{kind: sigkill, step: 41}]"
@@ -207,7 +207,7 @@ result = {"first": first, "second": second}
 
 def test_updates_that_a_scaler_leaves_out_count_towards_another_training(tmp_path: Path) -> None:
     text = PRELUDE + SCALED_TRAININGS + ENDING
-    expected = plain(tmp_path / "plain", text)
+    expected = train_plainly(tmp_path / "plain", text)
 
     killed = supervised(
         tmp_path / "killed", text, settings=KILLED, faults="[{kind: sigkill, step: 41}]"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.scenarios.loop_styles import script
-from tests.scenarios.runs import Ended, plain, supervised
+from tests.scenarios.runs import Ended, supervised, train_plainly
 
 PLAIN = """
 import glob, os
@@ -97,7 +97,7 @@ def both(tmp_path: Path, text: str) -> tuple[Ended, Ended]:
     for name in ("plain", "killed"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "users.dat").write_bytes(bytes(48))
-    expected = plain(tmp_path / "plain", text)
+    expected = train_plainly(tmp_path / "plain", text)
     ended = supervised(
         tmp_path / "killed",
         text,

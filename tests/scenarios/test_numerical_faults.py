@@ -12,7 +12,7 @@ from supervisor.config import load_resolved_config, load_resolved_policy
 from supervisor.events.parsing import parse_event
 from supervisor.parent.watching.replica import Replica
 from supervisor.storage.steps.flight_recorder import FlightReader
-from tests.scenarios.runs import Ended, again, plain, supervised
+from tests.scenarios.runs import Ended, again, supervised, train_plainly
 
 CHAR_LM = Path(__file__).parents[2] / "examples" / "char_lm.py"
 STEPS = ("--steps", "300", "--seed", "0")
@@ -54,7 +54,7 @@ def _risks_of_the_parent(ended: Ended) -> list[float]:
 
 @lru_cache(maxsize=1)
 def _undisturbed(folder: str) -> float:
-    return _final_loss(plain(Path(folder), CHAR_LM.read_text(), STEPS))
+    return _final_loss(train_plainly(Path(folder), CHAR_LM.read_text(), STEPS))
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import stat
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.scenarios.runs import TIMEOUT_S, Ended, again, differences, plain, supervised
+from tests.scenarios.runs import TIMEOUT_S, Ended, again, differences, supervised, train_plainly
 
 SCRIPT = """
 import os, signal, sys, time, torch
@@ -30,6 +31,17 @@ for step in range(60):
     time.sleep(float(os.environ.get("STEP_S", "0")))
 torch.save(model.state_dict(), sys.argv[1])
 """
+RANKS_SCRIPT = """
+import os, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(4):
+    loss = model(torch.randn(8, 4)).square().mean()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+open(f"end_{dist.get_rank()}.txt", "w").close()
+"""
 EXAMPLES = Path(__file__).parents[2] / "examples" / "scheduling"
 LINE = ("run", "--or-resume", "--run-dir", "run", "--set", "report.enabled=false")
 
@@ -39,7 +51,7 @@ def line(folder: Path, *words: str) -> Ended:
 
 
 def test_the_same_line_starts_continues_and_leaves_a_completed_run_alone(tmp_path: Path) -> None:
-    wanted = plain(tmp_path / "plain", SCRIPT).result()
+    wanted = train_plainly(tmp_path / "plain", SCRIPT).result()
     folder = tmp_path / "mine"
     faults = "[{kind: sigterm_parent, step: 30}]"
     first = supervised(folder, SCRIPT, options=("--or-resume",), faults=faults)
@@ -84,7 +96,9 @@ def program(path: Path, text: str) -> None:
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
 
-def submit(folder: Path, **variables: str) -> subprocess.Popen[str]:
+def submit(
+    folder: Path, example: str = "slurm.sbatch", **variables: str
+) -> subprocess.Popen[bytes]:
     environment = {
         **os.environ,
         "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
@@ -95,7 +109,7 @@ def submit(folder: Path, **variables: str) -> subprocess.Popen[str]:
         "SLURM_JOB_ID": "4711",
         **variables,
     }
-    line = ["bash", str(EXAMPLES / "slurm.sbatch")]
+    line = ["bash", str(EXAMPLES / example)]
     return subprocess.Popen(line, cwd=folder, env=environment)
 
 
@@ -109,7 +123,7 @@ def test_a_slurm_job_that_is_told_to_leave_is_queued_again(tmp_path: Path) -> No
     )
     program(tmp_path / "bin" / "scontrol", '#!/bin/sh\necho "$@" >> queued\n')
     (tmp_path / "script.py").write_text(SCRIPT.replace("sys.argv[1]", "'out.pt'"))
-    wanted = plain(tmp_path / "plain", SCRIPT).result()
+    wanted = train_plainly(tmp_path / "plain", SCRIPT).result()
 
     first = submit(tmp_path, STEP_S="0.1")
     deadline = time.monotonic() + TIMEOUT_S
@@ -125,6 +139,33 @@ def test_a_slurm_job_that_is_told_to_leave_is_queued_again(tmp_path: Path) -> No
     state: dict[str, Any] = json.loads((tmp_path / "runs/train-4711/run.json").read_text())
     assert state["job"] == {"SLURM_JOB_ID": "4711", "SLURM_RESTART_COUNT": "1"}
     assert not differences(wanted, Ended(tmp_path, 0, "", "").result())
+
+
+@pytest.mark.exhaustive
+def test_a_slurm_job_of_two_nodes_is_one_training(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    package = Path(__file__).parents[2]
+    program(
+        tmp_path / "bin" / "supervisor",
+        f'#!/bin/sh\nPYTHONPATH="{package}" exec "{sys.executable}" -m supervisor.cli.main "$@"\n',
+    )
+    program(tmp_path / "bin" / "scontrol", "#!/bin/sh\necho 127.0.0.1; echo 127.0.0.2\n")
+    program(
+        tmp_path / "bin" / "srun",
+        '#!/bin/sh\nshift\nSLURM_NODEID=0 "$@" & first=$!\nSLURM_NODEID=1 "$@" && wait $first\n',
+    )
+    (tmp_path / "script.py").write_text(RANKS_SCRIPT)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    variables = {"SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "n[1-2]", "RANKS": "1", "PORT": port}
+
+    ended = submit(tmp_path, "slurm-nodes.sbatch", **variables)
+
+    assert ended.wait(TIMEOUT_S) == 0
+    assert sorted(path.name for path in tmp_path.glob("end_*")) == ["end_0.txt", "end_1.txt"]
+    state: dict[str, Any] = json.loads((tmp_path / "runs/train-4711/run.json").read_text())
+    assert (state["state"], state["world_size"], state["ranks"]["node_rank"]) == ("completed", 2, 0)
 
 
 def test_the_kubernetes_manifest_gives_time_to_leave_and_knows_our_exit_codes() -> None:

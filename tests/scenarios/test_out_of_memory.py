@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from tests.scenarios.loop_styles import PRELUDE
-from tests.scenarios.runs import plain, supervised
+from tests.scenarios.runs import supervised, train_plainly
 
 ACCUMULATING = (
     PRELUDE
@@ -52,7 +52,7 @@ torch.save({"sizes": sizes, "model": model.state_dict()}, sys.argv[-1])
 def test_activations_are_computed_again_then_microbatches_shrink_and_the_global_batch_stays(
     tmp_path: Path,
 ) -> None:
-    expected = plain(tmp_path / "plain", ACCUMULATING, ["64", "out.pt"])
+    expected = train_plainly(tmp_path / "plain", ACCUMULATING, ["64", "out.pt"])
 
     ended = supervised(
         tmp_path / "run",

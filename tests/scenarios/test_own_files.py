@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.scenarios.loop_styles import script
-from tests.scenarios.runs import plain, supervised
+from tests.scenarios.runs import supervised, train_plainly
 
 LOOP = """
 import os, pickle, shutil
@@ -39,7 +39,7 @@ def test_all_files_are_those_of_plain_python(tmp_path: Path) -> None:
     prelude = script("weight average by hand").split("import copy")[0]
     text = f"{prelude}{LOOP}torch.save(result, sys.argv[-1])\n"
 
-    expected = plain(tmp_path / "plain", text)
+    expected = train_plainly(tmp_path / "plain", text)
     ended = supervised(
         tmp_path / "killed",
         text,
@@ -71,7 +71,7 @@ def test_a_kill_within_the_replay_and_another_one_lose_no_file(tmp_path: Path) -
     )
     text = f"{prelude}{loop}torch.save(result, sys.argv[-1])\n"
 
-    expected = plain(tmp_path / "plain", f"kill_at = None\n{text}")
+    expected = train_plainly(tmp_path / "plain", f"kill_at = None\n{text}")
     ended = supervised(
         tmp_path / "killed",
         KILLS + text,

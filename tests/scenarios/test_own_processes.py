@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.scenarios.runs import Ended, differences, plain, supervised
+from tests.scenarios import runs
+from tests.scenarios.runs import Ended, differences, plain
+
+supervised = partial(runs.supervised, executed=True)
 
 TRAIN = """
 import os, sys, threading, time

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.scenarios.loop_styles import PRELUDE
-from tests.scenarios.runs import Ended, again, differences, plain, supervised
+from tests.scenarios.runs import Ended, again, differences, supervised, train_plainly
 
 PLACES = {"forward": 8, "memory": 11, "update": 14, "line": 17, "file": 20, "asleep": 13}
 """Where the script fails, if its first argument says so, and in which step."""
@@ -86,7 +86,7 @@ def outcome(ended: Ended) -> dict[str, object]:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
-    return outcome(plain(tmp_path_factory.mktemp("plain"), TRAINING, ["nowhere", "out.pt"]))
+    return outcome(train_plainly(tmp_path_factory.mktemp("plain"), TRAINING, ["nowhere", "out.pt"]))
 
 
 def test_a_process_that_fails_goes_on_from_its_last_boundary_to_the_same_end(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.scenarios.loop_styles import PRELUDE
-from tests.scenarios.runs import plain, supervised
+from tests.scenarios.runs import supervised, train_plainly
 
 SCRIPT = (
     PRELUDE
@@ -23,7 +23,7 @@ torch.save({"value": value}, sys.argv[-1])
 
 
 def test_running_figures_are_healed_with_the_update_left_out(tmp_path: Path) -> None:
-    expected = plain(tmp_path / "plain", SCRIPT).result()["value"]
+    expected = train_plainly(tmp_path / "plain", SCRIPT).result()["value"]
 
     ended = supervised(
         tmp_path / "run",

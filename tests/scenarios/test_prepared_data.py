@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.scenarios.runs import Ended, plain, supervised
+from tests.scenarios.runs import Ended, supervised, train_plainly
 
 PREPARING = """
 import json, os, random, sys
@@ -40,7 +40,7 @@ def test_a_script_that_finds_its_prepared_data_is_not_called_exact_where_it_is_n
     tmp_path: Path, batch: str
 ) -> None:
     text = PREPARING.replace("{batch}", batch)
-    undisturbed = plain(tmp_path / "plain", text)
+    undisturbed = train_plainly(tmp_path / "plain", text)
 
     ended = supervised(
         tmp_path / "killed", text, settings=SETTINGS, faults="[{kind: sigkill, step: 13}]"
@@ -50,6 +50,43 @@ def test_a_script_that_finds_its_prepared_data_is_not_called_exact_where_it_is_n
     (resumed,) = ended.events("resumed")
     assert resumed["exactness"] == "exact" or resumed["reason"]
     assert resumed["exactness"] != "exact" or _weights(ended) == _weights(undisturbed)
+
+
+CACHING = """
+import os, sys
+import torch
+
+torch.set_num_threads(1); torch.manual_seed(0)
+if not os.path.exists("data/prepared.pt"):
+    os.makedirs("data", exist_ok=True)
+    raw = torch.arange(400.0).reshape(100, 4).sin()
+    torch.save(torch.stack([row for row in raw if row.sum() > -1]), "data/prepared.pt")
+X = torch.load("data/prepared.pt")
+assert not torch.equal(X, X.abs())
+torch.manual_seed(1)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+best = 1e9
+for step in range(25):
+    rows = torch.randperm(len(X))[:8]
+    loss = ((model(X[rows]) - X[rows].sum(1, keepdim=True)) ** 2).mean()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+    if loss.item() < best:
+        best = loss.item(); optimizer.param_groups[0]["lr"] *= 0.99
+torch.save(model.state_dict(), sys.argv[1])
+"""
+
+
+def test_what_is_read_before_the_training_need_not_be_read_again(tmp_path: Path) -> None:
+    undisturbed = train_plainly(tmp_path / "plain", CACHING)
+
+    ended = supervised(
+        tmp_path / "killed", CACHING, settings=SETTINGS, faults="[{kind: sigkill, step: 13}]"
+    )
+
+    assert ended.returncode == 0, ended.stderr
+    assert [event["exactness"] for event in ended.events("resumed")] == ["exact"]
+    assert _weights(ended) == _weights(undisturbed)
 
 
 def _weights(ended: Ended) -> list[float]:

@@ -12,21 +12,26 @@ import subprocess
 import sys
 import termios
 import time
+from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
 
 from supervisor.storage.steps.flight_recorder import FlightReader, read_steps
+from tests.scenarios import runs
 from tests.scenarios.loop_styles import PRELUDE, script
-from tests.scenarios.runs import again, differences, plain, supervised, supervisor_command
+from tests.scenarios.runs import differences, plain, supervisor_command, train_plainly
+
+supervised = partial(runs.supervised, executed=True)
+again = partial(runs.again, executed=True)
 
 LOADER = "epochs over a shuffling loader"
 CHECKPOINTS = ("checkpoint.every_steps=4",)
 
 
 def test_an_exception_that_comes_once_is_survived(tmp_path: Path) -> None:
-    expected = plain(tmp_path / "plain", script(LOADER))
+    expected = train_plainly(tmp_path / "plain", script(LOADER))
 
     ended = supervised(
         tmp_path / "run",
@@ -62,7 +67,7 @@ def test_an_exception_that_comes_always_is_given_up_with_70(tmp_path: Path) -> N
     ],
 )
 def test_other_deaths_are_survived(kind: str, tmp_path: Path) -> None:
-    expected = plain(tmp_path / "plain", script(LOADER))
+    expected = train_plainly(tmp_path / "plain", script(LOADER))
 
     ended = supervised(
         tmp_path / "run",
@@ -78,7 +83,7 @@ def test_other_deaths_are_survived(kind: str, tmp_path: Path) -> None:
 
 
 def test_a_hang_is_ended_with_its_stacks_and_the_run_goes_on(tmp_path: Path) -> None:
-    expected = plain(tmp_path / "plain", script(LOADER))
+    expected = train_plainly(tmp_path / "plain", script(LOADER))
 
     ended = supervised(
         tmp_path / "run",
@@ -99,7 +104,7 @@ def test_a_hang_is_ended_with_its_stacks_and_the_run_goes_on(tmp_path: Path) -> 
 
 
 def test_sigterm_saves_and_resume_continues_exactly(tmp_path: Path) -> None:
-    expected = plain(tmp_path / "plain", script(LOADER))
+    expected = train_plainly(tmp_path / "plain", script(LOADER))
 
     stopped = supervised(
         tmp_path / "run", script(LOADER), faults="[{kind: sigterm_parent, step: 10}]"

@@ -115,6 +115,37 @@ with open(f"end_{rank}.txt", "w") as file:
     print(weights.hexdigest(), log, file=file)
 dist.destroy_process_group()
 """
+BY_FILES = """
+import json, os, time
+import torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(5)
+model = DistributedDataParallel(nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+torch.manual_seed(20 + rank)
+heard = 0.0
+for step in range(24):
+    x = torch.randn(16, 8)
+    loss = nn.functional.mse_loss(model(x), x.sum(1, keepdim=True))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if step % 4 == 3:
+        if rank == 0:
+            time.sleep(0.3)  # the others are there long before
+            with open(f"told_{step}.json", "w") as file:
+                json.dump({"bias": model.module.bias.item()}, file)
+        dist.barrier()
+        with open(f"told_{step}.json") as file:
+            heard += json.load(file)["bias"]
+with open(f"end_{rank}.txt", "w") as file:
+    print([p.tolist() for p in model.parameters()], heard, file=file)
+dist.destroy_process_group()
+"""
 EVERY_8 = ("checkpoint.every_steps=8",)
 
 
@@ -133,10 +164,23 @@ def torchrun(folder: Path, ranks: int, script: str = SCRIPT) -> list[str]:
 
 
 def group(
-    folder: Path, ranks: int, *settings: str, faults: str = "", script: str = SCRIPT
+    folder: Path,
+    ranks: int,
+    *settings: str,
+    faults: str = "",
+    script: str = SCRIPT,
+    timeout_s: float = TIMEOUT_S,
 ) -> Ended:
     options = ("--nproc-per-node", str(ranks))
-    return supervised(folder, script, (), settings=settings, options=options, faults=faults)
+    return supervised(
+        folder,
+        script,
+        (),
+        settings=settings,
+        options=options,
+        faults=faults,
+        timeout_s=timeout_s,
+    )
 
 
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.exhaustive)])
@@ -159,6 +203,76 @@ def test_a_rank_that_dies_costs_nothing_but_time(tmp_path: Path, ranks: int) -> 
     assert [name for name in logs if name.endswith(".log")] == [
         f"rank_{rank}.log" for rank in range(ranks)
     ]
+
+
+NEVER_SAVED = ("checkpoint.every_steps=1000", "parting.every_steps=1")
+
+
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
+def test_a_rank_that_is_killed_without_any_save_costs_a_step(tmp_path: Path, rank: int) -> None:
+    """Each rank's newest state is in memory that outlives it."""
+    expected = torchrun(tmp_path / "torchrun", 3)
+    faults = f"[{{kind: sigkill, step: 38, moment: update, rank: {rank}}}]"
+
+    ended = group(tmp_path / "run", 3, *NEVER_SAVED, faults=faults)
+
+    assert ended.returncode == 0, ended.stderr
+    assert ends(ended.folder, 3) == expected
+    (saved,) = ended.events("checkpoint_saved")
+    assert (saved["step"] in (38, 39), saved["reason"]) == (True, "parting")
+    resumed = {(e["rank"], e["from_step"], e["exactness"]) for e in ended.events("resumed")}
+    assert resumed == {(rank, saved["step"], "exact") for rank in range(3)}
+
+
+ASKED_TO_END = """
+        if rank == 2 and (epoch, step) == (2, 1) and not os.path.exists(".asked"):
+            open(".asked", "w").close()
+            os.kill(os.getpid(), 15)
+        loss.backward()
+"""
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kind", ["exception", "out_of_memory", "sigterm"])
+def test_a_rank_that_fails_without_any_save_costs_no_step(tmp_path: Path, kind: str) -> None:
+    expected = torchrun(tmp_path / "torchrun", 3)
+    if kind == "sigterm":
+        script = SCRIPT.replace("        loss.backward()\n", ASKED_TO_END)
+        stopped = group(tmp_path / "run", 3, *NEVER_SAVED, script=script)
+        assert stopped.returncode == 75, stopped.stderr
+        ended = again(stopped, "resume", "run")
+    else:
+        faults = f"[{{kind: {kind}, step: 21, moment: forward, rank: 2}}]"
+        ended = group(tmp_path / "run", 3, *NEVER_SAVED, faults=faults)
+
+    assert ended.returncode == 0, ended.stderr
+    assert ends(ended.folder, 3) == expected
+    resumed = {(e["from_step"], e["exactness"]) for e in ended.events("resumed")}
+    assert len(resumed) == 1
+    assert resumed <= {(21, "exact"), (22, "exact")}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(1500)
+def test_twenty_restarts_in_a_row_lose_no_attempt(tmp_path: Path) -> None:
+    expected = torchrun(tmp_path / "torchrun", 2)
+    kills = [(2 + 2 * number, number % 2) for number in range(20)]
+    faults = ", ".join(f"{{kind: sigkill, step: {step}, rank: {rank}}}" for step, rank in kills)
+
+    ended = group(
+        tmp_path / "run",
+        2,
+        *NEVER_SAVED,
+        "restart.crash_limit=30",
+        faults=f"[{faults}]",
+        timeout_s=1200.0,
+    )
+
+    assert ended.returncode == 0, ended.stderr
+    assert ends(ended.folder, 2) == expected
+    causes = [e["cause"] for e in ended.events("worker_exited")]
+    assert causes == ["killed"] * 20 + ["completed"]
+    assert [e["exactness"] for e in ended.events("resumed")] == ["exact"] * 40
 
 
 @pytest.mark.exhaustive
@@ -192,6 +306,21 @@ def test_ranks_with_other_shapes_messages_and_evaluations_come_back_exactly(
     assert resumed == [(8, "exact")] * ranks
 
 
+@pytest.mark.exhaustive
+def test_what_a_rank_writes_before_a_barrier_is_there_for_the_others_in_a_replay(
+    tmp_path: Path,
+) -> None:
+    expected = torchrun(tmp_path / "torchrun", 2, BY_FILES)
+    faults = "[{kind: sigkill, step: 19, rank: 1}]"
+
+    ended = group(tmp_path / "run", 2, *EVERY_8, faults=faults, script=BY_FILES)
+
+    assert ended.returncode == 0, ended.stderr
+    assert ends(ended.folder, 2) == expected
+    assert [e["cause"] for e in ended.events("worker_exited")] == ["killed", "completed"]
+    assert {e["exactness"] for e in ended.events("resumed")} == {"exact"}
+
+
 def test_what_one_rank_sees_is_treated_on_all_and_a_signal_saves_all(tmp_path: Path) -> None:
     faults = (
         "[{kind: nan_data, step: 9, rank: 1}, {kind: sigterm_parent, step: 30, moment: forward}]"
@@ -214,3 +343,25 @@ def test_what_one_rank_sees_is_treated_on_all_and_a_signal_saves_all(tmp_path: P
     }
     first, second = ends(resumed.folder, 2)
     assert first.split()[0] == second.split()[0]  # each rank's own batches are in the buffers
+
+
+@pytest.mark.exhaustive
+def test_a_replica_that_differs_is_named_and_all_go_back_exactly(tmp_path: Path) -> None:
+    expected = torchrun(tmp_path / "torchrun", 3)
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(  # nothing but the comparison of checkpoints is to find it
+        "defaults: [default]\nguard: {skip_spike: false, false_start: false}\nrungs: []\n"
+    )
+    options = ("--nproc-per-node", "3", "--policy", str(policy))
+    faults = "[{kind: weight, step: 20, rank: 2}]"
+
+    ended = supervised(
+        tmp_path / "run", SCRIPT, (), settings=EVERY_8, options=options, faults=faults
+    )
+
+    assert ended.returncode == 0, ended.stderr
+    found = [e for e in ended.events("corruption_found") if e["rule"] == "replica"]
+    assert [(e["ranks"], e["healed"]) for e in found] == [([2], "rollback")]
+    assert [e["exactness"] for e in ended.events("resumed")] == ["exact"] * 3
+    assert "rank 2 holds another value" in ended.stderr
+    assert ends(tmp_path / "run", 3) == expected

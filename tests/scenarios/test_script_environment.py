@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.scenarios.runs import supervised
+from tests.scenarios import runs
+
+supervised = partial(runs.supervised, executed=True)
 
 LOOK = """
 import json, os, subprocess, sys

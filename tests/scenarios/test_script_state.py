@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.scenarios.loop_styles import ENDING, PRELUDE
-from tests.scenarios.runs import differences, plain, supervised
+from tests.scenarios.runs import differences, supervised, train_plainly
 
 KILLED = ("checkpoint.every_steps=4", "checkpoint.background=false")
 
@@ -59,7 +59,7 @@ def test_an_evaluation_in_numpy_and_what_a_forward_keeps_are_those_of_the_record
     tmp_path: Path,
 ) -> None:
     text = PRELUDE + METRICS + ENDING
-    expected = plain(tmp_path / "plain", text)
+    expected = train_plainly(tmp_path / "plain", text)
     assert expected.returncode == 0, expected.stderr
 
     killed = supervised(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from tests.scenarios.runs import QUICK, Ended, plain, supervised, supervisor_command
+from tests.scenarios.runs import QUICK, Ended, supervised, supervisor_command, train_plainly
 
 RANK = """
 import sys, torch, torch.distributed as dist
@@ -140,7 +140,7 @@ def test_a_launcher_of_ranks_is_refused(tmp_path: Path) -> None:
 def test_a_group_of_one_rank_is_supervised_as_any_training(tmp_path: Path) -> None:
     script = RANK.replace("world_size=2", "world_size=1").replace("1e6 if step == 40 else 1", "1")
     words = ("0", "out.pt", str(tmp_path / "meet"))
-    expected: Ended = plain(tmp_path, script, words)
+    expected: Ended = train_plainly(tmp_path, script, words)
     weights = expected.result()
     (tmp_path / "meet").unlink(missing_ok=True)
 

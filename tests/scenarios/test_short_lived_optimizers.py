@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.scenarios.loop_styles import PRELUDE
-from tests.scenarios.runs import plain, supervised
+from tests.scenarios.runs import supervised, train_plainly
 
 EACH_EPOCH = (
     PRELUDE
@@ -82,7 +82,7 @@ def test_they_are_seen_from_their_first_step_and_resume_as_without_us(
 ) -> None:
     for name in ("plain", "killed"):
         (tmp_path / name).mkdir()
-    expected = plain(tmp_path / "plain", script).result()
+    expected = train_plainly(tmp_path / "plain", script).result()
 
     killed = supervised(
         tmp_path / "killed",

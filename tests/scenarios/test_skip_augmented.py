@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.scenarios.loop_styles import ENDING, PRELUDE
-from tests.scenarios.runs import differences, plain, supervised
+from tests.scenarios.runs import differences, supervised, train_plainly
 
 SETTINGS = ("checkpoint.every_steps=4", "checkpoint.background=false")
 
@@ -36,7 +36,7 @@ result = {"model": model.state_dict(), "mixed": mixed}
 
 def test_augmentation_is_left_out_and_its_random_numbers_are_not(tmp_path: Path) -> None:
     text = PRELUDE + AUGMENTED + ENDING
-    expected = plain(tmp_path / "plain", text)
+    expected = train_plainly(tmp_path / "plain", text)
 
     killed = supervised(
         tmp_path / "killed",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.scenarios.loop_styles import ENDING, PRELUDE
-from tests.scenarios.runs import differences, plain, supervised
+from tests.scenarios.runs import differences, supervised, train_plainly
 
 LOOP = """
 import os
@@ -35,7 +35,7 @@ SETTINGS = (
 
 def test_skipped_batches_change_nothing_though_loading_draws(tmp_path: Path) -> None:
     text = PRELUDE + LOOP + ENDING
-    expected = plain(tmp_path / "plain", text)
+    expected = train_plainly(tmp_path / "plain", text)
 
     killed = supervised(
         tmp_path / "killed",
@@ -74,7 +74,7 @@ result = model.state_dict()
 
 def test_on_a_promise_workers_load_only_what_is_needed(tmp_path: Path) -> None:
     text = PRELUDE + WORKERS + ENDING
-    expected = plain(tmp_path / "plain", text)
+    expected = train_plainly(tmp_path / "plain", text)
 
     killed = supervised(
         tmp_path / "killed", text, settings=SETTINGS, faults="[{kind: sigkill, step: 21}]"
@@ -124,7 +124,7 @@ BY_ITSELF = ("checkpoint.every_steps=4", "checkpoint.background=false")
 @pytest.mark.exhaustive
 def test_only_what_was_seen_to_change_nothing_is_left_out(tmp_path: Path) -> None:
     text = PRELUDE + FOUR_LOADERS + ENDING
-    expected = plain(tmp_path / "plain", text)
+    expected = train_plainly(tmp_path / "plain", text)
 
     killed = supervised(
         tmp_path / "killed", text, settings=BY_ITSELF, faults="[{kind: sigkill, step: 42}]"
@@ -157,7 +157,7 @@ result = {"model": model.state_dict(), "positive": positive}
 @pytest.mark.exhaustive
 def test_a_loop_that_takes_a_length_from_its_batch_gets_all_batches(tmp_path: Path) -> None:
     text = PRELUDE + LOOKS + ENDING
-    expected = plain(tmp_path / "plain", text)
+    expected = train_plainly(tmp_path / "plain", text)
 
     killed = supervised(
         tmp_path / "killed", text, settings=BY_ITSELF, faults="[{kind: sigkill, step: 30}]"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.scenarios.loop_styles import ENDING, PRELUDE
-from tests.scenarios.runs import Ended, differences, plain, supervised
+from tests.scenarios.runs import Ended, differences, supervised, train_plainly
 
 SETTINGS = ("checkpoint.every_steps=4", "checkpoint.background=false")
 
@@ -59,7 +59,7 @@ loader = Both()""",
 
 
 def _killed(folder: Path, text: str, faults: str, *settings: str) -> Ended:
-    expected = plain(folder / "plain", text)
+    expected = train_plainly(folder / "plain", text)
     killed = supervised(folder / "killed", text, settings=(*SETTINGS, *settings), faults=faults)
     assert differences(expected.result(), killed.result()) == []
     return killed

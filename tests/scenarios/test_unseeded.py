@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
-from tests.scenarios.runs import supervised
+from tests.scenarios import runs
+
+supervised = partial(runs.supervised, executed=True)
 
 UNSEEDED = """
 import random, sys

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.scenarios.runs import Ended, plain, supervised
+from tests.scenarios.runs import Ended, supervised, train_plainly
 
 _DATA = """
 import sys
@@ -95,7 +95,7 @@ def test_decisions_by_values_of_any_size_are_those_of_the_undisturbed_run(
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
 
-    undisturbed = plain(tmp_path / "a", script)
+    undisturbed = train_plainly(tmp_path / "a", script)
     killed = supervised(
         tmp_path / "b",
         script,

@@ -28,10 +28,15 @@ class LiveWorker:
         folder: of the run; one that an earlier worker has left is gone on with.
         config: of the run, as on the command line.
         order: of the attempt.
+        kept: memory that outlives the worker.
     """
 
     def __init__(
-        self, folder: Path, config: Sequence[str] = (), order: WorkerOrder | None = None
+        self,
+        folder: Path,
+        config: Sequence[str] = (),
+        order: WorkerOrder | None = None,
+        kept: Sequence[str] = (),
     ) -> None:
         order = order or WorkerOrder(attempt=1)
         self.rundir = RunDirectory(folder)
@@ -39,7 +44,7 @@ class LiveWorker:
         save_resolved(load_config(overrides=[*CONFIG, *config]), self.rundir.config_yaml)
         save_resolved(load_policy(), self.rundir.policy_yaml)
         save_order(self.rundir, order)
-        self.worker = build_worker(self.rundir, order.attempt)
+        self.worker = build_worker(self.rundir, order.attempt, kept=kept)
         self.session = self.worker.session
         torch.manual_seed(0)
         self.model = nn.Linear(4, 1)

@@ -20,6 +20,7 @@ def test_listeners_come_in_this_order(tmp_path: Path, start: Start) -> None:
         "variables",
         "corruption",
         "actions",
+        "exact retry",
         "trail",
         "snapshots",
         "checkpoints",

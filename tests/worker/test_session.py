@@ -44,6 +44,21 @@ def test_a_second_sigterm_leaves_at_once(tmp_path: Path, start: Start) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
+def test_the_first_sigterm_of_a_rank_saves_where_another_rank_was_asked_before(
+    tmp_path: Path, start: Start
+) -> None:
+    live = start(tmp_path / "run")
+    live.session.begin()
+    live.steps(13)
+    live.session._schedule.ask_to_leave("interrupted", "SIGTERM")  # all ranks have agreed
+
+    os.kill(os.getpid(), signal.SIGTERM)
+    with pytest.raises(ExitRequest):
+        live.step()
+
+    assert 13 in live.checkpoints()
+
+
 def test_a_checkpoint_that_cannot_be_saved_does_not_keep_the_process(
     tmp_path: Path, start: Start
 ) -> None:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
+from supervisor.analysis.backtest.cadence import Cadence
 from supervisor.errors import UsageError
 from supervisor.ranks import LEAD_RANK
 from supervisor.records import NAN, StepRecord
@@ -28,7 +29,8 @@ def read_trace(path: Path | str) -> Iterator[StepRecord]:
     """Yields the steps of a CSV file, or of rank 0 of a run directory, in order.
 
     In a CSV an empty cell was not observed; ``nan`` and ``inf`` are values. Without a column
-    ``step`` the row number counts.
+    ``step`` the row number counts. A row after a gap in the step numbers, after a return to earlier
+    ones, or with another distance from row to row counts as announced (`Cadence`).
 
     Raises:
         UsageError: no such file, no usable column, or a cell that is no number (with its line).
@@ -78,6 +80,7 @@ def _read_csv(path: Path, file: Iterator[str]) -> Iterator[StepRecord]:
     if twice:
         raise UsageError(f"{path}: line 1: column {sorted(twice)[0]!r} twice: keep one of them")
     number = 0
+    cadence = Cadence()
     for row in rows:
         if not any(cell.strip() for cell in row):
             continue
@@ -87,7 +90,10 @@ def _read_csv(path: Path, file: Iterator[str]) -> Iterator[StepRecord]:
                 f"{where}: {len(row)} cells under {len(header)} columns: quote cells with commas"
             )
         cells = {name: cell.strip() for name, cell in zip(header, row, strict=False) if name}
-        yield _record(where, cells, number)
+        record = _record(where, cells, number)
+        if cadence.breaks_at(record.step):
+            record.announced = True
+        yield record
         number += 1
 
 

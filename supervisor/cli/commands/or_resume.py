@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from supervisor.storage.run.run_state import RunState
 
 _MADE_FILES = ("lease.json", "lease.lock", "config.yaml", "policy.yaml")
-_MADE_FOLDERS = ("orders", "steps", "events", "exits", "logs", "alive", "lost+found")
+_MADE_FOLDERS = ("orders", "steps", "events", "exits", "logs", "alive", "nodes", "lost+found")
 MADE_BEFORE_RUN_JSON = frozenset((*_MADE_FILES, *_MADE_FOLDERS))
 """What a start that was cut short leaves behind; lost+found: a volume's own folder."""
 
@@ -46,10 +46,23 @@ def continue_what_lies_there(args: argparse.Namespace, ranks: RankLaunch | None)
         return 0
     if tuple(args.arguments) != state.arguments:
         _tell(args, f"warning: {folder}: continued with the arguments that it began with")
-    if ranks is not None and RankLaunch(**state.ranks) != ranks:
-        _tell(args, f"warning: {folder}: continued with the ranks that it began with")
+    if ranks is None:
+        args.nproc_per_node = None  # as many as it had
     args.run, args.resume_from, args.force = folder, None, False
     return continue_run(args)
+
+
+def completed_already(args: argparse.Namespace) -> int | None:
+    """Returns 0 if the run in `args.run_dir` is completed: a node that comes later has nothing to
+    do."""
+    from supervisor.storage.run.run_state import is_run, load_run_state
+    from supervisor.storage.run.rundir import RunDirectory
+
+    folder: Path = args.run_dir
+    if not is_run(folder) or load_run_state(RunDirectory(folder)).state != "completed":
+        return None
+    _tell(args, f"{folder}: completed already, nothing to do")
+    return 0
 
 
 def _check_startable(folder: Path) -> None:

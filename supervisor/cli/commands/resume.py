@@ -1,6 +1,7 @@
 """Continue a run that was interrupted, failed or was given up.
 
-The run's own policy and config are used again, with --set on top.
+The run's own policy and config are used again, with --set on top. With another number of ranks
+weights and optimizer state are shared out anew, and the resume is approximate.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import TYPE_CHECKING
 
 from supervisor.cli.options import option_values
 from supervisor.cli.options.command_parser import TRAINING_EXIT_CODES
+from supervisor.cli.options.node_seat import run_node, seat_of
+from supervisor.cli.options.ranks_options import add_node_rank, add_nproc_option, ranks_again
 from supervisor.cli.options.run_directory import open_run
 from supervisor.cli.options.settings_options import add_set_option, check_detectors
 from supervisor.errors import UsageError
@@ -35,12 +38,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="last-stable|latest|STEP",
         help="the checkpoint to start from (default: by how the run ended)",
     )
+    add_nproc_option(parser)
     add_set_option(parser)
     parser.add_argument(
         "--force",
         action="store_true",
         help="even if a supervisor on another host seems to be alive: you know that it is gone",
     )
+    add_node_rank(parser)
     parser.add_argument("--quiet", action="store_true", help="nothing but the script's own output")
 
 
@@ -59,14 +64,16 @@ def continue_run(args: argparse.Namespace) -> int:
     """
     rundir = open_run(args.run)
 
-    from supervisor.parent.supervisor import Supervisor
     from supervisor.storage.run.run_state import load_run_state
 
     state = load_run_state(rundir)
-    _check_state(args.run, state, args.resume_from)
-    spec = _spec(args, rundir, state)
+    ranks = ranks_again(args, state.ranks)
+    seat = getattr(args, "seat", None) or seat_of(args, ranks)
+    if seat is None or seat.leads:
+        _check_state(args.run, state, args.resume_from)
+    spec = _spec(args, rundir, state, ranks)
     _enter(state)
-    return Supervisor(spec).run().exit_code
+    return run_node(spec, seat)
 
 
 def _check_state(path: Path, state: RunState, wish: str | None) -> None:
@@ -84,7 +91,9 @@ def _check_state(path: Path, state: RunState, wish: str | None) -> None:
         )
 
 
-def _spec(args: argparse.Namespace, rundir: RunDirectory, state: RunState) -> LaunchSpec:
+def _spec(
+    args: argparse.Namespace, rundir: RunDirectory, state: RunState, ranks: RankLaunch | None
+) -> LaunchSpec:
     from supervisor.config import load_resolved_config, load_resolved_policy, split_overrides
     from supervisor.parent.process.launch import LaunchSpec
 
@@ -109,7 +118,7 @@ def _spec(args: argparse.Namespace, rundir: RunDirectory, state: RunState) -> La
         resume_from=args.resume_from,
         force=args.force,
         command=state.command,
-        ranks=RankLaunch(**state.ranks) if state.ranks else None,
+        ranks=ranks,
     )
 
 

@@ -16,9 +16,10 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from supervisor.cli.commands.or_resume import continue_what_lies_there
+from supervisor.cli.commands.or_resume import completed_already, continue_what_lies_there
 from supervisor.cli.options import option_values
 from supervisor.cli.options.command_parser import TRAINING_EXIT_CODES
+from supervisor.cli.options.node_seat import run_node, seat_of
 from supervisor.cli.options.ranks_options import add_ranks_options, ranks_of
 from supervisor.cli.options.script_arguments import ScriptTarget, parse_with_script
 from supervisor.cli.options.settings_options import add_settings_options, load_settings
@@ -70,8 +71,10 @@ def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Nam
 def execute(args: argparse.Namespace) -> int:
     ranks = ranks_of(args)
     _check_launcher(args)
+    args.seat = seat_of(args, ranks)
+    follows = args.seat is not None and not args.seat.leads
     if args.or_resume:
-        code = continue_what_lies_there(args, ranks)
+        code = completed_already(args) if follows else continue_what_lies_there(args, ranks)
         if code is not None:
             return code
     resume_arguments = _words(args.resume_args)
@@ -79,10 +82,10 @@ def execute(args: argparse.Namespace) -> int:
     _check_world(policy)
 
     from supervisor.parent.process.launch import LaunchSpec
-    from supervisor.parent.supervisor import Supervisor
 
     # After the imports, which take a second: a Ctrl-C during them leaves no empty folder.
-    run_dir = args.run_dir if args.or_resume else _run_dir(args.run_dir, args.script)
+    has_folder = args.or_resume or follows
+    run_dir = args.run_dir if has_folder else _run_dir(args.run_dir, args.script)
 
     spec = LaunchSpec(
         kind=args.script.kind,
@@ -97,7 +100,7 @@ def execute(args: argparse.Namespace) -> int:
         command=args.command,
         ranks=ranks,
     )
-    return Supervisor(spec).run().exit_code
+    return run_node(spec, args.seat)
 
 
 def _check_launcher(args: argparse.Namespace) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 from supervisor.errors import UsageError
 from supervisor.ranks import RankLaunch
@@ -23,13 +26,25 @@ def add_ranks_options(parser: argparse.ArgumentParser) -> None:
 
     add("--nproc-per-node", "N", "1", "ranks on this node: a number, auto, gpu or cpu")
     add("--nnodes", "N|MIN:MAX", "1", "how many nodes take part")
-    add("--node-rank", "R", -1, "number of this node, with --master-addr")
-    add("--rdzv-endpoint", "HOST:PORT", "", "where nodes meet")
-    add("--rdzv-backend", "NAME", "c10d", "how they meet")
+    add_node_rank(group)
+    add("--rdzv-endpoint", "HOST:PORT", "", "where nodes meet: HOST is the node that decides")
+    add("--rdzv-backend", "NAME", "c10d", "how they meet: c10d")
     add("--rdzv-id", "ID", "", "the same for all nodes of a run")
-    add("--rdzv-conf", "K=V,...", "", "further settings of the meeting")
-    add("--master-addr", "HOST", "", "of the first rank's store")
-    add("--master-port", "PORT", 0, "of the first rank's store")
+    add("--rdzv-conf", "K=V,...", "", "join_timeout, last_call_timeout (seconds), is_host")
+    add("--master-addr", "HOST", "", "instead of --rdzv-endpoint")
+    add("--master-port", "PORT", 0, "instead of --rdzv-endpoint")
+
+
+def add_node_rank(parser: argparse._ActionsContainer) -> None:
+    """Adds the option that differs from node to node."""
+    parser.add_argument(
+        "--node-rank",
+        "--node_rank",
+        metavar="R",
+        default=-1,
+        type=int,
+        help="number of this node; 0 decides (default: in the order in which nodes come)",
+    )
 
 
 def ranks_of(args: argparse.Namespace) -> RankLaunch | None:
@@ -38,9 +53,7 @@ def ranks_of(args: argparse.Namespace) -> RankLaunch | None:
     Raises:
         UsageError: a value that is none.
     """
-    asked = str(args.nproc_per_node)
-    if asked not in _WORDS and not (asked.isdecimal() and int(asked) > 0):
-        raise UsageError(f"run: --nproc-per-node {asked}: give a number from 1, auto, gpu or cpu")
+    asked = _checked("run", str(args.nproc_per_node))
     nodes = re.fullmatch(r"([1-9]\d*)(?::([1-9]\d*))?", args.nnodes)
     if nodes is None or int(nodes[2] or nodes[1]) < int(nodes[1]):
         raise UsageError(f"run: --nnodes {args.nnodes}: give a number from 1, or MIN:MAX")
@@ -55,8 +68,41 @@ def ranks_of(args: argparse.Namespace) -> RankLaunch | None:
         master_addr=args.master_addr,
         master_port=args.master_port,
     )
-    if launch.nnodes not in ("1", "1:1"):
-        raise UsageError(
-            "run: --nnodes: several nodes are not supported yet: leave it out to train on this one"
-        )
     return None if launch == _ONE_PROCESS else launch
+
+
+def add_nproc_option(parser: argparse.ArgumentParser) -> None:
+    """Adds ``--nproc-per-node`` for a run that was begun already."""
+    parser.add_argument(
+        "--nproc-per-node",
+        "--nproc_per_node",
+        metavar="M",
+        help="go on with another number of ranks on this node: a number, auto, gpu or cpu",
+    )
+
+
+def ranks_again(args: argparse.Namespace, begun: Mapping[str, Any]) -> RankLaunch | None:
+    """Returns how a run that is resumed starts its ranks; None for one process, started directly.
+
+    Args:
+        begun: how the run was begun (`RankLaunch`); empty for one process.
+
+    Raises:
+        UsageError: a value that is none, or this node's number is not given where nodes have one.
+    """
+    launch = RankLaunch(**begun)
+    if launch.node_rank >= 0 > args.node_rank:
+        raise UsageError("resume: --node-rank: give this node's number, as when the run began")
+    launch = replace(launch, node_rank=args.node_rank)
+    if args.nproc_per_node is None:
+        return launch if begun else None
+    asked = replace(launch, nproc_per_node=_checked("resume", args.nproc_per_node))
+    return asked if begun or asked != _ONE_PROCESS else None
+
+
+def _checked(command: str, asked: str) -> str:
+    if asked not in _WORDS and not (asked.isdecimal() and int(asked) > 0):
+        raise UsageError(
+            f"{command}: --nproc-per-node {asked}: give a number from 1, auto, gpu or cpu"
+        )
+    return asked

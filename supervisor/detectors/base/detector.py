@@ -18,14 +18,14 @@ class Detector(ABC):
     A subclass names its settings as keyword-only arguments of its constructor, lists in `_state`
     the attributes that change from step to step, and sets those in `_begin`, which the constructor
     must call last. A state attribute is a plain value, a list or deque of such, or an object with
-    `state_dict` and `load_state_dict`. Detectors are pure: no clock, no file, no randomness; the
-    same records give the same alerts. `supervisor.testing.check_detector` holds any detector to it.
+    `state_dict` and `load_state_dict`. Detectors use no clock, file or randomness: the same records
+    give the same alerts (`supervisor.testing.check_detector` checks this).
 
     Attributes:
         name: key in the config and in the predictor's scores.
-        score: how near the last step came to the alarm line: 0 calm, 1.0 the line itself.
-        observed_only: at a score of 0 a step without observed values changes nothing of it, so it
-            need not be asked: half of the detectors, for values that most runs never have.
+        score: how near the last step came to the alarm line; 0 is calm, 1.0 the line itself.
+        observed_only: while its score is 0 it need not be asked about steps without observed
+            values.
     """
 
     name: str = "detector"
@@ -46,22 +46,23 @@ class Detector(ABC):
         self._begin()
 
     def forget_levels(self) -> None:
-        """The script has announced a change (`supervisor.announce`): what was usual is over.
+        """Called when the script has announced a change (`supervisor.announce`), right before the
+        `update` of the first step with it.
 
-        Called right before the `update` of the first step with the change. By default everything
-        seen is forgotten; a detector whose lines no change of data can move keeps what it knows.
+        By default everything seen is forgotten; a detector whose lines do not depend on the data
+        keeps what it knows.
         """
         self.reset()
 
     def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` of an equal detector needs to go on from here; JSON-able."""
+        """Returns what `load_state_dict` of an equal detector needs to continue; JSON-able."""
         state: dict[str, Any] = {"score": self.score}
         for name in self._state:
             state[name] = _pack(getattr(self, name))
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from `state`. Raises KeyError when it is another detector's."""
+        """Continues from `state`. Raises KeyError if it is another detector's."""
         self.score = float(state["score"])
         for name in self._state:
             setattr(self, name, _unpack(getattr(self, name), state[name]))
@@ -81,7 +82,7 @@ class Detector(ABC):
         advice: str = "",
         subject: Subject | None = None,
     ) -> Alert:
-        """An `Alert` of this detector about `record`, of which `advice` ends the message."""
+        """Returns an `Alert` about `record`; `advice` is appended to the message."""
         return Alert(
             detector=self.name,
             severity=severity,

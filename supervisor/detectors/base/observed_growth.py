@@ -14,9 +14,8 @@ from supervisor.records import Alert, Cause, Severity, StepRecord
 class ObservedGrowthDetector(Detector):
     """Alerts when a positive value is `factor` times its median for `patience` observations.
 
-    The median is of the last `window` observations that were not themselves beyond the line, so a
-    growth cannot become its own yardstick; after `window` observations beyond it the new level is
-    adopted, and may grow again. A subclass names the value and says what it means.
+    The median is taken over the last `window` observations that were below the line; after `window`
+    observations beyond it the new level is adopted. A subclass names the value.
     """
 
     observed_only = True
@@ -79,4 +78,4 @@ class ObservedGrowthDetector(Detector):
 
     @abstractmethod
     def message(self, value: float, usual: float) -> str:
-        """What is wrong with `value`, whose median was `usual`, and what to do."""
+        """Says what is wrong with `value`, whose median was `usual`, and what to do."""

@@ -10,19 +10,18 @@ from supervisor.detectors.base import Detector
 from supervisor.records import Alert, Cause, Severity, StepRecord
 
 HOLD_STEPS = 10
-"""Steps without the value after which its score is forgotten: what was seen of Adam's update leads
-the loss by 1 to 8 steps (arXiv 2304.13013), and says nothing of later ones."""
+"""Steps without the value after which its score is forgotten; Adam's update leads the loss by 1 to
+8 steps (arXiv 2304.13013)."""
 
 CALM = 0.8
-"""A value that goes up and down about its line is one excursion."""
+"""Share of the line below which an excursion ends; a value may oscillate about the line."""
 
 
 class ObservedLineDetector(Detector):
     """Alerts when an observed value is beyond a line for `patience` observations in a row.
 
-    The same excursion is reported once; it ends when the value is `CALM` of the line. A subclass
-    names the value (`key`, in the alert's metadata as ``figure``), what the alert is, and says what
-    it means; with `is_low_bad` a value below the line is beyond it.
+    An excursion is reported once and ends at `CALM` of the line. A subclass names the value (`key`,
+    in the alert's metadata as ``figure``); with `is_low_bad` lower values are beyond the line.
     """
 
     observed_only = True
@@ -46,7 +45,7 @@ class ObservedLineDetector(Detector):
         self._told = False
 
     def forget_levels(self) -> None:
-        """Its line is fixed, or a matter of the weights."""
+        """Does nothing: the line is fixed, or depends on the weights."""
 
     def update(self, record: StepRecord) -> Alert | None:
         value = record.observed.get(self.key) if record.observed else None
@@ -79,11 +78,11 @@ class ObservedLineDetector(Detector):
         )
 
     def closeness(self, value: float) -> float:
-        """1.0 at the line, more beyond it."""
+        """Returns 1.0 at the line, more beyond it."""
         if not self.is_low_bad:
             return value / self.line
         return self.line / value if value > 0.1 * self.line else 10.0
 
     @abstractmethod
     def message(self, value: float) -> str:
-        """What is wrong with `value`; what to do, too, where there is no `advice`."""
+        """Says what is wrong with `value`, and what to do if there is no `advice`."""

@@ -1,4 +1,4 @@
-"""Thresholds on one positive-or-not signal: fixed, median + k x MAD, and relative change."""
+"""Three thresholds on one signal: fixed, median + k x MAD, and relative change."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from supervisor.records import Alert, Cause, Severity, StepRecord
 
 MAX_SCORE = 1e6
 FEWEST_VALUES = 5
-"""Before a jump can be one: against one or two values half of all second steps jump."""
+"""Values needed before a jump can be judged; against one or two, half of all second steps jump."""
 
 
 class SignalAnomalyDetector(Detector):
@@ -23,24 +23,19 @@ class SignalAnomalyDetector(Detector):
 
     1. `fixed`: above a line that the user drew; the dynamic rule is off then.
     2. dynamic: above median + `k` x 1.4826 x MAD of the last `window` steps, in the log domain
-       while the signal is positive (a loss falls by ratios, so its noise is a ratio too). Past
-       outliers cannot bend it, a zero MAD is held up by `min_rise`.
-    3. relative: more than `jump` above the previous step and above all of the window, and half way
-       to the dynamic line or by `jump` above all of the window. Without the window, the steps of
-       small batches brought all alerts of the loss to 125 and of the norm to 269 in 10,000 healthy
-       steps, with it 30 and 51 (benchmarks/detector_alerts.py). Low severity, medium when it
-       persists for `jump_steps` steps.
+       while the signal is positive; a MAD of zero is replaced by `min_rise`.
+    3. relative: more than `jump` above the previous step, above all of the window, and either half
+       way to the dynamic line or by `jump` above the window. Low severity; medium if it lasts for
+       `jump_steps` steps.
 
     Args:
-        fixed: line above which a value is an anomaly whatever came before; None = none.
-        k: width of the dynamic band. 8 gives about one alarm in 2,000 healthy steps on public
-            logs; the sensitive preset uses 2, which gives 46 in 10,000.
-        window: steps the band is computed from.
+        fixed: line above which any value is an anomaly; None for none.
+        k: width of the dynamic band; 8 gives about one alarm in 2,000 healthy steps of public logs.
+        window: steps from which the band is computed.
         min_window: steps that must have been seen before the band counts.
-        min_rise: smallest relative excess over the median that can be an anomaly; below it the
-            score is 0.
-        jump: relative change against the previous step; a leap (`statistics.leap`) by default.
-        jump_steps: steps in a row above the level before the jump that make it persistent.
+        min_rise: smallest relative excess over the median that can be an anomaly.
+        jump: relative change from the previous step; a leap (`statistics.leap`) by default.
+        jump_steps: steps in a row above the level before the jump after which it counts as lasting.
     """
 
     noun: ClassVar[str]
@@ -78,7 +73,7 @@ class SignalAnomalyDetector(Detector):
 
     @abstractmethod
     def signal(self, record: StepRecord) -> tuple[float, bool]:
-        """The value to judge, and whether it was seen."""
+        """Returns the value to judge, and whether it was seen."""
 
     def update(self, record: StepRecord) -> Alert | None:
         value, seen = self.signal(record)
@@ -174,7 +169,7 @@ class SignalAnomalyDetector(Detector):
         return {"median": median, "relative_change": change, "score": self.score}
 
     def _is_high(self, value: float) -> bool:
-        """A jump that only leads back to the usual is none."""
+        """Whether the value is above the usual; a jump back to it is not one."""
         inner = value if self._negative or value < 0 else self._inner(value)
         band = self._band
         half_way = band.median + max(2.0, 0.5 * self.k) * band.sigma

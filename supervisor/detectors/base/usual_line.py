@@ -1,4 +1,4 @@
-"""A line on one observed value, and what is usual of it in this run."""
+"""A line on one observed value, which must also exceed what is usual in this run."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from supervisor.detectors.base.observed_line import ObservedLineDetector
 from supervisor.detectors.statistics.robust_window import RobustWindow
 
 MIN_LOOKS = 20
-"""Looks until it is known what is usual."""
+"""Looks after which it is known what is usual."""
 
 
 class UsualLineDetector(ObservedLineDetector):
-    """Keeps the last `window` values that `closeness` finds usual, in `_usual`.
+    """Keeps the last `window` values that were not beyond the line in `_usual`.
 
     Args:
         line: see `ObservedLineDetector`.
-        over_usual: times the highest usual value that a value must exceed, too.
-        window: looks.
-        patience: looks in a row.
+        over_usual: multiple of the highest usual value that a value must also exceed.
+        window: looks kept.
+        patience: looks in a row beyond the line.
     """
 
     _state: ClassVar[tuple[str, ...]] = (*ObservedLineDetector._state, "_usual")

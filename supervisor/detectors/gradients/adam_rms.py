@@ -1,4 +1,4 @@
-"""Adam's update, whose size leads the loss by a few steps."""
+"""Adam's update: its size leads the loss by a few steps."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from supervisor.records import Cause, Severity
 class AdamRmsDetector(UsualLineDetector):
     """RMS of the gradient over Adam's second moment, from the looks (``adam_rms``).
 
-    sqrt(mean(g^2 / max(v, eps^2))) of the worst tensor is about 1 when the second moment is up to
-    date; above 2.3 it is stale, and a loss spike followed within 1-8 steps (arXiv 2304.13013). That
-    is for large batches: small ones are noisier, up to 3.7 in healthy runs of benchmarks/corpus, so
-    the value must also exceed what is usual in this run.
+    sqrt(mean(g^2 / max(v, eps^2))) of the worst tensor is about 1 while the second moment is up to
+    date; above 2.3 a loss spike follows within 1 to 8 steps (arXiv 2304.13013). Small batches are
+    noisier, so the value must also exceed what is usual in this run.
 
     Args:
         line: value from which the second moment counts as stale.
-        over_usual: times the highest of the last `window` looks that were not beyond the line.
+        over_usual: multiple of the highest of the last `window` looks that were below the line.
         window: looks.
         patience: looks in a row.
     """

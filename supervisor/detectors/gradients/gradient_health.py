@@ -14,19 +14,18 @@ WORSE = 10.0
 
 
 class GradientHealthDetector(Detector):
-    """Absolute lines on the gradient norm. It only reports: what is large depends on the model.
+    """Absolute lines on the gradient norm; it only reports, for what is large depends on the model.
 
-    A norm that goes to and fro across a line is one excursion: it is told once, again after
-    `window` steps without it, and an explosion also when it has grown `WORSE` times since.
+    A norm that crosses a line back and forth is reported once, again after `window` steps below it,
+    and an explosion also when it has grown by `WORSE`.
 
     Args:
-        explode_above: norm above which gradients explode. 10 is ten times the bound to which
-            language models are clipped; losses that are summed over pixels rest above it.
-        vanish_below: norm below which they vanish: no update of a rate of 1e-2 would move a
-            weight of 1 in single precision.
+        explode_above: norm above which gradients explode; ten times the usual bound of clipping.
+        vanish_below: norm below which they vanish: at a rate of 1e-2 no weight of 1 would move in
+            single precision.
         variance_factor: the norm varies too much when its standard deviation exceeds its mean
-            this many times; single values of ten times the rest do not reach 2 in a window of 100.
-        window: steps for the variance; as long as the guard's memory of norms.
+            so many times; in a window of 100 single outliers of ten times the rest stay below 2.
+        window: steps for the variance.
         patience: steps in a row that make vanishing or variance worth an alert.
     """
 

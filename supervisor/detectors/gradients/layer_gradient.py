@@ -1,4 +1,4 @@
-"""The gradient of a single layer that explodes."""
+"""A single layer whose gradient explodes."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from supervisor.records import Cause, Severity
 class LayerGradientDetector(UsualLineDetector):
     """Largest gradient norm of one layer, before clipping, from the looks (``layer_gradient_max``).
 
-    What is large depends on the loss: one that is summed over pixels rests above any fixed line. So
-    the norm must also exceed what is usual in this run, once that is known.
+    What is large depends on the loss, so the norm must also exceed what is usual in this run, once
+    that is known.
 
     Args:
-        line: norm above which a layer's gradient explodes; ten times that of the whole gradient
-            (`gradient_health`), because it is to name the layer, not to be first.
-        over_usual: times the highest of the last `window` looks that were not beyond the line, as
-            the norm of all layers counts as worse (`gradient_health`).
-        window: looks.
+        line: norm above which a layer's gradient explodes; ten times the line of `gradient_health`,
+            which is to report first.
+        over_usual: multiple of the highest of the last `window` looks that were below the line.
+        window: looks kept.
         patience: looks in a row; one bad batch is over at the next.
     """
 
@@ -39,7 +38,7 @@ class LayerGradientDetector(UsualLineDetector):
         super().__init__(line=line, over_usual=over_usual, window=window, patience=patience)
 
     def forget_levels(self) -> None:
-        """Other data have other gradients."""
+        """Forgets what is usual: other data have other gradients."""
         self.reset()
 
     def closeness(self, value: float) -> float:

@@ -8,20 +8,18 @@ from supervisor.records import Cause, Severity
 MIN_LOOKS = 20
 
 SMALL = 0.02
-"""No update below it is a leap: training from pretrained weights begins with hardly any."""
+"""Smaller updates are never a leap: fine-tuning begins with hardly any."""
 
 
 class UpdateRatioDetector(ObservedLineDetector):
     """Largest ||change|| / ||weight|| of a layer, from the looks (``update_ratio``).
 
     Healthy updates are around 0.01 in small models and 0.001 in large ones. Trouble is an update
-    that leaps beyond all earlier ones of the run, or one that is half of the weight: nothing that a
-    layer has learned survives a few of those. Schedules go up and down between known levels, and a
-    warm-up in small steps. The published line of 10 (SageMaker Debugger) is far behind both.
+    that leaps beyond all earlier ones of the run, or that is half of the weight.
 
     Args:
-        line: ratio. The highest in a healthy run of benchmarks/corpus is 0.38.
-        leap: times the highest earlier ratio, from the 20th look on.
+        line: ratio; the highest in a healthy run of benchmarks/corpus is 0.38.
+        leap: multiple of the highest earlier ratio, from the 20th look on.
         patience: looks in a row; single large updates occur when a layer begins to learn.
     """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 from supervisor.codes import Subject
@@ -10,6 +11,8 @@ from supervisor.detectors.statistics.change_watch import ChangeWatch
 from supervisor.detectors.statistics.robust_window import RobustWindow
 from supervisor.detectors.statistics.run_scale import RunScale
 from supervisor.records import Alert, Cause, Severity, StepRecord
+
+PARTS = 5
 
 
 class SlowDivergenceDetector(Detector):
@@ -99,7 +102,7 @@ class SlowDivergenceDetector(Detector):
     def _look(self, record: StepRecord) -> Alert | None:
         # The mean, because the median of a loss with two modes leaps between them.
         level = self._window.mean
-        error = self._window.std / math.sqrt(self.block)  # of the mean
+        error = self._error_of_mean()
         rise = math.log1p(self.min_rise)
         if self._negative:
             rise = self.min_rise * abs(self._best) if math.isfinite(self._best) else 0.0
@@ -121,6 +124,16 @@ class SlowDivergenceDetector(Detector):
                 self.score = min(self.score, 0.4)
             return None
         return self._report(record, level, width)
+
+    def _error_of_mean(self) -> float:
+        """Neighbouring losses may be alike: where the means of tenths of the block differ by more
+        than independent noise explains, those differences count."""
+        values = self._window.values()
+        size = max(1, len(values) // PARTS)
+        means = [math.fsum(values[i * size : (i + 1) * size]) / size for i in range(PARTS)]
+        squares = [(after - before) ** 2 for before, after in itertools.pairwise(means)]
+        apart = math.sqrt(0.5 * math.fsum(squares) / len(squares) / PARTS)
+        return max(apart, self._window.std / math.sqrt(len(values)))
 
     def _half_rise(self, error: float) -> float:
         """By how many standard errors the second half of the block lies above the first."""

@@ -1,1 +1,1 @@
-"""Detectors of what a model is trained for: latents that are used, rewards that mean something."""
+"""Detectors of the objective: latent variables and rewards."""

@@ -11,24 +11,22 @@ from supervisor.records import Alert, Cause, Severity, StepRecord
 LEVELS = ("", "yellow", "orange", "red")
 
 TREND_STEPS = 50
-"""A KL that is given up falls to a third in so many steps and less; one that is annealed takes
-hundreds."""
+"""Within so many steps a collapsing KL falls to a third or less; an annealed one takes hundreds."""
 
 STILL_FALLING = 0.7
 
 EXPECTED_WITHIN = 200
-"""Steps; looks inside a model are rarer than that only where steps are a millisecond long."""
+"""Steps; only where steps take a millisecond are looks inside the model rarer."""
 
 
 class PosteriorCollapseDetector(Detector):
     """Counts indicators of posterior collapse among the observed values.
 
-    It looks at ``kl``, ``latent_variance``, ``active_units`` (a share) and ``recon_loss``; what was
-    not observed is no indicator. Yellow is one indicator, orange several, red several at
-    `confirm` looks in a row: then the model is worth saving as it was before.
+    It reads ``kl``, ``latent_variance``, ``active_units`` (a share) and ``recon_loss``. Yellow is
+    one indicator, orange several, red several at `confirm` looks in a row.
 
-    The fixed lines are crossed when little is left. Two relative ones come first, so that red does
-    too: a KL that has lost most of its best level, and one that has halved within `TREND_STEPS`.
+    Two relative lines come before the fixed ones: a KL that has lost most of its best level, and
+    one that has halved within `TREND_STEPS`.
 
     Args:
         kl_below: KL of the posterior from the prior, nats.
@@ -43,7 +41,7 @@ class PosteriorCollapseDetector(Detector):
         patience: looks in a row after which to stop is suggested (metadata ``suggest_stop``).
         warmup_steps: steps without judgement, while the KL term is annealed.
         expected: latents ought to be there; if none was seen `EXPECTED_WITHIN` steps after the
-            warm-up, that is said once.
+            warm-up, that is reported once.
     """
 
     name = "posterior_collapse"
@@ -99,7 +97,7 @@ class PosteriorCollapseDetector(Detector):
         self._missed = not self.expected
 
     def forget_levels(self) -> None:
-        """That latents were seen, or were missed, stays known."""
+        """Forgets all but whether latents were seen, or missed."""
         missed = self._missed
         self.reset()
         self._missed = missed
@@ -157,7 +155,7 @@ class PosteriorCollapseDetector(Detector):
         return self._report(record, level, found, stop)
 
     def _lines(self) -> dict[str, float]:
-        """Below which a value is collapsed."""
+        """Returns the lines below which each value has collapsed."""
         return {
             "kl": self.kl_below,
             "latent_variance": self.variance_below,
@@ -185,7 +183,7 @@ class PosteriorCollapseDetector(Detector):
             self._kl.popleft()  # the first is the newest of those that are old enough
 
     def _fall(self, kl: float) -> dict[str, float]:
-        """The relative indicators; a KL that was annealed and has settled has none."""
+        """Returns the relative indicators; an annealed KL that has settled has none."""
         if not self._kl or not kl >= 0.0:
             return {}
         step, earlier = self._kl[0]

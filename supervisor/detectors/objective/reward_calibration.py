@@ -1,4 +1,4 @@
-"""A reward model that is less right, or surer than it should be."""
+"""A reward model that becomes less accurate, or surer than it should be."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ class RewardCalibrationDetector(Detector):
     """Accuracy and calibration of a reward model over `window` observations.
 
     It reads ``reward_accuracy`` and ``reward_confidence`` (of observed ``chosen_rewards`` and
-    ``rejected_rewards``). Calibration is 1 less the distance between mean confidence and accuracy
-    (expected calibration error with one bin; Guo et al., 2017). Judged against the best block so
-    far, so that a slow decline does not become its own yardstick.
+    ``rejected_rewards``) and compares them with the best block so far. Calibration is 1 minus the
+    distance between mean confidence and accuracy (Guo et al., 2017, with one bin).
 
     Args:
-        poor_below: calibration that is poor in itself.
+        poor_below: calibration below which it is poor whatever came before.
         drift: fall of accuracy or of calibration below their best block.
-        errors: standard errors that the fall of accuracy must exceed.
+        errors: standard errors that a fall of accuracy must exceed.
         window: observations of a block.
         every: observations between two judgements.
-        warmup: observations before which an untrained model's answers are not judged.
+        warmup: observations before the first judgement.
     """
 
     name = "reward_calibration"

@@ -11,18 +11,17 @@ from supervisor.records import Alert, Cause, Severity, StepRecord
 
 
 class RewardDriftDetector(Detector):
-    """Compares the last `window` observations with the best or the settled ones of the run.
+    """Compares the last `window` observations with an earlier block of the run.
 
     * ``reward`` of a policy: only a fall is trouble. The reference is the best block so far.
-    * ``reward_score`` of a reward model (mean over both texts of a pair): its level means nothing
-      to the loss, so a model whose scores wander is losing its footing in either direction. The
-      reference is the block before this one, the unit ``reward_spread``.
+    * ``reward_score`` of a reward model (mean over both texts of a pair): a drift in either
+      direction is trouble. The reference is the block before this one, the unit ``reward_spread``.
 
     Both a shift and a two-sample test (Kolmogorov-Smirnov) must agree.
 
     Args:
         line: shift that counts, as a share of the reference's level or spread, whichever is larger.
-        alpha: probability by which the test may be wrong.
+        alpha: significance level of the test.
         window: observations of a block.
         every: observations between two judgements.
         patience: judgements in a row.

@@ -13,13 +13,12 @@ from supervisor.records import Alert, Cause, Severity, StepRecord
 class RewardHackingDetector(Detector):
     """The observed reward rises while the policy's KL from its reference rises past a limit.
 
-    It reads ``reward`` and ``kl_to_reference`` (or ``kl``), in nats a sequence. Reward models are
-    reliable near the policy that their data came from: beyond some ten nats the rewarded score goes
-    on rising while the true one falls (arXiv 2210.10760). Both must rise between the two halves of
-    the window by more than their noise.
+    It reads ``reward`` and ``kl_to_reference`` (or ``kl``), in nats per sequence: beyond some ten
+    nats the rewarded score goes on rising while the true one falls (arXiv 2210.10760). Both must
+    rise between the two halves of the window by more than their noise.
 
     Args:
-        kl_limit: nats up to which a rising KL is the price of learning.
+        kl_limit: nats below which a rising KL is normal.
         window: observations.
         errors: standard errors by which a half must lie above the other.
         every: observations between two judgements.
@@ -90,7 +89,7 @@ class RewardHackingDetector(Detector):
 
 
 def _rise(values: deque[float]) -> tuple[float, float]:
-    """Of the later half's mean above the earlier one's: as it is, and in standard errors."""
+    """Returns the rise of the later half's mean, in its own unit and in standard errors."""
     half = len(values) // 2
     early, late = list(islice(values, half)), list(islice(values, half, None))
     first, last = math.fsum(early) / len(early), math.fsum(late) / len(late)

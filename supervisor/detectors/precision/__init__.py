@@ -1,1 +1,1 @@
-"""Detectors of what half precision cannot hold."""
+"""Detectors of values that half precision cannot represent."""

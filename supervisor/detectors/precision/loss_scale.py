@@ -1,4 +1,4 @@
-"""The scale of a GradScaler: the earliest warning of half-precision runs that fail."""
+"""The scale of a GradScaler, the earliest warning in half precision."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from supervisor.records import Alert, Cause, Severity, StepRecord
 class LossScaleDetector(Detector):
     """A loss scale that is low or falls without growing again.
 
-    A scaler halves its scale at an overflow and doubles it after many good steps; real healthy fp16
-    runs go down to 1,024 and come back. Trouble is a scale below `warn_below`, below
-    `severe_below`, or `backoffs` halvings within `window` steps without one growth after start-up.
+    Trouble is a scale below `warn_below`, below `severe_below`, or `backoffs` halvings within
+    `window` steps without growth after start-up.
 
     Args:
         warn_below: scale under which gradients begin to lose their small values; healthy public
             runs do not go below 1,024.
-        severe_below: scale at which fp16 is of no use any more.
-        backoffs: halvings in a row that mean the scaler cannot settle.
+        severe_below: scale below which fp16 is useless.
+        backoffs: halvings in a row after which the scaler does not settle.
         window: steps within which they count.
         startup_steps: steps in which a scaler may come down from its initial scale.
     """
@@ -51,7 +50,7 @@ class LossScaleDetector(Detector):
         self._warned = 0
 
     def forget_levels(self) -> None:
-        """The scale is the scaler's, whatever the data are."""
+        """Does nothing: the scale does not depend on the data."""
 
     def update(self, record: StepRecord) -> Alert | None:
         scale = record.loss_scale

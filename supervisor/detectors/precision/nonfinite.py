@@ -13,15 +13,15 @@ from supervisor.records import Alert, Cause, Severity, StepRecord
 class NonfiniteDetector(Detector):
     """A loss or gradient that is NaN or infinite.
 
-    Under a loss scaler a non-finite gradient with a finite loss is how the scaler finds its scale:
-    it leaves the update out by itself. It counts as trouble only when it repeats.
+    Under a loss scaler a non-finite gradient with a finite loss is normal, and trouble only when it
+    repeats: that is how the scaler finds its scale.
 
     Args:
-        overflow_limit: non-finite gradients under a scaler within `overflow_window` steps that
-            are still normal; a scaler that has found its scale has one in 2,000 steps.
+        overflow_limit: non-finite gradients under a scaler within `overflow_window` steps that are
+            still normal; a settled scaler has one in 2,000 steps.
         overflow_window: steps.
-        startup_limit: the same within the first `overflow_window` steps, while the scaler comes
-            down from its initial scale (2^16 in PyTorch).
+        startup_limit: the same within the first `overflow_window` steps, while the scale comes down
+            from its initial value (2^16 in PyTorch).
     """
 
     name = "nonfinite"
@@ -40,7 +40,7 @@ class NonfiniteDetector(Detector):
         self._seen = 0
 
     def forget_levels(self) -> None:
-        """A scaler's overflows are counted on: no change makes NaN usual."""
+        """Does nothing: no change of data makes NaN normal."""
 
     def update(self, record: StepRecord) -> Alert | None:
         self._seen += 1

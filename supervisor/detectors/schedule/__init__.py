@@ -1,1 +1,1 @@
-"""Detectors of what a script changes on the way: learning rate and batch size."""
+"""Detectors of changes by the script: learning rate and batch size."""

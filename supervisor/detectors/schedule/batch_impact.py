@@ -1,4 +1,4 @@
-"""What another batch size did to the loss and to the throughput."""
+"""The effect of another batch size on loss and throughput."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class BatchImpactDetector(Detector):
 
     Args:
         window: steps on each side.
-        line: relative change of loss or of samples per second worth reporting. A median of 20
-            steps with 10 % noise is good to 3 %.
+        line: relative change of loss or samples per second worth reporting; a median of 20 steps
+            with 10 % noise is accurate to 3 %.
     """
 
     name = "batch_impact"
@@ -49,7 +49,7 @@ class BatchImpactDetector(Detector):
         return self._compare(record)
 
     def _change(self, size: int) -> None:
-        # A size that lasted less than a window (the last batch of an epoch) is no setting.
+        # a size that lasted less than a window (the last batch of an epoch) was not set
         if self._after >= self.window:
             self._before = [self._loss.median, self._rate.median, float(self._size)]
         elif self._before and size != self._before[2]:

@@ -10,10 +10,11 @@ from supervisor.detectors.base import Detector
 from supervisor.records import Alert, Cause, Severity, StepRecord
 
 FEWEST_STEPS = 10
-"""A warm-up doubles the rate at its first step, and grows by less than `change` from the fifth on;
-its rates look steady before it has begun."""
+"""Steps before a change can be sudden; a warm-up doubles the rate at its first step and grows by
+less than `change` from the fifth on."""
 LOW_STEPS = 100
-"""A warm-up by the epoch stays at its first rate for some ten steps."""
+"""Steps at a low rate before it is reported; a warm-up by epochs keeps its first rate for some
+ten."""
 
 
 class LearningRateDetector(Detector):
@@ -22,16 +23,13 @@ class LearningRateDetector(Detector):
     Below `low` a rate is reported only where the training began so and stays at it for
     `LOW_STEPS` steps: schedules end near 0, and warm-ups begin there.
 
-    Warm-up, decay and step schedules explain themselves: a change is sudden only from the
-    `FEWEST_STEPS`-th step on, and when the rates before were steady (each within `steady` of its
-    neighbour), and a rate that returns to one seen in the last `memory` changes is a cycle. A cut
-    to a round share (0.1, 0.5, 0.7, 0.95; a third, a hundredth) is how step schedules fall, and
-    the same difference as the last time is a line, whose last steps are large shares of what is
-    left.
+    A change is sudden only after steady rates (each within `steady` of its neighbour), and not if a
+    schedule explains it: a rate seen in the last `memory` changes (a cycle), a cut to a round share
+    (0.1, 0.5, 0.95; a third, a hundredth), or the same difference as before (a line).
 
     Args:
-        low, high: usual range: below it weights around 1 do not move in single precision, above it
-            an update is as large as its gradient.
+        low, high: usual range; below it weights around 1 do not move in single precision, above it
+            an update is larger than its gradient.
         change: relative change from one step to the next.
         steady: relative change per step up to which a schedule counts as smooth.
         memory: rates remembered.

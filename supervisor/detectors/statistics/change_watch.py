@@ -1,4 +1,4 @@
-"""Notices that the user's script changed its own settings: learning rate or batch size."""
+"""Notices when the script changes its learning rate or batch size."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from supervisor.records import StepRecord
 
 
 class ChangeWatch:
-    """How many steps ago the learning rate or the batch size was changed on purpose.
+    """Counts the steps since the script last changed its learning rate or batch size.
 
-    A restart of a schedule or another batch size moves the loss by design; detectors that compare
-    with the past hold back for a while. Cuts of the learning rate count as well as rises, smooth
-    schedules do not.
+    Detectors that compare with the past hold back for a while after such a change. Cuts and rises
+    of the rate count, smooth schedules do not.
 
     Args:
-        lr_ratio: a rate that rises or falls by this ratio in one step was changed.
+        lr_ratio: ratio of two rates in a row that is a change.
     """
 
     __slots__ = ("_batch_size", "_lr", "lr_ratio", "since")
@@ -32,7 +31,7 @@ class ChangeWatch:
         self._batch_size = 0
 
     def update(self, record: StepRecord) -> bool:
-        """Takes in a step; whether something changed just now."""
+        """Takes in a step; returns whether something changed at it."""
         changed = False
         lr, before = record.lr, self._lr
         if lr > 0:  # false for NaN

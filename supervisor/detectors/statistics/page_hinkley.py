@@ -7,10 +7,10 @@ from typing import Any
 
 
 class PageHinkley:
-    """Accumulates deviations above the mean so far, less `delta` a step (Page, 1954).
+    """Accumulates deviations above the mean so far, minus `delta` per step (Page, 1954).
 
     Attributes:
-        deviation: how far the sum lies above its lowest point; large after the mean has risen.
+        deviation: of the sum from its lowest value; large after the mean has risen.
     """
 
     __slots__ = ("_count", "_lowest", "_mean", "_sum", "delta", "deviation")

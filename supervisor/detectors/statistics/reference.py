@@ -1,4 +1,4 @@
-"""What a signal used to be like: a robust window that trouble cannot bend."""
+"""The recent past of a signal, without outliers."""
 
 from __future__ import annotations
 
@@ -10,28 +10,26 @@ from typing import Any
 from supervisor.detectors.statistics.robust_window import NORMAL_MAD, RobustWindow
 
 NORMAL_Q90 = 1.2816
-"""The 90th percentile of a standard normal distribution; noise upwards is what matters."""
+"""The 90th percentile of a standard normal distribution; only upward noise matters."""
 
 YOUNG_WINDOW = 15
-"""Smallest number of values that the window of a young run keeps."""
+"""Values that the window of a young run keeps at least."""
 
 YOUNG_MARGIN = 2.0
-"""A young run falls so steeply that its spread is mostly the fall: the noise from step to step,
-with this margin, is the better scale."""
+"""Multiple of the step-to-step noise that is the scale of a young run, whose spread is mostly its
+fall."""
 
 
 class Reference:
     """Robust location and scale of the recent past of a signal, ending `lag` values ago.
 
-    A rise that builds up over several steps must not become its own yardstick, therefore the
-    window ends a few steps ago, and a value more than `reject_z` scales above the median does not
-    enter it. A level that stays is adopted after `adopt_after` rejected values, so that an intended
-    change does not alarm for ever. While the run is young the window is a third of it, so that the
-    steep fall of the first steps is soon forgotten.
+    Values more than `reject_z` scales above the median do not enter the window, until `adopt_after`
+    of them came in a row. In a young run the window is a third of it, so that the steep fall of the
+    first steps is soon forgotten.
 
     Attributes:
         window: the accepted values.
-        floor: smallest scale, in the unit of the signal; keeps a flat signal from alarming.
+        floor: smallest scale, in the unit of the signal, for signals that are flat.
     """
 
     __slots__ = (
@@ -74,7 +72,7 @@ class Reference:
 
     @property
     def scale(self) -> float:
-        """Standard deviation of a normal distribution that fits; `floor` at least."""
+        """Standard deviation of the fitting normal distribution; at least `floor`."""
         if self._scale is None:
             self._scale = self._compute_scale()
         return self._scale
@@ -90,9 +88,9 @@ class Reference:
         return max(scale, self.floor)
 
     def z(self, value: float) -> float:
-        """How many scales `value` lies above the median; 0 while nothing is known.
+        """Returns how many scales `value` lies above the median; 0 while nothing is known.
 
-        A scale from few values is uncertain: it counts up to twice while the window is not full.
+        While the window is not full, the scale counts up to twice: few values are uncertain.
         """
         known = len(self.window)
         if not known:
@@ -101,7 +99,7 @@ class Reference:
         return z if known >= self.window.size else z / (2.0 - known / self.window.size)
 
     def push(self, value: float) -> None:
-        """Takes in the newest value; judge it with `z` before."""
+        """Takes in the newest value, which `z` must judge first."""
         if value - value:  # NaN unless it is finite
             return
         self._seen += 1
@@ -159,7 +157,8 @@ class Reference:
 
 
 def _step_scale(values: list[float]) -> float:
-    """Standard deviation of noise around any trend, from differences of neighbours."""
+    """Returns the standard deviation of the noise around any trend, from differences of
+    neighbours."""
     if len(values) < 3:
         return math.inf
     steps = sorted(abs(after - before) for before, after in itertools.pairwise(values))

@@ -11,20 +11,19 @@ NORMAL_MAD = 1.4826
 """Ratio of the standard deviation to the median absolute deviation of a normal distribution."""
 
 RESORT = 8
-"""Of the window's size: a window that was not asked for so many values is no longer kept sorted,
-since to sort it anew costs less than to keep the order all the time."""
+"""Values after which a window that nobody asked is no longer kept sorted, because sorting it again
+costs less."""
 
 
 class RobustWindow:
-    """The last `size` finite values, in order of time, and sorted while somebody asks.
+    """The last `size` finite values, in order of time, and sorted on demand.
 
-    Windows that are asked at every step are kept in order by bisection; those that nobody asks only
-    take values in. The MAD is found by bisection, too. Non-finite values are not taken in, so that
-    one NaN cannot blind the window.
+    Windows that are asked at every step are kept sorted by bisection; the others only take values
+    in. Non-finite values are left out.
 
     Attributes:
-        floor, ceiling: no value lies outside of them. Cheap, and seldom far from the lowest and the
-            highest value; `inf` and `-inf` when empty.
+        floor, ceiling: bounds of all values, cheap and seldom far from the lowest and the highest;
+            `inf` and `-inf` when empty.
     """
 
     __slots__ = (
@@ -101,10 +100,11 @@ class RobustWindow:
         return found
 
     def is_surely_near(self, value: float, rise: float) -> bool:
-        """Whether `value` is at most `rise` above the median, if that is seen without sorting.
+        """Returns True if it is known without sorting that `value` is at most `rise` above the
+        median.
 
-        False says nothing. For rules that hold for no ordinary value: they need no order then.
-        Each value added since the last order was known can have moved the median down by one place.
+        False says nothing. Each value added since the window was last sorted can have moved the
+        median down by one place.
         """
         ordered = self._sorted
         place = (len(self._values) - 1) // 2
@@ -121,7 +121,7 @@ class RobustWindow:
 
     @property
     def sigma(self) -> float:
-        """The standard deviation that a normal distribution with this MAD would have."""
+        """Standard deviation of the normal distribution with this MAD."""
         return NORMAL_MAD * self.mad
 
     @property

@@ -1,4 +1,4 @@
-"""How large a signal is in this run by itself: the yardstick of all that is said in ratios."""
+"""The size of a signal in this run, to which ratios refer."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from statistics import median
 from typing import Any
 
 FIRST = 20
-"""Values that say what an untrained network gives; later ones say what training made of it."""
+"""Values at the start that show the untrained network."""
 
 FEWEST = 10
-"""Of these must be there before anything can be said; as many as every window needs."""
+"""Values needed before anything is known; as many as every window needs."""
 
 SHARE = 0.1
-"""A tenth of the untrained size. What has come down to less has converged, and its ups and downs
-are no ratios of anything; what rises by less has lost nothing that matters."""
+"""Share of the untrained size below which a signal has converged: ratios of smaller values mean
+nothing."""
 
 BEYOND = 0.5
-"""Of the first values' height or spread, above the highest of them. Chosen on the kinds of
-benchmarks/healthy, none of which goes beyond it twice in three steps, and on the faults of
-benchmarks/unlucky_training.py, which nearly all do."""
+"""Share of the first values' height or spread, above the highest of them; no kind of
+benchmarks/healthy exceeds it twice in three steps, nearly all faults of
+benchmarks/unlucky_training.py do."""
 
 
 TINY = 1e-12
@@ -28,15 +28,14 @@ TINY = 1e-12
 
 
 class RunScale:
-    """Made of the first values of a run that are not zero, for a loss or a gradient norm.
+    """The size of a loss or gradient norm, learned from the first values that are not zero.
 
-    A loss that is zero at most steps (a margin, a sparse reward) is known by its other values.
+    Zeros are left out for losses that are zero at most steps (a margin, a sparse reward).
 
     Attributes:
         level: the untrained size, the median magnitude of the first values; 0 while not known.
-        floor: `SHARE` of it: smaller values are as good as zero.
-        line: above it lies only what the run cannot have come to by learning; infinity while not
-            known.
+        floor: `SHARE` of the level; smaller values count as zero.
+        line: no value above it can come from learning; infinity while not known.
     """
 
     __slots__ = ("_first", "floor", "level", "line")
@@ -50,14 +49,14 @@ class RunScale:
         return self.level > 0.0
 
     def update(self, value: float) -> None:
-        """Takes in a value; what is not finite is left out."""
+        """Takes in a value; non-finite ones are left out."""
         if len(self._first) < FIRST and value and not value - value:
             self._first.append(value)
             if len(self._first) >= FEWEST:
                 self._settle()
 
     def clamp(self, value: float) -> float:
-        """The value, or what counts as zero in this run if it is smaller."""
+        """Returns the value, or `floor` if that is larger."""
         return value if value > self.floor else self.floor
 
     def _settle(self) -> None:

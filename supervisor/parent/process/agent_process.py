@@ -9,25 +9,31 @@ import os
 import select
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from supervisor.errors import UsageError
 from supervisor.own_process import IS_RANK, command, worker_environment
 from supervisor.parent.process.family import Family
 from supervisor.parent.process.guarded_process import GuardedProcess
+from supervisor.parent.process.process import KILL_S
+from supervisor.parent.process.rescue_process import Rescued, RescueProcess
 from supervisor.parent.terminal.output import OutputPump
-from supervisor.ranks import RankLaunch
+from supervisor.ranks import NodePlace, RankLaunch
+from supervisor.storage.run.kept_memory import KeptMemory
+from supervisor.storage.run.rundir import RunDirectory
 
 _READY_S = 300.0
 """For the agent to import torch; seconds, but minutes from a slow shared disk."""
 
 
 class AgentProcess:
-    """One a run, for all attempts. Its guardian ends it and all ranks when we are gone.
+    """One a run and node, for all attempts: one that has ended is started again (`revive`). Its
+    guardian ends it and all ranks when we are gone.
 
     Attributes:
         local_ranks: how many ranks it starts on this node.
+        kept: memory in which they keep their newest states.
     """
 
     def __init__(self, launch: RankLaunch) -> None:
@@ -37,9 +43,13 @@ class AgentProcess:
             UsageError: it says that the ranks cannot be started as asked.
             OSError: it cannot be started, or ends at once.
         """
+        self._launch = launch
+        self._start()
+
+    def _start(self) -> None:
         orders, self._orders = os.pipe()
         self._reports, reports = os.pipe()
-        arguments = json.dumps(dataclasses.asdict(launch))
+        arguments = json.dumps(dataclasses.asdict(self._launch))
         environment = worker_environment()
         try:
             self._process = GuardedProcess(
@@ -53,6 +63,8 @@ class AgentProcess:
             os.close(orders)
             os.close(reports)
         self._unread = b""
+        self.kept = KeptMemory(0)
+        self._rescue: RescueProcess | None = None
         ready = self.next_report(_READY_S)
         if ready is None or "local_ranks" not in ready:
             self.close()
@@ -61,6 +73,17 @@ class AgentProcess:
                 raise UsageError(f"run: {why}")
             raise OSError(0, "the agent that starts the ranks has ended at once")
         self.local_ranks = int(ready["local_ranks"])
+        self.kept = KeptMemory(self.local_ranks)
+
+    def revive(self) -> None:
+        """Starts it again if it has ended.
+
+        Raises:
+            UsageError, OSError: as at first.
+        """
+        if not self.is_alive:
+            self.close()
+            self._start()
 
     @property
     def family(self) -> Family:
@@ -93,20 +116,51 @@ class AgentProcess:
             return self.next_report(max(0.0, deadline - time.monotonic()))
         return found if isinstance(found, dict) else None
 
+    def begin_rescue(self, rundir: RunDirectory) -> None:
+        """A rank has failed: what all kept will be written, if it is worth it. May be called again.
+
+        If it cannot be begun, `rescue` says so.
+        """
+        if self._rescue is None and self.kept.newest_step() is not None:
+            with contextlib.suppress(OSError):
+                self._rescue = RescueProcess(rundir, self.kept.places)
+
+    def rescue(self, step: int) -> Rescued | str:
+        """Returns what was saved of what the ranks kept at `step`, or why nothing was."""
+        if self._rescue is None:
+            return "the process that writes it cannot be started"
+        process, self._rescue = self._rescue, None
+        return process.save(step)
+
+    def end_rescue(self) -> None:
+        """Nothing more is to be saved of these ranks."""
+        if self._rescue is not None:
+            self._rescue.end()
+            self._rescue = None
+        self.kept.clear()
+
     def kill(self) -> None:
         """Ends the agent at once, and with it all ranks."""
         self._process.send(signal.SIGKILL)
 
     def close(self) -> None:
-        """Ends the agent and all that it has started."""
+        """Ends the agent and all that it has started; gives their memory back."""
         for fd in (self._orders, self._reports):
             with contextlib.suppress(OSError):
                 os.close(fd)
         self._process.dismiss(keep=False)
+        self.end_rescue()
+        self.kept.close()
+
+
+class StartAbandoned(Exception):
+    """The ranks of an attempt were not started, because another node is gone."""
 
 
 class RankProcesses:
     """The ranks of one attempt on this node."""
+
+    lost: Mapping[int, str] = {}
 
     def __init__(
         self,
@@ -115,6 +169,9 @@ class RankProcesses:
         outputs: Sequence[OutputPump],
         *,
         meets_within_s: float,
+        place: NodePlace = NodePlace(),  # noqa: B008 (frozen)
+        on_store: Callable[[int], None] = lambda port: None,
+        abandon: Callable[[], str] = lambda: "",
     ) -> None:
         """Has them started.
 
@@ -123,27 +180,53 @@ class RankProcesses:
             line: a worker's whole command line.
             outputs: one for each local rank.
             meets_within_s: for the other nodes to come.
+            place: of this node among all.
+            on_store: called with the port of the nodes' store as soon as that is there.
+            abandon: asked while the other nodes are waited for: why that is of no use any more.
 
         Raises:
             OSError: they were not started.
+            StartAbandoned: `abandon` said so; the agent was killed.
         """
         self._agent = agent
         self._outputs = outputs
         self._codes: dict[int, int] = {}
         self.signals_sent: dict[int, list[int]] = {}
+        agent.revive()
         self.family = agent.family
         me = os.getpid()
         streams = {
             str(rank): [f"/proc/{me}/fd/{output.stdout}", f"/proc/{me}/fd/{output.stderr}"]
             for rank, output in enumerate(outputs)
         }
-        agent.order(command=list(line), streams=streams)
-        report = agent.next_report(meets_within_s) or {"failed": "the agent does not answer"}
+        agent.end_rescue()
+        # What ranks of several nodes keep lies in the memory of several machines.
+        kept = dict(agent.kept.places) if place.count == 1 else {}
+        agent.order(command=list(line), streams=streams, kept=kept, node=dataclasses.asdict(place))
+        report = self._await_start(meets_within_s, on_store, abandon)
         if "started" not in report:
             raise OSError(0, f"the ranks could not be started: {report.get('failed', report)}")
         self._pids = {int(rank): int(pid) for rank, pid in report["started"].items()}
         for output in outputs:
             output.start(keep_open=True)
+
+    def _await_start(
+        self, within_s: float, on_store: Callable[[int], None], abandon: Callable[[], str]
+    ) -> dict[str, Any]:
+        """Returns the agent's word about the start."""
+        deadline = time.monotonic() + within_s
+        while time.monotonic() < deadline:
+            report = self._agent.next_report(_LOOK_S)
+            if report is not None and "store" in report:
+                on_store(int(report["store"]))
+            elif report is not None:
+                return report
+            elif not self._agent.is_alive:
+                return {"failed": "the agent that starts them has ended"}
+            elif abandon():
+                self._agent.kill()
+                raise StartAbandoned(abandon())
+        return {"failed": f"not all of them are there after {within_s:.0f} s"}
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -187,11 +270,11 @@ class RankProcesses:
         """Kills those that live and ends what they have started; returns which."""
         if not self.wait(0.0):
             self.send(signal.SIGKILL)
-            self.wait(_KILL_S)
+            self.wait(KILL_S)
         left = () if keep_others else self.family.end()
         for output in self._outputs:
             output.finish()
         return left
 
 
-_KILL_S = 10.0
+_LOOK_S = 0.1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from supervisor.ranks import RankLaunch
 from supervisor.settings import PolicySettings, RunSettings
@@ -52,3 +52,19 @@ class LaunchSpec:
     def worker_arguments(self, attempt: int) -> tuple[str, ...]:
         """Returns the script's arguments in the given attempt, counted from 1."""
         return self.arguments + (self.resume_arguments if attempt > 1 else ())
+
+    @property
+    def name(self) -> str:
+        """Of the script, the same on all nodes."""
+        return self.target if self.kind == "module" else Path(self.target).name
+
+    def for_other_nodes(self) -> dict[str, Any]:
+        """Returns what the parents of other nodes are to run."""
+        return {
+            "kind": self.kind,
+            "target": self.target,
+            "function": self.function,
+            "arguments": self.arguments,
+            "resume_arguments": self.resume_arguments,
+            "name": self.name,
+        }

@@ -13,15 +13,25 @@ from supervisor.parent.process.launch import LaunchSpec
 from supervisor.parent.terminal.output import OutputPump
 from supervisor.ranks import LEAD_RANK
 
+KILL_S = 10.0
+"""For what SIGKILL ends; what it does not end is left behind."""
 DEFAULT_COMMAND = command("supervisor.worker.__main__")
 
 
 class Processes(Protocol):
     """The workers of one attempt: one, or the ranks that the agent has started."""
 
-    signals_sent: dict[int, list[int]]
-    """Rank → the signals that it got from us."""
     family: Family
+
+    @property
+    def signals_sent(self) -> Mapping[int, list[int]]:
+        """Rank → the signals that it got from us."""
+        ...
+
+    @property
+    def lost(self) -> Mapping[int, str]:
+        """Rank → what became of its node, for those that ended because that is gone."""
+        ...
 
     @property
     def codes(self) -> Mapping[int, int]: ...
@@ -41,6 +51,8 @@ class WorkerProcess:
     In its own session signals such as the terminal's Ctrl-C reach it only through us. Its guardian
     (`guardian.py`) ends it and all its descendants when we are gone.
     """
+
+    lost: Mapping[int, str] = {}
 
     def __init__(
         self,
@@ -106,7 +118,7 @@ class WorkerProcess:
         if not self._process.wait(0.0):
             self.family.look()
             self.send(signal.SIGKILL)
-            self._process.wait()
+            self._process.wait(KILL_S)
         left = () if keep_others else self.family.end()
         self._process.dismiss(keep=keep_others)
         self._output.finish()

@@ -44,6 +44,8 @@ class SignalInbox:
         """`asking`: the signals that ask the run to end; others of `ASKING` are ignored."""
         self._asking = frozenset(map(int, asking))
         self._received: list[int] = []
+        self._elsewhere: list[int] = []
+        self._is_forced_elsewhere = False
         self._resized = False
         self.on_typed: Callable[[], None] | None = None
         """Called at each SIGINT, which a terminal shows as ``^C``; must not block."""
@@ -51,15 +53,30 @@ class SignalInbox:
     @property
     def asked_by(self) -> int | None:
         """The first signal that asked the run to end, or None."""
-        return self._received[0] if self._received else None
+        return next(iter((*self._received, *self._elsewhere)), None)
 
     @property
     def is_forced(self) -> bool:
         """Whether a second signal came: do not wait any longer."""
-        return len(self._received) > 1
+        return len(self._received) > 1 or self._is_forced_elsewhere
+
+    @property
+    def received(self) -> tuple[int, ...]:
+        """All signals that asked this process to end, in order."""
+        return tuple(self._received)
 
     def note(self, signum: int) -> None:
         self._received.append(signum)
+
+    def note_elsewhere(self, signum: int, again: bool) -> None:
+        """Another node's parent was sent a signal; where all are sent one, each has its first.
+
+        Args:
+            signum: which.
+            again: it was not that parent's first.
+        """
+        self._elsewhere.append(signum)
+        self._is_forced_elsewhere |= again
 
     def take_resize(self) -> bool:
         """Returns whether the terminal changed its size since the last call."""

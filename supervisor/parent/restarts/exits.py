@@ -35,6 +35,7 @@ class ProcessEnding:
         hang: why the watchdog considered it hung; None if it did not.
         signals_sent: signals that the parent sent to it.
         asked_by: the signal by which the parent itself was asked to end.
+        lost: what became of its node, if it ended because that is gone.
         oom_kills: kills by the kernel's memory controller in our group during the attempt.
         memory: the last memory sample, as a sentence.
         log_tail: the end of its output.
@@ -49,6 +50,7 @@ class ProcessEnding:
     signals_sent: tuple[int, ...] = ()
     asked_by: int | None = None
     oom_kills: int = 0
+    lost: str = ""
     memory: str = ""
     log_tail: str = ""
 
@@ -149,6 +151,14 @@ def _ladder(ending: ProcessEnding) -> WorkerExit | None:
     return _exit(ending, ExitCause.NONFINITE, line, *note.evidence, retry=note.kind == "restart")
 
 
+def _retry(ending: ProcessEnding) -> WorkerExit | None:
+    note = ending.note
+    if note is None or note.kind != "retry":
+        return None
+    line = f"the policy asked for an exact retry: {_first_line(note.message)}"
+    return _exit(ending, ExitCause.NONFINITE, line, sign=ExitSign.EXACT_RETRY)
+
+
 def _users_mistake(ending: ProcessEnding) -> WorkerExit | None:
     note = ending.note
     if note is None or note.kind not in ("exception", "user_error"):
@@ -193,6 +203,12 @@ def _exception(ending: ProcessEnding) -> WorkerExit | None:
     return _exit(ending, ExitCause.EXCEPTION, _raised(note), *note.evidence, loader, hint)
 
 
+def _lost(ending: ProcessEnding) -> WorkerExit | None:
+    if not ending.lost or ending.note is not None:
+        return None
+    return _exit(ending, ExitCause.KILLED, ending.lost)
+
+
 def _killed(ending: ProcessEnding) -> WorkerExit | None:
     signum = ending.signum
     if signum is None:
@@ -228,9 +244,11 @@ _RULES: tuple[Callable[[ProcessEnding], WorkerExit | None], ...] = (
     _own_exit,
     _short,
     _ladder,
+    _retry,
     _users_mistake,
     _memory,
     _exception,
+    _lost,
     _killed,
     _silent_zero,
     _unexplained,

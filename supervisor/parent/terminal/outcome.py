@@ -56,6 +56,13 @@ def interrupted(reason: str, *, has_checkpoint: bool, asked_by: int | None) -> O
     return Outcome(state="interrupted", exit_code=code, reason=reason)
 
 
+def waiting(reason: str, *, has_checkpoint: bool) -> Outcome:
+    """Returns the outcome where machines are missing: with them the run goes on."""
+    if not has_checkpoint:
+        return gave_up(reason)
+    return Outcome(state="interrupted", exit_code=EXIT_INTERRUPTED, reason=reason)
+
+
 def gave_up(reason: str) -> Outcome:
     return Outcome(state="gave_up", exit_code=EXIT_GAVE_UP, reason=reason)
 

@@ -9,6 +9,9 @@ from supervisor.settings import WatchdogSettings
 # Imported compilers, warm caches and the first batches make the first steps slow.
 WARM_UP_STEPS = 10
 WARM_UP_S = 300.0
+RANKS_AGAIN_S = 120.0
+"""Instead, where several ranks start anew as they have started before: one that the others do not
+meet (a port that another program has taken meanwhile) waits, and nobody computes."""
 WINDOW = 200
 SHORTEST_S = 60.0
 FACTOR = 10.0
@@ -31,7 +34,12 @@ class Watchdog:
     """
 
     def __init__(
-        self, settings: WatchdogSettings, *, started_s: float, known_start_s: float | None = None
+        self,
+        settings: WatchdogSettings,
+        *,
+        started_s: float,
+        known_start_s: float | None = None,
+        warm_up_s: float = WARM_UP_S,
     ) -> None:
         """
         Args:
@@ -39,9 +47,11 @@ class Watchdog:
             started_s: when the process was started, on any monotonic clock.
             known_start_s: the longest silence before the first step in earlier attempts; None if
                 nothing is known (`KnownStarts`).
+            warm_up_s: the least silence that counts as a hang at a start and in the first steps.
         """
         self._settings = settings
         self._known_start_s = known_start_s
+        self._warm_up_s = warm_up_s
         self._last_sign_s = started_s
         self._cpu_s = 0.0
         self._cpu_at_sign_s = 0.0
@@ -93,7 +103,7 @@ class Watchdog:
             return settings.hang_timeout_s
         usual_s = max(SHORTEST_S, FACTOR * self._slow_step_s())
         if self._steps < WARM_UP_STEPS:
-            usual_s = max(usual_s, min(WARM_UP_S, settings.first_step_timeout_s))
+            usual_s = max(usual_s, min(self._warm_up_s, settings.first_step_timeout_s))
         return usual_s * BUSY_FACTOR if self._is_busy(now_s) else usual_s
 
     def silent_s(self, now_s: float) -> float:
@@ -128,7 +138,7 @@ class Watchdog:
         work_s = self._all_cpu_s - self._all_cpu_at_sign_s
         if known_s is None or work_s > START_BUSY_SHARE * self.silent_s(now_s):
             return settings.first_step_timeout_s
-        least_s = WARM_UP_S if settings.hang_timeout_s is None else settings.hang_timeout_s
+        least_s = self._warm_up_s if settings.hang_timeout_s is None else settings.hang_timeout_s
         return min(settings.first_step_timeout_s, max(least_s, FACTOR * known_s))
 
     def _is_busy(self, now_s: float) -> bool:

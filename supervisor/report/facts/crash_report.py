@@ -213,6 +213,10 @@ class RankFacts:
         last_step, last_loss, memory_gib: its own, as it has recorded them; None if it has not.
         failures: attempts that it was the first to end.
         hangs: hangs in which the others waited for it.
+        pace: the fastest rank's time for what each does alone in a step (its batch, its forward),
+            as a share of this one's; None without enough steps.
+        slow_from: first step from which it needed more than a third longer than the fastest, for
+            three windows of 64 steps; None if it never did.
     """
 
     rank: int
@@ -221,6 +225,8 @@ class RankFacts:
     memory_gib: float | None = None
     failures: int = 0
     hangs: int = 0
+    pace: float | None = None
+    slow_from: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

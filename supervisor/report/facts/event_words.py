@@ -139,6 +139,10 @@ def _rollback(event: step_events.RollbackEvent) -> str:
 
 
 def _corrupted(event: step_events.CorruptionFound) -> str:
+    if event.rule == "replica":
+        whose = f" of rank {', '.join(map(str, event.ranks))}" if event.ranks else ""
+        back = ": all went back" if event.healed == "rollback" else ": not healed"
+        return f"Corrupted: the replica{whose} of {event.tensor} differs from the others{back}."
     where = ", ".join(map(str, event.index))
     bit = "" if event.bit is None else f", bit {event.bit} flipped"
     more = "" if event.elements in (1, None) else f" and {(event.elements or 1) - 1} more elements"
@@ -162,6 +166,11 @@ def _found(event: state_events.StateFound) -> str:
             return f"The weights were not to blame: {change}."
         case Found.ANNOUNCED:
             return f"The script announced a change: {change or 'it did not say which'}."
+        case Found.RETRY_ASKED:
+            start = show(event.before_step)
+            return f"The steps since {start} are computed once more, exactly, before {change}."
+        case Found.RETRY_REPEATED | Found.RETRY_UNDECIDED:
+            return (event.message or "").capitalize() + "."
     found = event.found.value if event.found else "something"
     return _with(f"Found {found}", event.detail or event.message or "")
 

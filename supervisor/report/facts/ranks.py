@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from supervisor.events.run_events import HangDetected, WorkerExited
 from supervisor.records import ExitCause
 from supervisor.report.facts.crash_report import RankFacts
 from supervisor.report.facts.figures import integer
+from supervisor.report.facts.paces import find_paces
 from supervisor.report.facts.run_data import RunData
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_recorder import read_steps
@@ -28,8 +30,14 @@ def build_ranks(run_data: RunData) -> tuple[RankFacts, ...]:
         if event.rank is not None and event.cause is not ExitCause.COMPLETED
     ]
     hung = [event.rank for event in run_data.of(HangDetected)]
+    paces = find_paces(run_data.root, ranks)
     return tuple(
-        _of_rank(run_data.root, rank, failed.count(rank), hung.count(rank)) for rank in range(ranks)
+        replace(
+            _of_rank(run_data.root, rank, failed.count(rank), hung.count(rank)),
+            pace=paces[rank].typical,
+            slow_from=paces[rank].slow_from,
+        )
+        for rank in range(ranks)
     )
 
 

@@ -13,7 +13,12 @@ from supervisor.report.facts.event_words import describe
 from supervisor.report.facts.figures import show
 from supervisor.report.facts.run_data import RunData
 
-TOLD = frozenset({Found.ANNOUNCED, Found.ANOTHER_TRAINING, Found.ANOTHER_LEVEL})
+TOLD = frozenset(
+    {
+        Found.ANNOUNCED, Found.ANOTHER_TRAINING, Found.ANOTHER_LEVEL, Found.RETRY_ASKED,
+        Found.RETRY_REPEATED, Found.RETRY_UNDECIDED,
+    }
+)  # fmt: skip
 """Other findings about the state are left out of the story."""
 _SAME_LINES = 3  # of one kind and wording in a row before they are folded into one
 FOLDABLE = frozenset({"alert", "risk", "checkpoint_saved", "update_skipped", "batch_captured"})

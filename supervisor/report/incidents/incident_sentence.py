@@ -15,6 +15,7 @@ _WORDS = {
     "nonfinite_gradient": "the gradient became NaN or infinite",
     "loss_spike": "the loss or the gradient jumped",
     "divergence": "the loss diverged",
+    "instability": "the loss left its course and came back, twice",
     "loss_scale_collapse": "the loss scale collapsed",
     "collapse": "the model collapsed",
     "dead_units": "units of the model died",

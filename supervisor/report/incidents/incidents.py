@@ -42,6 +42,7 @@ KEYS = {
     Cause.NONFINITE: "nonfinite_loss",
     Cause.SPIKE: "loss_spike",
     Cause.DIVERGENCE: "divergence",
+    Cause.INSTABILITY: "instability",
     Cause.LOSS_SCALE: "loss_scale_collapse",
     Cause.COLLAPSE: "collapse",
     Cause.DEAD_UNITS: "dead_units",

@@ -6,7 +6,9 @@ import math
 import shlex
 from pathlib import Path
 
+from supervisor.codes import Warned
 from supervisor.events.run_events import HangDetected
+from supervisor.events.state_events import WarningEvent
 from supervisor.report.facts.crash_report import Cost, DecisionPath, Incident
 from supervisor.report.facts.figures import duration, integer, show
 from supervisor.report.facts.interventions import would_have
@@ -70,17 +72,18 @@ def build_next_steps(
     explained = _explained(run_data)
     remedy = explained or (decision.remedy if decision else "")
     if end == "completed" and (root is None or root.survived):
+        nothing = "Nothing has to be done for this run."
+        if _is_hardware_suspect(run_data):
+            return nothing, _HARDWARE
         if root is None:
             return _of_calm_run(run_data)
-        return (
-            "Nothing has to be done for this run.",
-            *_before_next(explained, decision),
-        )
+        return nothing, *_before_next(explained, decision)
     if end == "running":
         return (f"Watch it: supervisor watch {shlex.quote(str(run_data.root))}",)
     if end == "unknown":
         return ("Start the training with: supervisor run SCRIPT",)
-    steps = [remedy] if remedy else []
+    steps = [_HARDWARE] if _is_hardware_suspect(run_data) else []
+    steps += [remedy] if remedy else []
     steps += _captured(run_data, root)
     if root is not None and root.key == "hang":
         more = f"--set watchdog.hang_timeout_s={_longer(run_data)}"
@@ -107,6 +110,16 @@ def build_next_steps(
             " save more often, with --set checkpoint.every_s=60."
         )
     return tuple(steps)
+
+
+_HARDWARE = (
+    "Before the next one: test the memory and the device of this machine. State was corrupted more "
+    "than once, replicas came to differ, or steps came out otherwise when they were computed again."
+)
+
+
+def _is_hardware_suspect(run_data: RunData) -> bool:
+    return any(event.found is Warned.SUSPECT_HARDWARE for event in run_data.of(WarningEvent))
 
 
 def _of_calm_run(run_data: RunData) -> tuple[str, ...]:

@@ -50,6 +50,10 @@ REMEDY_OF_KIND = {
         "Lower the learning rate, or take an activation that does not die (GELU, leaky ReLU).",
         "restart.careful_lr_factor=0.25",
     ),
+    "instability": (
+        "Lower the learning rate for the rest of the run: it is at its limit.",
+        "restart.careful_lr_factor=0.5",
+    ),
     "loss_scale_collapse": (
         "Use BF16, or run the part that overflows in FP32.",
         f"{IN_SCRIPT} BF16 in place of FP16",

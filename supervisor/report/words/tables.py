@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from supervisor.report.facts.crash_report import AttemptFacts, CrashReport
+from supervisor.report.facts.crash_report import AttemptFacts, CrashReport, RankFacts
 from supervisor.report.words.filters import (
     MISSING,
     error_percent,
@@ -191,7 +191,16 @@ def _ranks(report: CrashReport) -> Table:
         ("Most memory (GiB)", "number", lambda one: figure(one.memory_gib)),
         ("Attempts it ended first", "number", lambda one: str(one.failures)),
         ("Hangs it caused", "number", lambda one: str(one.hangs)),
+        ("Own pace", "number", _pace),
     )
+
+
+def _pace(one: RankFacts) -> str:
+    """The fastest rank has 1; a slow one has the step from which it kept the others waiting."""
+    if one.pace is None:
+        return MISSING
+    since = "" if one.slow_from is None else f", slow from step {one.slow_from}"
+    return f"{one.pace:.2f}{since}"
 
 
 def _beginning(attempt: AttemptFacts) -> str:

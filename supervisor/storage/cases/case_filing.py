@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from supervisor.codes import ActionOutcome, Cause, ExitCause
+from supervisor.codes import ActionOutcome, Cause, ExitCause, ExitSign
 from supervisor.errors import RunDirectoryError
 from supervisor.events.event import JournalEvent, of_kind
 from supervisor.events.run_events import GaveUp, RestartEvent, RunFinished, WorkerExited
@@ -26,7 +26,7 @@ from supervisor.storage.steps.flight_reader import read_steps
 _NO_CASES = frozenset(
     {ExitCause.COMPLETED, ExitCause.INTERRUPTED, ExitCause.PREEMPTED, ExitCause.USER_ERROR}
 )
-"""Exits that are nobody's fault, or against which no treatment helps."""
+"""Exits without a fault, or against which no treatment helps."""
 
 
 def file_cases(rundir: RunDirectory, library: CaseLibrary) -> int:
@@ -61,6 +61,8 @@ def cases_of_run(rundir: RunDirectory) -> list[Case]:
         match event:
             case ActionEvent(outcome=ActionOutcome.HELPED | ActionOutcome.FAILED):
                 at, cause, treatment, outcome = _of_treatment(events, index, event)
+            case WorkerExited(sign=ExitSign.EXACT_RETRY):
+                continue  # what came of it is told by the next attempt
             case WorkerExited(cause=ExitCause()) if event.cause not in _NO_CASES:
                 at, cause, treatment, outcome = _of_exit(events, index, event)
             case _:

@@ -16,7 +16,7 @@ from supervisor.storage.files.line_file import parse_json
 from supervisor.storage.run.rundir import RunDirectory
 
 MAX_CASES = 500
-"""Only the newest are kept: 150 KB, compared within 2 ms."""
+"""Number of newest cases that are kept: 150 KB, compared within 2 ms."""
 
 
 class CaseMemory:

@@ -1,11 +1,11 @@
-"""What two crashes are compared by, both when a case is filed and when one is looked up."""
+"""The signature by which crashes are compared."""
 
 from __future__ import annotations
 
 from typing import Any
 
 LOOK_BACK_STEPS = 50
-"""An alert this recent belongs to the same trouble."""
+"""Steps within which an alert belongs to the same trouble."""
 _SUDDEN_STEPS = 2
 _PHASES = ((100, "start"), (1000, "early"))
 

@@ -20,7 +20,7 @@ from supervisor.storage.cases.case import OUTCOMES, Case
 from supervisor.storage.files.private_files import make_private
 
 _PATIENCE_S = 30.0
-"""How long a run waits while another one writes."""
+"""Time for which a run waits while another one writes."""
 _COLUMNS = "time, run, cause, signature, treatment, outcome, script"
 
 

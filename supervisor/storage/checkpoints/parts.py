@@ -46,14 +46,19 @@ def rank_folder(rank: int) -> str:
     return f"rank_{rank}"
 
 
+def ranks_of(checkpoint: Checkpoint) -> int:
+    """Returns how many ranks saved it."""
+    others = checkpoint.meta.get(RANKS)
+    return 1 if others is None else 1 + len(others)
+
+
 def part_of(checkpoint: Checkpoint, rank: int, world_size: int) -> Checkpoint:
     """Returns what a rank reads of a checkpoint: with its own folder and meta.
 
     Raises:
         CheckpointError: it was saved by another number of ranks.
     """
-    others = checkpoint.meta.get(RANKS)
-    saved_by = 1 if others is None else 1 + len(others)
+    others, saved_by = checkpoint.meta.get(RANKS), ranks_of(checkpoint)
     if saved_by != world_size:
         raise CheckpointError(
             f"{checkpoint.path}: saved by {_ranks(saved_by)}, and {_ranks(world_size)} are to go "

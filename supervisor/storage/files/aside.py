@@ -18,7 +18,7 @@ REMOVED = "removed"
 DAMAGED = "damaged"
 
 _FOREIGN_HOST_AGE_S = 3600.0
-"""A folder of another host, whose processes cannot be seen, counts as left over after so long."""
+"""Age at which a folder of another host, whose processes cannot be seen, counts as left over."""
 
 _HOST = re.sub(r"[^A-Za-z0-9.]", "_", socket.gethostname()) or "host"
 _NUMBERS = itertools.count()
@@ -38,7 +38,7 @@ def kind_of(name: str) -> str | None:
 
 
 def is_left_over(file_system: FileSystem, path: Path) -> bool:
-    """Whether a staged folder's writer is dead."""
+    """Returns whether a staged folder's writer is dead."""
     match = _NAME.fullmatch(path.name)
     if not match:
         return False

@@ -15,10 +15,10 @@ _unlink = os.unlink  # workers patch it
 
 
 class CompleteList:
-    """A list of lines in which a missing line means something, so that any loss must be noted.
+    """A list of lines whose completeness matters, so that every loss is noted.
 
-    Never raises: a problem is told once and noted in the file. If even that fails, the file is
-    removed, and written anew from memory as soon as possible.
+    Never raises: a problem is reported once and noted in the file. If even that fails, the file is
+    removed, and rewritten from memory as soon as possible.
 
     Args:
         path: of the file.
@@ -80,11 +80,11 @@ class CompleteList:
             self._lose(error)
 
     def failed(self, error: Exception) -> None:
-        """Something could not be found out that the list should say."""
+        """Notes that something the list should hold could not be determined."""
         self.is_missing(f"{type(error).__name__}: {error}")
 
     def is_missing(self, why: str) -> None:
-        """Something is not in the list and never will be."""
+        """Notes that something is not in the list and never will be."""
         if self.problem:
             return
         self.problem = why

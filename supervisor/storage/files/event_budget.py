@@ -27,10 +27,10 @@ _LIKE: Mapping[type[JournalEvent], tuple[str, ...]] = {
     BatchCaptured: (),
     WarningEvent: (),
 }
-"""Kind → the fields in which two events are alike. Other kinds are few by themselves."""
+"""Kind → fields that are equal in similar events; events of other kinds are rare anyway."""
 
 ALERT_GAP_STEPS = 20
-"""The same alert again within so many steps is not news."""
+"""Steps within which the same alert is not written again."""
 
 Like = tuple[Any, ...]
 
@@ -47,8 +47,8 @@ class _Account:
 class EventBudget:
     """Decides whether an event is written or only counted.
 
-    The count goes into the next event of its kind that is written (`left_out`), or at the end into
-    the last one that was left out.
+    The count is written with the next event of the kind (`left_out`), or at the end with the last
+    one that was left out.
     """
 
     def __init__(self, limits: LimitSettings) -> None:
@@ -85,7 +85,7 @@ class EventBudget:
         return [replace(a.last, left_out=a.left_out - 1) for a in accounts if a.last is not None]
 
     def _account(self, event: JournalEvent, step: int) -> _Account:
-        """The account of events like this one, up to date with the steps since."""
+        """Returns the account of similar events, updated for the steps since."""
         like = (event.kind, *(getattr(event, name) for name in _LIKE[type(event)]))
         limits = self._limits
         is_alert = isinstance(event, AlertEvent)

@@ -11,7 +11,7 @@ from supervisor.errors import CheckpointError
 
 @contextlib.contextmanager
 def told_refusals(where: Path) -> Iterator[None]:
-    """Within it, an OSError becomes a `CheckpointError` that names `where`."""
+    """Turns an OSError within it into a `CheckpointError` that names `where`."""
     try:
         yield
     except OSError as error:

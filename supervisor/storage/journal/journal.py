@@ -47,7 +47,7 @@ class Journal:
         self._lock = threading.RLock()
 
     def write(self, event: JournalEvent) -> bool:
-        """Appends an event; returns whether it is in the file. It may be one too many of its kind.
+        """Appends an event; returns whether it is in the file (events of a kind are limited).
 
         Its time, attempt and rank are set here. NaN and infinities are written as the strings
         "nan", "inf", "-inf": ``float`` reads both.
@@ -82,7 +82,7 @@ class Journal:
 
 
 class SilentJournal(Journal):
-    """Of a rank that another one speaks for: what it would write is in the other's journal."""
+    """The journal of a rank whose findings another rank writes."""
 
     def __init__(self) -> None:
         """Opens nothing."""
@@ -111,13 +111,13 @@ class AlertLog:
 
 
 class SilentAlertLog(AlertLog):
-    """Of a rank that another one speaks for."""
+    """The alert log of a rank whose alerts another rank writes."""
 
     def __init__(self) -> None:
         """Opens nothing."""
 
     def write(self, alert: Alert) -> None:
-        """The other rank writes it."""
+        """Does nothing: the other rank writes it."""
 
     def close(self) -> None:
         """Nothing is open."""

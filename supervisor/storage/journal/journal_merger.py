@@ -66,7 +66,7 @@ class JournalMerger:
         return merged
 
     def abandon(self) -> None:
-        """Never writes again: the file now belongs to another supervisor."""
+        """Stops writing for good: the file belongs to another supervisor now."""
         with self._mutex:
             self._abandoned = True
             self.close()

@@ -1,4 +1,4 @@
-"""Which events of a journal are treatments: what terminal, report and their counts agree on."""
+"""Says which events of a journal are treatments, for terminal, report and their counts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from supervisor.events.run_events import RestartEvent
 from supervisor.events.step_events import ActionEvent, RollbackEvent, UpdateSkipped
 
 PROTECTIVE = frozenset({"checkpoint", "snapshot"})
-"""They change nothing about the run."""
+"""Actions that change nothing about the run."""
 NOT_DONE = frozenset({ActionOutcome.REFUSED, ActionOutcome.WOULD_HAVE})
 
 

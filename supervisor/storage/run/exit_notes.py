@@ -20,6 +20,7 @@ EXIT_KINDS = (
     "system_exit",
     "interrupted",
     "restart",
+    "retry",
     "stop",
     "user_error",
     "short",

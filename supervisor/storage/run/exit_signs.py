@@ -1,4 +1,4 @@
-"""What messages of the system, of torch and of its loaders say of the way a process ended.
+"""What messages of the system, torch and its loaders say about the way a process ended.
 
 The one place where such text becomes a code: for the event of the exit, and for a report on a run
 whose parent was gone before it could write one.
@@ -26,7 +26,7 @@ _ASKED_FOR = re.compile(r"tried to allocate (\d+) bytes")
 def sign_of(texts: Iterable[str]) -> ExitSign | None:
     """Returns the sign in the first of `texts` that has one.
 
-    torch itself only says that a stream failed where a disk is full: its traceback tells.
+    On a full disk torch itself only says that a stream failed; the traceback names the reason.
     """
     for text in texts:
         for sign, words in _SIGNS:

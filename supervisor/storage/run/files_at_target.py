@@ -1,4 +1,4 @@
-"""What became of the script's files once a replay has reached its target."""
+"""The script's files once a replay has reached its target."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from supervisor.codes import Found
 from supervisor.events.state_events import StateFound
 
 TOLD_FILES = 50
-"""In the journal; the folder has them all."""
+"""Files named in the journal; the folder has them all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,8 @@ class FilesAtTarget:
         folder: where those are.
         not_restored: files whose content at the checkpoint is lost.
         unknown: why the record of files is incomplete; empty if it is complete.
-        unseen: neighbouring files that changed without our seeing who wrote them; left as they
-            were before the resume.
+        unseen: neighbouring files changed by an unknown writer; left as they were before the
+            resume.
     """
 
     later: list[str]

@@ -18,7 +18,7 @@ _rename, _link, _unlink = os.rename, os.link, os.unlink  # before workers patch 
 _open, _os_open = open, os.open
 
 ROOM = 4
-"""A replaced file is kept only while so many more of its size fit on the disk."""
+"""A replaced file is kept only if so many more of its size fit on the disk."""
 
 
 COPIED_BYTES = 64 << 20
@@ -52,8 +52,8 @@ class Change:
 
 
 class KeptVersions:
-    """The folder of such contents. Only what is changed in place is copied; for all else the folder
-    has to be on the same disk."""
+    """The folder of such contents. Only files changed in place are copied; for all others the
+    folder has to be on the same disk."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -23,9 +23,10 @@ from supervisor.storage.run.lease_holder import (
 from supervisor.storage.run.rundir import RunDirectory
 
 RENEW_S = 5.0
-"""A dozen renewals may fail before the lease is stale."""
+"""Interval of renewals; a dozen may fail before the lease is stale."""
 STALE_S = 90.0
-"""60 s for which NFS may show old attributes (acregmax), and 30 s for a slow host or server."""
+"""Age of a stale lease: 60 s of old NFS attributes (acregmax) and 30 s for a slow host or
+server."""
 
 
 class Lease:

@@ -1,4 +1,4 @@
-"""Files that are no results of the script."""
+"""Files that are not results of the script."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import tempfile
 
 _TRIAL = re.compile(r"[a-z0-9_]{8}")
-"""With such a name Python tries whether it can write in the folder for temporary files."""
+"""Name of the file with which Python tests whether it can write in the temporary folder."""
 
 _TEMPORARY = os.environ.get("TMPDIR", "/tmp").rstrip("/")
 

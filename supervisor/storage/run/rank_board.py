@@ -13,18 +13,20 @@ import xxhash
 from supervisor.storage.files.private_files import make_private
 
 SLOT_BYTES = 16384
-"""Room for what one rank tells: some 150 bytes of numbers, and its observed values."""
+"""Room for one rank's message: some 150 bytes of numbers, and its observed values."""
 
 TIMEOUT_S = 60.0
-"""A rank that makes no update for so long while the others wait is taken for one that trains by
-itself. A rank that hangs is ended by the parent, whose limit is usually longer."""
+"""A rank that makes no update for so long while the others wait counts as training by itself; the
+parent ends hanging ranks, usually later."""
 
 _HEAD = struct.Struct("<QQQ")
 _STATUS_BYTES = 8
-_BUFFER_BYTES = (SLOT_BYTES - _STATUS_BYTES) // 16 * 8
 _LEFT = 1
+_AT_ONCE = 20
+"""Looks without a pause, some ten microseconds: ranks arrive at nearly the same time."""
 _SPINS = 200
 _PAUSES_S = (0.0, 50e-6, 1e-3)
+"""For so many looks each; the first one lets others run that wait for this processor."""
 
 
 class RankBoard:
@@ -37,15 +39,26 @@ class RankBoard:
 
     Args:
         path: the same for all ranks; created by whoever comes first. A new file for each attempt.
-        place: among the ranks of this node, and how many there are.
+        rank, ranks: place among the ranks of this node, and how many there are.
+        slot_bytes: room for what one of them tells, twice; a multiple of 8.
 
     Raises:
         OSError: it cannot be created or mapped.
     """
 
-    def __init__(self, path: Path, rank: int, ranks: int, *, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        path: Path,
+        rank: int,
+        ranks: int,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        slot_bytes: int = SLOT_BYTES,
+    ) -> None:
         make_private(path.parent)
-        size = ranks * SLOT_BYTES
+        self._slot_bytes = slot_bytes
+        self._buffer_bytes = (slot_bytes - _STATUS_BYTES) // 16 * 8
+        size = ranks * slot_bytes
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             if os.fstat(fd).st_size < size:
@@ -64,10 +77,11 @@ class RankBoard:
     @property
     def max_bytes(self) -> int:
         """Of one message."""
-        return _BUFFER_BYTES - _HEAD.size
+        return self._buffer_bytes - _HEAD.size
 
     def exchange(self, message: bytes, timeout_s: float | None = None) -> list[bytes] | None:
-        """Tells the others, and returns what all tell with the same call, in the order of ranks.
+        """Sends a message and returns the messages of all ranks of the same call, in the order of
+        ranks.
 
         Args:
             message: of this rank.
@@ -95,8 +109,8 @@ class RankBoard:
         return told
 
     def leave(self) -> None:
-        """This rank exchanges nothing any more; the others are not to wait for it."""
-        self._words[self._rank * SLOT_BYTES // 8] = _LEFT
+        """Ends this rank's exchange, so that the others do not wait for it."""
+        self._words[self._rank * self._slot_bytes // 8] = _LEFT
 
     def close(self) -> None:
         """Leaves, and unmaps the file."""
@@ -119,9 +133,11 @@ class RankBoard:
             found = self._read(rank)
             if found is not None:
                 return found
-            if self._words[rank * SLOT_BYTES // 8] == _LEFT:
+            if self._words[rank * self._slot_bytes // 8] == _LEFT:
                 return self._read(rank)  # it may have told this before it left
             tries += 1
+            if tries < _AT_ONCE:
+                continue
             if tries % _SPINS == 0 and time.monotonic() > deadline:
                 return None
             time.sleep(_PAUSES_S[min(tries // _SPINS, len(_PAUSES_S) - 1)])
@@ -129,9 +145,10 @@ class RankBoard:
     def _read(self, rank: int) -> bytes | None:
         """Returns what a rank tells with this exchange; None while it is not there, or half."""
         at = self._buffer_of(rank)
-        if self._words[at // 8] != self._count:
+        word = at // 8
+        if self._words[word] != self._count:
             return None
-        size, checksum = self._words[at // 8 + 1], self._words[at // 8 + 2]
+        size, checksum = self._words[word + 1], self._words[word + 2]
         start = at + _HEAD.size
         if size > self.max_bytes:
             return None
@@ -140,4 +157,4 @@ class RankBoard:
         return message if whole else None
 
     def _buffer_of(self, rank: int) -> int:
-        return rank * SLOT_BYTES + _STATUS_BYTES + (self._count % 2) * _BUFFER_BYTES
+        return rank * self._slot_bytes + _STATUS_BYTES + (self._count % 2) * self._buffer_bytes

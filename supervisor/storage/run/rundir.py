@@ -70,6 +70,11 @@ class RunDirectory:
         return self.root / "trail" / f"rank_{rank}.jsonl"
 
     @property
+    def nodes(self) -> Path:
+        """Where nodes see whether they share this directory."""
+        return self.root / "nodes"
+
+    @property
     def checkpoints(self) -> Path:
         return self.root / "checkpoints"
 

@@ -47,6 +47,7 @@ class ScriptFiles:
         self.interval = 0
         self._saved = 0
         self._expected: float | None = None
+        self._kept = 0
         self.is_replay = False
         self.at_interval: Callable[[], None] = lambda: None
         self._root = os.path.abspath(rundir.root)
@@ -140,20 +141,34 @@ class ScriptFiles:
         self._drop_versions(lambda number, _: number < earlier)
         return self.interval
 
-    def expect_interval(self) -> None:
+    def expect_interval(self) -> tuple[int, float]:
         """A state was copied that may be saved later: an interval begins with the next change.
 
-        What was kept for an earlier such state, and for no checkpoint, goes.
+        What was kept for earlier such states, and for no checkpoint, goes; but that of the last
+        one stays, because a process that is killed may leave that one.
+
+        Returns:
+            The interval's number, and when it begins, in file time; see `begin_afterwards`.
         """
+        before, self._kept = self._kept, self.interval + 1
         self._drop_versions(
-            lambda number, others: any(self._saved <= other < number for other in others)
+            lambda number, others: (
+                number < before and any(self._saved <= other < number for other in others)
+            )
         )
         self._expected = file_time()
+        return self._kept, self._expected
 
     def expected_interval(self) -> int:
         """Returns the interval that began with the last `expect_interval`: its state is saved."""
         self._begin_expected()
         return self.interval
+
+    def begin_afterwards(self, interval: int, began: float) -> None:
+        """A killed process's state is saved, as `expect_interval` told of it there: its interval
+        begins now, unless a change has begun it."""
+        if self.interval == interval - 1:
+            self._begin(began)
 
     def _begin_expected(self) -> None:
         if self._expected is not None and not self.is_replay:
@@ -227,6 +242,7 @@ class ScriptFiles:
             gone: files that were set aside.
         """
         self.interval, self._saved, self.is_replay = interval, interval, False
+        self._kept, self._expected = 0, None
         self._made = {
             name: min(made, interval - 1) for name, made in self._made.items() if name not in gone
         }
@@ -235,7 +251,7 @@ class ScriptFiles:
         self._list.rewrite()
 
     def begin_anew(self) -> None:
-        """The training departs from the recorded one: nothing is restored."""
+        """Starts over, because the training departs from the recorded one: nothing is restored."""
         if self._made or self._changes:
             self.continue_at(self.interval + 1, set())
 

@@ -100,11 +100,11 @@ class SetAside:
         return True
 
     def wrote(self, path: str) -> None:
-        """The replay is about to write `path`; what it writes comes from no trained model."""
+        """Notes that the replay is about to write `path`, without a trained model."""
         self._write({"wrote": path, "time": time.time()})
 
     def arrived(self) -> dict[str, str]:
-        """The replay has reached its target: nothing will be undone any more.
+        """Notes that the replay has reached its target: nothing will be undone any more.
 
         Returns:
             Where the files are that did not come back, by their paths.

@@ -1,4 +1,4 @@
-"""Files whose writing was not seen: by other programs, or from C code."""
+"""Files written without our seeing it: by other programs, or from C code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from supervisor.storage.run.nobodys_files import is_nobodys
 
 _CLOCK_S = 0.02
-"""The system rounds the start of a process to hundredths of a second."""
+"""Covers that the system rounds a process's start to hundredths of a second."""
 
 MOST_FILES = 20_000
 """Most files looked at in one folder: more are a data set, and would take longer than 50 ms."""

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from supervisor.storage.files.private_files import make_private, open_private
 
-TAPE_FORMAT = 2
+TAPE_FORMAT = 3
 """A checkpoint names the format of its tape; a tape of another one is not replayed."""
 HEAD = struct.Struct("<BI")
 _STEP = struct.Struct("<qdIIQ")
@@ -48,11 +48,13 @@ class EntryKind(enum.IntEnum):
     """A batch that a loader worker has loaded."""
     OBJECTS = 14
     """Objects of Python that another rank told."""
-    STREAM_BATCH = 15
+    TRAINING = 15
+    """The first forward or update: what was read before was computed without training."""
+    STREAM_BATCH = 16
     """A batch of an iterable-style data set."""
-    STREAM_END = 16
+    STREAM_END = 17
     """Such a data set has no more samples."""
-    STREAM_STATE = 17
+    STREAM_STATE = 18
     """Where one of a library's stands, in its own words."""
 
 

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from supervisor.errors import ReplayError
 from supervisor.storage.steps.tape import HEAD, EntryKind
 
+_READ = frozenset(
+    {
+        *(EntryKind.FLOAT, EntryKind.INT, EntryKind.BOOL, EntryKind.ARRAY, EntryKind.TENSOR),
+        EntryKind.UNUSED,
+    }
+)
+"""Kinds of entries that tell what tensors held."""
 _PIECE_BYTES = 1 << 16
 _NO_FILE = -1
 
@@ -16,9 +23,19 @@ _NO_FILE = -1
 class TapeReader:
     """Hands the entries of a tape out again, up to `end`.
 
+    What the script reads before it trains is as it is, in a replay as well; and a script that finds
+    its prepared data does not read what the one that prepared them did. So `take` passes over these
+    entries until `begin_training`.
+
+    Attributes:
+        is_before_training: `begin_training` has not been called, and the recorded run came to it.
+        on_passed: called with the data of each `TENSOR` entry that is passed over.
+
     Raises:
         ReplayError: the file is missing, damaged, or shorter than `end`.
     """
+
+    is_before_training: bool
 
     def __init__(self, path: Path, *, end: int) -> None:
         try:
@@ -61,6 +78,8 @@ class TapeReader:
         Raises:
             ReplayError: the next entry is of another kind: the script behaves differently.
         """
+        if self.is_before_training:
+            self._pass_reads()
         if self._kind != kind:
             found = EntryKind(self._kind).name.lower() if self._kind else "the end"
             raise ReplayError(
@@ -70,6 +89,32 @@ class TapeReader:
         data = self._cursor.data()
         self._kind = self._cursor.next()
         return data
+
+    def begin_training(self) -> bool:
+        """Goes on behind the place where the recorded run began to train; does nothing afterwards.
+
+        Returns:
+            Whether it had done all that this one did before, or less: False where it loaded or
+            opened more.
+        """
+        if not self.is_before_training:
+            return True
+        self._pass_reads()
+        did_no_more = self._kind == EntryKind.TRAINING
+        while self._kind not in (EntryKind.TRAINING, 0):
+            self._pass()
+        self.is_before_training = False
+        self._kind = self._cursor.next()
+        return did_no_more
+
+    def _pass_reads(self) -> None:
+        while self._kind in _READ:
+            self._pass()
+
+    def _pass(self) -> None:
+        if self._kind == EntryKind.TENSOR:
+            self.on_passed(self._cursor.data())
+        self._kind = self._cursor.next()
 
     def find_next(self, kind: int) -> bytes | None:
         """Returns the data of the next entry of `kind` without moving; None if there is none."""
@@ -86,6 +131,8 @@ class TapeReader:
     def _begin(self, end: int) -> None:
         self._cursor = _Cursor(self._descriptor, end)
         self._kind = self._cursor.next()
+        self.on_passed: Callable[[bytes], object] = lambda data: None
+        self.is_before_training = self.find_next(EntryKind.TRAINING) is not None
 
 
 class _Cursor:

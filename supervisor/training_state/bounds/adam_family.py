@@ -8,6 +8,11 @@ from abc import abstractmethod
 from supervisor.training_state.bounds.averages import Averages, floor_of
 from supervisor.training_state.bounds.limits import Affine, Floor, Limits, Pair
 from supervisor.training_state.bounds.optimizer_family import OptimizerFamily, decoupled, drift
+from supervisor.training_state.bounds.seen_update import (
+    Explained,
+    SeenUpdate,
+    explained_by_adam,
+)
 from supervisor.training_state.bounds.update_log import Update, UpdateLog
 
 SQUARES = "exp_avg_sq"
@@ -45,7 +50,7 @@ class AdamFamily(OptimizerFamily):
     def _weight(self, log: UpdateLog, known: list[Averages], pair: Pair) -> Affine | None:
         steps: list[tuple[Affine, float]] = []
         for index, (update, averages) in enumerate(zip(log.updates, known, strict=True)):
-            decay = decoupled(update, is_on=update.is_on("decoupled_weight_decay"))
+            decay = decoupled(update, is_on=self.is_decoupled(update))
             if decay is None or update.number("eps") < log.rounding.smallest:
                 return None
             ratio = self.ratio(update, averages, pair, *log.counts(index))
@@ -53,6 +58,9 @@ class AdamFamily(OptimizerFamily):
                 return None
             steps.append((Affine(update.number("lr") * ratio), decay))
         return drift(steps, log.rounding)
+
+    def is_decoupled(self, update: Update) -> bool:
+        return update.is_on("decoupled_weight_decay")
 
     @abstractmethod
     def ratio(
@@ -74,6 +82,18 @@ class Adam(AdamFamily):
         beta1, beta2 = update.betas
         root = math.sqrt(1 - beta2**high)
         return (pair.constant * root + pair.slack / update.number("eps")) / (1 - beta1**low)
+
+
+class ForeignAdam(Adam):
+    """Adam or AdamW of another package, proved by its updates: a bound for either kind of decay."""
+
+    keys = ("lr", "betas", "eps", "weight_decay")
+
+    def is_decoupled(self, update: Update) -> bool:
+        return True
+
+    def explains(self, seen: SeenUpdate) -> Explained:
+        return explained_by_adam(seen)
 
 
 class RAdam(AdamFamily):

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import math
 
+from supervisor.training_state.bounds.averages import FIRST, LOST
 from supervisor.training_state.bounds.limits import Affine, Limits
 from supervisor.training_state.bounds.optimizer_family import (
     SLACK,
     OptimizerFamily,
     decoupled,
     drift,
+)
+from supervisor.training_state.bounds.seen_update import (
+    MOMENTUM,
+    Explained,
+    SeenUpdate,
+    explained_by_lion,
 )
 from supervisor.training_state.bounds.update_log import Update, UpdateLog
 
@@ -57,17 +64,30 @@ _NORM_LOST = 1e-15
 
 
 class Lion(OptimizerFamily):
-    """Each element moves by the learning rate, and by the decay; known by its name alone, so it
-    counts only once the run itself has borne it out."""
+    """Each element moves by the learning rate, and by the decay; the momentum is an average of
+    gradients."""
 
     keys = ("lr", "betas", "weight_decay")
+    needs_norms = True
     counts = ""
 
     def limits(self, log: UpdateLog) -> Limits | None:
         steps: list[tuple[Affine, float]] = []
+        unit, lost = log.rounding.unit, Affine(LOST * log.rounding.tiny)
+        memory = Affine(of_memory=1.0) if log.has_memory else Affine()
         for update in log.updates:
             decay = decoupled(update, is_on=True)
             if decay is None:
                 return None
             steps.append((Affine(update.number("lr")), decay))
-        return Limits(weight=drift(steps, log.rounding))
+            _, beta = update.betas
+            newest = Affine(update.norm + _NORM_LOST) if 0.0 <= beta <= 1.0 else Affine(math.inf)
+            memory = memory.times(beta).plus(newest, 1 - beta).times(1 + FIRST * unit).plus(lost)
+        return Limits(
+            weight=drift(steps, log.rounding),
+            memory=MOMENTUM,
+            memory_limit=memory.times(1 + SLACK) if math.isfinite(memory.constant) else None,
+        )
+
+    def explains(self, seen: SeenUpdate) -> Explained:
+        return explained_by_lion(seen)

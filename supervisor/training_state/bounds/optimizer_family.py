@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from supervisor.training_state.bounds.limits import Affine, Limits
 from supervisor.training_state.bounds.rounding import Rounding
+from supervisor.training_state.bounds.seen_update import NOTHING, Explained, SeenUpdate
 from supervisor.training_state.bounds.update_log import Update, UpdateLog
 
 SLACK = 1e-3
@@ -35,6 +36,11 @@ class OptimizerFamily(ABC):
         Raises:
             TypeError, ValueError, KeyError: the group holds something else than numbers.
         """
+
+    def explains(self, seen: SeenUpdate) -> Explained:
+        """Returns how many elements of one update are exactly what the algebra makes of them, for
+        families that are not known by torch's own class."""
+        return NOTHING
 
 
 def drift(steps: Iterable[tuple[Affine, float]], rounding: Rounding) -> Affine:

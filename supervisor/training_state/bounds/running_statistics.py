@@ -17,13 +17,13 @@ class BatchStatistics(NamedTuple):
 
     Attributes:
         inverse_std: one over the root of the variance and `eps`.
-        values: that went into each element.
+        given: values of the whole batch.
         momentum: the batch's share in the running values.
     """
 
     mean: torch.Tensor
     inverse_std: torch.Tensor
-    values: int
+    given: int
     momentum: float
     eps: float
 
@@ -60,7 +60,8 @@ def followed_variance(then: torch.Tensor, batches: Sequence[BatchStatistics]) ->
     """Torch normalises by the variance of the batch, but keeps the unbiased one."""
     roots = _on_host([batch.inverse_std for batch in batches], then)
     eps = _column([batch.eps for batch in batches])
-    unbiased = _column([batch.values / max(1, batch.values - 1) for batch in batches])
+    counts = [batch.given // then.numel() for batch in batches]
+    unbiased = _column([count / max(1, count - 1) for count in counts])
     values = (1 / roots.square() - eps).clamp(min=0) * unbiased
     return _follow(then, batches, values, max((batch.eps for batch in batches), default=0.0))
 

@@ -18,6 +18,8 @@ from supervisor.training_state.tensors import outside_autograd, storage_of
 ADDRESS = "the address of an object"
 RANDOM_NUMBERS = "random numbers before the training"
 """Path in the first census of a run: where the global generators stood."""
+CALL = "call"
+"""Begins the paths of the call under way."""
 _ADDRESSES = 1 << 32
 """Whole numbers beyond may be addresses of objects; they are if an object lies there."""
 
@@ -37,28 +39,38 @@ class Census:
     is_whole: bool = True
 
     @classmethod
-    def take(cls, frames: Mapping[str, Any], but: Collection[int] = ()) -> Census:
+    def take(
+        cls,
+        frames: Mapping[str, Any],
+        but: Collection[int] = (),
+        call: Mapping[str, Any] | None = None,
+    ) -> Census:
         """Goes over all that the script can reach. Called outside of torch's own code.
 
         Args:
             frames: see `Reach`.
             but: memory of tensors that a checkpoint holds anyway (`tensors.storage_of`).
+            call: name → what the call under way works on.
         """
-        return cls._of(Reach(frames), but)[0]
+        return cls._of(_reach(frames, call), but)[0]
 
     @classmethod
     def with_places(
-        cls, frames: Mapping[str, Any], but: Collection[int] = (), like: Census | None = None
+        cls,
+        frames: Mapping[str, Any],
+        but: Collection[int] = (),
+        call: Mapping[str, Any] | None = None,
+        like: Census | None = None,
     ) -> tuple[Census, dict[str, Place]]:
         """The same, and the live places by their paths. Called on arrival.
 
         Args:
             frames: see `Reach`.
-            but: see `take`.
+            but, call: see `take`.
             like: what it is to be compared with: the same containers are entered.
         """
         entered = {path for path, fact in like.facts.items() if is_entered(fact)} if like else ()
-        return cls._of(Reach(frames, entered), but, asks_gc=True)
+        return cls._of(_reach(frames, call, entered), but, asks_gc=True)
 
     @classmethod
     def _of(
@@ -72,7 +84,8 @@ class Census:
             for place in reach:
                 value = place.value
                 places[place.path] = place
-                if isinstance(value, torch.Tensor) and storage_of(value) in but:
+                is_saved = isinstance(value, torch.Tensor) and storage_of(value) in but
+                if is_saved and not place.same_as:
                     continue
                 try:
                     facts[place.path] = fact_of(place)
@@ -103,6 +116,12 @@ class Census:
         }
         data = zlib.compress(json.dumps(form).encode(), level=1)
         return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+def _reach(
+    frames: Mapping[str, Any], call: Mapping[str, Any] | None, enter: Collection[str] = ()
+) -> Reach:
+    return Reach(frames, enter, at_last={CALL: call or {}}, all_places=True)
 
 
 def unpack(packed: torch.Tensor) -> tuple[Census, Census]:

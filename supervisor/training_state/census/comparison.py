@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import collections
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from supervisor.training_state.census.census import ADDRESS, RANDOM_NUMBERS, Census
-from supervisor.training_state.census.facts import CannotPutBack, holds_generator_state, value_of
-from supervisor.training_state.census.plain_containers import are_numbers
+from supervisor.training_state.census.facts import (
+    CannotPutBack,
+    holds_generator_state,
+    same_as,
+    value_of,
+)
 
-_ROW = 8
-"""Items of a container that is no list of times, process numbers or names of temporary files."""
-_NUMBERS = _ROW
-"""The same where all items are numbers."""
-_CONTENT = re.compile(r"tensor |array |(list|tuple|set|frozenset|deque) of \d+ [0-9a-f]{16}$")
+_CONTENT = re.compile(r"(tensor|array) |\w+ of \d+")
+_NOT_PLAIN = "float|complex|Decimal|Fraction"
+_ROW = re.compile(rf'= (\[|\{{(?!"": "(bytes|datetime|date|{_NOT_PLAIN})"))')
+_NUMBER = re.compile(rf'= (-?\d|true|false|\{{"": "({_NOT_PLAIN})")')
 _DISTINCT = len("= 12345")
 """Shorter values (0, 1, true) lie in too many places to be known again."""
 _LETTERS = 60
@@ -41,35 +44,59 @@ class Nature:
     """What is another in each process: times, process numbers, names of temporary files.
 
     Known from the first census of the recorded run and of this one, both taken before anything was
-    trained: what differs there differs by nature. Not so tensors, arrays, random generators and
-    rows of values: a script that finds its prepared data draws other numbers than the one that
-    prepared them. Where that is certain, no number differs by nature.
+    trained: where single numbers, texts and objects differ there, they do so by nature. Not so
+    tensors, arrays, random generators and what lies in a list, a dictionary, a set: a script that
+    finds its prepared data draws other numbers than the one that prepared them. Where that is
+    certain, no number differs by nature.
+
+    Attributes:
+        differing: paths of all that was another before the training.
     """
 
     def __init__(self, recorded: Census, live: Census) -> None:
         both = recorded.facts.keys() & live.facts.keys()
-        differing = {p for p in both if recorded.facts[p] != live.facts[p]}
-        drew_otherwise = RANDOM_NUMBERS in differing
-        self._paths = {
-            path for path in differing if not _is_data(recorded.facts[path], drew_otherwise)
-        }
-        self._paths |= recorded.facts.keys() ^ live.facts.keys()
-        pairs = {(recorded.facts[p], live.facts[p]) for p in self._paths & both}
-        self._pairs = {pair for pair in pairs if min(map(len, pair)) >= _DISTINCT}
+        self.differing = {p for p in both if recorded.facts[p] != live.facts[p]}
+        drew_otherwise = RANDOM_NUMBERS in self.differing
+        pairs = {path: (recorded.facts[path], live.facts[path]) for path in self.differing}
+        single = {p for p, pair in pairs.items() if not any(map(_is_data, pair))}
         self._texts = [
-            pair for pair in map(_texts, pairs) if pair is not None and min(map(len, pair)) > 3
+            texts
+            for texts in map(_texts, {pairs[path] for path in single})
+            if texts is not None and min(map(len, texts)) > 3
         ]
+        self._paths = {
+            path for path in single if not (drew_otherwise and any(map(_is_number, pairs[path])))
+        }
+        self._pairs = {pairs[p] for p in self._paths if min(map(len, pairs[p])) >= _DISTINCT}
+        self._only_one_has = recorded.facts.keys() ^ live.facts.keys()
 
     def explains(self, path: str, recorded: str | None, live: str | None) -> bool:
         """Whether a difference says nothing about the training."""
         if path in self._paths or (recorded, live) in self._pairs:
             return True
-        pair = _texts((recorded, live))
-        return pair is not None and any(pair[0].replace(*own) == pair[1] for own in self._texts)
+        if recorded is None or live is None:
+            return path in self._only_one_has
+        return any(recorded.replace(*own) == live for own in self._texts)
 
     @property
     def count(self) -> int:
-        return len(self._paths)
+        return len(self._paths) + len(self._only_one_has)
+
+
+def is_another_order(one: Difference) -> bool:
+    """Whether a container holds what it held in another order, or more or less of it.
+
+    A loop over it, or over something made from it, has gone another way, and what it goes over is
+    out of sight: to put the container back does not put the loop back.
+    """
+    try:
+        then, now = (value_of(fact) for fact in (one.recorded or "", one.live or ""))
+    except CannotPutBack:
+        return False
+    if type(then) is not type(now) or not isinstance(then, Collection) or isinstance(then, str):
+        return False
+    first, second = list(map(repr, then)), list(map(repr, now))
+    return len(first) != len(second) or (first != second and sorted(first) == sorted(second))
 
 
 def differences(recorded: Census, live: Census, nature: Nature) -> list[Difference]:
@@ -92,52 +119,35 @@ def differences(recorded: Census, live: Census, nature: Nature) -> list[Differen
     return _outermost(found)
 
 
-def _is_data(fact: str, drew_otherwise: bool) -> bool:
-    """Whether what a fact tells is no time, process number or name.
+def _is_data(fact: str) -> bool:
+    """Whether what a fact tells is no time, process number or name."""
+    return holds_generator_state(fact) or bool(_CONTENT.match(fact) or _ROW.match(fact))
 
-    Args:
-        drew_otherwise: before its training this process drew other random numbers than the recorded
-            one, so that any number may come from them.
-    """
-    if holds_generator_state(fact) or _CONTENT.match(fact):
-        return True
-    try:
-        value = value_of(fact)
-    except CannotPutBack:
-        return False
-    if isinstance(value, (bool, int, float, complex)):
-        return drew_otherwise
-    if not isinstance(value, (list, tuple, set, frozenset, dict, collections.deque)):
-        return False
-    if len(value) >= (1 if drew_otherwise else _NUMBERS) and are_numbers(value):
-        return True
-    return not isinstance(value, dict) and len(value) >= _ROW
+
+def _is_number(fact: str) -> bool:
+    return fact.startswith("number ") or bool(_NUMBER.match(fact))
 
 
 def _outermost(found: list[Difference]) -> list[Difference]:
-    """Leaves out what lies within something that is missing or was not there as a whole, and
-    containers whose number of items differs, where the items are named."""
+    """Leaves out what lies within something that is missing, was not there, or is another object as
+    a whole, and containers whose number of items differs, where the items are named."""
     absent = {one.path for one in found if one.live is None or one.recorded is None}
-    kept = [one for one in found if not any(own in absent for own in _parents(one.path))]
+    others = {one.path for one in found if same_as(one.live or "") or same_as(one.recorded or "")}
+    whole = absent | others
+    kept = [one for one in found if not any(own in whole for own in _parents(one.path))]
     around = {_parents(one.path)[-1] for one in kept if one.path in absent and _parents(one.path)}
-    return [one for one in kept if one.path in absent or one.path not in around]
+    return [one for one in kept if one.path in whole or one.path not in around]
 
 
 def _parents(path: str) -> list[str]:
     return [path[: match.start()] for match in re.finditer(r"(?<=.)[.\[]", path)]
 
 
-def _texts(pair: tuple[str | None, str | None]) -> tuple[str, str] | None:
-    values = []
-    for fact in pair:
-        try:
-            value = None if fact is None else value_of(fact)
-        except CannotPutBack:
-            return None
-        if not isinstance(value, str):
-            return None
-        values.append(value)
-    return values[0], values[1]
+def _texts(pair: tuple[str, str]) -> tuple[str, str] | None:
+    """Two texts as they stand within facts, without their quotation marks."""
+    if all(fact.startswith('= "') for fact in pair):
+        return pair[0][3:-1], pair[1][3:-1]
+    return None
 
 
 def _said(fact: str) -> str:

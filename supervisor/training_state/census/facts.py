@@ -16,8 +16,20 @@ import numpy as np
 import torch
 import xxhash
 
-from supervisor.training_state.census.plain_containers import SCALARS, content
-from supervisor.training_state.census.reach import Place, is_iterator, position
+from supervisor.training_state.census.plain_containers import SCALARS, added_in_order, content
+from supervisor.training_state.census.reach import (
+    Place,
+    is_cache,
+    is_iterator,
+    key_name,
+    position,
+)
+from supervisor.training_state.census.single_values import (
+    SINGLE,
+    SINGLE_KINDS,
+    single,
+    single_of,
+)
 from supervisor.training_state.tensors import local
 
 KEPT_BYTES = 16_384
@@ -35,7 +47,9 @@ _CONTAINERS: dict[str, Callable[[Any], Any]] = {
 }
 _WITH_GRADIENT = " with gradient"
 _TENSOR = re.compile(rf"tensor \w+ \[[\d, ]*\] \w+({_WITH_GRADIENT})?")
-_ENTERED = re.compile(r"\w+ of \d+")
+_ENTERED = re.compile(r"\w+ of \d+( by \w+)?")
+_SAME = "the object at "
+_NAMED = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
 _WORK = torch.distributed.Work if torch.distributed.is_available() else None
 _FLOATS = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 
@@ -50,6 +64,8 @@ def fact_of(place: Place) -> str:
     kind = type(value)
     if kind in SCALARS:
         return _scalar(value)
+    if place.same_as:
+        return _SAME + place.same_as
     if place.is_plain:
         return _plain(value)
     if isinstance(value, torch.Tensor):
@@ -58,6 +74,16 @@ def fact_of(place: Place) -> str:
         return f"array {value.dtype} {list(value.shape)} {_checksum(value)}"
     if isinstance(value, np.generic):
         return f"number {value.dtype} {value!r}"
+    if isinstance(value, SINGLE):
+        return single(value)
+    if isinstance(value, memoryview):
+        return f"memoryview {value.format} {list(value.shape or ())} {_digest(value.tobytes())}"
+    if is_cache(kind):
+        known = value.cache_info()
+        return f"cache of {known.currsize} after {known.misses} misses"
+    if isinstance(value, (int, float, complex, str, bytes)):
+        base = next(one for one in kind.__mro__ if one in SCALARS)
+        return f"{kind.__qualname__} {_scalar(base(value))}"
     if isinstance(value, (pathlib.PurePath, torch.dtype, torch.device, np.dtype)):
         return f"{kind.__name__} {value}"
     if isinstance(value, (io.StringIO, io.BytesIO)):
@@ -67,7 +93,8 @@ def fact_of(place: Place) -> str:
     if isinstance(value, (list, tuple, collections.deque, set, frozenset)):
         return f"{kind.__name__} of {len(value)}"
     if isinstance(value, dict):
-        return f"{kind.__name__} of {len(value)}"
+        names = "\n".join(key_name(key, number) for number, key in enumerate(dict.keys(value)))
+        return f"{kind.__name__} of {len(value)} by {_digest(names)}"
     if isinstance(value, types.GeneratorType):
         frame = value.gi_frame
         return f"generator {value.__qualname__} {'ended' if frame is None else frame.f_lasti}"
@@ -75,7 +102,14 @@ def fact_of(place: Place) -> str:
         return "work of a collective"  # a replay sends nothing, so another class stands for it
     if is_iterator(kind):
         return f"{kind.__name__} {_position(value)}"
+    if isinstance(value, _NAMED):
+        return f"{kind.__name__} {getattr(value, '__qualname__', value.__name__)}"
     return f"a {kind.__module__}.{kind.__qualname__}"
+
+
+def same_as(fact: str) -> str:
+    """Path of the place where the same object lies; empty if the fact is that of a first place."""
+    return fact.removeprefix(_SAME) if fact.startswith(_SAME) else ""
 
 
 def is_entered(fact: str) -> bool:
@@ -180,9 +214,7 @@ def _to_json(value: Any) -> Any:
     if isinstance(value, dict):
         pairs = [[_to_json(key), _to_json(item)] for key, item in value.items()]
         return {"": kind.__name__, "is": pairs}
-    items = [_to_json(item) for item in value]
-    if kind in (set, frozenset):
-        items.sort(key=json.dumps)
+    items = [_to_json(item) for item in value]  # of a set in the order of a loop over it
     form = {"": kind.__name__, "is": items}
     if kind is collections.deque and value.maxlen is not None:
         form["maxlen"] = value.maxlen
@@ -208,6 +240,10 @@ def _from_json(form: Any) -> Any:
         return collections.deque(_from_json(inner), form.get("maxlen"))
     if kind in ("dict", "OrderedDict", "Counter"):
         return _CONTAINERS[kind]({_from_json(key): _from_json(item) for key, item in inner})
+    if kind in SINGLE_KINDS:
+        return single_of(kind, inner)
+    if kind in ("set", "frozenset"):
+        return _CONTAINERS[kind](added_in_order(_from_json(inner)))
     return _CONTAINERS[kind](_from_json(inner))
 
 

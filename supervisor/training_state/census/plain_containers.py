@@ -1,4 +1,4 @@
-"""Lists, dictionaries and sets that hold nothing but numbers, strings and each other."""
+"""Lists, dictionaries and sets that hold only numbers, strings and each other."""
 
 from __future__ import annotations
 
@@ -40,11 +40,6 @@ def is_plain(value: Any, nested: int = _NESTED) -> bool:
     return all(is_plain(i, nested - 1) for i in _ends(items, MANY) if type(i) in others)
 
 
-def are_numbers(value: Any) -> bool:
-    """Whether a container of the usual kinds holds nothing but numbers."""
-    return all(isinstance(i, (bool, int, float, complex)) for i in _items(value))
-
-
 def content(value: Any) -> bytes:
     """The content of a plain container in bytes: the same in every process for the same content."""
     items = _items(value)
@@ -53,6 +48,14 @@ def content(value: Any) -> bytes:
     if len(value) > most:
         return marshal.dumps([len(value), _exact(list(_ends(items, most)))], 2)
     return marshal.dumps(_exact(value), 2)
+
+
+def added_in_order(items: Iterable[Any]) -> list[Any]:
+    """The order in which `items` must be put into an empty set so that a loop over it meets them in
+    the given one; where there is none, the given one."""
+    wanted = list(items)
+    found = (one for one in (wanted, wanted[::-1]) if list(set(one)) == wanted)
+    return next(found, wanted)
 
 
 def _items(value: Any) -> Any:
@@ -69,7 +72,7 @@ def _ends(items: Any, most: int = LONG) -> Any:
 
 
 def _exact(value: Any) -> Any:
-    """`value` in the types that `marshal` knows; sets in an order that is not the hashes'."""
+    """`value` in the types that `marshal` knows; sets in the order in which a loop meets them."""
     kind = type(value)
     if kind in SCALARS:
         return value
@@ -78,11 +81,7 @@ def _exact(value: Any) -> Any:
             return dict(value)
         return {key: _exact(item) for key, item in value.items()}
     if kind in _SETS:
-        return _in_order(value)
+        return [_exact(item) for item in value]
     if SCALARS.issuperset(map(type, value)):
         return list(value) if kind is collections.deque else value
     return [_exact(item) for item in value]
-
-
-def _in_order(items: Iterable[Any]) -> list[Any]:
-    return sorted((_exact(item) for item in items), key=lambda item: marshal.dumps(item, 2))

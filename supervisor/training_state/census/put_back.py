@@ -6,7 +6,7 @@ import ast
 import collections
 import contextlib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,12 +17,15 @@ from supervisor.training_state.census.facts import (
     holds_generator_state,
     is_generator,
     put_generator_back,
+    same_as,
     value_of,
     wants_gradient,
 )
+from supervisor.training_state.census.plain_containers import added_in_order, is_plain
 from supervisor.training_state.census.reach import Place
+from supervisor.training_state.census.single_values import member_of
 
-_EMPTY = re.compile(r"(list|dict|deque|OrderedDict) of \d+$")
+_EMPTY = re.compile(r"(list|dict|deque|OrderedDict) of \d+( by \w+)?$")
 _NEW: dict[str, Callable[[], Any]] = {
     "list": list,
     "dict": dict,
@@ -33,7 +36,7 @@ _STEP = re.compile(r"(?:\.(?P<name>\w+)|\[(?P<key>[^\[\]]+|'[^']*')\])$")
 
 
 def put_back(
-    found: Iterable[Difference], places: Mapping[str, Place], held: Mapping[str, Any]
+    found: Collection[Difference], places: Mapping[str, Place], held: Mapping[str, Any]
 ) -> list[str]:
     """Puts back what can be; returns the paths of what was changed.
 
@@ -46,19 +49,43 @@ def put_back(
         held: path → tensor or array of the checkpoint.
     """
     changed = []
+    strangers = tuple(_strangers(found, places))
     for one in found:
+        if f"{one.path}.".startswith(strangers) or f"{one.path}[".startswith(strangers):
+            continue
         with contextlib.suppress(Exception):  # what did not work is found by the next comparison
             if _put(one, places, held):
                 changed.append(one.path)
     return changed
 
 
+def _strangers(found: Iterable[Difference], places: Mapping[str, Place]) -> Iterator[str]:
+    """Places that hold another object than the recorded one: what lies below belongs to that."""
+    for one in found:
+        paths = [path for path in map(same_as, (one.recorded or "", one.live or "")) if path]
+        both = [places[path].value for path in (one.path, *paths) if path in places]
+        if paths and not all(map(_is_value, both)):
+            for path in (one.path, *paths):
+                yield from (f"{path}.", f"{path}[")
+
+
+def _is_value(value: Any) -> bool:
+    """Whether all that it is can be put back."""
+    return isinstance(value, (torch.Tensor, np.ndarray)) or is_plain(value)
+
+
 def _put(one: Difference, places: Mapping[str, Place], held: Mapping[str, Any]) -> bool:
     place = places.get(one.path)
     if one.recorded is None:
         return _remove(one.path, places)
+    same = same_as(one.recorded)
+    value = places[same].value if same else None
     if place is None:
-        return _add(one.path, _new_value(one, held), places)
+        return _add(one.path, value if same else _new_value(one, held), places)
+    if same or place.same_as:
+        return _replace(place, value if same else _new_value(one, held))
+    if _EMPTY.match(one.recorded) and type(place.value).__name__ == one.recorded.split()[0]:
+        return False  # another order, or other objects in it
     if is_generator(place.value) and holds_generator_state(one.recorded):
         put_generator_back(place.value, one.recorded)
         return True
@@ -67,9 +94,14 @@ def _put(one: Difference, places: Mapping[str, Place], held: Mapping[str, Any]) 
         return isinstance(place.value, torch.Tensor) and _put_flag(place, one)
     if isinstance(place.value, torch.Tensor) and _put_flag(place, one):
         return True
+    member = member_of(one.recorded, place.value)
+    if member is not None:
+        return _replace(place, member)
     value = _new_value(one, held)
-    if _fill(place.value, value):
-        return True
+    return _fill(place.value, value) or _replace(place, value)
+
+
+def _replace(place: Place, value: Any) -> bool:
     if place.replace is None:
         return False
     place.replace(value)
@@ -113,11 +145,14 @@ def _fill(live: Any, value: Any) -> bool:
     """Gives a live container new content, so that all who hold it see that."""
     if type(live) is not type(value):
         return False
-    if isinstance(live, list):
+    if isinstance(live, (list, bytearray)):
         live[:] = value
-    elif isinstance(live, (dict, set)):
+    elif isinstance(live, dict):
         live.clear()
         live.update(value)
+    elif isinstance(live, set):
+        live.clear()
+        live.update(added_in_order(value))
     elif isinstance(live, collections.deque) and live.maxlen == value.maxlen:
         live.clear()
         live.extend(value)

@@ -6,7 +6,9 @@ entered; torch's own objects only where they belong to data loading and schedule
 
 from __future__ import annotations
 
+import array
 import collections
+import contextvars
 import functools
 import io
 import itertools
@@ -15,6 +17,7 @@ import random
 import sys
 import threading
 import types
+import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
@@ -24,6 +27,7 @@ from torch import nn
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from supervisor.training_state.census.plain_containers import SCALARS, is_plain
+from supervisor.training_state.census.single_values import SINGLE
 from supervisor.training_state.user_code import is_users_class
 
 COUNT_LIMIT = 50_000
@@ -60,9 +64,18 @@ _SHOWN: tuple[type, ...] = (
     *(torch.Tensor, np.ndarray, np.generic, torch.dtype, torch.device, torch.layout, np.dtype),
     *(torch.Generator, np.random.Generator, np.random.RandomState, random.Random),
     *(types.ModuleType, types.BuiltinFunctionType, types.BuiltinMethodType, pathlib.PurePath),
-    *(io.StringIO, io.BytesIO),
+    *(io.StringIO, io.BytesIO, int, float, complex, str, bytes, *SINGLE),
 )
 """Not entered, but `facts.fact_of` tells what they are; functions in C and modules keep nothing."""
+_CACHE: type = type(functools.lru_cache(len))
+_CHANGEABLE = (bytearray, array.array)
+_CALLED_BY_NAME: tuple[type, ...] = (
+    *(int, float, complex, str, bytes, *(one for one in SINGLE if one not in _CHANGEABLE)),
+    *(type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, np.generic),
+    *(torch.dtype, torch.device, torch.layout, np.dtype, pathlib.PurePath),
+)
+"""Known by their names or values: whether two are one object tells nothing."""
+_VALUES = (tuple, frozenset)
 _LOADERS_PLACE = ("_dataset", "_index_sampler", "_sampler_iter", "_num_yielded", "_rcvd_idx")
 _MISSING = object()
 _Entry: TypeAlias = Callable[[str, Any], Iterable["Place"]]
@@ -75,9 +88,10 @@ class Place:
         path: as a person would write it, `main.trainer.callbacks[0].best`.
         value: what lies there.
         is_plain: it is a container of numbers and strings alone, and was not entered.
+        same_as: path of the nearer place where this very object lies; empty at its first place.
     """
 
-    __slots__ = ("_holder", "_key", "_write", "is_plain", "path", "value")
+    __slots__ = ("_holder", "_key", "_write", "is_plain", "path", "same_as", "value")
 
     def __init__(
         self,
@@ -90,6 +104,7 @@ class Place:
         self.path = path
         self.value = value
         self.is_plain = False
+        self.same_as = ""
         self._holder = holder
         self._key = key
         self._write = write
@@ -103,12 +118,14 @@ class Place:
 
 
 class Reach:
-    """A walk over what variables lead to; iterating it yields every place, nearest first.
+    """A walk over what variables lead to; iterating it yields every object, nearest place first.
 
     Args:
         frames: name → variables of the script's functions and modules; variables that can be
             written have `__setitem__`.
         enter: paths of containers that are entered although they are plain.
+        at_last: more of them, by which nothing is named that `frames` lead to as well.
+        all_places: yields the further places of an object, too (`Place.same_as`).
 
     Attributes:
         objects: every object that was met, by its id; kept so that no id comes twice.
@@ -117,25 +134,39 @@ class Reach:
     """
 
     def __init__(
-        self, frames: Mapping[str, Mapping[str, Any]], enter: Collection[str] = ()
+        self,
+        frames: Mapping[str, Mapping[str, Any]],
+        enter: Collection[str] = (),
+        *,
+        at_last: Mapping[str, Mapping[str, Any]] | None = None,
+        all_places: bool = False,
     ) -> None:
         self.objects: dict[int, Any] = {}
+        self._paths: dict[int, str] | None = {} if all_places else None
         self.out_of_reach = 0
         self.is_whole = True
         self._frames = frames
+        self._at_last = at_last or {}
         self._enter = enter
         self._waiting: collections.deque[Place] = collections.deque()
+        self._sets: collections.deque[Place] = collections.deque()  # their order is no good name
         self._entries: dict[type, _Entry | None] = {}
 
     def __iter__(self) -> Iterator[Place]:
         for name, variables in self._frames.items():
             yield from self._new(_variables(name, variables))
-        while self._waiting:
+        yield from self._below()
+        for name, variables in self._at_last.items():
+            yield from self._new(_variables(name, variables))
+        yield from self._below()
+
+    def _below(self) -> Iterator[Place]:
+        while self._waiting or self._sets:
             if len(self.objects) > COUNT_LIMIT:
                 self.is_whole = False
-                self.out_of_reach += len(self._waiting)
+                self.out_of_reach += len(self._waiting) + len(self._sets)
                 return
-            place = self._waiting.popleft()
+            place = (self._waiting or self._sets).popleft()
             yield from self._new(self._inside(place))
 
     def _new(self, found: Iterable[Place]) -> Iterator[Place]:
@@ -145,12 +176,21 @@ class Reach:
             kind = type(value)
             if kind not in SCALARS:
                 if id(value) in objects:
+                    if self._paths is None:
+                        continue
+                    if kind in _VALUES and is_plain(value):  # equal ones are often one object
+                        place.is_plain = True
+                    elif not issubclass(kind, _CALLED_BY_NAME):
+                        place.same_as = self._paths[id(value)]
+                    yield place
                     continue
                 objects[id(value)] = value
+                if self._paths is not None:
+                    self._paths[id(value)] = place.path
                 if is_plain(value) and place.path not in self._enter:
                     place.is_plain = True
-                elif self._entry(kind) is not None:
-                    waiting.append(place)
+                elif (entry := self._entry(kind)) is not None:
+                    (self._sets if entry is _members else waiting).append(place)
                 elif not issubclass(kind, _SHOWN):
                     self.out_of_reach += 1
             yield place
@@ -160,7 +200,7 @@ class Reach:
         enter = self._entries[type(value)]
         assert enter is not None
         try:
-            if enter in (_items, _values) and len(value) > LONG:
+            if enter in (_items, _values, _members) and len(value) > LONG:
                 self.out_of_reach += len(value) - _FIRST - _LAST
             return list(enter(place.path, value))
         except Exception:  # the user's own properties, or an iterator that cannot be copied
@@ -176,11 +216,12 @@ class Reach:
 
 
 def _find_entry(kind: type) -> _Entry | None:
-    if issubclass(kind, (torch.Tensor, np.ndarray, np.generic, types.ModuleType)):
+    if issubclass(kind, (torch.Tensor, np.generic, types.ModuleType, *SINGLE)):
         return None
     for kinds, entry in (
         ((list, tuple, collections.deque), _items),
         ((dict,), _values),
+        ((set, frozenset), _members),
         ((nn.Module,), _parts),
         ((torch.optim.Optimizer,), _beside_state),
         ((_MultiProcessingDataLoaderIter,), _of_loader),
@@ -188,6 +229,12 @@ def _find_entry(kind: type) -> _Entry | None:
         ((types.MethodType,), _of_method),
         ((functools.partial,), _of_partial),
         ((types.GeneratorType,), _of_generator),
+        ((np.ndarray,), _of_array),
+        ((memoryview,), _of_view),
+        ((contextvars.ContextVar,), _of_context),
+        ((threading.local,), _of_thread),
+        ((weakref.WeakKeyDictionary, weakref.WeakValueDictionary), _of_weak),
+        ((_CACHE,), _of_cache),
         ((type,), _of_class),
     ):
         if issubclass(kind, kinds):
@@ -214,12 +261,24 @@ def _items(path: str, value: Any) -> Iterator[Place]:
 
 
 def _values(path: str, value: dict[Any, Any]) -> Iterator[Place]:
-    chosen = list(dict.items(value))
-    if len(chosen) > LONG:
-        chosen = [*chosen[:_FIRST], *chosen[-_LAST:]]
-    for number, (key, item) in enumerate(chosen):
-        yield Place(f"{path}[{key_name(key, number)}]", item, value, key, _write_item)
+    for number, (key, item) in _ends(list(dict.items(value))):
+        name = key_name(key, number)
+        if name.endswith(f" #{number}"):
+            yield Place(f"{path}.keys[{number}]", key)
+        yield Place(f"{path}[{name}]", item, value, key, _write_item)
     yield from _attributes(path, value)
+
+
+def _members(path: str, value: Any) -> Iterator[Place]:
+    """In the order in which a loop over the set meets them."""
+    for number, item in _ends(list(value)):
+        yield Place(f"{path}[{number}]", item)
+    yield from _attributes(path, value)
+
+
+def _ends(items: list[Any]) -> list[tuple[int, Any]]:
+    numbered = list(enumerate(items))
+    return numbered if len(numbered) <= LONG else [*numbered[:_FIRST], *numbered[-_LAST:]]
 
 
 def key_name(key: Any, number: int) -> str:
@@ -357,6 +416,40 @@ def _of_generator(path: str, value: types.GeneratorType[Any, Any, Any]) -> Itera
         yield Place(f"{path}.yield_from", value.gi_yieldfrom)
 
 
+def _of_array(path: str, array_: np.ndarray[Any, Any]) -> Iterator[Place]:
+    """The objects in an array of objects."""
+    if array_.dtype == object:
+        for number, item in _ends(array_.reshape(-1).tolist()):
+            yield Place(f"{path}[{number}]", item, array_.flat, number, _write_item)
+
+
+def _of_view(path: str, view: memoryview) -> Iterator[Place]:
+    yield Place(f"{path}.obj", view.obj)
+
+
+def _of_thread(path: str, local: threading.local) -> Iterator[Place]:
+    own = vars(local)
+    for name, item in list(own.items()):
+        yield Place(f"{path}.{name}", item, own, name, _write_item)
+
+
+def _of_context(path: str, variable: contextvars.ContextVar[Any]) -> Iterator[Place]:
+    value = variable.get(_MISSING)
+    if value is not _MISSING:
+        yield Place(f"{path}.value", value, variable, "", _write_context)
+
+
+def _of_weak(path: str, found: Any) -> Iterator[Place]:
+    for number, (key, item) in _ends(list(found.items())):
+        yield Place(f"{path}.keys[{number}]", key)
+        yield Place(f"{path}[{key_name(key, number)}]", item, found, key, _write_item)
+
+
+def _of_cache(path: str, cache: Any) -> Iterator[Place]:
+    """What a cache holds is out of sight; `facts` tells how much that is."""
+    yield Place(f"{path}.__wrapped__", getattr(cache, "__wrapped__", None))
+
+
 def _of_class(path: str, kind: type) -> Iterator[Place]:
     if is_users_class(kind):
         for name, item in list(vars(kind).items()):
@@ -369,6 +462,11 @@ def _of_class(path: str, kind: type) -> Iterator[Place]:
 def _of_iterator(path: str, value: Any) -> Iterator[Place]:
     for number, item in enumerate(position(value)):
         yield Place(f"{path}.position[{number}]", item)
+
+
+def is_cache(kind: type) -> bool:
+    """Whether it is that of a function with `functools.lru_cache`."""
+    return issubclass(kind, _CACHE)
 
 
 def is_iterator(kind: type) -> bool:
@@ -426,6 +524,10 @@ def _write_attribute(holder: Any, name: str, value: Any) -> None:
 
 def _write_class(holder: type, name: str, value: Any) -> None:
     type.__setattr__(holder, name, value)
+
+
+def _write_context(variable: contextvars.ContextVar[Any], _: str, value: Any) -> None:
+    variable.set(value)
 
 
 def _write_cell(cell: types.CellType, name: str, value: Any) -> None:

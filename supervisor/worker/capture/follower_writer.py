@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from supervisor.errors import CheckpointError
@@ -18,11 +18,12 @@ from supervisor.storage.checkpoints.parts import (
     publish_part,
 )
 from supervisor.storage.files.refusals import told_refusals
-from supervisor.training_state.replicated import without_replicated
+from supervisor.training_state.replicas import diverged, shared_paths
+from supervisor.training_state.replicated import tensor_digests, without_replicated
+from supervisor.training_state.sharding.rank_state import read_rank_state
 from supervisor.worker.capture.captured_checkpoint import CapturedCheckpoint
 from supervisor.worker.capture.checkpoint_writer import CheckpointWriter
-from supervisor.worker.capture.lead_writer import DIGESTS, POLL_S, TIMEOUT_S
-from supervisor.worker.capture.rank_state import read_rank_state
+from supervisor.worker.capture.lead_writer import DIGESTS, DIVERGED, POLL_S, TIMEOUT_S
 from supervisor.worker.capture.single_writer import fill, make_durable, with_digest
 
 TELLS_WITHIN_S = 60.0
@@ -42,9 +43,13 @@ class FollowerWriter(CheckpointWriter):
         *,
         place: RankPlace,
         attempt: int,
+        alike: Callable[[], Collection[str]] = frozenset,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
+        """`alike`: see `parameters_alike`."""
         self._ring = ring
+        self._alike = alike
+        self._shared: Collection[str] = ()
         self._before_publishing = before_publishing
         self._place = place
         self._attempt = attempt
@@ -58,6 +63,7 @@ class FollowerWriter(CheckpointWriter):
             self._publish(captured, {REFUSED: str(error)}, is_empty=True)
             raise
         first = self._first_digests(captured.step)
+        meta |= self._compared(captured, first)
         own = without_replicated(captured.state, first)
         self._publish(dataclasses.replace(captured, state=own), meta)
         return part_of(self._ring.get(captured.step), self._place.rank, self._place.world_size)
@@ -76,6 +82,15 @@ class FollowerWriter(CheckpointWriter):
 
     def room_warning(self) -> str | None:
         return None
+
+    def _compared(
+        self, captured: CapturedCheckpoint, first: Mapping[str, str]
+    ) -> dict[str, Mapping[str, str]]:
+        """Returns what to tell the first rank of replicas that have come to differ from its own."""
+        own = tensor_digests(captured.state) if first else {}
+        found = diverged(self._shared, first, own, self._alike()) if self._shared else {}
+        self._shared = shared_paths(first, own)
+        return {DIVERGED: found} if found else {}
 
     def _first_digests(self, step: int) -> Mapping[str, str]:
         """Returns the digests of what the first rank saves; none if it does not tell them."""

@@ -25,15 +25,18 @@ from supervisor.storage.checkpoints.parts import (
 from supervisor.storage.files import aside
 from supervisor.storage.files.private_files import make_private
 from supervisor.storage.files.refusals import told_refusals
+from supervisor.training_state.replicas import Split, splits
 from supervisor.training_state.replicated import tensor_digests
+from supervisor.training_state.sharding.rank_state import read_rank_state
 from supervisor.training_state.snapshot import state_bytes
 from supervisor.worker.capture.captured_checkpoint import CapturedCheckpoint
-from supervisor.worker.capture.rank_state import read_rank_state
 from supervisor.worker.capture.single_writer import SingleWriter, fill, make_durable, with_digest
 
 TIMEOUT_S = 600.0
 """For the slowest rank to write its part. A rank that has died ends the attempt long before."""
 POLL_S = 0.005
+DIVERGED = "diverged"
+"""In a part's meta: path → digest of replicas that differ from the first rank's."""
 DIGESTS = "digests.json"
 """In the folder of the first rank's part: of its tensors."""
 
@@ -51,9 +54,13 @@ class LeadWriter(SingleWriter):
         *,
         place: RankPlace,
         attempt: int,
+        on_split: Callable[[int, list[Split]], None] = lambda step, found: None,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
+        """`on_split`: called with the step and the replicas that have come to differ, before
+        anything is published; may raise `CheckpointError` to prevent that."""
         super().__init__(ring, before_publishing)
+        self._on_split = on_split
         self._place = place
         self._attempt = attempt
         self._timeout_s = timeout_s
@@ -67,6 +74,10 @@ class LeadWriter(SingleWriter):
             for rank, part in parts.items():
                 if refusal_of(part):
                     raise StateNotFinite(f"rank {rank}: {refusal_of(part)}")
+            told = ((rank, part.meta.get(DIVERGED, {})) for rank, part in parts.items())
+            found = splits(told, self._place.world_size)
+            if found:
+                self._on_split(step, found)
             make_durable(self._before_publishing)
             return ring.save(
                 step,

@@ -9,8 +9,13 @@ from typing import Any
 
 import torch
 
-from supervisor.training_state.census.census import RANDOM_NUMBERS, Census, unpack
-from supervisor.training_state.census.comparison import Difference, Nature, differences
+from supervisor.training_state.census.census import CALL, RANDOM_NUMBERS, Census, unpack
+from supervisor.training_state.census.comparison import (
+    Difference,
+    Nature,
+    differences,
+    is_another_order,
+)
 from supervisor.training_state.census.put_back import put_back
 from supervisor.training_state.held_values import storages
 from supervisor.training_state.plain_form import from_plain
@@ -27,7 +32,6 @@ ALLOWANCE_S = 5.0
 _ROUNDS = 8
 """What lies within a missing container is put back one level a round."""
 _NAMED = 3
-_CALL = "call"
 _PATHS = 20
 
 
@@ -80,19 +84,22 @@ class ScriptCensus:
         self._begun = time.monotonic()
         self._spent_s = 0.0
 
-    def begin(self) -> None:
+    def begin(self) -> bool:
         """Takes the first one; called at the script's first forward or update, live or replayed.
+        Returns whether this was the first call.
 
         Only then: one that is taken later, because this one failed, would say that what the
         training changed meanwhile differs by nature.
         """
-        if not self._was_asked:
-            self._was_asked = True
-            with self._part:
-                self._training_begins()
-                first = self._take(user_frames())
-                first.facts[RANDOM_NUMBERS] = random_position()
-                self._first = first
+        if self._was_asked:
+            return False
+        self._was_asked = True
+        with self._part:
+            self._training_begins()
+            first = self._take({})
+            first.facts[RANDOM_NUMBERS] = random_position()
+            self._first = first
+        return True
 
     def packed(self, *, is_paid: bool = False) -> torch.Tensor | None:
         """Returns what a checkpoint holds of it; None where it would take too long. Called at a
@@ -105,7 +112,7 @@ class ScriptCensus:
             return None
         with self._part:
             spent = self._spent_s
-            packed = self._take(_frames_and_call()).pack(self._first)
+            packed = self._take(call_under_way()).pack(self._first)
             if is_paid:
                 self._spent_s = spent
             return packed
@@ -114,7 +121,8 @@ class ScriptCensus:
     def facts(self) -> dict[str, str]:
         """Returns path → fact of this moment, for `supervisor verify`, whatever time it takes;
         nothing where there are too many objects."""
-        census = Census.take(_frames_and_call(), storages(registry_tensors(self._registry)))
+        but = storages(registry_tensors(self._registry))
+        census = Census.take(user_frames(), but, call_under_way())
         return census.facts if census.is_whole else {}
 
     def compare(self, saved: Mapping[str, Any], held: UserTensors) -> Compared:
@@ -155,6 +163,14 @@ class ScriptCensus:
         for _ in range(_ROUNDS):
             now, places = self._look(then)
             found = differences(then, now, nature)
+            # A loop that has gone another way by what differed from the start cannot be brought
+            # back to the recorded one in the middle of a call.
+            is_elsewhere = any(one.path.startswith(f"{CALL}.") for one in found)
+            found = [
+                one
+                for one in found
+                if one.path not in nature.differing or not (is_elsewhere or is_another_order(one))
+            ]
             if not found or found == earlier:
                 break
             changed += put_back(found, places, tensors)
@@ -163,23 +179,16 @@ class ScriptCensus:
 
     def _look(self, then: Census) -> tuple[Census, dict[str, Any]]:
         but = storages(registry_tensors(self._registry))
-        frames = _frames_and_call() if _CALL + ".args" in then.facts else user_frames()
-        return Census.with_places(frames, but, like=then)
+        return Census.with_places(user_frames(), but, call_under_way(), like=then)
 
-    def _take(self, frames: Mapping[str, Any]) -> Census:
+    def _take(self, call: Mapping[str, Any]) -> Census:
         started = time.thread_time()  # waiting for other processes is no cost of the census
-        census = Census.take(frames, storages(registry_tensors(self._registry)))
+        census = Census.take(user_frames(), storages(registry_tensors(self._registry)), call)
         self._spent_s += time.thread_time() - started
         return census
 
     def _allowed_s(self) -> float:
         return ALLOWANCE_S + SHARE * (time.monotonic() - self._begun)
-
-
-def _frames_and_call() -> dict[str, Any]:
-    """What the census goes over at a boundary: the arguments of a forward under way were computed
-    before it, so what is put back no longer reaches them."""
-    return {**user_frames(), _CALL: call_under_way()}
 
 
 def _named(left: list[Difference]) -> list[str]:

@@ -9,9 +9,11 @@ from supervisor.storage.steps.flight_recorder import FlightRecorder
 from supervisor.storage.steps.tape import TAPE_FORMAT, TapeWriter
 from supervisor.training_state.owners import find_owners
 from supervisor.training_state.registry import Registry
+from supervisor.training_state.sharding.layouts import layouts, transient_buffers
 from supervisor.training_state.state import TrainingState
 from supervisor.worker.capture.script_census import ScriptCensus
 from supervisor.worker.capture.user_tensors import UserTensors
+from supervisor.worker.ground.loop_count import IS_COUNTED, SPLITS_DATA, UPDATES
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.run_health import RunHealth
 from supervisor.worker.ground.user_frames import user_frames
@@ -62,6 +64,8 @@ class WholeState:
         state = self._state.capture(held=held, include_grads=progress.grads_matter)
         state["written"] = self._written.checksums()
         state["owners"] = find_owners(self._registry, frames)
+        state["layouts"] = layouts(self._registry, held)
+        state["transient"] = transient_buffers(self._registry)
         census = self._census.packed(is_paid=for_later)
         if census is not None:
             state["census"] = census
@@ -69,6 +73,9 @@ class WholeState:
             "tape_offset": self._tape_offset(for_later=for_later),
             "tape_format": TAPE_FORMAT,
             "tape_lost": progress.tape_lost,
+            UPDATES: progress.steps_done + progress.loop_shift,
+            SPLITS_DATA: self._registry.splits_data,
+            IS_COUNTED: progress.is_counted,
             "pure_loading": self._loading.left_out(),
             "steps_recorded": self._recorder.rows,
             "controls": self._controls.state_dict(),

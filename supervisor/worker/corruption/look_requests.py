@@ -32,6 +32,16 @@ class LookRequests:
             self.is_open = True
             self._schedule.ask()
 
+    def ask(self) -> None:
+        """The state is to be looked at before it is left behind."""
+        self.is_open = True
+        self._schedule.ask()
+
+    @property
+    def is_left_behind(self) -> bool:
+        """Whether the process goes back to a checkpoint at this boundary."""
+        return self._schedule.is_restarting
+
     def take(self) -> bool:
         """Returns whether a look was asked for, once."""
         was_open, self.is_open = self.is_open, False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -11,9 +12,14 @@ from supervisor.training_state.bounds.running_statistics import BatchStatistics
 
 MANY = 1000
 """Batches after which nothing is claimed: a snapshot comes every 50 at the latest."""
+COST_S = 3e-6
+"""Of one batch of one normalisation, on a CPU (docs/corruption.md)."""
+MOST_OVERHEAD = 0.003
+"""Share of the training's time: one normalisation for each millisecond of a step."""
 KEEPING = frozenset({"NativeBatchNormBackward0", "CudnnBatchNormBackward0"})
 """Functions of autograd that keep the batch's mean and inverse deviation."""
 
+_packing: Callable[[bool], Any] = torch._C._autograd._top_saved_tensors_default_hooks
 _writes: Callable[[torch.Tensor], int] = operator.attrgetter("_version")
 
 
@@ -21,7 +27,8 @@ class RunningValues:
     """The running mean and variance of one normalisation.
 
     Attributes:
-        batches: that went into them since the last look, oldest first.
+        batches: that went into them since the last look, oldest first: what `BatchStatistics` is
+            made of.
         is_whole: all is known since the last look.
     """
 
@@ -30,7 +37,7 @@ class RunningValues:
     def __init__(self, mean: torch.Tensor, variance: torch.Tensor) -> None:
         self.mean = mean
         self.variance = variance
-        self.batches: list[BatchStatistics] = []
+        self.batches: list[tuple[Any, ...]] = []
         self.is_whole = False  # what was before the first batch, nobody saw
         self._written = (-1, -1)
 
@@ -40,6 +47,10 @@ class RunningValues:
         self._written = (_writes(self.mean), _writes(self.variance))
 
     @property
+    def statistics(self) -> list[BatchStatistics]:
+        return [BatchStatistics(*batch) for batch in self.batches]
+
+    @property
     def is_known(self) -> bool:
         """Whether batches alone have changed them: torch counts no writes of a normalisation."""
         written = (_writes(self.mean), _writes(self.variance))
@@ -47,9 +58,14 @@ class RunningValues:
 
 
 class NormalisationWatch:
-    """Called at each normalisation of a batch, in the training's own thread."""
+    """Called at each normalisation of a batch, in the training's own thread.
+
+    Attributes:
+        is_on: it wants to see batches.
+    """
 
     def __init__(self) -> None:
+        self.is_on = True
         self._known: dict[int, RunningValues] = {}  # by id of the mean, which is kept alive
 
     def saw(
@@ -69,26 +85,35 @@ class NormalisationWatch:
         known = self._known.get(id(mean))
         if known is None or known.variance is not variance:
             known = self._known[id(mean)] = RunningValues(mean, variance)
-        node = output.grad_fn
+        if not known.is_whole:
+            return
+        node, batches = output.grad_fn, known.batches
         if (
-            not known.is_whole
-            or node is None
-            or node.name() not in KEEPING
-            or len(known.batches) >= MANY
+            type(node).__name__ not in KEEPING
+            or len(batches) >= MANY
             # Someone packs what autograd keeps; to unpack it may compute all of a forward again.
-            or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+            or _packing(True) is not None
         ):
             known.is_whole = False
             return
-        known.batches.append(
-            BatchStatistics(
-                node._saved_result1,  # type: ignore[attr-defined]
-                node._saved_result2,  # type: ignore[attr-defined]
-                given.numel() // mean.numel(),
-                momentum,
-                eps,
-            )
-        )
+        # Every microsecond counts here: a tuple is made in a quarter of the time of a named one.
+        batches.append((node._saved_result1, node._saved_result2, given.numel(), momentum, eps))  # type: ignore[union-attr]
+
+    def keep_to_budget(self, steps: int, usual_s: float) -> float:
+        """Ends the watch for good if it costs too much; returns its share of the time.
+
+        Args:
+            steps: since the last look.
+            usual_s: of one of them; 0 if it is not known.
+        """
+        seen = sum(len(known.batches) for known in self._known.values())
+        if not (self.is_on and seen and steps > 0 and usual_s > 0.0):
+            return 0.0
+        share = seen / steps * COST_S / usual_s
+        if share > MOST_OVERHEAD:
+            self.is_on = False
+            self._known.clear()
+        return share
 
     def looked(self) -> None:
         """The state as it is now is kept: from here on every batch counts."""

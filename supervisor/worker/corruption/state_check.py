@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,7 +12,6 @@ from torch.optim import Optimizer
 
 from supervisor.training_state.bounds.batch import TensorCase, suspects
 from supervisor.training_state.bounds.comparison import WEIGHT, Breach, breaches
-from supervisor.training_state.bounds.families import is_by_name
 from supervisor.training_state.bounds.limits import Affine, Limits
 from supervisor.training_state.bounds.rounding import Rounding
 from supervisor.training_state.bounds.update_log import UpdateLog
@@ -25,6 +24,7 @@ from supervisor.worker.corruption.corrupted_tensor import CorruptedTensor
 from supervisor.worker.corruption.other_rules import not_finite, wrong_count
 from supervisor.worker.corruption.statistics_check import StatisticsCheck
 from supervisor.worker.corruption.update_watch import UpdateWatch, Versions, WatchedOptimizer
+from supervisor.worker.corruption.usual_moves import UsualMoves, WeightAndCopy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -51,7 +51,7 @@ class StateCheck:
         self.watch = watch
         self._averages = AverageCheck()
         self._statistics = StatisticsCheck(registry, watch.normalisation)
-        self._borne_out: dict[type, int] = {}
+        self._usual = UsualMoves()
         self._names: dict[int, tuple[str, str]] = {}  # by address: model and parameter
 
     def looked(self, state: Mapping[str, Any]) -> None:
@@ -87,7 +87,7 @@ class StateCheck:
                     continue
                 tensors = list(self._tensors(watched, optimizer, kept, snapshot.state["models"]))
                 mine = self._beyond(watched, tensors)
-                is_sure = self._speaks(watched, optimizer, mine)
+                is_sure = watched.is_sure
                 found += mine if is_sure else []
                 bounded += [
                     Bounded.weight(tensor.parameter, tensor.case, is_sure=is_sure)
@@ -97,6 +97,21 @@ class StateCheck:
             found += self._averages.compare(snapshot, step - snapshot.step, bounded)
             found += self._statistics.compare(snapshot, self._names)
         return found
+
+    def unusual(self, snapshot: Snapshot) -> list[str]:
+        """Returns what to warn of: moves of weights for which there is no bound.
+
+        Args:
+            snapshot: of the last look.
+        """
+        return self._usual.compare(
+            [
+                WeightAndCopy(f"{model}.{name}", parameter, kept)
+                for parameter in self.watch.unbounded()
+                for model, name in [self._names.get(parameter.data_ptr(), ("", ""))]
+                if (kept := snapshot.state["models"].get(model, {}).get(name)) is not None
+            ]
+        )
 
     def _beyond(self, watched: WatchedOptimizer, tensors: list[_Tensor]) -> list[CorruptedTensor]:
         by_case = {id(tensor.case): tensor for tensor in tensors}
@@ -108,17 +123,6 @@ class StateCheck:
                 beyond += not_finite(case)
             found += [_finding(tensor, breach) for breach in claimed(case, beyond)]
         return found
-
-    def _speaks(
-        self, watched: WatchedOptimizer, optimizer: Optimizer, mine: list[CorruptedTensor]
-    ) -> bool:
-        """Whether the family's algebra counts: one that is known by its name alone must have
-        been borne out by the run."""
-        if not is_by_name(watched.family):
-            return True
-        kind, known = type(optimizer), self._borne_out.get(type(optimizer), 0)
-        self._borne_out[kind] = 0 if mine and known < BORNE_OUT else known + 1
-        return known >= BORNE_OUT
 
     def _tensors(
         self,
@@ -147,10 +151,6 @@ class StateCheck:
     def _name_of(self, optimizer: Optimizer) -> str:
         optimizers = self._registry.optimizers.items()
         return next((name for name, other in optimizers if other is optimizer), "")
-
-
-BORNE_OUT = 3
-"""Looks at which an optimizer that is known by its name alone kept to the algebra."""
 
 
 class _LimitsOfGroups:
@@ -231,7 +231,9 @@ def _tensor(
     if limit is None:
         return None
     if limit.memory in {**then, **now} and limit.memory not in live:
-        return None  # somebody else wrote to the momentum
+        if limit.weight is None or limit.weight.of_memory:
+            return None  # somebody else wrote to the momentum
+        limit = replace(limit, memory="", memory_limit=None)
     pair = limit.pair
     if has_memory and pair is not None and not {pair.first, pair.second} <= live.keys():
         return None  # the same for the moments, of which the bound of the weight is made

@@ -89,7 +89,7 @@ class StatisticsCheck:
         if self._module(known) is None:
             return None
         follow = followed_mean if leaf == MEAN else followed_variance
-        followed = follow(known.kept[leaf], known.values.batches)
+        followed = follow(known.kept[leaf], known.values.statistics)
         return followed.scale + _single(known.kept[leaf]).abs() if followed.is_finite else None
 
     def _known(self, snapshot: Snapshot, names: Mapping[int, tuple[str, str]]) -> Iterator[_Known]:
@@ -141,7 +141,7 @@ def _suspects(values: RunningValues, then: tuple[torch.Tensor, torch.Tensor]) ->
         found.append(MEAN)
     before = _single(then[1])
     keep = 1.0
-    for batch in values.batches:
+    for batch in values.statistics:
         keep *= 1 - batch.momentum
     least = _least(before, keep)
     if not _largest(variance) <= GROWN * _largest(before) or bool((variance < least).any()):
@@ -155,7 +155,7 @@ def _found(
     follow, live = (
         (followed_mean, values.mean) if leaf == MEAN else (followed_variance, values.variance)
     )
-    followed = follow(then, values.batches)
+    followed = follow(then, values.statistics)
     if not followed.is_finite:
         return []
     now = _single(live)

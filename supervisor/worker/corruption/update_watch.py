@@ -17,10 +17,14 @@ from supervisor.training_state.bounds.optimizer_family import OptimizerFamily
 from supervisor.training_state.bounds.update_log import Update
 from supervisor.training_state.optimizer_state import optimizer_parameters
 from supervisor.training_state.registry import Registry
+from supervisor.worker.corruption.foreign_optimizer import ForeignOptimizer
 from supervisor.worker.corruption.normalisation_watch import NormalisationWatch
 
 MANY = 1000
 """Updates after which a tensor begins anew: a snapshot comes every 50 at the latest."""
+PROBED = 2
+"""Which update since the last look is looked at more closely where torch does not ship the
+optimizer."""
 WILD = 4.0
 """Times the median norm: healthy runs reach it in single steps, but not beside corrupted state."""
 ROUNDED = 1 + 2**-6
@@ -35,6 +39,7 @@ class WatchedOptimizer:
 
     Attributes:
         family: its algebra.
+        foreign: what speaks for it, if torch does not ship this optimizer.
         parameters: in the order of its groups, as at the last look.
         versions: of each parameter and its entries, at the last look.
         written: how often one update writes to each, as seen at the first update since.
@@ -42,8 +47,11 @@ class WatchedOptimizer:
         is_broken: an update failed, or there were too many: nothing is known.
     """
 
-    def __init__(self, optimizer: Optimizer, family: OptimizerFamily) -> None:
+    def __init__(
+        self, optimizer: Optimizer, family: OptimizerFamily, foreign: ForeignOptimizer | None
+    ) -> None:
         self.family = family
+        self.foreign = foreign
         self.parameters = optimizer_parameters(optimizer)
         self.versions = [_versions(optimizer, p) for p in self.parameters]
         self.places = [p.data_ptr() for p in self.parameters]
@@ -56,17 +64,25 @@ class WatchedOptimizer:
         self._rows: list[tuple[list[tuple[Any, ...]], float]] = []
         self._before: list[Versions] | None = None
 
-    def begin(self, optimizer: Optimizer, norm: float) -> None:
+    def begin(self, optimizer: Optimizer, norm: float) -> bool:
+        """Returns whether `end` is to count what the update writes."""
         groups = optimizer.param_groups
         if self.is_broken or len(groups) != self._groups or len(self._rows) >= MANY:
             self.is_broken = True
-            return
+            return False
         read = self._read
         self._rows.append(([read(group) for group in groups], norm))
         if self.written is None:
             self._before = [_versions(optimizer, p) for p in self.parameters]
+            return True
+        if self.foreign is not None and self.count == PROBED:
+            self.foreign.begin(optimizer)
+            return True
+        return False
 
     def end(self, optimizer: Optimizer) -> None:
+        if self.foreign is not None and self.count == PROBED:
+            self.foreign.end(optimizer)
         if self._before is None:
             return
         before, self._before = self._before, None
@@ -82,6 +98,11 @@ class WatchedOptimizer:
             Update(dict(zip(self._names, rows[group], strict=True)), norm)
             for rows, norm in self._rows
         )
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether the family's bounds count."""
+        return self.foreign is None or self.foreign.is_proved
 
     @property
     def count(self) -> int:
@@ -105,15 +126,20 @@ class UpdateWatch:
 
     Attributes:
         normalisation: the same for running means and variances, which batches change.
+        needs_norms: a family needs the norm of the gradients, and `clipped` is to be called.
+        awaits_end: `end` is to be called after the update under way.
     """
 
     def __init__(self, registry: Registry) -> None:
         self.normalisation = NormalisationWatch()
         self._registry = registry
         self._watched: dict[int, WatchedOptimizer] = {}
-        self._needs_norms = False
+        self.needs_norms = False
+        self.awaits_end = False
         self._clipped_at: tuple[int, int] | None = None
         self._usual_norms: dict[int, float] = {}
+        self._foreign: weakref.WeakKeyDictionary[Optimizer, ForeignOptimizer]
+        self._foreign = weakref.WeakKeyDictionary()
 
     def begin_anew(self) -> None:
         """Something else than updates has changed the state: nothing is known until `look`."""
@@ -127,13 +153,24 @@ class UpdateWatch:
             if watched.count:
                 self._usual_norms[key] = statistics.median(watched.norms)
         self._watched.clear()
-        self._needs_norms = False
+        self._clipped_at = None
+        self.needs_norms = False
         for optimizer in self._registry.optimizers.values():
-            family = family_of(optimizer)
+            family, foreign = family_of(optimizer), None
+            if family is None:
+                foreign = self._foreign.setdefault(optimizer, ForeignOptimizer(optimizer))
+                family = foreign.family
             if family is None or not _is_plain(optimizer):
                 continue
-            self._watched[id(optimizer)] = WatchedOptimizer(optimizer, family)
-            self._needs_norms = self._needs_norms or family.needs_norms
+            self._watched[id(optimizer)] = WatchedOptimizer(optimizer, family, foreign)
+            self.needs_norms = self.needs_norms or family.needs_norms
+
+    def unbounded(self) -> list[torch.Tensor]:
+        """Returns the parameters of optimizers whose algebra is not known."""
+        known = {key for key, one in self._watched.items() if one.is_sure}
+        others = [o for o in self._registry.optimizers.values() if id(o) not in known]
+        plain = (torch.Tensor, torch.nn.Parameter)
+        return [p for one in others for p in optimizer_parameters(one) if type(p) in plain]
 
     def watched(self) -> list[WatchedOptimizer]:
         return list(self._watched.values())
@@ -148,7 +185,7 @@ class UpdateWatch:
 
     def clipped(self, parameters: Sequence[torch.Tensor]) -> None:
         """The script has clipped its gradients, which gave their norm."""
-        self._clipped_at = _gradient_versions(parameters) if self._needs_norms else None
+        self._clipped_at = _gradient_versions(parameters)
 
     def begin(self, optimizer: Optimizer, norm: float | None, clips_at: float) -> None:
         """An update is about to be made.
@@ -167,10 +204,11 @@ class UpdateWatch:
             and self._clipped_at != _gradient_versions(watched.parameters)
         ):
             largest = math.inf  # what the script did behind its clipping, the norm does not know
-        watched.begin(optimizer, largest)
+        self.awaits_end = watched.begin(optimizer, largest)
 
     def end(self, optimizer: Optimizer) -> None:
         """It was made."""
+        self.awaits_end = False
         watched = self._watched.get(id(optimizer))
         if watched is not None:
             watched.end(optimizer)

@@ -14,7 +14,8 @@ class BoundarySchedule:
         step: steps done.
         time: `time.monotonic()`; whichever comes first.
         checkpoint_reason: why a checkpoint was asked for; empty if none was.
-        leave: ("interrupted", "restart", "stop" or "completed", reason) once the process is to end.
+        leave: ("interrupted", "restart", "retry", "stop" or "completed", reason) once the process
+            is to end.
     """
 
     __slots__ = ("checkpoint_reason", "leave", "step", "time")
@@ -56,7 +57,7 @@ class BoundarySchedule:
     @property
     def is_restarting(self) -> bool:
         """Whether the state of the next boundary is to be left behind."""
-        return self.leave is not None and self.leave[0] == "restart"
+        return self.leave is not None and self.leave[0] in ("restart", "retry")
 
     def plan(self, step: float, time: float) -> None:
         """Called at the end of a boundary with when the next one is needed."""

@@ -19,6 +19,9 @@ class Progress:
         last_batch: the newest batch of a loader.
         grads_matter: the step began with gradients of an earlier backward (accumulation).
         tape_is_whole: the tape tells how the script came here, so a resume can be exact.
+        loop_shift: updates of the script's own loop beyond `steps_done`: it began again, or had
+            another number of ranks.
+        is_counted: no tape tells how the script came here, but its updates were counted.
         tape_lost: why it does not, as a resume says it; empty while nothing special is known.
     """
 
@@ -29,6 +32,8 @@ class Progress:
     grads_matter: bool = False
     tape_is_whole: bool = True
     tape_lost: str = ""
+    loop_shift: int = 0
+    is_counted: bool = False
 
     def tape_is_broken(self, why: str = "") -> None:
         """From here on no resume is exact."""

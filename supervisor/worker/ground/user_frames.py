@@ -48,12 +48,13 @@ def user_frames() -> dict[str, Mapping[str, Any]]:
 
 
 def call_under_way() -> Mapping[str, Any]:
-    """Returns the arguments of the script's forward within which this is called; none elsewhere."""
+    """Returns the module and arguments of the script's forward within which this is called; none
+    elsewhere."""
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
         if code.co_varnames[: len(_OF_FORWARD)] == _OF_FORWARD:
-            return {name: frame.f_locals[name] for name in ("args", "kwargs")}
+            return {name: frame.f_locals[name] for name in ("module", "args", "kwargs")}
         frame = frame.f_back
     return {}
 

@@ -10,14 +10,15 @@ import xxhash
 from supervisor.agreement import agree
 from supervisor.ranks import LEAD_RANK
 from supervisor.records import StepRecord
-from supervisor.storage.run.rank_board import RankBoard
 from supervisor.worker.ground.turns import GroupTurns
 from supervisor.worker.group.group_schedule import GroupSchedule
+from supervisor.worker.group.nodes_board import Board
 from supervisor.worker.group.step_message import StepMessage
 
 ARRIVES_WITHIN_S = 3600.0
 """For the slowest rank's replay; ranks replay the same steps, but not at the same speed."""
-LONGEST_REASON = 2000
+LONGEST_REASON = 600
+"""In characters; as JSON it fits into a message of any rank."""
 
 
 class Agreement:
@@ -54,7 +55,7 @@ class Agreement:
 
 
 class GroupAgreement(Agreement):
-    """Ranks tell each other each step (`RankBoard`), and what follows comes from what all told.
+    """Ranks tell each other each step (`Board`), and what follows comes from what all told.
 
     With the record go: which listeners' clocks say that it is time (the first rank's count),
     whether somebody wants this rank to end, and a digest of what was decided so far. If the digests
@@ -68,7 +69,7 @@ class GroupAgreement(Agreement):
 
     def __init__(
         self,
-        board: RankBoard,
+        board: Board,
         schedule: GroupSchedule,
         turns: GroupTurns,
         *,
@@ -98,7 +99,10 @@ class GroupAgreement(Agreement):
         )
         told = self._board.exchange(own.pack(self._board.max_bytes))
         try:
-            messages = [] if told is None else [StepMessage.unpack(data) for data in told]
+            messages = [
+                own if rank == self._rank else StepMessage.unpack(data)
+                for rank, data in enumerate(told or ())
+            ]
         except ValueError:  # another rank is at another point
             messages = []
         if len({message.record.step for message in messages}) != 1:

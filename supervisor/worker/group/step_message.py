@@ -19,6 +19,10 @@ _FLAGS = (
     "in_environment",
 )
 _LEAVES = 1 << 63
+_FLAGS_OF = tuple(
+    {name: bool(flags >> bit & 1) for bit, name in enumerate(_FLAGS)}
+    for flags in range(1 << len(_FLAGS))
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +44,15 @@ class StepMessage:
     def pack(self, max_bytes: int) -> bytes:
         """Returns it as bytes; observed values that do not fit into `max_bytes` are left out."""
         record = self.record
-        flags = sum(1 << bit for bit, name in enumerate(_FLAGS) if getattr(record, name))
+        flags = (
+            record.loss_seen
+            | record.grad_norm_seen << 1
+            | record.scaler_skipped << 2
+            | record.others_trained << 3
+            | record.begins_training << 4
+            | record.announced << 5
+            | record.in_environment << 6
+        )
         numbers = _NUMBERS.pack(
             record.step,
             record.batch_size,
@@ -83,6 +95,6 @@ class StepMessage:
             memory_gib=memory_gib,
             clips_at=clips_at,
             observed=json.loads(observed) if observed else {},
-            **{name: bool(flags >> bit & 1) for bit, name in enumerate(_FLAGS)},
+            **_FLAGS_OF[flags & len(_FLAGS_OF) - 1],
         )
         return cls(record=record, due=due & ~_LEAVES, leaves=bool(due & _LEAVES), decided=decided)

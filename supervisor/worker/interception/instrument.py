@@ -24,6 +24,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 from torch.utils.data import dataloader
+from torch.utils.data.distributed import DistributedSampler
 
 from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.interception.outside_dynamo import (
@@ -170,18 +171,20 @@ def _with_arguments(
 
 def _patch_updates(session: Seen) -> None:
     interception = session.interception
+    # A class and its base may both be wrapped: `super().step` is no second update.
+    under_way: list[Optimizer] = []
 
     @outside_dynamo
     def before(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         # args[0] is the optimizer itself; inside `scaler.step` the depth is not 0.
-        if not interception.active:
+        if not interception.active or under_way.count(optimizer) > 1:
             return None
         changed = session.hooks.before_update(optimizer, args[1:], kwargs)
         return None if changed is None else ((args[0], *changed[0]), changed[1])
 
     @outside_dynamo
     def after(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if interception.active:
+        if interception.active and under_way.count(optimizer) <= 1:
             session.hooks.after_update(optimizer)
 
     # Torch calls no hook when a step raises. It wraps each optimizer's class at its first instance.
@@ -192,17 +195,21 @@ def _patch_updates(session: Seen) -> None:
 
         @outside_dynamo
         def failed(optimizer: Optimizer, depth: int) -> None:
-            if interception.active:
+            if interception.active and optimizer not in under_way:
                 session.update_failed(optimizer, depth)
 
         @functools.wraps(original)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             depth = interception.depth
+            under_way.append(args[0])
             try:
-                return original(*args, **kwargs)
+                result = original(*args, **kwargs)
             except BaseException:
+                under_way.pop()
                 failed(args[0], depth)
                 raise
+            under_way.pop()
+            return result
 
         return wrapper
 
@@ -290,6 +297,7 @@ def _patch_construction(session: Seen) -> None:
     watch(Optimizer, "optimizer")
     watch(LRScheduler, "scheduler")
     watch(torch.amp.GradScaler, "scaler")
+    watch(DistributedSampler, "sampler")
 
 
 def _patch_loader(session: Seen) -> None:

@@ -11,13 +11,18 @@ from torch.nn import functional
 
 from supervisor.worker.ground.error_barrier import Part
 from supervisor.worker.ground.interception_state import InterceptionState
-from supervisor.worker.interception.outside_dynamo import is_transforming
 
 
-class SawBatch(Protocol):
-    """Whoever keeps them; called within forwards, at every layer that normalises."""
+class Watch(Protocol):
+    """Whoever keeps them.
 
-    def __call__(
+    Attributes:
+        is_on: it wants them.
+    """
+
+    is_on: bool
+
+    def saw(
         self,
         mean: torch.Tensor,
         variance: torch.Tensor,
@@ -25,16 +30,18 @@ class SawBatch(Protocol):
         output: torch.Tensor,
         momentum: float,
         eps: float,
-    ) -> None: ...
+    ) -> None:
+        """Called within forwards, at every layer that normalises."""
 
 
-def watch_normalisation(interception: InterceptionState, saw: SawBatch, part: Part) -> None:
+def watch_normalisation(interception: InterceptionState, watch: Watch, part: Part) -> None:
     """Patches torch for the rest of this process's life.
 
     Args:
-        part: keeps errors of `saw` away from the script.
+        part: keeps errors of `watch` away from the script.
     """
     original = functional.batch_norm
+    saw, transforms = watch.saw, torch._C._functorch.peek_interpreter_stack
 
     @functools.wraps(original)
     def batch_norm(
@@ -50,12 +57,13 @@ def watch_normalisation(interception: InterceptionState, saw: SawBatch, part: Pa
         output = original(input, running_mean, running_var, weight, bias, training, momentum, eps)
         if (
             training
+            and watch.is_on
             and interception.active
             and not interception.replaying
             and type(running_mean) is type(running_var) is torch.Tensor
             and part.is_on
             and get_ident() == interception.thread
-            and not is_transforming()
+            and transforms() is None
         ):
             try:
                 saw(running_mean, running_var, input, output, momentum, eps)

@@ -7,6 +7,8 @@ their results is what makes a replay without tensors take the same way.
 from __future__ import annotations
 
 import functools
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -69,6 +71,25 @@ def _patch_item(session: Seen) -> None:
         return session.hooks.read(kind, functools.partial(original, self))
 
     torch.Tensor.item = item  # type: ignore[method-assign, assignment]
+    _spare_optimizers(session, original)
+
+
+def _spare_optimizers(session: Seen, item: Callable[[torch.Tensor], Any]) -> None:
+    """Torch's optimizers read the step count of each parameter at every update: these reads are
+    not the script's, and do not go through the patched `Tensor.item`."""
+    original = sys.modules["torch.optim.optimizer"]._get_value
+    interception = session.interception
+
+    @functools.wraps(original)
+    def get_value(x: Any) -> Any:
+        # In this order: a compiled optimizer must not depend on what we count.
+        if is_dynamo_compiling() or not interception.depth or not isinstance(x, torch.Tensor):
+            return original(x)
+        return item(x)
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("torch.optim.") and vars(module).get("_get_value") is original:
+            vars(module)["_get_value"] = get_value
 
 
 def _patch_listing(session: Seen) -> None:

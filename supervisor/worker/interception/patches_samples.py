@@ -9,7 +9,6 @@ from typing import Any
 from torch.utils.data import dataloader
 from torch.utils.data._utils import fetch as fetching
 
-from supervisor.worker.samples.poisoned_samples import PoisonedSamples
 from supervisor.worker.samples.sample_guard import SampleGuard
 
 
@@ -33,10 +32,10 @@ def watch_samples(guard: SampleGuard) -> None:
             return guard.after_failure(self, indices, error, original)
 
     fetcher.__init__, fetcher.fetch = __init__, fetch
-    watch_handed_out(guard.poisoned)
+    watch_handed_out(guard)
 
 
-def watch_handed_out(samples: PoisonedSamples) -> None:
+def watch_handed_out(guard: SampleGuard) -> None:
     """Has torch's loaders tell of which samples each batch was made."""
     base: Any = dataloader._BaseDataLoaderIter
     next_index, reset = base._next_index, base._reset
@@ -51,12 +50,12 @@ def watch_handed_out(samples: PoisonedSamples) -> None:
         reset(self, loader, first_iter)
 
     base._next_index, base._reset = _next_index, _reset
-    _patch_handing_out(dataloader._SingleProcessDataLoaderIter, samples)
-    _patch_handing_out(dataloader._MultiProcessingDataLoaderIter, samples)
+    _patch_handing_out(dataloader._SingleProcessDataLoaderIter, guard)
+    _patch_handing_out(dataloader._MultiProcessingDataLoaderIter, guard)
 
 
-def _patch_handing_out(iterator: Any, samples: PoisonedSamples) -> None:
-    next_data = iterator._next_data
+def _patch_handing_out(iterator: Any, guard: SampleGuard) -> None:
+    next_data, samples, changed = iterator._next_data, guard.poisoned, guard.changed
 
     def _next_data(self: Any) -> Any:
         try:
@@ -69,6 +68,7 @@ def _patch_handing_out(iterator: Any, samples: PoisonedSamples) -> None:
         indices = _taken(self)
         if self._dataset_kind == dataloader._DatasetKind.Map and _is_in_order(self):
             samples.was_handed_out(self._dataset, self._collate_fn, indices, batch)
+            changed.was_handed_out(self._dataset, indices, batch)
         return batch
 
     iterator._next_data = _next_data

@@ -18,6 +18,7 @@ from supervisor.worker.corruption.look_requests import LookRequests
 from supervisor.worker.corruption.state_check import StateCheck
 from supervisor.worker.ground.boundary_listener import ALWAYS, BoundaryListener
 from supervisor.worker.ground.run_warnings import RunWarnings
+from supervisor.worker.live.step_times import StepTimes
 from supervisor.worker.treatment.action_runner import ActionRunner
 from supervisor.worker.treatment.alert_teller import AlertTeller
 from supervisor.worker.treatment.dispatcher import GOING_BACK
@@ -48,6 +49,7 @@ class CorruptionListener(BoundaryListener):
         journal: Journal,
         policy: PolicySettings,
         warn: RunWarnings,
+        times: StepTimes,
         is_alone: bool,
     ) -> None:
         self._check = check
@@ -58,6 +60,7 @@ class CorruptionListener(BoundaryListener):
         self._journal = journal
         self._policy = policy
         self._warn = warn
+        self._times = times
         self._is_alone = is_alone
         self._last_step = -1  # of the snapshot with which the state is compared
         self._events = 0
@@ -73,6 +76,13 @@ class CorruptionListener(BoundaryListener):
 
     def looked(self, step: int, state: Mapping[str, Any]) -> None:
         """A snapshot was taken: the next look compares with it."""
+        watch = self._check.watch.normalisation
+        share = watch.keep_to_budget(step - self._last_step, self._times.usual_s)
+        if share and not watch.is_on:
+            self._warn(
+                "running means and variances are not watched for flipped bits: there are so many "
+                f"normalisations that it would take {share:.1%} of the time"
+            )
         self._last_step = step
         self._check.looked(state)
 
@@ -84,6 +94,8 @@ class CorruptionListener(BoundaryListener):
             return True
         started = time.perf_counter()
         findings = self._check.compare(snapshot, step)
+        for text in self._check.unusual(snapshot):
+            self._warn(text, aloud=True)
         if not findings:
             return True
         healed = self._heal(step, snapshot, findings, started)
@@ -117,7 +129,8 @@ class CorruptionListener(BoundaryListener):
             return "no"
         if not self._is_alone:
             return "no"
-        if any(waiting.action.name in GOING_BACK for waiting in self._runner.pending):
+        goes_back = any(waiting.action.name in GOING_BACK for waiting in self._runner.pending)
+        if goes_back or self._requests.is_left_behind:
             return "rollback"  # is under way already
         if self._spread(findings):
             result = self._runner.run("rollback", decision)

@@ -26,7 +26,7 @@ from supervisor.worker.recording.worker_proof import (
     WorkerNote,
     pack_iteration,
 )
-from supervisor.worker.replay.loading.loader_skipping import pack_mark
+from supervisor.worker.replay.loading.loader_skipping import contents, pack_mark
 
 
 class LoaderHooks:
@@ -94,7 +94,7 @@ class LoaderHooks:
             drawn = fetched = b""
             if not proof.is_given_up:
                 with self._interception.region():
-                    fetched = pack_mark((), batch)
+                    fetched = pack_mark(contents(batch), batch)
                     drawn = between(earlier, look())
             mark = StreamMark(
                 proof=proof.number,

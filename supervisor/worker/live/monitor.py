@@ -351,7 +351,8 @@ class Monitor(TrainingHooks):
         """Registers an object when it is first seen; asked at every step, so by its id first."""
         known = self._met.get(id(found))
         if known is None or known() is not found:
-            self._census.begin()
+            if self._census.begin():
+                self._recording.tape.append(EntryKind.TRAINING, b"")
             register(found)
             self._met[id(found)] = weakref.ref(found)
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 
+from supervisor.errors import CheckpointError
 from supervisor.settings import PartingSettings
 from supervisor.storage.run.script_files import ScriptFiles
 from supervisor.storage.steps.tape import TapeWriter
 from supervisor.worker.capture.captured_checkpoint import CapturedCheckpoint
 from supervisor.worker.capture.checkpointer import Checkpointer
+from supervisor.worker.capture.rank_memory import RankMemory
 from supervisor.worker.ground.boundary_schedule import BoundarySchedule
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.run_health import RunHealth
@@ -20,12 +23,19 @@ from supervisor.worker.live.boundary_capture import BoundaryCapture
 FRESH = 0.2
 """Share of the last capture in what is known of the cost: one that was held up counts little."""
 
+SOON = 10.0
+"""Times its cost, the second copy beside the process follows the first, for which the system had to
+find memory: from the second on it is known what one costs."""
+
 
 class PartingCheckpoint(TimedListener):
     """Keeps a healthy state in memory as often as its cost allows, and writes it at the end.
 
     The memory is that of the last checkpoint. What was copied at a boundary stays right whatever
     happens behind it, an update that breaks off included.
+
+    Of several ranks none can write for all when one has failed: each keeps its state in memory that
+    outlives it, at the same steps, and the parent has all of them written (`worker/rescue.py`).
     """
 
     name = "parting checkpoint"
@@ -43,6 +53,7 @@ class PartingCheckpoint(TimedListener):
         health: RunHealth,
         progress: Progress,
         warn: RunWarnings,
+        of_rank: RankMemory | None = None,
     ) -> None:
         super().__init__(turns)
         self._is_enabled = settings.enabled
@@ -56,6 +67,8 @@ class PartingCheckpoint(TimedListener):
         self._health = health
         self._progress = progress
         self._warn = warn
+        self._of_rank = of_rank
+        self._rank_kept = -1
         self._cost_s = 0.0
         self._next_at = 0.0
 
@@ -67,18 +80,48 @@ class PartingCheckpoint(TimedListener):
         return float(step - step % self._every + self._every), math.inf
 
     def at_boundary(self, step: int) -> None:
-        if step == 0 or step == self._checkpointer.last_step or not self.has_turn(step):
+        is_sick = self._health.in_trouble(step) or self._health.is_warning
+        if is_sick and self._of_rank is not None:
+            self._of_rank.forget()  # what trouble has followed is not to be gone back to
+            self._rank_kept = -1
+        if step == 0 or not self.has_turn(step) or is_sick or self._schedule.is_restarting:
             return
-        if self._health.in_trouble(step) or self._health.is_warning or self._schedule.is_restarting:
+        if self._of_rank is None and step == self._checkpointer.last_step:
             return
         started = time.perf_counter()
-        self._checkpointer.keep(self._capture.take_for_later(step, "parting"))
-        self._script_files.expect_interval()
+        captured = self._capture.take_for_later(step, "parting")
+        if self._of_rank is None:
+            self._checkpointer.keep(captured)
+            self._script_files.expect_interval()
+        else:
+            self._keep_for_rank(self._of_rank, captured)
         self._has_cost(time.perf_counter() - started)
+
+    def _keep_for_rank(self, memory: RankMemory, captured: CapturedCheckpoint) -> None:
+        """What a killed process cannot do any more is done now: its tape leaves the buffer."""
+        interval, began = self._script_files.expect_interval()
+        meta = {**captured.meta, "script_files": interval, "script_files_began": began}
+        if meta["tape_offset"] != -1:
+            meta["tape_offset"] = self._tape.write_out_to_mark()
+            if meta["tape_offset"] == -1:
+                return  # a full disk may have room later
+        try:
+            memory.keep(dataclasses.replace(captured, meta=meta))
+            self._rank_kept = captured.step
+        except CheckpointError as error:
+            self._is_enabled = False
+            self._rank_kept = -1
+            self._warn(
+                f"the newest state is not kept in memory: {error}: a failure goes back to the last "
+                "checkpoint",
+                aloud=True,
+            )
 
     @property
     def is_ready(self) -> bool:
-        """Whether `write` would save a state."""
+        """Whether a state would be saved if the process ended now."""
+        if self._of_rank is not None:
+            return self._rank_kept > 0
         kept = self._checkpointer.kept
         return kept is not None and not self._objection(kept)
 
@@ -110,7 +153,12 @@ class PartingCheckpoint(TimedListener):
         return ""
 
     def is_due(self, step: int) -> bool:
-        if not self._is_enabled or not self._checkpointer.is_free(step):
+        if not self._is_enabled:
+            return False
+        if self._of_rank is not None:
+            if not self._checkpointer.may_save(step):
+                return False  # a state that was abandoned has this place
+        elif not self._checkpointer.is_free(step):
             return False  # the memory of the last save may be in use
         if self._every is not None:
             return step % self._every == 0
@@ -118,5 +166,9 @@ class PartingCheckpoint(TimedListener):
 
     def _has_cost(self, seconds: float) -> None:
         before = self._cost_s or seconds
+        is_first = not self._cost_s
         self._cost_s = min(seconds, (1.0 - FRESH) * before + FRESH * seconds)
-        self._next_at = time.monotonic() + self._cost_s / max(self._share, 1e-9)
+        apart = self._cost_s / max(self._share, 1e-9)
+        if is_first and self._of_rank is not None:
+            apart = min(apart, SOON * seconds)
+        self._next_at = time.monotonic() + apart

@@ -18,6 +18,7 @@ from supervisor.worker.corruption.update_watch import UpdateWatch
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.run_warnings import RunWarnings
 from supervisor.worker.ground.step_probe import gradient_norm, has_values, read_number
+from supervisor.worker.live.own_time import OwnTime
 from supervisor.worker.live.unseen_updates import MANY_BACKWARDS, NO_STEP_YET
 from supervisor.worker.probes.probes import Probes
 from supervisor.worker.treatment.update_controls import UpdateControls
@@ -40,6 +41,7 @@ class StepRecorder:
         probes: Probes,
         update_controls: UpdateControls,
         watch: UpdateWatch,
+        own_time: OwnTime,
         warn: RunWarnings,
     ) -> None:
         self.row = -1
@@ -50,6 +52,7 @@ class StepRecorder:
         self._probes = probes
         self._update_controls = update_controls
         self._watch = watch
+        self._own_time = own_time
         self._warn = warn
         self._first_parameter: Callable[[], torch.Tensor | None] = lambda: None
         self._lead_size = 0
@@ -59,6 +62,7 @@ class StepRecorder:
         progress = self._progress
         probe = progress.probe
         if not probe.backward_calls:
+            self._own_time.backward_begins(progress.steps_done)
             first = self._first_parameter()
             gradient = None if first is None else first.grad
             progress.grads_matter = gradient is not None and has_values(gradient)
@@ -73,7 +77,8 @@ class StepRecorder:
             probe.grad_norm = read_number(norm)
             probe.norm_of = size
             probe.clips_at = float(max_norm)
-            self._watch.clipped(parameters)
+            if self._watch.needs_norms:
+                self._watch.clipped(parameters)
 
     def record(self, lead: Optimizer, *, scaler_skipped: bool = False) -> StepRecord:
         """Records the step under way, as its update is about to be made (or was left out by the
@@ -124,6 +129,7 @@ class StepRecorder:
         progress.steps_done += 1
         if progress.steps_done >= self._probes.next_step:
             self._probes.begin(progress.steps_done)
+        self._own_time.update_ended()
 
     def _see_gradients(self, lead: Optimizer) -> list[torch.Tensor]:
         """Computes the gradient norm, unless the script's clipping has given it; returns all

@@ -13,6 +13,7 @@ from supervisor.worker.live.lead import Lead
 from supervisor.worker.live.step_recorder import StepRecorder
 from supervisor.worker.treatment.dispatcher import Dispatcher
 from supervisor.worker.treatment.update_controls import POISONED, UpdateControls
+from supervisor.worker.treatment.update_plan import AS_IT_IS
 
 
 class UpdateHooks:
@@ -59,18 +60,16 @@ class UpdateHooks:
                 self._steps.mark_skipped()
         else:
             plan = controls.plan_follower(optimizer, step)
-        controls.apply(optimizer, step, plan)
+        if plan is not AS_IT_IS:
+            controls.apply(optimizer, step, plan)
         if self._armed:
             self._injector.before_step(step, optimizer)
         if not plan.skip and self._watching.is_on:
-            self._watch_update(optimizer, is_lead=is_lead)
-
-    def _watch_update(self, optimizer: Optimizer, *, is_lead: bool) -> None:
-        probe = self._progress.probe
-        try:
-            self._watch.begin(optimizer, probe.grad_norm if is_lead else None, probe.clips_at)
-        except Exception as error:
-            self._watching.caught(error)
+            probe = self._progress.probe
+            try:
+                self._watch.begin(optimizer, probe.grad_norm if is_lead else None, probe.clips_at)
+            except Exception as error:
+                self._watching.caught(error)
 
     def gradients_came_again(self, optimizer: Optimizer) -> None:
         """A closure ran again after the plan: its new gradients are hidden too, if the update is
@@ -83,7 +82,7 @@ class UpdateHooks:
             # It was to be judged after the closure's last evaluation, but there were fewer of them
             # than in the step before: the update is made, and can no longer be left out.
             self._judge(optimizer, is_in_time=False)
-        if self._watching.is_on:
+        if self._watch.awaits_end and self._watching.is_on:
             try:
                 self._watch.end(optimizer)
             except Exception as error:

@@ -12,8 +12,8 @@ class ExitRequest(SystemExit):
     """Raised at a boundary; the user's ``finally`` blocks run, ``except Exception`` does not.
 
     Attributes:
-        note: kind of the exit note: ``interrupted``, ``restart``, ``stop``, `SHORT` or
-            ``completed``.
+        note: kind of the exit note: ``interrupted``, ``restart``, ``retry``, ``stop``, `SHORT`
+            or ``completed``.
         reason: one sentence for the parent.
     """
 

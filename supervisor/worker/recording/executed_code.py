@@ -35,11 +35,15 @@ _WRITING_WORDS = frozenset(
 class ExecutedCode:
     """Profiles calls in this thread: slow, for the first few of a kind only.
 
+    Args:
+        keeps_owners: what the user's methods belong to counts as reached.
+
     Attributes:
         fault: the first thing seen that forbids leaving such a call out; empty if none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, keeps_owners: bool = False) -> None:
+        self._keeps_owners = keeps_owners
         self.fault = ""
         self._codes: dict[types.CodeType, dict[str, Any]] = {}
         self._around: dict[int, Any] = {}
@@ -55,6 +59,10 @@ class ExecutedCode:
         finally:
             sys.setprofile(None)
 
+    def has_run(self) -> set[types.CodeType]:
+        """What of the user's code was entered."""
+        return set(self._codes)
+
     def reached(self) -> Iterator[Any]:
         """Global variables, and variables of surrounding functions, that the user's code names."""
         yield from self._around.values()
@@ -62,7 +70,7 @@ class ExecutedCode:
             for name in _globals_named(code):
                 value = variables.get(name)
                 if isinstance(value, types.ModuleType):
-                    if _is_users(getattr(value, "__file__", None) or "<"):
+                    if is_users(getattr(value, "__file__", None) or "<"):
                         yield from _plain_variables(value)
                 elif name in variables:
                     yield value
@@ -93,10 +101,11 @@ class ExecutedCode:
                 self.fault = "loading opens a file for writing"
         elif code.co_name == "save" and code.co_filename.endswith("torch/serialization.py"):
             self.fault = "loading calls torch.save"
-        elif code not in self._codes and _is_users(code.co_filename):
+        elif code not in self._codes and is_users(code.co_filename):
             self._codes[code] = frame.f_globals
             self.fault = _fault_in(code)
-            for name in code.co_freevars:
+            owner = code.co_varnames[:1] if self._keeps_owners and code.co_argcount else ()
+            for name in (*code.co_freevars, *(n for n in owner if n == "self")):
                 value = frame.f_locals.get(name)
                 self._around[id(value)] = value
 
@@ -129,5 +138,6 @@ def _plain_variables(module: types.ModuleType) -> list[Any]:
     return [v for k, v in vars(module).items() if not k.startswith("__") and type(v) not in kinds]
 
 
-def _is_users(path: str) -> bool:
+def is_users(path: str) -> bool:
+    """Whether a file is neither ours nor a library's."""
     return not path.startswith(("<", _OURS)) and not is_library_file(path)

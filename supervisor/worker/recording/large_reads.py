@@ -64,6 +64,7 @@ class ReplayedReads:
     def __init__(self, tape: TapeReader) -> None:
         self._tape = tape
         self._known: dict[bytes, bytes] = {}
+        tape.on_passed = self._remember
 
     def recorded(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """Returns a tensor with what the recorded run read here; None if `tensor` holds just that.
@@ -73,10 +74,7 @@ class ReplayedReads:
         Raises:
             ReplayError: nothing of the kind was read here, or its content was not recorded.
         """
-        entry = self._tape.take(EntryKind.TENSOR)
-        digest, kept = entry[:_DIGEST_BYTES], entry[_DIGEST_BYTES:]
-        if kept:
-            self._known[digest] = kept
+        digest = self._remember(self._tape.take(EntryKind.TENSOR))
         if xxhash.xxh3_64_digest(_content(tensor)) == digest:
             return None
         if digest not in self._known:
@@ -96,6 +94,13 @@ class ReplayedReads:
             except RuntimeError:  # its elements share their memory, or it was made for inference
                 return saved.to(tensor.device)
         return tensor
+
+    def _remember(self, entry: bytes) -> bytes:
+        """Keeps the content of an entry, where it has one; returns its checksum."""
+        digest, kept = entry[:_DIGEST_BYTES], entry[_DIGEST_BYTES:]
+        if kept:
+            self._known[digest] = kept
+        return digest
 
 
 def _content(tensor: torch.Tensor) -> Any:

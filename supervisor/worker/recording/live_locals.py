@@ -9,6 +9,7 @@ import types
 from collections.abc import Iterator
 
 _OF_LOCALS = re.compile(r"(LOAD|STORE|DELETE)_FAST")
+_READS_ALL = frozenset({"locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe"})
 _ENDING = frozenset({"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"})
 _ALWAYS_JUMPS = ("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_ABSOLUTE")
 
@@ -24,6 +25,8 @@ def live_names(frame: types.FrameType) -> frozenset[str]:
 
 @functools.lru_cache(maxsize=256)
 def _live_at(code: types.CodeType, place: int) -> frozenset[str]:
+    if _READS_ALL.intersection(code.co_names):
+        return frozenset({*code.co_varnames, *code.co_cellvars, *code.co_freevars})
     instructions = list(dis.get_instructions(code))
     number = {one.offset: at for at, one in enumerate(instructions)}
     here = next((at for at, one in enumerate(instructions) if one.offset > place), 0)

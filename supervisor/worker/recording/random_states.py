@@ -63,14 +63,15 @@ class RngRecorder:
         """Returns what `after` needs; called right before a forward."""
         if self._others or self._forwards.goes_on:
             return self.look()
-        now = self._torch_now()
+        window = self._window
+        now = self._torch_now() if window is None else bytes(window)
         if self._torch.state is not None and self._torch.state != now:
             self._write(self._torch)
         return (now,)
 
     def after(self, earlier: tuple[Any, ...]) -> None:
         """Called right behind the forward."""
-        self.passed()
+        self.region += 1
         self._left_torch(earlier)
         if len(earlier) > 1:
             self._forwards.passed(used=self._left_others(earlier))
@@ -105,7 +106,8 @@ class RngRecorder:
                     self._write(behind)
 
     def _left_torch(self, earlier: tuple[Any, ...]) -> bool:
-        now, behind = self._torch_now(), self._torch
+        window, behind = self._window, self._torch
+        now = self._torch_now() if window is None else bytes(window)
         drew: bool = now != earlier[0]
         if drew or behind.state is not None:  # else the replay has the right one
             behind.put(now, self._tape.offset, self.region)

@@ -42,12 +42,14 @@ class StreamPlace:
         left: items that each has left; of an endless one, a number that falls by one an item.
         kept: what it will read again: variables of generators, functions that are applied.
         over: what the iterators go over.
+        codes: of its generators.
     """
 
     iterators: list[Any] = field(default_factory=list)
     left: list[int] = field(default_factory=list)
     kept: list[Any] = field(default_factory=list)
     over: list[Any] = field(default_factory=list)
+    codes: list[types.CodeType] = field(default_factory=list)
 
     def follows(self, earlier: StreamPlace) -> bool:
         """Whether only the innermost iterator has moved since an earlier place."""
@@ -96,6 +98,7 @@ def _enter(iterator: Any, found: StreamPlace, depth: int) -> None:
             raise CannotTell("its generator has ended")
         inner = _iterators_in(iterator)
         own = {id(one) for one in inner}
+        found.codes.append(frame.f_code)
         variables = frame.f_locals
         kept = [variables[name] for name in sorted(live_names(frame) & variables.keys())]
         found.kept.extend(one for one in kept if id(one) not in own)

@@ -11,12 +11,13 @@ from __future__ import annotations
 import json
 import struct
 import time
+import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
-from supervisor.worker.recording.executed_code import ExecutedCode
+from supervisor.worker.recording.executed_code import ExecutedCode, is_users
 from supervisor.worker.recording.fingerprint import CannotTell, fingerprint
 from supervisor.worker.recording.loading_proof import PROFILED, TIMED, LoadingProof
 from supervisor.worker.recording.stream_place import StreamPlace, place_of
@@ -102,8 +103,11 @@ class Stream:
         """Which stream and batch this is, as the tape keeps it beside a state or an end."""
         return _PLACE.pack(self.proof.number, self.number, self.fetches)
 
-    def settle(self) -> tuple[int, bool]:
+    def settle(self, watched: Collection[types.CodeType]) -> tuple[int, bool]:
         """Called behind each batch: returns where it stands, and whether it only went on.
+
+        Args:
+            watched: what of the user's code was run while it was watched.
 
         Raises:
             CannotTell: that cannot be seen, or what it keeps has changed.
@@ -116,6 +120,8 @@ class Stream:
         follows = earlier is not None and place.follows(earlier)
         if not follows:
             self.compare()
+            if any(is_users(code.co_filename) and code not in watched for code in place.codes):
+                raise CannotTell("its generator goes on in code that was not watched")
             self._print = fingerprint([*place.kept, *place.over])
         self._last = place
         return place.left[-1], follows
@@ -138,6 +144,7 @@ class StreamProof(LoadingProof):
         self._streams = 0
         self._open: list[Stream] = []
         self._unsettled = 0
+        self._watched: set[types.CodeType] = set()
         self._loading_s = self._comparing_s = 0.0
 
     def begin(self, fetcher: Any) -> Stream:
@@ -157,7 +164,8 @@ class StreamProof(LoadingProof):
         self._fetches += 1
         if is_first and self._fingerprints:
             self._timed(self.compare)
-        executed, started = ExecutedCode(), time.perf_counter()
+        executed = ExecutedCode(keeps_owners=self.has_state)  # they need not lead to these
+        started = time.perf_counter()
         batch = executed.run(load) if number < PROFILED else load()
         seconds = time.perf_counter() - started
         self._loading_s += seconds
@@ -166,6 +174,7 @@ class StreamProof(LoadingProof):
             if not is_first and not self.reason:
                 self.compare()
             self._reached += executed.reached()
+            self._watched |= executed.has_run()
         elif number < PROFILED + TIMED:
             self._times.append(seconds)
         if not self.reason and (is_first or number < PROFILED):
@@ -180,7 +189,7 @@ class StreamProof(LoadingProof):
             started = time.perf_counter()
             try:
                 with self._interception.region():
-                    left, follows = stream.settle()
+                    left, follows = stream.settle(self._watched)
             except CannotTell as why:
                 self.reason = str(why)
             except Exception as error:  # the user's own __getattr__

@@ -24,6 +24,7 @@ from supervisor.training_state.draws import look
 from supervisor.training_state.registry import Registry
 from supervisor.worker.ground.boundary_clock import BoundaryClock
 from supervisor.worker.ground.interception_state import InterceptionState
+from supervisor.worker.ground.loop_count import LoopCount
 from supervisor.worker.ground.step_probe import StepProbe
 from supervisor.worker.ground.zero_gradients import ZeroGradients
 from supervisor.worker.interception.outside_dynamo import is_within_compiled
@@ -56,6 +57,7 @@ class FastForward(TrainingHooks):
         arrive: called at the target, within the first forward after it: restores and makes the
             live moments the current ones. Its argument is None, or why this is not the recorded
             run; then it is called at the next boundary, wherever that is.
+        count: there is no tape, and updates are counted to another target; None for none.
         before_training: called before forwards and updates of the first step.
         heartbeat: called at each forward, batch and step of the replay.
     """
@@ -70,8 +72,9 @@ class FastForward(TrainingHooks):
         skips: Collection[int] = (),
         guard: PlaceholderTracker | None = None,
         collectives: SilencedCollectives | None = None,
+        count: LoopCount | None = None,
         arrive: Callable[[int, str | None], TrainingHooks],
-        before_training: Callable[[], None] = lambda: None,
+        before_training: Callable[[], object] = lambda: None,
         heartbeat: Callable[[], None] = lambda: None,
     ) -> None:
         self.steps_done = 0
@@ -82,6 +85,7 @@ class FastForward(TrainingHooks):
         self._tape = tape
         self._reads = ReplayedReads(tape)
         self._target = target
+        self.count = count
         self._arrive = arrive
         self._before_training = before_training
         self._heartbeat = heartbeat
@@ -161,7 +165,7 @@ class FastForward(TrainingHooks):
         self._interception.depth += 1
         try:
             unused = ()
-            if self.disproof is None and self._tape.peek() == EntryKind.UNUSED:
+            if self._is_on_tape() and self._tape.peek() == EntryKind.UNUSED:
                 unused = decode(EntryKind.UNUSED, self._tape.take(EntryKind.UNUSED))
             if self._executed.is_first_step:
                 return call()
@@ -186,7 +190,7 @@ class FastForward(TrainingHooks):
         return torch.zeros((), device=device)
 
     def read(self, kind: int, call: Call) -> Any:
-        if self.disproof is not None:
+        if not self._is_on_tape():
             return call()
         try:
             return decode(kind, self._tape.take(kind))
@@ -195,7 +199,7 @@ class FastForward(TrainingHooks):
             return call()
 
     def read_all(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        if self.disproof is not None:
+        if not self._is_on_tape():
             return None
         with self._interception.region():
             try:
@@ -205,6 +209,9 @@ class FastForward(TrainingHooks):
                 return None
 
     def objects(self, place: list[Any] | None, call: Call, *, all_have: bool) -> Any:
+        if self.disproof is not None and (self.count is not None or not self.steps_done):
+            with self._interception.region():
+                return call()  # as in a live run: all ranks do
         if self.disproof is not None:
             return None
         with self._interception.region():
@@ -398,11 +405,23 @@ class FastForward(TrainingHooks):
     def _begin_training(self) -> None:
         self._before_training()
         self._collectives.begin()
+        if self.disproof is None and not self._tape.begin_training():
+            self._skipping.load_all()  # its data sets may have other numbers
+            self.streams.load_all()
 
     # --- helpers -----------------------------------------------------------------------------
 
+    def _is_on_tape(self) -> bool:
+        """Whether a value that the script reads now is the recorded one; before the training it is
+        what it is."""
+        return self.disproof is None and not self._tape.is_before_training
+
     def _is_arrival(self) -> bool:
-        return self.clock.is_due and (self.steps_done >= self._target or self.disproof is not None)
+        if not self.clock.is_due:
+            return False
+        if self.count is not None:
+            return self.steps_done >= self.count.target(splits_data=self._registry.splits_data)
+        return self.steps_done >= self._target or self.disproof is not None
 
     def _recorded_backward_calls(self) -> int:
         data = self._tape.find_next(EntryKind.STEP)

@@ -15,6 +15,8 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
+from supervisor.storage.run.meeting_place import MeetingPlace
+
 _IN_PLACE = "c10d"
 _FUNCTIONAL = frozenset(
     {"_c10d_functional", "c10d_functional", "_c10d_functional_autograd", "_dtensor"}
@@ -26,10 +28,17 @@ class SilencedCollectives(TorchDispatchMode):
 
     A silenced collective leaves its tensors as they are, or returns zeros of the right shapes, and
     its work is done. What comes before the first step, and what runs within `really`, is sent.
+
+    A barrier of all ranks sends nothing either, but is one: what a rank wrote before it (a file)
+    others may read behind it.
+
+    Args:
+        barrier: where all ranks wait for each other; None where they cannot.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, barrier: MeetingPlace | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._barrier = barrier
         self.silenced = 0
         self._is_silent = False
         self._real = 0
@@ -48,6 +57,8 @@ class SilencedCollectives(TorchDispatchMode):
     def leave(self) -> None:
         """Called at the target. May be called again; then it does nothing."""
         self._is_silent = False
+        if self._barrier is not None:
+            self._barrier.leave()
         if _get_current_dispatch_mode_stack()[-1:] == [self]:  # else within one of the script's
             self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
@@ -69,11 +80,21 @@ class SilencedCollectives(TorchDispatchMode):
             return func(*args, **kwargs)
         if namespace == _IN_PLACE:
             self.silenced += 1
+            if self._barrier is not None and _is_of_all(func, args):
+                self._barrier.wait()
             return _done_in_place(func, args)
         if namespace in _FUNCTIONAL:
             self.silenced += 1
             return _done(func, args, kwargs)
         return func(*args, **kwargs)
+
+
+def _is_of_all(func: Any, args: tuple[Any, ...]) -> bool:
+    """Whether this is a barrier, and of all ranks."""
+    if func._schema.name != "c10d::barrier":
+        return False
+    group: Any = torch.distributed.ProcessGroup.unbox(args[1])
+    return int(group.size()) == torch.distributed.get_world_size()
 
 
 def _done_in_place(func: Any, args: tuple[Any, ...]) -> Any:

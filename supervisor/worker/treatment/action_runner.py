@@ -85,6 +85,7 @@ class ActionRunner:
 
     Attributes:
         pending: actions that wait for the next boundary.
+        changed_at: the last boundary at which the state itself was changed; -1 for none.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class ActionRunner:
         warn: RunWarnings,
     ) -> None:
         self.pending: list[Pending] = []
+        self.changed_at = -1
         self._actions = actions
         self._tools = tools
         self._agreement = agreement
@@ -164,7 +166,8 @@ class ActionRunner:
             )
 
     def tell(self, result: ActionResult, decision: Decision) -> None:
-        """Writes the receipt of an action."""
+        """Writes the receipt of an action that was done elsewhere."""
+        self.changed_at = decision.step
         self._journal.write(_receipt(result, decision))
 
     def _dispatch(self, name: str, decision: Decision, *, undo: bool) -> bool:
@@ -182,6 +185,7 @@ class ActionRunner:
         result = carry_out(action, self._tools.context(decision), undo=undo)
         self._agreement.decided(action.name, undo, result.applied, result.to_step)
         if action.moment == "boundary" and action.changes_state:
+            self.changed_at = self._boundary_step
             self._tools.state_changed()
         if undo:
             self._journal.write(
@@ -195,7 +199,7 @@ class ActionRunner:
             )
             return result
         self._pipeline.settle(result)
-        self.tell(result, decision)
+        self._journal.write(_receipt(result, decision))
         if result.applied and result.to_step >= 0:
             self._journal.write(
                 RollbackEvent(

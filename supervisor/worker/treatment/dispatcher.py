@@ -19,6 +19,7 @@ from supervisor.worker.ground.run_warnings import RunWarnings
 from supervisor.worker.group.agreement import Agreement
 from supervisor.worker.treatment.action_runner import ActionRunner
 from supervisor.worker.treatment.alert_teller import AlertTeller
+from supervisor.worker.treatment.exact_retry import ExactRetry
 
 GOING_BACK = frozenset({"rollback", "back_to_start", "restart"})
 
@@ -33,6 +34,7 @@ class Dispatcher(BoundaryListener):
     Args:
         recorder: gets the risk, in each step's row.
         health: filled in here.
+        retry: may put something else in the place of a decision.
 
     Attributes:
         calm: tells which steps are calm, so that their judgement may wait.
@@ -51,6 +53,7 @@ class Dispatcher(BoundaryListener):
         runner: ActionRunner,
         recorder: FlightRecorder,
         health: RunHealth,
+        retry: ExactRetry,
         warn: RunWarnings,
     ) -> None:
         self.calm = Deferral()
@@ -62,6 +65,7 @@ class Dispatcher(BoundaryListener):
         self._runner = runner
         self._recorder = recorder
         self._health = health
+        self._retry = retry
         self._warn = warn
         self._was_warning = False
         self._was_alarm = False
@@ -144,6 +148,7 @@ class Dispatcher(BoundaryListener):
             return False
         if not GOING_BACK.isdisjoint(decision.actions):
             health.last_trouble_step = record.step  # what was saved since the onset may be sick
+        decision = self._retry.instead(decision)
         if not is_now:
             kept = tuple(name for name in decision.actions if name != "skip_update")
             decision = replace(decision, actions=kept)

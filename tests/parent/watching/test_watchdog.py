@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisor.parent.watching.known_starts import KnownStarts
-from supervisor.parent.watching.watchdog import Watchdog
+from supervisor.parent.watching.watchdog import RANKS_AGAIN_S, Watchdog
 from supervisor.settings import WatchdogSettings
 
 
@@ -160,3 +160,14 @@ def test_a_worker_that_steps_never_hangs(times_s: list[float]) -> None:
         now_s += time_s
         assert not watchdog.is_hanging(now_s)
         watchdog.saw_steps(1, now_s)
+
+
+def test_ranks_that_start_again_are_given_less_time_to_meet() -> None:
+    given = WatchdogSettings()
+    watchdog = Watchdog(given, started_s=0.0, known_start_s=3.0, warm_up_s=RANKS_AGAIN_S)
+
+    assert watchdog.timeout_s(0.0) == RANKS_AGAIN_S
+    watchdog.saw_steps(1, 1.0)
+    assert watchdog.timeout_s(1.0) == RANKS_AGAIN_S
+    first = Watchdog(given, started_s=0.0, warm_up_s=RANKS_AGAIN_S)
+    assert first.timeout_s(0.0) == given.first_step_timeout_s

@@ -8,12 +8,18 @@ import pytest
 import torch
 from torch import optim
 
+from benchmarks.corpus.lion import Lion
 from supervisor.training_state.bounds.comparison import WEIGHT, Breach, breaches, holds_pair
-from supervisor.training_state.bounds.families import family_of
+from supervisor.training_state.bounds.families import candidate_for, family_of
 from supervisor.training_state.bounds.limits import Affine, Limits
 from supervisor.training_state.bounds.rounding import Rounding
 from supervisor.training_state.bounds.update_log import Update, UpdateLog
 from tests.training_state.bounds.gradient_courses import COURSES, SIZE, course
+
+
+class DerivedAdamW(optim.AdamW):
+    """A class of its own, as of another package."""
+
 
 OPTIMIZERS: dict[str, Callable[[list[torch.Tensor]], optim.Optimizer]] = {
     "Adam": lambda p: optim.Adam(p, lr=1e-3),
@@ -39,6 +45,9 @@ OPTIMIZERS: dict[str, Callable[[list[torch.Tensor]], optim.Optimizer]] = {
     "SGD with momentum": lambda p: optim.SGD(p, lr=0.1, momentum=0.9),
     "SGD Nesterov": lambda p: optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-2),
     "SGD dampened": lambda p: optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.9, weight_decay=0.1),
+    "Lion": lambda p: Lion(p, lr=1e-3),
+    "Lion with decay": lambda p: Lion(p, lr=1e-2, betas=(0.95, 0.98), weight_decay=0.5),
+    "AdamW derived": lambda p: DerivedAdamW(p, lr=1e-3, weight_decay=0.1),
 }
 
 
@@ -49,7 +58,7 @@ class Course:
         self.every = every
         self.parameter = torch.nn.Parameter((torch.randn(SIZE) * 0.05).to(dtype))
         self.optimizer = OPTIMIZERS[name]([self.parameter])
-        family = family_of(self.optimizer)
+        family = family_of(self.optimizer) or candidate_for(self.optimizer)
         assert family is not None
         self.family = family
         self.windows = self.claimed = 0
@@ -228,21 +237,31 @@ def test_betas_without_a_constant_give_no_bound() -> None:
     assert limits.pair is None
 
 
-def test_only_classes_of_torch_itself_and_lion_have_a_family() -> None:
-    class Mine(optim.AdamW):
-        pass
+def test_a_momentum_of_lion_beyond_its_gradients_is_found() -> None:
+    run = Course("Lion", torch.float32, 1000)
+    run.train(course("noise", 30, 0))
+    now = run.now()
+    now["exp_avg"][5] = 1e4
+    limits = run.limits()
+    assert limits is not None
 
-    class Lion(optim.Optimizer):
-        def step(self) -> None:  # type: ignore[override]
-            pass
+    found = breaches(run.then, now, limits)
 
+    assert [(breach.entry, breach.rule, breach.places) for breach in found] == [
+        ("exp_avg", "memory", (5,))
+    ]
+
+
+def test_only_classes_of_torch_itself_are_known_beforehand() -> None:
     parameters = [torch.nn.Parameter(torch.zeros(3))]
 
-    assert family_of(Mine(parameters)) is None
+    assert family_of(DerivedAdamW(parameters)) is None
+    assert candidate_for(DerivedAdamW(parameters)) is not None
+    assert family_of(Lion(parameters, 1e-3)) is None
+    assert candidate_for(Lion(parameters, 1e-3)) is not None
     assert family_of(optim.LBFGS(parameters)) is None
+    assert candidate_for(optim.ASGD(parameters)) is None
     assert family_of(optim.RMSprop(parameters)) is not None
-    lion = Lion(parameters, {"lr": 1e-4, "betas": (0.9, 0.99), "weight_decay": 0.0})
-    assert family_of(lion) is not None
     scheduled = optim.AdamW(parameters)
     optim.lr_scheduler.ConstantLR(scheduled)
     assert family_of(scheduled) is not None

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+import array
 import collections
+import contextvars
+import datetime
+import decimal
+import enum
+import fractions
+import functools
 import random
+import re
+import threading
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +22,7 @@ import pytest
 import torch
 
 from supervisor.training_state.census.census import RANDOM_NUMBERS, Census, unpack
-from supervisor.training_state.census.comparison import Nature, differences
+from supervisor.training_state.census.comparison import Nature, differences, is_another_order
 from supervisor.training_state.census.put_back import put_back
 
 NOTHING = Nature(Census(), Census())
@@ -21,6 +31,13 @@ NOTHING = Nature(Census(), Census())
 class Shape:
     def __init__(self, sides: int) -> None:
         self.sides = sides
+
+
+class Colliding(Shape):
+    """In a set they lie in the order in which they were put there."""
+
+    def __hash__(self) -> int:
+        return 0
 
 
 def take(variables: dict[str, Any]) -> Census:
@@ -172,23 +189,197 @@ def test_data_that_differ_before_the_training_differ_not_by_nature() -> None:
         return {
             "order": chance.sample(range(20), 20),
             "names": [f"{n}.png" for n in chance.sample(range(20), 20)],
-            "mean": [chance.random() for _ in range(8)],
+            "mean": [chance.random()],
+            "files": {"train": f"{chance.random()}.csv"},
             "noise": torch.full((4,), chance.random()),
             "weights": np.full(4, chance.random()),
             "chance": chance,
             "began": chance.random(),
-            "process": [chance.random(), 1],
+            "samples": [Shape(4)] * chance.randint(2, 9),
         }
 
     then, now = take(variables(1)), take(variables(2))
 
     found = {one.path for one in differences(then, now, Nature(then, now))}
 
-    told = {"order", "names", "mean", "noise", "weights", "chance"}
+    told = {"order", "names", "mean", "files", "noise", "weights", "chance", "samples"}
     assert found == {f"main.{name}" for name in told}
     then.facts[RANDOM_NUMBERS], now.facts[RANDOM_NUMBERS] = "here", "there"
     found = {one.path for one in differences(then, now, Nature(then, now))}
-    assert found == {f"main.{name}" for name in (*told, "began", "process")}
+    assert found == {f"main.{name}" for name in (*told, "began")}
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "expected"),
+    [
+        ([0, 1, 2], [0, 2, 1], True),
+        ([0, 1, 2], [0, 1], True),
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}, True),
+        ([0.5, 1], [0.7, 1], False),
+        ({"loss": 0.5}, {"loss": 0.7}, False),
+        ("abc", "abd", False),
+        (3, 4, False),
+    ],
+)
+def test_another_order_of_a_container(then: Any, now: Any, *, expected: bool) -> None:
+    (one,) = differences(take({"x": then}), take({"x": now}), NOTHING)
+
+    assert is_another_order(one) == expected
+
+
+def test_a_list_of_files_in_a_folder_of_another_name_differs_by_nature() -> None:
+    def variables(folder: str) -> dict[str, Any]:
+        return {"folder": folder, "files": [f"{folder}/{n}.png" for n in range(20)]}
+
+    then, now = take(variables("/tmp/xyz")), take(variables("/tmp/abc"))
+
+    assert differences(then, now, Nature(then, now)) == []
+
+
+def test_what_only_one_had_before_the_training_says_nothing_of_what_both_have_later() -> None:
+    nature = Nature(take({"i": 9}), take({}))
+
+    assert differences(take({"i": 9}), take({}), nature) == []
+    assert [one.path for one in differences(take({"i": 3}), take({"i": 4}), nature)] == ["main.i"]
+
+
+def test_sets_are_equal_only_if_a_loop_over_them_has_the_same_order() -> None:
+    one, other = {0, 8}, {8, 0}  # the same slot: the order is that of insertion
+    assert list(one) != list(other)
+    then, live = (
+        take({"ids": one, "nested": [{"a": one}]}),
+        {"ids": other, "nested": [{"a": other}]},
+    )
+    assert len(differences(then, take(live), NOTHING)) == 2
+
+    assert put_all_back(then, live, {}) == []
+    assert list(other) == list(one)
+
+
+def test_a_set_of_objects_is_known_by_the_places_of_its_members_in_order() -> None:
+    shapes, swapped = [Colliding(3), Colliding(4)], set[Colliding]()
+    swapped.add(shapes[1])
+    swapped.add(shapes[0])
+    then = take({"shapes": shapes, "pool": set(shapes)})
+
+    left = put_all_back(then, {"shapes": shapes, "pool": swapped}, {})
+
+    first, last = "the object at main.shapes[0]", "the object at main.shapes[1]"
+    assert left == [f"main.pool[0] is {last}, not {first}", f"main.pool[1] is {first}, not {last}"]
+
+
+def test_state_that_only_a_set_or_a_key_leads_to_is_compared() -> None:
+    def variables(sides: int) -> dict[str, Any]:
+        return {"seen": {Shape(sides)}, "counts": {Shape(sides): 1}}
+
+    then, live = take(variables(3)), variables(4)
+
+    found = [one.path for one in differences(then, take(live), NOTHING)]
+
+    assert set(found) == {"main.seen[0].sides", "main.counts.keys[0].sides"}
+    assert put_all_back(then, live, {}) == []
+
+
+def test_a_dictionary_of_objects_in_another_order_is_told_and_loses_nothing() -> None:
+    shapes = {"a": Shape(3), "b": Shape(4)}
+    then, live = take({"cache": shapes}), {"cache": dict(reversed(shapes.items()))}
+
+    left = put_all_back(then, live, {})
+
+    assert len(left) == 1
+    assert left[0].startswith("main.cache is dict of 2")
+    assert set(live["cache"].values()) == set(shapes.values())
+
+
+def test_a_variable_that_names_another_object_is_told_and_nothing_of_either_is_changed() -> None:
+    def variables(*, net: int, act: Any) -> dict[str, Any]:
+        shapes = [Shape(3), Shape(4)]
+        return {"shapes": shapes, "net": shapes[net], "act": act}
+
+    live = variables(net=1, act=torch.tanh)
+    shapes = list(live["shapes"])
+
+    left = put_all_back(take(variables(net=0, act=torch.relu)), live, {})
+
+    assert {"main.act", "main.shapes[0]", "main.shapes[1]"} <= {one.split()[0] for one in left}
+    assert live["shapes"] == shapes
+    assert [shape.sides for shape in shapes] == [3, 4]
+
+
+def test_a_list_that_two_variables_name_is_one_list_again() -> None:
+    history: list[float] = []
+    live = {"history": history, "log": [0.5]}
+    recorded = [1.0, 2.0]
+
+    assert put_all_back(take({"history": recorded, "log": recorded}), live, {}) == []
+    assert live["log"] is history
+
+
+def test_an_object_of_its_own_does_not_come_back_as_another_place_of_a_known_one() -> None:
+    averages = [1.0, 2.0]
+    live = {"averages": averages, "best": averages}
+    then = take({"averages": [1.0, 2.0], "best": [0.5, 0.5]})
+
+    assert put_all_back(then, live, {}) == []
+    assert (live["averages"], live["best"]) == ([1.0, 2.0], [0.5, 0.5])
+
+
+class Phase(enum.Enum):
+    WARM = 1
+    MAIN = 2
+
+
+class Exactly(float):
+    """A number with a name of its own."""
+
+
+def values_of(number: int) -> dict[str, Any]:
+    """What hides its value from a walk over attributes and items."""
+    context: contextvars.ContextVar[int] = contextvars.ContextVar("step")
+    context.set(number)
+    memory, seen = bytearray([number]), weakref.WeakKeyDictionary[Shape, int]()
+    shape, local = Shape(4), threading.local()
+    seen[shape] = number
+    local.count = number
+    return {
+        "phase": Phase(number - 1),
+        "share": fractions.Fraction(1, number),
+        "mean": decimal.Decimal(number),
+        "steps": range(number),
+        "when": datetime.datetime(2020, 1, number),
+        "memory": memory,
+        "view": memoryview(memory),
+        "context": context,
+        "seen": seen,
+        "shape": shape,
+        "local": local,
+        "objects": np.array([Shape(number), None], dtype=object),
+    }
+
+
+def test_values_that_hide_in_objects_of_pythons_library_are_put_back() -> None:
+    then, live = take(values_of(2)), values_of(3)
+    found = {re.split(r"[.\[]", one.path)[1] for one in differences(then, take(live), NOTHING)}
+    assert found == live.keys() - {"shape"}
+
+    assert put_all_back(then, live, {}) == []
+    assert live["phase"] is Phase.WARM
+    assert (live["share"], live["mean"]) == (fractions.Fraction(1, 2), decimal.Decimal(2))
+    assert (live["view"][0], live["context"].get(), live["local"].count) == (2, 2, 2)
+    assert live["seen"][live["shape"]] == 2
+    assert live["objects"][0].sides == 2
+    assert fractions.Fraction(1, 3) == fractions.Fraction(2, 6)  # the constant was not written on
+
+
+def test_what_can_only_be_compared_is_told() -> None:
+    calls = functools.lru_cache(lambda number: number)
+    calls(1)
+    then = take({"calls": calls, "own": Exactly(0.5), "row": array.array("d", [1.0])})
+    calls(2)
+
+    left = put_all_back(then, {"calls": calls, "own": Exactly(1), "row": array.array("d")}, {})
+
+    assert {one.split()[0] for one in left} == {"main.calls", "main.own", "main.row"}
 
 
 def test_an_address_of_an_object_is_no_difference() -> None:

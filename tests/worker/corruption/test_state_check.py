@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.corpus.lion import Lion
 from supervisor.settings import SnapshotSettings
 from supervisor.training_state.bounds.flipped_bit import with_flipped_bit
 from supervisor.training_state.registry import Registry
@@ -27,6 +28,7 @@ OPTIMIZERS: dict[str, Callable[[list[torch.Tensor]], torch.optim.Optimizer]] = {
     "RMSprop": lambda p: torch.optim.RMSprop(p, lr=1e-3),
     "Adagrad": lambda p: torch.optim.Adagrad(p, lr=1e-2),
     "SGD": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9),
+    "Lion": lambda p: Lion(p, lr=1e-3, weight_decay=0.1),
 }
 
 
@@ -131,6 +133,55 @@ def test_an_impossible_entry_of_the_optimizer_is_found(entry: str, value: float)
     names = {found.name for found in run.look()}
 
     assert f"model_0.1.weight {entry}" in names
+
+
+def test_a_momentum_of_lion_is_found() -> None:
+    run = Training("Lion")
+    run.train()
+    run.look()
+    run.train(4)
+    write(run.optimizer.state[run.weight]["exp_avg"], 0, 3e4)
+
+    found = run.look()
+
+    assert [(f.name, f.rule) for f in found] == [("model_0.1.weight exp_avg", "memory")]
+
+
+def test_an_optimizer_that_only_calls_itself_lion_bounds_nothing() -> None:
+    OPTIMIZERS["no Lion"] = lambda p: type("Lion", (torch.optim.SGD,), {})(p, lr=0.05, momentum=0.9)
+    run = Training("no Lion")
+    run.optimizer.param_groups[0]["betas"] = (0.9, 0.99)
+    run.train()
+    run.look()
+    run.train(4)
+    write(run.weight, 7, 1e6)
+
+    assert run.look() == []
+
+
+def test_lion_is_known_from_the_second_look_on() -> None:
+    run = Training("Lion")
+    run.train(4)
+    write(run.weight, 7, 1e6)
+
+    assert [(f.name, f.rule) for f in run.look()] == [("model_0.1.weight", "moved")]
+
+
+def test_without_a_bound_there_is_only_a_warning() -> None:
+    OPTIMIZERS["ASGD"] = lambda p: torch.optim.ASGD(p, lr=0.05)
+    run = Training("ASGD")
+    told = []
+    for look in range(7):
+        run.train()
+        if look == 6:
+            write(run.weight, 7, 1e6)
+        newest = run.ring.newest()
+        assert newest is not None
+        told.append(run.check.unusual(newest))
+        assert run.look() == []
+
+    assert told[:-1] == [[]] * 6
+    assert [text.partition(":")[0] for text in told[-1]] == ["model_0.1.weight"]
 
 
 def test_moments_go_back_together() -> None:

@@ -86,7 +86,7 @@ def begin(
     monkeypatch.setattr(nn.functional, "batch_norm", original)  # so that it is put back
     run, interception = Training(dtype), InterceptionState()
     interception.active = True
-    watch_normalisation(interception, run.watch.normalisation.saw, AlwaysOn())  # type: ignore[arg-type]
+    watch_normalisation(interception, run.watch.normalisation, AlwaysOn())  # type: ignore[arg-type]
     run.train(warm)
     run.keep()
     return run
@@ -250,3 +250,16 @@ def test_an_average_of_running_values_is_healed_with_them(run: Training) -> None
 
     assert {f.rule for f in found} == {"statistic", "average"}
     assert float(average.abs().max()) < 10.0
+
+
+def test_a_training_with_too_many_normalisations_a_millisecond_is_not_watched(
+    run: Training,
+) -> None:
+    run.train(10)
+
+    assert 0.0 < run.watch.normalisation.keep_to_budget(10, usual_s=0.05) < 0.003
+    assert run.watch.normalisation.is_on
+    assert run.watch.normalisation.keep_to_budget(10, usual_s=0.0005) > 0.003
+    assert not run.watch.normalisation.is_on
+    run.train(3)
+    assert run.watch.normalisation.known() == []

@@ -15,7 +15,7 @@ from supervisor.storage.journal.journal import Journal
 from supervisor.training_state.registry import Registry
 from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.probes.probes import Probes
-from tests.scenarios.runs import differences, plain, supervised
+from tests.scenarios.runs import differences, supervised, train_plainly
 
 SCRIPT = """
 import sys, torch
@@ -119,7 +119,7 @@ def test_an_alert_names_the_tensors_that_it_is_about(tmp_path: Path) -> None:
 
 
 def test_a_run_with_a_look_at_every_step_ends_with_the_same_weights(tmp_path: Path) -> None:
-    alone = plain(tmp_path / "alone", SCRIPT)
+    alone = train_plainly(tmp_path / "alone", SCRIPT)
 
     looked = supervised(tmp_path / "looked", SCRIPT, settings=("probes.every_steps=1",))
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed import _functional_collectives as functional
+from torch.testing._internal.distributed import fake_pg  # noqa: F401 (registers the backend)
 
 from supervisor.worker.replay.silenced_collectives import SilencedCollectives
 
@@ -81,3 +82,35 @@ def test_what_all_ranks_do_alike_is_sent() -> None:
 
     assert silent == [0.0, 0.0]
     assert gathered[0].tolist() == [1.0, 1.0]
+
+
+class Place:
+    """Counts who waits, and knows whether this rank is gone."""
+
+    waited, left = 0, False
+
+    def wait(self) -> None:
+        self.waited += 1
+
+    def leave(self) -> None:
+        self.left = True
+
+
+def test_a_barrier_of_all_ranks_is_one_without_anything_sent() -> None:
+    dist.init_process_group("fake", store=dist.HashStore(), rank=0, world_size=2)
+    place = Place()
+    collectives = SilencedCollectives(place)  # type: ignore[arg-type]
+    part = dist.new_group([0])
+    collectives.enter()
+    dist.barrier()  # sent: the training has not begun
+    collectives.begin()
+
+    dist.barrier()
+    dist.barrier(async_op=True)
+    dist.barrier(group=part)
+    dist.all_reduce(torch.ones(2))
+    collectives.leave()
+    dist.barrier()
+    dist.destroy_process_group()
+
+    assert (place.waited, place.left) == (2, True)

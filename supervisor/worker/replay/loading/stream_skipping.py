@@ -18,7 +18,13 @@ from supervisor.worker.recording.stream_proof import (
     go_to_state,
     unpack_place,
 )
-from supervisor.worker.replay.loading.loader_skipping import NEAR_STEPS, FetchMark, KnownShapes
+from supervisor.worker.replay.loading.loader_skipping import (
+    NEAR_STEPS,
+    FetchMark,
+    KnownShapes,
+    checksum,
+    contents,
+)
 
 _MADE = (EntryKind.STREAM_BATCH, EntryKind.STREAM_END)
 
@@ -54,6 +60,10 @@ class StreamSkipping:
         self._states: weakref.WeakKeyDictionary[Stream, bytes] = weakref.WeakKeyDictionary()
         self._are_recorded: bool | None = None
 
+    def load_all(self) -> None:
+        """From here on every batch is made."""
+        self._allowed = ()
+
     def batch(
         self, stream: Stream, call: Callable[[], Any], *, steps_done: int, is_near: bool
     ) -> Any:
@@ -69,6 +79,8 @@ class StreamSkipping:
         if not self._are_recorded:  # by a version that did not watch them
             stream.proof.is_given_up = True
             return call()
+        if not self._allowed:
+            return self._only_make(kind, call)
         if kind == EntryKind.STREAM_END:
             return self._end(stream, call)
         if kind == 0:
@@ -85,6 +97,16 @@ class StreamSkipping:
         if fetched is not None and may and self._can_go_past(stream, mark, steps_done):
             return self._leave_out(stream, mark, fetched)
         return self._make(stream, call, mark, fetched)
+
+    def _only_make(self, kind: int, call: Callable[[], Any]) -> Any:
+        """Nothing is left out: which data set makes it need not be known."""
+        try:
+            return call()
+        finally:
+            if kind and not self._tape.is_before_training:
+                self._tape.take(kind)
+                if self._tape.peek() == EntryKind.STREAM_STATE:
+                    self._tape.take(EntryKind.STREAM_STATE)
 
     def _can_go_past(self, stream: Stream, mark: StreamMark, steps_done: int) -> bool:
         if not stream.proof.has_state:
@@ -160,6 +182,8 @@ class StreamSkipping:
             if fetched is not None:
                 if mark.proof in self._allowed:
                     self._shapes.loaded(fetched, batch)
+                if fetched.indices != checksum(contents(batch)):
+                    raise ReplayError("a data set makes another batch than in the recorded run")
                 if between(earlier, look()) != mark.drawn:
                     raise ReplayError("loading draws other random numbers than in the recorded run")
         return batch

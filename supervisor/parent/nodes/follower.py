@@ -1,0 +1,265 @@
+"""The outer loop of a node that does not decide: it starts ranks as ordered, and tells of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from supervisor.config import load_resolved_config
+from supervisor.errors import RunDirectoryError, SupervisorError, UsageError
+from supervisor.parent.nodes.member_link import MemberLink
+from supervisor.parent.nodes.probe_file import read_probe
+from supervisor.parent.nodes.seat import Seat
+from supervisor.parent.process.agent_process import AgentProcess, RankProcesses
+from supervisor.parent.process.launch import LaunchSpec
+from supervisor.parent.process.process import DEFAULT_COMMAND, worker_command
+from supervisor.parent.process.signals import SignalInbox, signal_numbers
+from supervisor.parent.restarts.exits import signal_name
+from supervisor.parent.terminal.attempt_log import AttemptLog
+from supervisor.parent.terminal.open_line import OpenLine
+from supervisor.parent.terminal.outcome import EXIT_INTERRUPTED
+from supervisor.parent.terminal.output import OutputPump
+from supervisor.parent.terminal.summary import Teller
+from supervisor.ranks import NodePlace
+from supervisor.storage.files.versions import current_versions
+from supervisor.storage.run.rundir import RunDirectory
+from supervisor.storage.run.set_aside import SetAside
+
+_LOOK_S = 0.1
+_NAP_S = 0.5
+_MEETS_WITHIN_S = 300.0
+_NOBODY = "nobody answers there"
+
+
+class Follower:
+    """Joins the first node's parent, and again each time that it has gone.
+
+    Call `run` once, in the main thread, where signals are received.
+
+    Args:
+        spec: of the run; the script and its arguments are those that the first node tells.
+        seat: of this node.
+    """
+
+    def __init__(self, spec: LaunchSpec, seat: Seat) -> None:
+        assert spec.ranks is not None
+        self._spec = spec
+        self._seat = seat
+        self._launch = spec.ranks
+        self._rundir = RunDirectory(spec.run_dir)
+        self._inbox = SignalInbox(signal_numbers(spec.settings.preemption.signals))
+        self._line = OpenLine()
+        self._teller = Teller(quiet=spec.quiet, line=self._line)
+        self._told_signals = 0
+        self._heard: list[dict[str, Any]] = []
+        self._has_trained = False
+
+    def run(self) -> int:
+        """Returns the exit code when the run has ended, for all nodes the same.
+
+        Raises:
+            UsageError: this node cannot take part.
+        """
+        with self._inbox.installed():
+            try:
+                agent = AgentProcess(self._launch)
+            except OSError as error:
+                raise RunDirectoryError(f"several ranks: {error.strerror or error}") from error
+            try:
+                while True:
+                    link = self._join(agent)
+                    if link is None:
+                        return self._asked()
+                    try:
+                        code = self._serve(link, agent)
+                    finally:
+                        link.close()
+                    if code is not None:
+                        return code
+                    if self._inbox.asked_by is not None:
+                        return self._asked()
+                    self._teller.say("the first node is gone: waiting for it to come back")
+            finally:
+                agent.close()
+
+    def _asked(self) -> int:
+        """Returns the exit code after a signal that no first node has answered."""
+        if self._has_trained and any(self._rundir.checkpoints.glob("step_*")):
+            return EXIT_INTERRUPTED
+        return 128 + (self._inbox.asked_by or signal.SIGTERM)
+
+    def _join(self, agent: AgentProcess) -> MemberLink | None:
+        """Returns the link to the first node; None if a signal came before.
+
+        Raises:
+            SupervisorError: it cannot be joined in time.
+            UsageError: it refuses this node.
+        """
+        deadline = time.monotonic() + self._seat.join_s
+        self._teller.say(f"joining the first node at {self._seat}")
+        why = _NOBODY
+        while time.monotonic() < deadline:
+            if self._inbox.sleep(_NAP_S if why != _NOBODY else 0.0):
+                return None
+            try:
+                connection = socket.create_connection((self._seat.host, self._seat.port), 5.0)
+            except OSError as error:
+                why = error.strerror or str(error) or _NOBODY
+                continue
+            link = MemberLink(connection)
+            why = self._introduce(link, agent.local_ranks) or ""
+            if not why:
+                return link
+            link.close()
+        raise SupervisorError(
+            f"{self._seat}: the first node was not there for {self._seat.join_s:.0f} s ({why})"
+        )
+
+    def _introduce(self, link: MemberLink, local_ranks: int) -> str:
+        """Returns why it did not come to an answer; empty if this node was welcomed.
+
+        Raises:
+            UsageError: it was refused.
+        """
+        probe = _await(link, "probe", 30.0)
+        if probe is None:
+            return "what listens there is no supervisor of this version"
+        link.send(
+            secret=read_probe(self._rundir, str(probe)),
+            versions=current_versions(),
+            local_ranks=local_ranks,
+            node_rank=self._launch.node_rank,
+            rdzv_id=self._launch.rdzv_id,
+            target=self._spec.name,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+        )
+        deadline = time.monotonic() + 60.0
+        while time.monotonic() < deadline and not link.is_closed:
+            for message in link.take(_LOOK_S):
+                if "refused" in message:
+                    raise UsageError(f"run: this node was refused: {message['refused']}")
+                if "full" in message:
+                    return str(message["full"])
+                if "welcome" in message:
+                    self._take(message["welcome"])
+                    return ""
+        return "it did not answer"
+
+    def _take(self, script: Mapping[str, Any]) -> None:
+        """Runs what the first node runs, with its settings."""
+        settings = load_resolved_config(self._rundir.config_yaml)
+        self._spec = replace(
+            self._spec,
+            kind=script["kind"],
+            target=script["target"],
+            function=script["function"],
+            arguments=tuple(script["arguments"]),
+            resume_arguments=tuple(script["resume_arguments"]),
+            settings=settings,
+        )
+
+    def _serve(self, link: MemberLink, agent: AgentProcess) -> int | None:
+        """Obeys until the run is over or the first node is gone; then returns None."""
+        while not link.is_closed:
+            for message in self._hear(link, _LOOK_S):
+                if "over" in message:
+                    self._teller.say(f"the first node: {message.get('said', 'the run has ended')}")
+                    return int(message["over"])
+                if "attempt" in message:
+                    self._attempt(link, agent, message)
+            self._pass_on_signals(link)
+            if self._inbox.is_forced:
+                return self._asked()
+        return None
+
+    def _attempt(self, link: MemberLink, agent: AgentProcess, order: Mapping[str, Any]) -> None:
+        number, ranks = int(order["attempt"]), [int(rank) for rank in order["ranks"]]
+        limit = int(self._spec.settings.limits.log_mib * 2**20)
+        outputs = [
+            OutputPump(AttemptLog(self._rundir.log(number, rank), limit), line=self._line)
+            for rank in ranks
+        ]
+        self._has_trained = True
+        try:
+            processes = RankProcesses(
+                agent,
+                worker_command(self._spec, number, ranks[0], DEFAULT_COMMAND),
+                outputs,
+                meets_within_s=_MEETS_WITHIN_S,
+                place=NodePlace(**order["node"]),
+                abandon=lambda: self._called_off(link),
+            )
+        except Exception as error:
+            for output in outputs:
+                output.finish()
+            link.send(failed=str(error) or type(error).__name__, done=True)
+            return
+        left = self._watch(link, processes)
+        self._undo_unfinished_replays(ranks)
+        link.send(done=True, left=left)
+
+    def _watch(self, link: MemberLink, processes: RankProcesses) -> tuple[str, ...]:
+        """Returns what the ranks have left behind, when the first node says that all is over."""
+        told: set[int] = set()
+        keeps = is_over = False
+        while not is_over:
+            has_ended = processes.wait(0.0 if told == set(processes.ranks) else _LOOK_S)
+            self._tell_ends(link, processes, told)
+            for message in self._hear(link, _LOOK_S if has_ended else 0.0):
+                if "send" in message:
+                    processes.send(int(message["send"]))
+                is_over = is_over or "end" in message
+                keeps = bool(message.get("keep", keeps))
+            self._pass_on_signals(link)
+            is_over = is_over or link.is_closed
+        left = processes.end(keep_others=keeps)
+        self._tell_ends(link, processes, told)
+        return left
+
+    def _tell_ends(self, link: MemberLink, processes: RankProcesses, told: set[int]) -> None:
+        for rank, code in processes.codes.items():
+            if rank not in told:
+                told.add(rank)
+                link.send(ended=rank, code=code)
+
+    def _hear(self, link: MemberLink, timeout_s: float) -> list[dict[str, Any]]:
+        heard, self._heard = self._heard, []
+        return [*heard, *link.take(0.0 if heard else timeout_s)]
+
+    def _called_off(self, link: MemberLink) -> str:
+        """Why ranks that are being started are of no use any more."""
+        self._pass_on_signals(link)
+        self._heard += link.take()
+        is_over = link.is_closed or any("end" in message for message in self._heard)
+        return "another node is gone" if is_over else ""
+
+    def _pass_on_signals(self, link: MemberLink) -> None:
+        for signum in self._inbox.received[self._told_signals :]:
+            self._told_signals += 1
+            link.send(signal=int(signum))
+            self._teller.say(f"{signal_name(signum)}: told to the first node")
+
+    def _undo_unfinished_replays(self, ranks: Sequence[int]) -> None:
+        """Restores the script's files after a fast-forward that did not arrive."""
+        for rank in ranks:
+            try:
+                problems = SetAside(self._rundir, rank).undo()
+            except OSError as error:
+                problems = [f"files that a fast-forward set aside: {error}"]
+            for problem in problems:
+                self._teller.say(f"warning: {problem}")
+
+
+def _await(link: MemberLink, word: str, within_s: float) -> Any:
+    """Returns what the first message says under `word`; None if none comes."""
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline and not link.is_closed:
+        for message in link.take(_LOOK_S):
+            return message.get(word)
+    return None

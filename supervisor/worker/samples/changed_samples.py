@@ -1,0 +1,105 @@
+"""Samples that are other ones when they are loaded again: a damaged file, cache or memory.
+
+Digests of a few samples of each data set are kept. Data sets that change on purpose (augmentation,
+padding to the longest of a batch, a curriculum) change in many samples, and are left alone.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import xxhash
+from torch.utils import _pytree as pytree
+
+from supervisor.worker.ground.interception_state import InterceptionState
+
+WATCHED = 64
+"""Samples of a data set, evenly spread."""
+STEADY = 32
+"""Loads that were equal to earlier ones, before the first that was not; and half as many after."""
+
+
+@dataclass(slots=True)
+class _Known:
+    """A data set: `odd` is the sample that changed, after `equal` loads in a row that did not."""
+
+    watched: frozenset[int]
+    digests: dict[int, str] = field(default_factory=dict)
+    equal: int = 0
+    odd: int | None = None
+    is_over: bool = False
+
+
+class ChangedSamples:
+    """Called when a loader hands out a batch, in the training's own process.
+
+    Args:
+        interception: in a replay there are placeholders in the place of batches.
+        on_found: told (data set, sample, equal loads of other samples) of the first one that
+            changed alone.
+    """
+
+    def __init__(
+        self, interception: InterceptionState, on_found: Callable[[Any, int, int], None]
+    ) -> None:
+        self._interception = interception
+        self._on_found = on_found
+        self._sets: weakref.WeakKeyDictionary[Any, _Known] = weakref.WeakKeyDictionary()
+        self._is_on = True
+
+    def was_handed_out(self, data: Any, indices: Any, batch: Any) -> None:
+        """Never raises: at the first error the watch is over."""
+        if not self._is_on or self._interception.replaying:
+            return
+        try:
+            known = self._sets.get(data)
+            if known is None:
+                known = self._sets[data] = _Known(_spread(len(data)))
+            if known.is_over or not isinstance(indices, (list, tuple)):
+                return
+            found = known.watched.intersection(indices)
+            if found:
+                with self._interception.region():
+                    self._compare(data, known, found, indices, batch)
+        except Exception:  # data sets without a length, indices that are lists, subclasses ...
+            self._is_on = False
+
+    def _compare(
+        self, data: Any, known: _Known, found: frozenset[int], indices: Sequence[Any], batch: Any
+    ) -> None:
+        for sample in found:
+            now = _digest_of_row(batch, indices.index(sample), len(indices))
+            before = known.digests.setdefault(sample, now)
+            if sample == known.odd:
+                continue
+            if before == now:
+                known.equal += 1
+            elif known.equal >= STEADY and known.odd is None:
+                known.odd, known.equal = sample, 0
+            else:
+                known.is_over = True  # the data set changes on purpose
+                return
+            if known.odd is not None and known.equal >= STEADY // 2:
+                known.is_over = True
+                self._on_found(data, known.odd, STEADY + known.equal)
+                return
+
+
+def _spread(count: int) -> frozenset[int]:
+    return frozenset(range(0, count, max(1, count // WATCHED)))
+
+
+def _digest_of_row(batch: Any, row: int, rows: int) -> str:
+    """Returns a digest of a sample's tensors in a batch that was collated row by row."""
+    checksum = xxhash.xxh3_128()
+    for value in pytree.tree_leaves(batch):
+        if isinstance(value, torch.Tensor) and value.dim() and value.shape[0] == rows:
+            own = value.detach()[row].cpu().contiguous()
+            checksum.update(f"{own.dtype} {tuple(own.shape)}".encode())
+            data: Any = own.reshape(-1).view(torch.uint8).numpy()
+            checksum.update(data)
+    return checksum.hexdigest()

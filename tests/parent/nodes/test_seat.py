@@ -1,0 +1,89 @@
+"""The node that can listen where the nodes meet decides; options are torchrun's."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from supervisor.errors import UsageError
+from supervisor.parent.nodes.seat import take_seat
+from supervisor.ranks import RankLaunch
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_of_two_parents_on_one_machine_the_first_decides() -> None:
+    launch = RankLaunch(nnodes="2", rdzv_endpoint=f"127.0.0.1:{free_port()}")
+
+    first, second = take_seat(launch), take_seat(launch)
+
+    assert first.leads
+    assert not second.leads
+    assert str(second) == launch.rdzv_endpoint
+    assert first.listener is not None
+    first.listener.close()
+
+
+def test_a_number_decides_where_one_is_given() -> None:
+    endpoint = f"127.0.0.1:{free_port()}"
+
+    second = take_seat(RankLaunch(nnodes="2", node_rank=1, rdzv_endpoint=endpoint))
+    first = take_seat(RankLaunch(nnodes="2", node_rank=0, rdzv_endpoint=endpoint))
+
+    assert not second.leads
+    assert first.listener is not None
+    first.listener.close()
+
+
+def test_a_machine_of_another_address_follows() -> None:
+    seat = take_seat(RankLaunch(nnodes="2", rdzv_endpoint="192.0.2.1:29400"))
+
+    assert not seat.leads
+
+
+def test_the_address_of_the_master_is_where_nodes_meet_without_an_endpoint() -> None:
+    launch = RankLaunch(nnodes="2", node_rank=1, master_addr="node0")
+
+    assert str(take_seat(launch)) == "node0:29500"
+
+
+def test_the_time_to_wait_for_nodes_is_set_as_with_torchrun() -> None:
+    conf = "join_timeout=20,last_call_timeout=5,is_host=false"
+
+    seat = take_seat(RankLaunch(nnodes="1:2", rdzv_endpoint="localhost", rdzv_conf=conf))
+
+    assert (seat.join_s, seat.last_call_s, seat.leads, seat.port) == (20.0, 5.0, False, 29400)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"rdzv_endpoint": ""}, "give the same --rdzv-endpoint HOST:PORT"),
+        ({"rdzv_endpoint": "node0:http"}, "--rdzv-endpoint node0:http"),
+        ({"rdzv_backend": "etcd"}, "--rdzv-backend etcd: give c10d"),
+        ({"node_rank": 2}, "--node-rank 2: of 2 nodes the last has number 1"),
+        ({"rdzv_conf": "joins=1"}, "--rdzv-conf joins=1: give K=V with K one of is_host"),
+        ({"rdzv_conf": "join_timeout=soon"}, "join_timeout=soon: give seconds"),
+        ({"rdzv_conf": "is_host=perhaps"}, "is_host=perhaps: give true or false"),
+    ],
+)
+def test_what_cannot_be_is_refused(changes: dict[str, object], expected: str) -> None:
+    given: dict[str, object] = {"nnodes": "2", "rdzv_endpoint": "192.0.2.1:29400", **changes}
+
+    with pytest.raises(UsageError, match=expected):
+        take_seat(RankLaunch(**given))  # type: ignore[arg-type]
+
+
+def test_a_port_that_is_taken_is_told_to_the_node_that_must_have_it() -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        endpoint = f"127.0.0.1:{other.getsockname()[1]}"
+
+        with pytest.raises(UsageError, match="give another port to all nodes"):
+            take_seat(RankLaunch(nnodes="2", node_rank=0, rdzv_endpoint=endpoint))
