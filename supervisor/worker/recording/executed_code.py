@@ -79,19 +79,17 @@ class ExecutedCode:
         if self.fault:
             return
         if event == "c_call":
-            self._called(what, frame)
+            self._called(what)
         elif event == "call":
             self._entered(frame)
 
-    def _called(self, what: Any, frame: types.FrameType) -> None:
+    def _called(self, what: Any) -> None:
         name = getattr(what, "__name__", "")
         owner = getattr(what, "__self__", None)
         writes = name in _WRITING_METHODS and isinstance(owner, io.IOBase)
         if writes and owner not in (sys.stdout, sys.stderr):  # a replay is silent anyway
             self.fault = "loading writes to a file"
         elif name in _WRITING_CALLS and isinstance(owner, types.ModuleType):
-            if name.startswith("start_") and _is_progress_bars(frame):
-                return
             self.fault = f"loading calls {name}"
 
     def _entered(self, frame: types.FrameType) -> None:
@@ -108,12 +106,6 @@ class ExecutedCode:
             for name in (*code.co_freevars, *(n for n in owner if n == "self")):
                 value = frame.f_locals.get(name)
                 self._around[id(value)] = value
-
-
-def _is_progress_bars(frame: types.FrameType) -> bool:
-    """Whether tqdm starts the thread that looks after its bars: libraries have some at work."""
-    around = frame.f_back
-    return around is not None and around.f_code.co_filename.endswith("tqdm/_monitor.py")
 
 
 def _fault_in(code: types.CodeType) -> str:

@@ -80,7 +80,7 @@ class StreamSkipping:
             stream.proof.is_given_up = True
             return call()
         if not self._allowed:
-            return self._only_make(kind, call)
+            return self._only_make(stream, kind, data, call)
         if kind == EntryKind.STREAM_END:
             return self._end(stream, call)
         if kind == 0:
@@ -98,15 +98,28 @@ class StreamSkipping:
             return self._leave_out(stream, mark, fetched)
         return self._make(stream, call, mark, fetched)
 
-    def _only_make(self, kind: int, call: Callable[[], Any]) -> Any:
-        """Nothing is left out: which data set makes it need not be known."""
+    def _only_make(self, stream: Stream, kind: int, data: bytes, call: Callable[[], Any]) -> Any:
+        """Nothing is left out. Which data set makes it is not asked: a script that finds its
+        prepared data goes over fewer."""
+        if kind == 0 or (kind == EntryKind.STREAM_BATCH and StreamMark.unpack(data).is_given_up):
+            stream.proof.is_given_up = True
         try:
-            return call()
-        finally:
-            if kind and not self._tape.is_before_training:
-                self._tape.take(kind)
-                if self._tape.peek() == EntryKind.STREAM_STATE:
-                    self._tape.take(EntryKind.STREAM_STATE)
+            batch = stream.proof.make(stream, call)
+        except StopIteration:
+            self._take(EntryKind.STREAM_END)
+            stream.proof.ended(stream)
+            raise
+        stream.proof.settle(stream)
+        if kind:
+            self._take(EntryKind.STREAM_BATCH)
+        return batch
+
+    def _take(self, kind: EntryKind) -> None:
+        found = next(self._tape.ahead(*_MADE, EntryKind.TRAINING), (0, b""))[0]
+        if found == kind or not self._tape.is_before_training:
+            self._tape.take(kind)
+        if self._tape.peek() == EntryKind.STREAM_STATE:
+            self._tape.take(EntryKind.STREAM_STATE)
 
     def _can_go_past(self, stream: Stream, mark: StreamMark, steps_done: int) -> bool:
         if not stream.proof.has_state:
@@ -175,9 +188,7 @@ class StreamSkipping:
         except StopIteration:
             raise ReplayError("a data set ends earlier than in the recorded run") from None
         stream.proof.settle(stream)
-        self._tape.take(EntryKind.STREAM_BATCH)
-        if self._tape.peek() == EntryKind.STREAM_STATE:
-            self._tape.take(EntryKind.STREAM_STATE)
+        self._take(EntryKind.STREAM_BATCH)
         with self._interception.region():
             if fetched is not None:
                 if mark.proof in self._allowed:
