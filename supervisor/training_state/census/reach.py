@@ -53,6 +53,8 @@ _OWN_OF_THE_PROCESS = frozenset(
 )
 """Modules whose objects, and those derived from them, belong to this process: locks, files,
 threads, queues between them, and what draws on its terminal."""
+_CONNECTIONS = frozenset({"_IterableDataset__hffs_cache"})
+"""Attributes that hold file systems of Hugging Face by the process's number: no state."""
 _OF_TORCH = ("torch.utils.data.", "torch.optim.", "torch.amp.", "torch.cuda.amp.")
 _HOOKS = (
     *("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"),
@@ -316,7 +318,7 @@ def _attributes(path: str, value: Any) -> Iterator[Place]:
     except AttributeError:
         own = {}
     for name, item in list(own.items()):
-        if not name.startswith("__"):
+        if not name.startswith("__") and name not in _CONNECTIONS:
             yield Place(f"{path}.{name}", item, value, name, _write_attribute)
     for kind in type(value).__mro__:
         slots = vars(kind).get("__slots__", ())
