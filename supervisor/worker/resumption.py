@@ -258,8 +258,6 @@ class Resumption:
             reasons = self._arrival.put_back(start, replay)
             if self._guard is not None:
                 if replay.disproof is None:
-                    if reasons and replay.streams.by_state:
-                        self._load_all(f"a data set that went on from its state: {reasons[0]}")
                     self._check_leftovers(self._guard, start.state.get("held", {}))
                 self._guard.end()
             if self.collectives is not None:

@@ -106,12 +106,10 @@ HUGGING_FACE = """
 from datasets import IterableDataset
 def rows(shards):
     for shard in shards:
-        for i in range(shard * 30, shard * 30 + 30):
-            time.sleep(0.0005)
-            yield {"x": X[i].tolist(), "y": Y[i].tolist()}
+        for i in range(shard * 30, shard * 30 + 30): yield {"x": X[i].tolist(), "y": Y[i].tolist()}
 data = IterableDataset.from_generator(rows, gen_kwargs={"shards": [0, 1, 2]})
 data = data.map(lambda row: {"x": [2 * v for v in row["x"]], "y": row["y"]}).with_format("torch")
-SHUFFLE
+data = data.shuffle(seed=1, buffer_size=20)
 class Pairs:
     def __init__(self): self.loader = DataLoader(data, 8)
     def __iter__(self):
@@ -120,17 +118,10 @@ loader = Pairs()
 """
 
 
-@pytest.mark.parametrize("shuffles", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
-def test_a_data_set_of_hugging_face_goes_on_from_its_state(shuffles: bool, tmp_path: Path) -> None:
+@pytest.mark.exhaustive
+def test_a_shuffled_stream_of_hugging_face_makes_all_again(tmp_path: Path) -> None:
     pytest.importorskip("datasets")
-    shuffle = "data = data.shuffle(seed=1, buffer_size=20)" if shuffles else ""
-    text = PRELUDE + DATA + HUGGING_FACE.replace("SHUFFLE", shuffle) + LOOP + ENDING
 
-    killed = _killed(tmp_path, text)
+    killed = _killed(tmp_path, PRELUDE + HUGGING_FACE + LOOP + ENDING)
 
-    first, second = (event["batches_left_out"] for event in killed.events("resumed"))
-    if shuffles:  # what waits in its buffer is not part of its state
-        assert (first, second) == (0, 0)
-    else:
-        assert first >= 6, first
-        assert second >= 12, second
+    assert [event["batches_left_out"] for event in killed.events("resumed")] == [0, 0]

@@ -54,8 +54,6 @@ class EntryKind(enum.IntEnum):
     """A batch of an iterable-style data set."""
     STREAM_END = 17
     """Such a data set has no more samples."""
-    STREAM_STATE = 18
-    """Where one of a library's stands, in its own words."""
 
 
 @dataclass(frozen=True, slots=True)

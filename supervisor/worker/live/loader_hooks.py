@@ -11,14 +11,11 @@ from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.interception.training_hooks import Call
 from supervisor.worker.process.heartbeat import Heartbeat
-from supervisor.worker.recording.fingerprint import CannotTell
 from supervisor.worker.recording.loading_proof import LoadingProof
 from supervisor.worker.recording.recording import Recording
 from supervisor.worker.recording.stream_proof import (
-    STATE_EVERY,
     Stream,
     StreamMark,
-    state_of,
 )
 from supervisor.worker.recording.worker_proof import (
     Iteration,
@@ -89,7 +86,6 @@ class LoaderHooks:
             if probe.forward_calls != forward_calls:
                 proof.reason = "loading runs a model"
             left, follows = proof.settle(stream)
-            state = self._state_of(stream)
             proof.decide()
             drawn = fetched = b""
             if not proof.is_given_up:
@@ -107,21 +103,7 @@ class LoaderHooks:
                 fetch=fetched,
             )
             tape.append(EntryKind.STREAM_BATCH, mark.pack())
-            if state and not proof.is_given_up:
-                tape.append(EntryKind.STREAM_STATE, stream.packed() + state)
         return batch
-
-    def _state_of(self, stream: Stream) -> bytes:
-        """The state of a library's data set, now and then; empty where there is none to keep."""
-        proof = stream.proof
-        if not proof.has_state or proof.reason or stream.fetches % STATE_EVERY:
-            return b""
-        try:
-            with self._interception.region():
-                return state_of(stream.fetcher.dataset)
-        except CannotTell as why:
-            proof.reason = str(why)
-            return b""
 
     def worker_batch(
         self, iteration: Iteration, worker: int, indices: Any, note: WorkerNote | None, batch: Any

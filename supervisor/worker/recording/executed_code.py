@@ -35,15 +35,11 @@ _WRITING_WORDS = frozenset(
 class ExecutedCode:
     """Profiles calls in this thread: slow, for the first few of a kind only.
 
-    Args:
-        keeps_owners: what the user's methods belong to counts as reached.
-
     Attributes:
         fault: the first thing seen that forbids leaving such a call out; empty if none.
     """
 
-    def __init__(self, *, keeps_owners: bool = False) -> None:
-        self._keeps_owners = keeps_owners
+    def __init__(self) -> None:
         self.fault = ""
         self._codes: dict[types.CodeType, dict[str, Any]] = {}
         self._around: dict[int, Any] = {}
@@ -102,8 +98,7 @@ class ExecutedCode:
         elif code not in self._codes and is_users(code.co_filename):
             self._codes[code] = frame.f_globals
             self.fault = _fault_in(code)
-            owner = code.co_varnames[:1] if self._keeps_owners and code.co_argcount else ()
-            for name in (*code.co_freevars, *(n for n in owner if n == "self")):
+            for name in code.co_freevars:
                 value = frame.f_locals.get(name)
                 self._around[id(value)] = value
 

@@ -156,6 +156,8 @@ class _Walk:
             self._waiting.extend((value.func, value.args, value.keywords))
         elif isinstance(value, types.MethodType):
             self._waiting.extend((value.__self__, value.__func__))
+        elif isinstance(value, types.BuiltinFunctionType):
+            self._waiting.append(value.__self__)  # of a generator's `random`, a list's `append`
         elif isinstance(value, types.FunctionType):
             self._waiting.extend(_kept_by(value))
         elif isinstance(value, type):

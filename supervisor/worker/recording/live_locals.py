@@ -1,4 +1,4 @@
-"""Which local variables a suspended generator still reads before it assigns them anew."""
+"""What a suspended generator goes on from beside its loops: variables it still reads."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 _OF_LOCALS = re.compile(r"(LOAD|STORE|DELETE)_FAST")
 _READS_ALL = frozenset({"locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe"})
 _ENDING = frozenset({"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"})
+_PASSED = frozenset({"RESUME", "NOP", "END_SEND"})
 _ALWAYS_JUMPS = ("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_ABSOLUTE")
 
 
@@ -21,6 +22,27 @@ def live_names(frame: types.FrameType) -> frozenset[str]:
     inner functions share always are.
     """
     return _live_at(frame.f_code, frame.f_lasti)
+
+
+def yields_a_statement(frame: types.FrameType) -> bool:
+    """Whether a suspended generator waits in a `yield` that is a statement of its own: within an
+    expression it keeps more than its variables and the iterators of its loops."""
+    return _follows_pop(frame.f_code, frame.f_lasti)
+
+
+@functools.lru_cache(maxsize=256)
+def _follows_pop(code: types.CodeType, place: int) -> bool:
+    instructions = {one.offset: one for one in dis.get_instructions(code)}
+    here = [one for offset, one in instructions.items() if offset > place]
+    for _ in range(8):
+        name = here[0].opname if here else ""
+        if name in _PASSED:
+            here.pop(0)
+        elif name == "SEND" or name.startswith(_ALWAYS_JUMPS):  # `yield from` asks again
+            here = [one for offset, one in instructions.items() if offset >= here[0].argval]
+        else:
+            return name == "POP_TOP"
+    return False
 
 
 @functools.lru_cache(maxsize=256)

@@ -124,7 +124,7 @@ class LoadingProof:
         None for what is gone: that cannot have kept anything. Sets `reason` if one cannot be told.
         """
         found: list[int | None] = []
-        for own in self._roots():
+        for own in (self._data(), self._collate(), self._reached):
             try:
                 with self._interception.region():
                     found.append(
@@ -137,9 +137,6 @@ class LoadingProof:
             except Exception as error:  # the user's own __getattr__
                 self.reason = f"{type(error).__name__} when it was looked at"
         return found
-
-    def _roots(self) -> tuple[Any, ...]:
-        return self._data(), self._collate(), self._reached
 
 
 class LoadingPromise(LoadingProof):

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from supervisor.worker.recording.fingerprint import CannotTell
-from supervisor.worker.recording.live_locals import live_names
+from supervisor.worker.recording.live_locals import live_names, yields_a_statement
 
 _EMPTY: tuple[Any, ...] = ([], (), "", b"", range(0), range(1 << 70), {}, {}.values(), {}.items())
 _COUNTED: tuple[type, ...] = (*(type(iter(empty)) for empty in _EMPTY), type(reversed([])))
@@ -30,6 +30,8 @@ _ITEMS: type = type(iter(dict[Any, Any]().items()))
 _AROUND = (enumerate, zip)
 _APPLYING = (map, filter)
 _KINDS = (*_COUNTED, _BY_NUMBER, *_AROUND, *_APPLYING, itertools.count, types.GeneratorType)
+_AROUND_IT = (types.MethodType, types.BuiltinMethodType, BaseException)
+"""A generator that waits within ``with`` or ``except`` holds some of these in no variable."""
 _DEEP = 8
 
 
@@ -96,12 +98,15 @@ def _enter(iterator: Any, found: StreamPlace, depth: int) -> None:
         frame = iterator.gi_frame
         if frame is None:
             raise CannotTell("its generator has ended")
+        if not yields_a_statement(frame):
+            raise CannotTell("its generator yields within an expression")
         inner = _iterators_in(iterator)
         own = {id(one) for one in inner}
         found.codes.append(frame.f_code)
         variables = frame.f_locals
         kept = [variables[name] for name in sorted(live_names(frame) & variables.keys())]
         found.kept.extend(one for one in kept if id(one) not in own)
+        found.kept.extend(one for one in gc.get_referents(iterator) if isinstance(one, _AROUND_IT))
         if not inner:
             raise CannotTell("its generator goes over nothing that shows its place")
         for one in inner:

@@ -1,14 +1,12 @@
 """Whether samples of an `IterableDataset` can be left out of a fast-forward.
 
 The first fetches are watched as those of map-style data sets are. What moves from sample to sample
-must be one of Python's own iterators (`stream_place`), or a state that a library's data set hands
-out and takes back. The first batch of each stream, each one at which more than that iterator has
-moved, and the end of a stream are always really made.
+must be one of Python's own iterators (`stream_place`). The first batch of each stream, each one at
+which more than that iterator has moved, and the end of a stream are always really made.
 """
 
 from __future__ import annotations
 
-import json
 import struct
 import time
 import types
@@ -22,8 +20,6 @@ from supervisor.worker.recording.fingerprint import CannotTell, fingerprint
 from supervisor.worker.recording.loading_proof import PROFILED, TIMED, LoadingProof
 from supervisor.worker.recording.stream_place import StreamPlace, place_of
 
-STATE_EVERY = 8
-"""Batches between two states of a library's data set that go on the tape."""
 _UNSETTLED = 16
 """So many batches in a row before which more had moved than one iterator: it is no use."""
 _SHARE, _ALLOWANCE_S = 0.02, 0.2
@@ -138,9 +134,6 @@ class StreamProof(LoadingProof):
 
     def __init__(self, number: int, data: Any, collate: Any, interception: Any) -> None:
         super().__init__(number, data, collate, interception)
-        self.has_state = has_state(data)
-        if self.has_state and loses_samples(data):
-            self.reason = "its shuffle buffer is not part of its state"
         self._streams = 0
         self._open: list[Stream] = []
         self._unsettled = 0
@@ -164,8 +157,7 @@ class StreamProof(LoadingProof):
         self._fetches += 1
         if is_first and self._fingerprints:
             self._timed(self.compare)
-        executed = ExecutedCode(keeps_owners=self.has_state)  # they need not lead to these
-        started = time.perf_counter()
+        executed, started = ExecutedCode(), time.perf_counter()
         batch = executed.run(load) if number < PROFILED else load()
         seconds = time.perf_counter() - started
         self._loading_s += seconds
@@ -185,7 +177,7 @@ class StreamProof(LoadingProof):
         """Called behind each batch that was made: where the stream stands, and whether it only
         went on. Sets `reason` where that cannot be told."""
         left, follows = 0, False
-        if not self.has_state and not self.reason:
+        if not self.reason:
             started = time.perf_counter()
             try:
                 with self._interception.region():
@@ -220,10 +212,6 @@ class StreamProof(LoadingProof):
                 self.reason = self.reason or str(why)
         self._open = [stream for stream in self._open if stream.fetcher is not None]
 
-    def _roots(self) -> tuple[Any, ...]:
-        data, collate, reached = super()._roots()
-        return None if self.has_state else data, collate, reached
-
     def _look_anew(self) -> None:
         self._fingerprints = self._take_fingerprints()
 
@@ -236,60 +224,3 @@ class StreamProof(LoadingProof):
         self._comparing_s += seconds
         if self._comparing_s > _ALLOWANCE_S + _SHARE * self._loading_s:
             self.reason = self.reason or "comparing it would take too long"
-
-
-def has_state(data: Any) -> bool:
-    """Whether this is a data set of Hugging Face's `datasets`, which tells its state and goes on
-    from it. One of the script's own may do other things when it is asked."""
-    kinds = type(data).__mro__
-    known = any(k.__module__.partition(".")[0] == "datasets" for k in kinds)
-    return known and hasattr(data, "state_dict") and hasattr(data, "load_state_dict")
-
-
-def loses_samples(data: Any) -> bool:
-    """Whether samples that wait in a shuffle buffer would be lost with its state."""
-    waiting, seen = [getattr(data, "_ex_iterable", None)], 0
-    while waiting and seen < 1000:
-        one, seen = waiting.pop(), seen + 1
-        if one is None:
-            continue
-        if "BufferShuffled" in type(one).__name__:
-            return True
-        waiting += [getattr(one, "ex_iterable", None), *getattr(one, "ex_iterables", ())]
-    return False
-
-
-def state_of(data: Any) -> bytes:
-    """Returns the state of a library's data set as text.
-
-    Raises:
-        CannotTell: it would not come back the same.
-    """
-    state = data.state_dict()
-    try:
-        text = json.dumps(state)
-    except (TypeError, ValueError) as error:
-        raise CannotTell(f"its state cannot be written down ({error})") from error
-    if json.loads(text) != state:
-        raise CannotTell("its state cannot be written down")
-    return text.encode()
-
-
-def go_to_state(fetcher: Any, text: bytes) -> Callable[[], None]:
-    """Has a fetcher's data set go on from a state; returns what is to be called behind its next
-    batch: a later iterator over it begins at its beginning again."""
-    data = fetcher.dataset
-    before = getattr(data, "_starting_state_dict", None)
-    data.load_state_dict(json.loads(text))
-    fetcher.dataset_iter = iter(data)
-
-    def forget() -> None:
-        if hasattr(data, "_starting_state_dict"):
-            data._starting_state_dict = before
-
-    return forget
-
-
-def unpack_place(data: bytes) -> tuple[tuple[int, int, int], bytes]:
-    """The inverse of `Stream.packed`, and what stands behind it."""
-    return _PLACE.unpack_from(data), data[_PLACE.size :]

@@ -97,9 +97,7 @@ class FastForward(TrainingHooks):
         self._of_workers = WorkerSkipping(
             tape, interception, target=target, allowed=allowed, shapes=shapes
         )
-        self.streams = StreamSkipping(
-            tape, interception, target=target, allowed=allowed, shapes=shapes
-        )
+        self._streams = StreamSkipping(tape, interception, allowed=allowed, shapes=shapes)
         self._probe = StepProbe()
         self._outputs = CachedOutputs()
         self._zero_gradients = ZeroGradients()
@@ -250,9 +248,7 @@ class FastForward(TrainingHooks):
 
         if self.disproof is None:
             try:
-                return self.streams.batch(
-                    stream, make, steps_done=self.steps_done, is_near=self._is_near()
-                )
+                return self._streams.batch(stream, make, is_near=self._is_near())
             except ReplayError as error:
                 self._disprove(f"step {self.steps_done}: {error}")
         return made[-1] if made else call()
@@ -407,7 +403,7 @@ class FastForward(TrainingHooks):
         self._collectives.begin()
         if self.disproof is None and not self._tape.begin_training():
             self._skipping.load_all()  # its data sets may have other numbers
-            self.streams.load_all()
+            self._streams.load_all()
 
     # --- helpers -----------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import random
 from collections.abc import Callable, Iterator
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from supervisor.worker.recording.fingerprint import CannotTell
+from supervisor.worker.recording.fingerprint import CannotTell, fingerprint
 from supervisor.worker.recording.live_locals import live_names
 from supervisor.worker.recording.stream_place import place_of
 
@@ -133,7 +134,55 @@ def _shared_count() -> Iterator[Any]:
         yield row + more()
 
 
-@pytest.mark.parametrize("make", [_counting, _shared_count])
+def _counting_in_an_expression() -> Iterator[Any]:
+    number = 0
+    for row in ROWS:
+        number = [number + 1, (yield row + number)][0]
+
+
+def _delegating_in_an_expression() -> Iterator[Any]:
+    number = 0
+    while True:
+        number = [number + 1, (yield from _numbered(number))][0]
+
+
+def _numbered(number: int) -> Iterator[Any]:
+    for row in ROWS:
+        yield row + number
+
+
+def _toggling() -> Iterator[Any]:
+    is_odd = False
+    for row in ROWS:
+        is_odd = not is_odd
+        yield -row if is_odd else row
+
+
+def _reading_all() -> Iterator[Any]:
+    for row in ROWS:
+        seen = locals().get("seen", 0) + row
+        yield seen
+
+
+class _Noting:
+    rows: tuple[int, ...] = ()
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: Any) -> None: ...
+
+
+def _within() -> Iterator[Any]:
+    noting = _Noting()
+    note = functools.partial(setattr, noting, "rows")
+    with noting:
+        noting = None  # type: ignore[assignment]
+        for row in ROWS:
+            note((*note.args[0].rows, row))
+            yield sum(note.args[0].rows)
+
+
+@pytest.mark.parametrize("make", [_counting, _shared_count, _toggling, _reading_all])
 def test_a_variable_that_is_counted_up_is_seen(make: Callable[[], Iterator[Any]]) -> None:
     stream = make()
     next(stream)
@@ -172,7 +221,13 @@ def _over_file() -> Iterator[Any]:
         yield from file
 
 
-@pytest.mark.parametrize("make", [_counting_by_hand, _over_own, _over_file])
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(_counting_by_hand, _over_own, _over_file),
+        *(_counting_in_an_expression, _delegating_in_an_expression),
+    ],
+)
 def test_what_hides_its_place_is_refused(make: Callable[[], Iterator[Any]]) -> None:
     stream = make()
     next(stream)
@@ -211,3 +266,23 @@ def test_what_an_exception_handler_reads_matters() -> None:
     next(waiting)
 
     assert "value" in live_names(waiting.gi_frame)
+
+
+def test_what_a_function_that_is_kept_reaches_is_compared() -> None:
+    stream = _within()
+    next(stream)
+    place = place_of(stream)
+    before = fingerprint([*place.kept, *place.over])
+
+    next(stream)
+
+    assert fingerprint([*place.kept, *place.over]) != before
+
+
+def test_the_generator_behind_a_method_in_c_is_compared() -> None:
+    draw = np.random.default_rng(0).random
+    before = fingerprint([draw])
+
+    draw()
+
+    assert fingerprint([draw]) != before

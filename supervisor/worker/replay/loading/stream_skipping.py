@@ -15,11 +15,8 @@ from supervisor.worker.recording.fingerprint import CannotTell
 from supervisor.worker.recording.stream_proof import (
     Stream,
     StreamMark,
-    go_to_state,
-    unpack_place,
 )
 from supervisor.worker.replay.loading.loader_skipping import (
-    NEAR_STEPS,
     FetchMark,
     KnownShapes,
     checksum,
@@ -32,11 +29,7 @@ _MADE = (EntryKind.STREAM_BATCH, EntryKind.STREAM_END)
 class StreamSkipping:
     """Hands out stand-ins for batches, and moves a stream on before it makes the next real one.
 
-    Attributes:
-        by_state: streams that went on from a state of a library's data set.
-
     Args:
-        target: steps of the checkpoint.
         allowed: numbers of the data sets whose batches may be others.
     """
 
@@ -45,28 +38,21 @@ class StreamSkipping:
         tape: TapeReader,
         interception: InterceptionState,
         *,
-        target: int,
         allowed: Collection[int],
         shapes: KnownShapes,
     ) -> None:
-        self.by_state = 0
         self._tape = tape
         self._interception = interception
-        self._target = target
         self._allowed = allowed
         self._shapes = shapes
-        self._goals: weakref.WeakKeyDictionary[Stream, int] = weakref.WeakKeyDictionary()
         self._behind: weakref.WeakKeyDictionary[Stream, int] = weakref.WeakKeyDictionary()
-        self._states: weakref.WeakKeyDictionary[Stream, bytes] = weakref.WeakKeyDictionary()
         self._are_recorded: bool | None = None
 
     def load_all(self) -> None:
         """From here on every batch is made."""
         self._allowed = ()
 
-    def batch(
-        self, stream: Stream, call: Callable[[], Any], *, steps_done: int, is_near: bool
-    ) -> Any:
+    def batch(self, stream: Stream, call: Callable[[], Any], *, is_near: bool) -> Any:
         """Returns the batch, or what stands for it.
 
         Raises:
@@ -94,7 +80,7 @@ class StreamSkipping:
         fetched = FetchMark.unpack(mark.fetch) if mark.fetch else None
         may = not is_near and mark.proof in self._allowed
         may = may and fetched is not None and self._shapes.has(fetched)
-        if fetched is not None and may and self._can_go_past(stream, mark, steps_done):
+        if fetched is not None and may and mark.follows:
             return self._leave_out(stream, mark, fetched)
         return self._make(stream, call, mark, fetched)
 
@@ -118,47 +104,13 @@ class StreamSkipping:
         found = next(self._tape.ahead(*_MADE, EntryKind.TRAINING), (0, b""))[0]
         if found == kind or not self._tape.is_before_training:
             self._tape.take(kind)
-        if self._tape.peek() == EntryKind.STREAM_STATE:
-            self._tape.take(EntryKind.STREAM_STATE)
-
-    def _can_go_past(self, stream: Stream, mark: StreamMark, steps_done: int) -> bool:
-        if not stream.proof.has_state:
-            return mark.follows
-        goal = self._goals.get(stream)
-        if goal is None:
-            goal = self._goals[stream] = self._last_state(stream, steps_done)
-        return mark.fetches <= goal
-
-    def _last_state(self, stream: Stream, step: int) -> int:
-        """Batches before the last state of a stream from which on it is to be loaded again."""
-        own, last = (stream.proof.number, stream.number), 0
-        for kind, data in self._tape.ahead(
-            EntryKind.STEP, EntryKind.STREAM_STATE, EntryKind.STREAM_BATCH
-        ):
-            if kind == EntryKind.STEP:
-                step += 1
-                if self._target - step <= NEAR_STEPS:
-                    break
-            elif kind == EntryKind.STREAM_STATE:
-                proof, number, fetches = unpack_place(data)[0]
-                last = fetches if (proof, number) == own else last
-            else:
-                mark = StreamMark.unpack(data)
-                if mark.proof == own[0] and mark.stream != own[1]:
-                    break
-                if (mark.proof, mark.stream) == own and not (
-                    mark.fetch and self._shapes.has(FetchMark.unpack(mark.fetch))
-                ):
-                    break
-        return last
 
     def _leave_out(self, stream: Stream, mark: StreamMark, fetched: FetchMark) -> Any:
-        self._pass_over_reads()
+        while self._tape.peek() not in (EntryKind.STREAM_BATCH, EntryKind.STEP, 0):
+            self._tape.take(self._tape.peek())  # what was read while it was made
         self._tape.take(EntryKind.STREAM_BATCH)
         stream.fetches += 1
         self._behind[stream] = mark.left
-        if self._tape.peek() == EntryKind.STREAM_STATE:
-            self._states[stream] = unpack_place(self._tape.take(EntryKind.STREAM_STATE))[1]
         with self._interception.region():
             batch = self._shapes.stand_in(fetched)
             try:
@@ -176,15 +128,9 @@ class StreamSkipping:
     ) -> Any:
         with self._interception.region():
             earlier = look()
-        forget = self._catch_up(stream)
+        self._catch_up(stream)
         try:
-            if forget is None:
-                batch = stream.proof.make(stream, call)
-            else:  # to come to its state it may read what was read before
-                with self._interception.region():
-                    batch = stream.proof.make(stream, call)
-                    forget()
-                self._pass_over_reads()
+            batch = stream.proof.make(stream, call)
         except StopIteration:
             raise ReplayError("a data set ends earlier than in the recorded run") from None
         stream.proof.settle(stream)
@@ -200,35 +146,23 @@ class StreamSkipping:
         return batch
 
     def _end(self, stream: Stream, call: Callable[[], Any]) -> Any:
-        forget = self._catch_up(stream)
+        self._catch_up(stream)
         try:
             stream.proof.make(stream, call)
         except StopIteration:
-            if forget is not None:
-                forget()
             if self._tape.take(EntryKind.STREAM_END) != stream.packed():
                 raise ReplayError("another data set has come to its end") from None
             stream.proof.ended(stream)
             raise
         raise ReplayError("a data set makes more samples than in the recorded run")
 
-    def _pass_over_reads(self) -> None:
-        """Passes over what the recorded run read while it made the batch that comes next."""
-        while self._tape.peek() not in (EntryKind.STREAM_BATCH, EntryKind.STEP, 0):
-            self._tape.take(self._tape.peek())
-
-    def _catch_up(self, stream: Stream) -> Callable[[], None] | None:
-        """Brings a stream behind the batches that it has left out; returns what is to be called
-        behind the next one, if it goes on from its state."""
+    def _catch_up(self, stream: Stream) -> None:
+        """Brings a stream behind the batches that it has left out."""
         left = self._behind.pop(stream, None)
         if left is None:
-            return None
+            return
         with self._interception.region():
             try:
-                if stream.proof.has_state:
-                    self.by_state += 1
-                    return go_to_state(stream.fetcher, self._states.pop(stream))
                 stream.place().move(left)
-            except (CannotTell, ValueError, KeyError) as error:
+            except (CannotTell, ValueError) as error:
                 raise ReplayError(f"a stream of samples cannot be moved on: {error}") from error
-        return None
