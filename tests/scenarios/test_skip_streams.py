@@ -71,6 +71,7 @@ def _killed(folder: Path, text: str) -> Ended:
     return killed
 
 
+@pytest.mark.exhaustive
 def test_what_a_generator_has_made_is_left_out(tmp_path: Path) -> None:
     text = PRELUDE + DATA + "loader = DataLoader(Pure(), 8)" + LOOP + ENDING
 
@@ -81,10 +82,31 @@ def test_what_a_generator_has_made_is_left_out(tmp_path: Path) -> None:
     assert second >= 20, second
 
 
-@pytest.mark.parametrize(
-    "kind",
-    ["Carrying", *(pytest.param(k, marks=pytest.mark.exhaustive) for k in ("Buffered", "Own"))],
-)
+LEFT_EARLY = """
+model = make_model(); optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+seen, other = [], DataLoader(Pure(), 4)
+for epoch in range(8):
+    for k, ((x, y), (u, v)) in enumerate(zip(loader, other)):
+        if k == 7: break
+        loss = F.mse_loss(model(torch.cat([x, u])), torch.cat([y, v]))
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+        seen.append(loss.item())
+result = {"model": model.state_dict(), "seen": seen, "x": x}
+"""
+
+
+def test_streams_in_turn_that_are_left_early_are_moved_on(tmp_path: Path) -> None:
+    text = PRELUDE + DATA + "loader = DataLoader(Pure(), 8)" + LEFT_EARLY + ENDING
+
+    killed = _killed(tmp_path, text)
+
+    first, second = (event["batches_left_out"] for event in killed.events("resumed"))
+    assert first >= 12, first
+    assert second >= 20, second
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kind", ["Carrying", "Buffered", "Own"])
 def test_a_generator_that_keeps_something_makes_all_again(kind: str, tmp_path: Path) -> None:
     text = PRELUDE + DATA + f"loader = DataLoader({kind}(), 8)" + LOOP + ENDING
 

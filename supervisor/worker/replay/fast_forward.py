@@ -360,7 +360,7 @@ class FastForward(TrainingHooks):
 
     def _finish_step(self, lead: Optimizer) -> None:
         probe = self._probe
-        now = StepMark.packed(
+        now = StepMark(
             self.steps_done,
             float(lead.param_groups[0]["lr"]),
             probe.backward_calls,
@@ -369,9 +369,8 @@ class FastForward(TrainingHooks):
         )
         if self.disproof is None:
             try:
-                recorded = self._tape.take(EntryKind.STEP)
-                if recorded != now:
-                    self._compare(StepMark.unpack(recorded), StepMark.unpack(now))
+                recorded = StepMark.unpack(self._tape.take(EntryKind.STEP))
+                self._compare(recorded, now)
             except ReplayError as error:
                 self._disprove(f"step {self.steps_done}: {error}")
         probe.forget()
