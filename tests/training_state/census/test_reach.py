@@ -199,3 +199,10 @@ def test_what_lies_on_a_parameter_is_reached() -> None:
     found = {place.path: place for place in Reach({"main": {"model": model}})}
 
     assert found["main.model.weight.average"].value is model.weight.average
+
+
+def test_connections_named_by_the_process_are_no_state() -> None:
+    found = paths(data=SimpleNamespace(_IterableDataset__hffs_cache={"by pid": 1}, epoch=2))
+
+    assert found["main.data.epoch"] == 2
+    assert "main.data._IterableDataset__hffs_cache" not in found

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.recording.loading_proofs import LoadingProofs
 from supervisor.worker.recording.stream_proof import Stream, StreamMark, StreamProof
+from supervisor.worker.replay.loading.loader_skipping import contents
 
 ROWS = torch.randn(120, 4)
 
@@ -80,6 +81,19 @@ class Noting(Pure):
             yield row
 
 
+class Chained(Pure):
+    """Its second part is other code, which is entered after the first fetches were watched."""
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from super().__iter__() if self.epoch else self._begin()
+        yield from super().__iter__()
+
+    def _begin(self) -> Iterator[Any]:
+        for number in range(60):
+            time.sleep(0.0003)
+            yield ROWS[number]
+
+
 class Fast(Pure):
     def __iter__(self) -> Iterator[Any]:
         yield from ROWS.tolist()
@@ -109,7 +123,7 @@ def test_a_stream_that_keeps_nothing_holds(kind: type[Pure]) -> None:
     assert followed.count(False) <= 2
 
 
-@pytest.mark.parametrize("kind", [Counting, Buffered, Drawing, Marking, Noting, Fast])
+@pytest.mark.parametrize("kind", [Counting, Buffered, Drawing, Marking, Noting, Chained, Fast])
 def test_a_stream_that_keeps_something_or_is_cheap_does_not(kind: type[Pure]) -> None:
     proof, followed = _watched(kind())
 
@@ -120,3 +134,12 @@ def test_a_mark_comes_back_from_the_tape() -> None:
     mark = StreamMark(3, 2, 70_000, left=-9, follows=True, drawn=b"drawn", fetch=b"fetch")
 
     assert StreamMark.unpack(mark.pack()) == mark
+
+
+def test_two_batches_that_differ_in_one_late_value_have_other_contents() -> None:
+    batch = torch.zeros(8, 4), torch.zeros(8, dtype=torch.bool)
+    other = batch[0].clone(), batch[1].clone()
+    other[1][-1] = True
+
+    assert contents(batch) == contents((batch[0].clone(), batch[1].clone()))
+    assert contents(batch) != contents(other)
