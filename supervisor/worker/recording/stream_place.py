@@ -33,6 +33,7 @@ _KINDS = (*_COUNTED, _BY_NUMBER, *_AROUND, *_APPLYING, itertools.count, types.Ge
 _AROUND_IT = (types.MethodType, types.BuiltinMethodType, BaseException)
 """A generator that waits within ``with`` or ``except`` holds some of these in no variable."""
 _DEEP = 8
+_AHEAD = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,18 @@ class StreamPlace:
             collections.deque(itertools.islice(iterator, more), maxlen=0)
         if _left(iterator) != left:
             raise ValueError("a stream of samples ends earlier than in the recorded run")
+
+    def coming(self) -> list[int]:
+        """Where the next items lie in what the innermost iterator goes over, and the whole numbers
+        among these items: where the samples lie that are made next."""
+        sequences = [one for one in _sequences(self.iterators[-1]) if hasattr(one, "__len__")]
+        here = max(0, min(map(len, sequences), default=0) - self.left[-1])
+        found = [*range(here, here + _AHEAD)]
+        for one in sequences:
+            if isinstance(one, (list, tuple, range)) or (type(one) is np.ndarray and one.ndim == 1):
+                items = one[here : here + _AHEAD]
+                found += [int(item) for item in items if isinstance(item, (int, np.integer))]
+        return found
 
 
 def place_of(iterator: Any) -> StreamPlace:

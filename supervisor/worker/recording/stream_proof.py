@@ -7,6 +7,8 @@ which more than that iterator has moved, and the end of a stream are always real
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import struct
 import time
 import types
@@ -82,6 +84,7 @@ class Stream:
         self._fetcher = weakref.ref(fetcher)
         self._last: StreamPlace | None = None
         self._print = 0
+        self._coming: list[int] = []
 
     @property
     def fetcher(self) -> Any:
@@ -118,14 +121,17 @@ class Stream:
             self.compare()
             if any(is_users(code.co_filename) and code not in watched for code in place.codes):
                 raise CannotTell("its generator goes on in code that was not watched")
-            self._print = fingerprint([*place.kept, *place.over])
+            self._coming = place.coming()
+            self._print = fingerprint([*place.kept, *place.over], self._coming)
         self._last = place
         return place.left[-1], follows
 
     def compare(self) -> None:
         """Raises CannotTell if what the stream keeps has changed since it last went another way."""
         last = self._last
-        if last is not None and fingerprint([*last.kept, *last.over]) != self._print:
+        if last is None:
+            return
+        if fingerprint([*last.kept, *last.over], self._coming) != self._print:
             raise CannotTell("making samples changes something that stays")
 
 
@@ -170,7 +176,7 @@ class StreamProof(LoadingProof):
         elif number < PROFILED + TIMED:
             self._times.append(seconds)
         if not self.reason and (is_first or number < PROFILED):
-            self._timed(self._look_anew)
+            self._timed(functools.partial(self._look_anew, stream))
         return batch
 
     def settle(self, stream: Stream) -> tuple[int, bool]:
@@ -212,7 +218,10 @@ class StreamProof(LoadingProof):
                 self.reason = self.reason or str(why)
         self._open = [stream for stream in self._open if stream.fetcher is not None]
 
-    def _look_anew(self) -> None:
+    def _look_anew(self, stream: Stream) -> None:
+        """Looks at what the next batch will be made of, among the rest."""
+        with contextlib.suppress(CannotTell), self._interception.region():
+            self._indices = [] if stream.fetcher.ended else stream.place().coming()
         self._fingerprints = self._take_fingerprints()
 
     def _timed(self, call: Callable[[], None]) -> None:

@@ -72,6 +72,25 @@ class Marking(Pure):
             yield ROWS[row[0]] * row[1]
 
 
+class MarkingMany(Pure):
+    def __init__(self) -> None:
+        self.rows = [[number % 120, 0] for number in range(9_000)]
+
+    def __iter__(self) -> Iterator[Any]:
+        for row in self.rows:
+            time.sleep(0.0003)
+            row[1] += 1
+            yield ROWS[row[0]] * row[1]
+
+
+class MarkingByNumber(MarkingMany):
+    def __iter__(self) -> Iterator[Any]:
+        for place, number in enumerate(torch.randperm(9_000).tolist()):
+            time.sleep(0.0003)
+            self.rows[number][1] = place
+            yield ROWS[number % 120]
+
+
 class Noting(Pure):
     seen = 0
 
@@ -123,7 +142,10 @@ def test_a_stream_that_keeps_nothing_holds(kind: type[Pure]) -> None:
     assert followed.count(False) <= 2
 
 
-@pytest.mark.parametrize("kind", [Counting, Buffered, Drawing, Marking, Noting, Chained, Fast])
+@pytest.mark.parametrize(
+    "kind",
+    [Counting, Buffered, Drawing, Marking, MarkingMany, MarkingByNumber, Noting, Chained, Fast],
+)
 def test_a_stream_that_keeps_something_or_is_cheap_does_not(kind: type[Pure]) -> None:
     proof, followed = _watched(kind())
 
