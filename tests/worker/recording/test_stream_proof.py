@@ -74,7 +74,7 @@ class Marking(Pure):
 
 class MarkingMany(Pure):
     def __init__(self) -> None:
-        self.rows = [[number % 120, 0] for number in range(9_000)]
+        self.rows = [[number % 120, 0] for number in range(120_000)]
 
     def __iter__(self) -> Iterator[Any]:
         for row in self.rows:
@@ -85,7 +85,7 @@ class MarkingMany(Pure):
 
 class MarkingByNumber(MarkingMany):
     def __iter__(self) -> Iterator[Any]:
-        for place, number in enumerate(torch.randperm(9_000).tolist()):
+        for place, number in enumerate(torch.randperm(120_000).tolist()):
             time.sleep(0.0003)
             self.rows[number][1] = place
             yield ROWS[number % 120]
