@@ -1,52 +1,34 @@
-"""The outer loop: attempt after attempt until the run has ended."""
+"""A run from its preparation to its report."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 
-from supervisor.errors import RunDirectoryError, SupervisorError
-from supervisor.parent.attempt import POLL_S, Attempt, AttemptContext
+from supervisor.errors import RunDirectoryError
+from supervisor.parent.attempt import POLL_S, AttemptContext
 from supervisor.parent.metrics.metrics import Metrics, metrics_for
-from supervisor.parent.nodes.members import Members, NodesMissing
+from supervisor.parent.nodes.members import Members
 from supervisor.parent.nodes.probe_file import ProbeFile
 from supervisor.parent.nodes.seat import Seat
 from supervisor.parent.notices.notices import Notices, notices_for
+from supervisor.parent.outer_loop import OuterLoop
 from supervisor.parent.prepare import Preparation, prepare
 from supervisor.parent.process.agent_process import AgentProcess
 from supervisor.parent.process.launch import LaunchSpec
 from supervisor.parent.process.process import DEFAULT_COMMAND
 from supervisor.parent.process.signals import SignalInbox, signal_numbers
-from supervisor.parent.process.step_log_process import StepLogProcess, start_step_log
-from supervisor.parent.restarts import starting_point
 from supervisor.parent.restarts.backoff import Backoff
-from supervisor.parent.restarts.exits import ProcessEnding, judge_group
-from supervisor.parent.restarts.history import group_history
-from supervisor.parent.restarts.restart_policy import RestartPolicy, Verdict
-from supervisor.parent.restarts.starting_point import StartingPoint
-from supervisor.parent.restarts.ways_back import START, WaysBack
-from supervisor.parent.restarts.ways_back import describe as describe_way
-from supervisor.parent.run_log import RunLog
-from supervisor.parent.taken_over import RunTakenOver, check_lease
-from supervisor.parent.terminal import outcome as outcomes
-from supervisor.parent.terminal.outcome import Outcome, RunResult
-from supervisor.parent.watching.live_pictures import LivePictures
+from supervisor.parent.taken_over import RunTakenOver
+from supervisor.parent.terminal.outcome import RunResult
 from supervisor.parent.watching.preemption import PreemptionWatch
-from supervisor.parent.watching.replica import Replica
 from supervisor.ranks import ALL_RANKS
-from supervisor.records import ExitCause, WorkerExit, WorkerOrder
 from supervisor.step_logs.run_id import name_the_scripts_run
-from supervisor.storage.checkpoints.checkpoints import CheckpointRing
-from supervisor.storage.checkpoints.parts import ranks_of
 from supervisor.storage.journal.journal import JournalMerger
 from supervisor.storage.run.lease import STALE_S
-from supervisor.storage.run.orders import save_order
-from supervisor.storage.run.set_aside import SetAside
 
 _LEASE_LOOK_S = 2.0
-_MEANT = (ExitCause.COMPLETED, ExitCause.INTERRUPTED, ExitCause.PREEMPTED)
 
 
 class Supervisor:
@@ -124,7 +106,7 @@ class Supervisor:
             journal.listeners += (notices.saw, metrics.saw)
             agent = self._agent()
             ranks = ALL_RANKS if agent is None else tuple(range(agent.local_ranks))
-            run = _Run(self._spec, prepared, journal, self._inbox, ranks)
+            run = OuterLoop(self._spec, prepared, journal, self._inbox, ranks)
             members = self._members(run, agent)
             self._inbox.on_typed = run.run_log.line.typed
             run.context = AttemptContext(
@@ -178,7 +160,7 @@ class Supervisor:
         except OSError as error:
             raise RunDirectoryError(f"several ranks: {error.strerror or error}") from error
 
-    def _members(self, run: _Run, agent: AgentProcess | None) -> Members | None:
+    def _members(self, run: OuterLoop, agent: AgentProcess | None) -> Members | None:
         """Lets the other nodes join; None if there are none.
 
         Raises:
@@ -197,271 +179,3 @@ class Supervisor:
             tell=run.run_log.say,
             warn=run.run_log.warn,
         )
-
-
-class _Run:
-    """The state of the outer loop."""
-
-    context: AttemptContext
-
-    def __init__(
-        self,
-        spec: LaunchSpec,
-        prepared: Preparation,
-        journal: JournalMerger,
-        inbox: SignalInbox,
-        ranks: Sequence[int],
-    ) -> None:
-        self._spec = spec
-        self._ranks = ranks
-        self._prepared = prepared
-        self.rundir = prepared.rundir
-        self._inbox = inbox
-        self.run_log = RunLog(spec, prepared.rundir, journal)
-        self._last_exit: WorkerExit | None = None
-        self._ring = CheckpointRing(
-            self.rundir.checkpoints,
-            spec.settings.checkpoint,
-            on_rejected=self.run_log.reject_checkpoint,
-        )
-        self.pictures = LivePictures(self.rundir, spec.settings.report.picture_every_steps)
-        self.replica = Replica(spec.settings, spec.policy, on_failure=self.run_log.warn)
-        restart = spec.settings.restart
-        self._ways = WaysBack(
-            spec.settings.fast_forward,
-            kills=restart.crash_limit,
-            few_steps=restart.progress_steps,
-            way=prepared.way,
-        )
-        self._is_short = False
-
-    def to_its_end(self, backoff: Backoff | None) -> RunResult:
-        start = self._first_start()
-        self.run_log.begin(self._prepared.attempt, len(self._ranks))
-        self._warn_of_room()
-        restarts = RestartPolicy(
-            self._spec.settings.restart,
-            first_step=0 if start.step is None else start.step + 1,
-            backoff=backoff,
-        )
-        try:
-            outcome = self._attempts(self._first_order(start), restarts)
-        except NodesMissing as missing:
-            outcome = outcomes.waiting(str(missing), has_checkpoint=bool(self._ring.checkpoints()))
-        except (SupervisorError, OSError) as error:
-            outcome = outcomes.gave_up(str(error))
-        self.pictures.end()
-        self._end_step_log()
-        check_lease(self._prepared.lease)
-        return self.run_log.finish(outcome, self._last_exit, lambda: self._inbox.is_forced)
-
-    def _attempts(self, order: WorkerOrder, restarts: RestartPolicy) -> Outcome:
-        """The loop: launch, watch, judge_group, then again or not."""
-        while True:
-            if not self._all_nodes_are_here(order):
-                return self._asked_to_end("asked to end before all nodes had come")
-            check_lease(self._prepared.lease)
-            worker_exit = self._attempt(order)
-            check_lease(self._prepared.lease)
-            if self._inbox.asked_by is not None:
-                return self._outcome(worker_exit)
-            another = self._another_way(order, worker_exit)
-            if another is not None:
-                order = another
-                continue
-            again = self.run_log.retries.order(order, worker_exit, self._ring)
-            if again is not None:
-                order = again
-                self.run_log.restart(Verdict(again=True, reason=worker_exit.evidence[0]), order)
-                continue
-            if not worker_exit.retry:
-                return self._outcome(worker_exit)
-            if self.run_log.has_several_ranks:
-                return outcomes.gave_up("one of several ranks failed: start all of them again")
-            verdict = restarts.decide(worker_exit, risky=self.replica.is_risky)
-            self.run_log.count_crashes(restarts.crashes)
-            if not verdict.again:
-                return outcomes.gave_up(verdict.reason)
-            order = self._next_order(order.attempt + 1, verdict)
-            self.run_log.restart(verdict, order)
-            if self._inbox.sleep(verdict.delay_s):
-                return self._outcome(worker_exit)
-
-    def _all_nodes_are_here(self, order: WorkerOrder) -> bool:
-        """Waits for the other nodes, if there are any; False if the run is asked to end meanwhile.
-
-        Raises:
-            NodesMissing: too few came.
-            CheckpointError: the order's checkpoint cannot be read.
-        """
-        members = self.context.members
-        if members is None:
-            return True
-
-        def look() -> bool:
-            check_lease(self._prepared.lease)
-            return self._inbox.asked_by is not None
-
-        step = order.checkpoint_step
-        ranks = None if step is None else ranks_of(self._ring.get(step))
-        if not members.gather(look, ranks):
-            return False
-        self._ranks = tuple(range(members.world_size))
-        self.run_log.begin_ranks(members.world_size, 1 + len(members.taking_part))
-        return True
-
-    def _attempt(self, order: WorkerOrder) -> WorkerExit:
-        save_order(self.rundir, order)
-        self.run_log.begin_attempt(order)
-        self.replica.restart(group_history(self.rundir, self._ranks, order.checkpoint_step))
-        endings = Attempt(self.context, order.attempt, self._ranks, order.checkpoint_step).run()
-        self._undo_unfinished_replay()
-        worker_exit = judge_group(endings)
-        self._last_exit = worker_exit
-        self._is_short = self._ended_short(order, endings, worker_exit)
-        self.run_log.worker_exited(
-            order.attempt, worker_exit, self.replica.risk, risky=self.replica.is_risky
-        )
-        self._save_kept(worker_exit)
-        return worker_exit
-
-    def _save_kept(self, worker_exit: WorkerExit) -> None:
-        """Has the state written that all ranks kept in memory, if it is newer than what is on disk
-        and healthy."""
-        agent = self.context.agent
-        if agent is None:
-            return
-        step = agent.kept.newest_step()
-        newest = max((found.step for found in self._ring.checkpoints()), default=0)
-        is_sick = self.replica.is_risky or worker_exit.cause is ExitCause.NONFINITE
-        has_failed = worker_exit.cause is not ExitCause.COMPLETED
-        if step is not None and step > newest and has_failed and not is_sick:
-            agent.begin_rescue(self.rundir)
-            self.run_log.rescued(step, agent.rescue(step))
-        agent.end_rescue()
-
-    def _undo_unfinished_replay(self) -> None:
-        """Restores the script's files after a fast-forward that did not arrive."""
-        for rank in self._ranks[: self.context.local_ranks]:
-            try:
-                problems = SetAside(self.rundir, rank).undo()
-            except OSError as error:
-                problems = [f"files that a fast-forward set aside: {error}"]
-            for problem in problems:
-                self.run_log.warn(problem)
-
-    def _ended_short(
-        self, order: WorkerOrder, endings: Sequence[ProcessEnding], worker_exit: WorkerExit
-    ) -> bool:
-        """Whether an attempt ended on its way to its checkpoint; not if it ended before it set
-        out."""
-        if order.checkpoint_step is None or worker_exit.cause in _MEANT:
-            return False
-        has_stepped = any(ending.last_step is not None for ending in endings)
-        if has_stepped or self.run_log.resumed_attempt == order.attempt:
-            self._ways.arrived()
-            return False
-        return all(ending.note is None or ending.note.replaying for ending in endings)
-
-    def _another_way(self, order: WorkerOrder, worker_exit: WorkerExit) -> WorkerOrder | None:
-        """Returns the next order after an attempt that ended short; None if it is to be judged."""
-        step = order.checkpoint_step
-        way = self._ways.next(worker_exit, step) if self._is_short and step is not None else None
-        if way is None or step is None:
-            return None
-        reason = describe_way(order.attempt, worker_exit, step, way)
-        is_start = way == START
-        following = replace(
-            order,
-            attempt=order.attempt + 1,
-            checkpoint_step=None if is_start else step,
-            reason="from the start: no other way led back" if is_start else order.reason,
-            way=self._ways.way,
-        )
-        delay_s = self._spec.settings.restart.backoff_s if way == order.way else 0.0
-        self.run_log.another_way(Verdict(again=True, reason=reason, delay_s=delay_s), following)
-        return None if self._inbox.sleep(delay_s) else following
-
-    def _outcome(self, worker_exit: WorkerExit) -> Outcome:
-        asked_by = self._inbox.asked_by
-        has_checkpoint = bool(self._ring.checkpoints())
-        if asked_by is not None and worker_exit.cause is not ExitCause.COMPLETED:
-            return self._asked_to_end(*worker_exit.evidence, "asked to end")
-        return outcomes.of_final_exit(worker_exit, has_checkpoint=has_checkpoint, asked_by=asked_by)
-
-    def _asked_to_end(self, *reasons: str) -> Outcome:
-        return outcomes.interrupted(
-            reasons[0],
-            has_checkpoint=bool(self._ring.checkpoints()),
-            asked_by=self._inbox.asked_by,
-        )
-
-    def _first_start(self) -> StartingPoint:
-        if self._spec.resume_from is not None:
-            return starting_point.as_asked(self._ring, self._spec.resume_from)
-        if self._spec.is_resume:
-            start = "stable" if self._prepared.was_numerical else "latest"
-            return starting_point.after_failure(
-                self._ring, start, onset_step=self._prepared.onset_step
-            )
-        return StartingPoint(step=None, reason="a new run")
-
-    def _first_order(self, start: StartingPoint) -> WorkerOrder:
-        self._leave_behind(start)
-        careful = self._spec.is_resume and self._prepared.was_numerical
-        restart = self._spec.settings.restart
-        return WorkerOrder(
-            attempt=self._prepared.attempt,
-            checkpoint_step=start.step,
-            reason=start.reason,
-            way=self._ways.way,
-            lr_factor=restart.careful_lr_factor if careful else 1.0,
-            careful_steps=restart.careful_steps if careful else 0,
-        )
-
-    def _next_order(self, attempt: int, verdict: Verdict) -> WorkerOrder:
-        risk = self.replica.risk
-        onset_step = risk.onset_step if risk is not None and risk.onset_step >= 0 else None
-        start = starting_point.after_failure(
-            self._ring, verdict.start, onset_step=onset_step, before_step=verdict.before_step
-        )
-        self._leave_behind(start)
-        return WorkerOrder(
-            attempt=attempt,
-            checkpoint_step=start.step,
-            reason=start.reason,
-            way=self._ways.way,
-            skip_steps=verdict.skip_steps,
-            lr_factor=verdict.lr_factor,
-            careful_steps=verdict.careful_steps,
-            fp32=verdict.fp32,
-            batch_factor=verdict.batch_factor,
-            checkpoint_activations=verdict.checkpoint_activations,
-        )
-
-    def _leave_behind(self, start: StartingPoint) -> None:
-        """Removes checkpoints later than an older start: they hold what is to be left behind."""
-        if not start.is_older:
-            return
-        removed = self._ring.discard_after(-1 if start.step is None else start.step)
-        if removed:
-            steps = ", ".join(str(checkpoint.step) for checkpoint in removed)
-            self.run_log.warn(f"checkpoints after the new start were removed: steps {steps}")
-
-    def start_step_log(self) -> StepLogProcess | None:
-        """Starts what writes the steps into TensorBoard and the like, if a config asks for it."""
-        try:
-            return start_step_log(self.rundir, self._spec.settings.log)
-        except OSError as error:
-            self.run_log.warn(f"the steps are not logged: {error}")
-            return None
-
-    def _end_step_log(self) -> None:
-        problem = None if self.context.step_log is None else self.context.step_log.end()
-        if problem is not None:
-            self.run_log.warn(problem)
-
-    def _warn_of_room(self) -> None:
-        text = self._ring.room_warning()
-        if text is not None:
-            self.run_log.warn(text)

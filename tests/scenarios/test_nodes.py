@@ -128,7 +128,8 @@ def test_ranks_of_two_nodes_are_one_training(tmp_path: Path, started: list[Nodes
     assert [e["cause"] for e in nodes.events("worker_exited")] == ["killed", "completed"]
     assert nodes.events("worker_exited")[0]["evidence"][-1] == "rank 1 ended first of 2"
     resumed = [(e["from_step"], e["exactness"]) for e in nodes.events("resumed")]
-    assert resumed == [(16, "exact")] * 2
+    # Step 16 if both ranks had written it before the kill.
+    assert resumed in ([(16, "exact")] * 2, [(8, "exact")] * 2)
     assert not [e for e in nodes.events("warning") if "only watched" in e["message"]]
     assert json.loads((nodes.folder / "run/run.json").read_text())["world_size"] == 2
 

@@ -18,6 +18,8 @@ from supervisor.training_state.user_code import is_library_file
 _OURS = str(Path(__file__).resolve().parents[2]) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _PYTHON = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+_KNOWN = ("supervisor", "__main__", "__mp_main__")
+"""Ours, and the names of the main module: `multiprocessing` gives it the other one."""
 _OF_FORWARD = ("self", "module", "args", "kwargs", "call")
 """Arguments of `TrainingHooks.forward`."""
 
@@ -73,7 +75,7 @@ def _users_modules() -> list[str]:
 def _is_users_module(name: str) -> bool:
     # from its own variables: a lazy module would import what it stands for, and may not find it
     file = getattr(sys.modules.get(name), "__dict__", {}).get("__file__")
-    if not isinstance(file, str) or name.partition(".")[0] in ("supervisor", "__main__"):
+    if not isinstance(file, str) or name.partition(".")[0] in _KNOWN:
         return False
     return not file.startswith(_OURS) and not is_library_file(file)
 

@@ -20,3 +20,15 @@ def test_a_lazy_module_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert "main" in frames
     assert "lazy_for_a_test" not in frames
+
+
+def test_the_main_module_is_there_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    main = types.ModuleType("__main__")
+    main.__dict__.update(__file__="/somewhere/script.py", loss=0.5)
+    for name in ("__main__", "__mp_main__"):  # as `multiprocessing` leaves it
+        monkeypatch.setitem(sys.modules, name, main)
+
+    frames = user_frames()
+
+    assert frames["main"] is main.__dict__
+    assert "__mp_main__" not in frames
