@@ -85,16 +85,6 @@ def check_optimizer(where: str, optimizer: torch.optim.Optimizer, saved: Mapping
         raise CheckpointError(f"{where}: the checkpoint holds {len(saved['dtypes'])} dtypes")
 
 
-def check_gradients(where: str, optimizer: torch.optim.Optimizer, saved: Mapping[int, Any]) -> None:
-    """Raises CheckpointError if a gradient has another shape than its parameter."""
-    for index, parameter in enumerate(optimizer_parameters(optimizer)):
-        if index in saved and local(parameter).shape != saved[index].shape:
-            raise CheckpointError(
-                f"{where}: the gradient of parameter {index} has shape "
-                f"{tuple(saved[index].shape)} in the checkpoint"
-            )
-
-
 def restore_optimizer(
     optimizer: torch.optim.Optimizer, saved: Mapping[str, Any], *, groups: bool
 ) -> None:
@@ -129,26 +119,6 @@ def restore_optimizer(
             )
         if groups:
             _restore_groups(optimizer, saved)
-
-
-def capture_gradients(optimizer: torch.optim.Optimizer) -> dict[int, torch.Tensor]:
-    """Returns parameter index → live gradient; sparse ones are left out."""
-    parameters = enumerate(optimizer_parameters(optimizer))
-    return {i: local(p.grad) for i, p in parameters if p.grad is not None and not p.grad.is_sparse}
-
-
-def restore_gradients(optimizer: torch.optim.Optimizer, saved: Mapping[int, torch.Tensor]) -> None:
-    """Restores every parameter's gradient, in place if it has one; None if it had none."""
-    with outside_autograd():
-        for index, parameter in enumerate(optimizer_parameters(optimizer)):
-            if index not in saved:
-                parameter.grad = None
-            elif parameter.grad is not None and not misfit(local(parameter.grad), saved[index]):
-                write_into(parameter.grad, saved[index])
-            else:
-                wanted = torch.empty_like(parameter, requires_grad=False)
-                write_into(wanted, saved[index])
-                parameter.grad = wanted
 
 
 def _restore_groups(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:

@@ -22,7 +22,7 @@ import torch
 import xxhash
 
 from supervisor.errors import CheckpointError, StateTorn
-from supervisor.training_state import misfits, model_state, optimizer_state, scaler_state
+from supervisor.training_state import gradients, misfits, model_state, optimizer_state, scaler_state
 from supervisor.training_state.module_attributes import module_attributes, put_back_attributes
 from supervisor.training_state.own_methods import OwnMethod, load_all
 from supervisor.training_state.plain_form import to_plain
@@ -85,7 +85,7 @@ class TrainingState:
                 "rng": RngState.capture(),
             }
             if include_grads:
-                capture = optimizer_state.capture_gradients
+                capture = gradients.capture_gradients
                 state["grads"] = _each(registry.optimizers, lambda _, o: capture(o))
         return state | {"left_out": left_out}
 
@@ -152,7 +152,7 @@ class TrainingState:
             optimizer_state.check_optimizer(name, optimizer, saved)
         if "grads" in wanted:
             for name, optimizer, saved in _shared(registry.optimizers, state.get("grads", {})):
-                optimizer_state.check_gradients(name, optimizer, saved)
+                gradients.check_gradients(name, optimizer, saved)
         if "scalers" in wanted:
             for name, scaler, saved in _shared(registry.scalers, state["scalers"]):
                 misfits.check_scaler(name, scaler, saved)
@@ -197,7 +197,7 @@ class TrainingState:
             optimizer_state.restore_optimizer(optimizer, saved, groups="groups" in wanted)
         if "grads" in wanted and "grads" in state:
             for _, optimizer, saved in _shared(registry.optimizers, state["grads"]):
-                optimizer_state.restore_gradients(optimizer, saved)
+                gradients.restore_gradients(optimizer, saved)
         if "scalers" in wanted:
             for _, scaler, saved in _shared(registry.scalers, state["scalers"]):
                 scaler_state.restore_scaler(scaler, saved)

@@ -744,6 +744,7 @@ def _build_live(
         of_ranks=not task.place.is_alone,
     )
     steps = StepRecorder(
+        registry=ground.registry,
         progress=progress,
         recorder=records.recorder,
         tape=records.tape,

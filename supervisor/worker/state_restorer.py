@@ -10,6 +10,7 @@ from supervisor.actions.controls import Controls
 from supervisor.pipeline import Pipeline
 from supervisor.storage.checkpoints.section_files import PIPELINE, read_section
 from supervisor.training_state.comparison import first_difference
+from supervisor.training_state.gradients import put_in_places
 from supervisor.training_state.owners import put_in_order
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.sharding.gathered import GatheredState
@@ -88,6 +89,7 @@ class StateRestorer:
         problems = []
         if "owners" in saved:
             problems = put_in_order(self._registry, saved["owners"], frames)
+        put_in_places(self._registry, saved.get("gradient_places", {}))
         self._state.restore(saved)
         problems += self._differences(saved)
         if replayed:

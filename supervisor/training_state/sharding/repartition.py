@@ -24,6 +24,7 @@ from supervisor.training_state.sharding.names import canonical, unique_names
 from supervisor.training_state.tensors import local, outside_autograd, write_into
 
 _BY_PATH = ("modes", "attributes", "extra")
+_OF_ITS_RANK = ("grads", "gradient_places", "owners", "rng")
 _NAMED = 3
 _REDUCERS = (nn.parallel.DistributedDataParallel,)
 """Whose own attributes depend on how many ranks there are."""
@@ -53,7 +54,7 @@ def repartition(
     first = gathered.first
     models = registry.models
     live = {name: _tensors(model) for name, model in models.items()}
-    state = {key: value for key, value in first.items() if key not in ("grads", "owners", "rng")}
+    state = {key: value for key, value in first.items() if key not in _OF_ITS_RANK}
     state["models"] = {
         name: _for_model(live.get(name, {}), tensors) for name, tensors in gathered.models.items()
     }

@@ -7,6 +7,7 @@ from typing import Any
 from supervisor.actions.controls import Controls
 from supervisor.storage.steps.flight_recorder import FlightRecorder
 from supervisor.storage.steps.tape import TAPE_FORMAT, TapeWriter
+from supervisor.training_state.gradients import gradient_places
 from supervisor.training_state.owners import find_owners
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.sharding.layouts import layouts, transient_buffers
@@ -63,6 +64,7 @@ class WholeState:
         held = self._held.find(frames)
         state = self._state.capture(held=held, include_grads=progress.grads_matter)
         state["written"] = self._written.checksums()
+        state["gradient_places"] = gradient_places(self._registry)
         state["owners"] = find_owners(self._registry, frames)
         state["layouts"] = layouts(self._registry, held)
         state["transient"] = transient_buffers(self._registry)

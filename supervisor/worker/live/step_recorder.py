@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-import weakref
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,6 +12,8 @@ from torch.optim import Optimizer
 from supervisor.records import StepRecord
 from supervisor.storage.steps.flight_recorder import SCALER_SKIPPED, UPDATE_SKIPPED, FlightRecorder
 from supervisor.storage.steps.tape import TapeWriter
+from supervisor.training_state.gradients import earlier_gradients
+from supervisor.training_state.registry import Registry
 from supervisor.worker.corruption.update_watch import UpdateWatch
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.run_warnings import RunWarnings
@@ -35,6 +35,7 @@ class StepRecorder:
     def __init__(
         self,
         *,
+        registry: Registry,
         progress: Progress,
         recorder: FlightRecorder,
         tape: TapeWriter,
@@ -46,6 +47,7 @@ class StepRecorder:
     ) -> None:
         self.row = -1
         self.scaler: Any = None
+        self._registry = registry
         self._progress = progress
         self._recorder = recorder
         self._tape = tape
@@ -54,7 +56,6 @@ class StepRecorder:
         self._watch = watch
         self._own_time = own_time
         self._warn = warn
-        self._first_parameter: Callable[[], torch.Tensor | None] = lambda: None
         self._lead_size = 0
 
     def begin_backward(self) -> None:
@@ -63,9 +64,7 @@ class StepRecorder:
         probe = progress.probe
         if not probe.backward_calls:
             self._own_time.backward_begins(progress.steps_done)
-            first = self._first_parameter()
-            gradient = None if first is None else first.grad
-            progress.grads_matter = gradient is not None and has_values(gradient)
+            progress.grads_matter = any(map(has_values, earlier_gradients(self._registry)))
         probe.backward_calls += 1
         if probe.backward_calls == MANY_BACKWARDS and not progress.steps_done:
             self._warn(NO_STEP_YET, aloud=True)
@@ -141,6 +140,4 @@ class StepRecorder:
             probe.grad_norm = gradient_norm(parameters)  # as it is after any clipping
             probe.clips_at = math.inf
             probe.norm_of = self._lead_size
-        if parameters and self._first_parameter() is not parameters[0]:
-            self._first_parameter = weakref.ref(parameters[0])
         return parameters
