@@ -255,6 +255,7 @@ class Resumption:
         assert replay is not None
         self._start = None
         try:
+            replay.catch_up()
             reasons = self._arrival.put_back(start, replay)
             if self._guard is not None:
                 if replay.disproof is None:

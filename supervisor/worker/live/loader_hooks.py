@@ -13,10 +13,7 @@ from supervisor.worker.interception.training_hooks import Call
 from supervisor.worker.process.heartbeat import Heartbeat
 from supervisor.worker.recording.loading_proof import LoadingProof
 from supervisor.worker.recording.recording import Recording
-from supervisor.worker.recording.stream_proof import (
-    Stream,
-    StreamMark,
-)
+from supervisor.worker.recording.stream_proof import Stream, StreamMark
 from supervisor.worker.recording.worker_proof import (
     Iteration,
     WorkerMark,

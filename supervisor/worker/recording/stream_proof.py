@@ -17,9 +17,10 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
-from supervisor.worker.recording.executed_code import ExecutedCode, is_users
+from supervisor.worker.recording.executed_code import ExecutedCode
 from supervisor.worker.recording.fingerprint import CannotTell, fingerprint
 from supervisor.worker.recording.loading_proof import PROFILED, TIMED, LoadingProof
+from supervisor.worker.recording.named_globals import is_users
 from supervisor.worker.recording.stream_place import StreamPlace, place_of
 
 _UNSETTLED = 16

@@ -120,6 +120,14 @@ class FastForward(TrainingHooks):
         probe.backward_calls = self._probe.backward_calls
         probe.forward_calls = self._probe.forward_calls
 
+    def catch_up(self) -> None:
+        """Called at the target: what still stands behind batches that were left out moves on."""
+        if self.disproof is None:
+            try:
+                self._streams.catch_up()
+            except ReplayError as error:
+                self._disprove(f"step {self.steps_done}: {error}")
+
     # --- regions -----------------------------------------------------------------------------
 
     def forward(

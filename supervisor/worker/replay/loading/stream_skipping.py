@@ -12,10 +12,7 @@ from supervisor.storage.steps.tape_reader import TapeReader
 from supervisor.training_state.draws import advance, between, look
 from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.recording.fingerprint import CannotTell
-from supervisor.worker.recording.stream_proof import (
-    Stream,
-    StreamMark,
-)
+from supervisor.worker.recording.stream_proof import Stream, StreamMark
 from supervisor.worker.replay.loading.loader_skipping import (
     FetchMark,
     KnownShapes,
@@ -51,6 +48,17 @@ class StreamSkipping:
     def load_all(self) -> None:
         """From here on every batch is made."""
         self._allowed = ()
+
+    def catch_up(self) -> None:
+        """Brings all streams behind the batches that they have left out: the script may go on with
+        an old one at any time.
+
+        Raises:
+            ReplayError: one cannot be moved.
+        """
+        for stream in list(self._behind):
+            if stream.fetcher is not None:
+                self._move_on(stream)
 
     def batch(self, stream: Stream, call: Callable[[], Any], *, is_near: bool) -> Any:
         """Returns the batch, or what stands for it.
@@ -128,7 +136,7 @@ class StreamSkipping:
     ) -> Any:
         with self._interception.region():
             earlier = look()
-        self._catch_up(stream)
+        self._move_on(stream)
         try:
             batch = stream.proof.make(stream, call)
         except StopIteration:
@@ -146,7 +154,7 @@ class StreamSkipping:
         return batch
 
     def _end(self, stream: Stream, call: Callable[[], Any]) -> Any:
-        self._catch_up(stream)
+        self._move_on(stream)
         try:
             stream.proof.make(stream, call)
         except StopIteration:
@@ -156,7 +164,7 @@ class StreamSkipping:
             raise
         raise ReplayError("a data set makes more samples than in the recorded run")
 
-    def _catch_up(self, stream: Stream) -> None:
+    def _move_on(self, stream: Stream) -> None:
         """Brings a stream behind the batches that it has left out."""
         left = self._behind.pop(stream, None)
         if left is None:
