@@ -84,10 +84,11 @@ def test_what_a_generator_has_made_is_left_out(tmp_path: Path) -> None:
 
 LEFT_EARLY = """
 model = make_model(); optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-seen, other = [], DataLoader(Pure(), 4)
+seen, other, late = [], DataLoader(Pure(), 4), iter(DataLoader(Pure(), 8))
 for epoch in range(8):
     for k, ((x, y), (u, v)) in enumerate(zip(loader, other)):
         if k == 7: break
+        if epoch in (1, 7): x = x + next(late)[0]
         loss = F.mse_loss(model(torch.cat([x, u])), torch.cat([y, v]))
         optimizer.zero_grad(); loss.backward(); optimizer.step()
         seen.append(loss.item())
@@ -95,7 +96,9 @@ result = {"model": model.state_dict(), "seen": seen, "x": x}
 """
 
 
-def test_streams_in_turn_that_are_left_early_are_moved_on(tmp_path: Path) -> None:
+def test_streams_that_are_left_early_or_used_again_late_are_moved_on(
+    tmp_path: Path,
+) -> None:
     text = PRELUDE + DATA + "loader = DataLoader(Pure(), 8)" + LEFT_EARLY + ENDING
 
     killed = _killed(tmp_path, text)

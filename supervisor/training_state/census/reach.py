@@ -10,6 +10,7 @@ import array
 import collections
 import contextvars
 import functools
+import gc
 import io
 import itertools
 import pathlib
@@ -416,6 +417,9 @@ def _of_generator(path: str, value: types.GeneratorType[Any, Any, Any]) -> Itera
     if frame is not None:
         yield from _variables(path, FrameVariables(frame))
         yield Place(f"{path}.yield_from", value.gi_yieldfrom)
+        loops = [one for one in gc.get_referents(value) if type(one) in _ITERATORS]
+        for number, iterator in enumerate(loops):
+            yield Place(f"{path}.loops[{number}]", iterator)
 
 
 def _of_array(path: str, array_: np.ndarray[Any, Any]) -> Iterator[Place]:

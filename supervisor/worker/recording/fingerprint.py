@@ -47,7 +47,7 @@ _UNCHANGING: tuple[type, ...] = (
     *(datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo, logging.Logger),
     *(type(threading.Lock()), type(threading.RLock()), type(Ellipsis), torch.layout),
 )
-_CACHE: type = type(functools.lru_cache(len))
+_CACHE: Any = type(functools.lru_cache(len))
 _SHOWING: tuple[type, ...] = (
     *(BaseException, threading.local, types.SimpleNamespace, weakref.ref),
     *(int, float, complex, str, bytes),

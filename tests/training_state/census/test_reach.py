@@ -78,6 +78,17 @@ def test_an_iterator_says_where_it_stands_and_is_not_moved() -> None:
     assert (next(numbers), next(pairs)) == (1, (1, "b"))
 
 
+def test_a_generator_that_waits_shows_where_its_loops_stand() -> None:
+    waiting = (number for number in [7, 8, 9])
+    before = {p: v for p, v in paths(g=waiting).items() if p.endswith("position[1]")}
+    next(waiting), next(waiting)
+
+    after = {p: v for p, v in paths(g=waiting).items() if p.endswith("position[1]")}
+
+    assert sorted(after.values()) == [2]
+    assert after != before
+
+
 def test_hooks_of_a_module_are_entered_and_torchs_own_are_not() -> None:
     model, kept = nn.Linear(2, 2), Meter()
     model.register_forward_hook(lambda *_: kept.seen)
