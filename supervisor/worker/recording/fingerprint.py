@@ -27,20 +27,19 @@ import numpy as np
 import torch
 import xxhash
 
-from supervisor.training_state.census.plain_containers import is_plain
+from supervisor.training_state.census.plain_containers import SCALARS, is_plain
 from supervisor.training_state.user_code import is_users_class
 from supervisor.worker.recording.named_globals import NamedGlobals, is_users
 
 OBJECTS = 5_000
 """Objects that are looked at; about 5 ms. A data set that reaches more is seen as a sample."""
 LONG = 1_000
-"""Into longer containers of objects only a sample is entered: evenly, and where the first fetches
-have asked for samples. Which objects they hold is compared of all, as are numbers and texts."""
+"""Of longer containers only a sample is entered: evenly, and where the first fetches have asked for
+samples. Which objects they hold is compared of all, and so are 2 MiB of numbers and texts."""
 _FEW = 50
 """What lies in longer containers is looked at last: attributes come before samples."""
 _NOTHING = marshal.dumps([], 2)
 _CONTENT_BYTES = 1 << 20
-_SCALARS = (bool, int, float, complex, str, bytes, type(None))
 _UNCHANGING: tuple[type, ...] = (
     *(type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType, range, slice),
     *(enum.Enum, pathlib.PurePath, re.Pattern, np.dtype, np.generic, torch.dtype, torch.device),
@@ -88,6 +87,7 @@ class _Walk:
         self._waiting: deque[Any] = deque()
         self._at_last: deque[Any] = deque()
         self._bytes_left = 16 * _CONTENT_BYTES
+        self._values_left = 2 * _CONTENT_BYTES
 
     def add(self, value: Any) -> None:
         self._waiting.append(value)
@@ -101,7 +101,7 @@ class _Walk:
         self._checksum.update(repr(words).encode(errors="replace"))
 
     def _look_at(self, value: Any) -> None:
-        if type(value) in _SCALARS:
+        if type(value) in SCALARS:
             self._note(value)
             return
         self._note(id(value))
@@ -144,13 +144,14 @@ class _Walk:
         own = items if isinstance(items, (list, tuple, deque, set, frozenset)) else tuple(items)
         if is_plain(own):
             rest = iter(own)
+            is_short = len(own) <= LONG and SCALARS.issuperset(map(type, own))
             try:
-                while self._bytes_left > 0:
+                while is_short or self._values_left > 0:
                     data = marshal.dumps(list(itertools.islice(rest, LONG)), 2)
                     if data == _NOTHING:
                         return True
                     self._checksum.update(data)
-                    self._bytes_left -= len(data)
+                    self._values_left -= len(data)
             except ValueError:  # something else among many
                 pass
         self._checksum.update(np.fromiter(map(id, own), np.uint64, len(own)).tobytes())
