@@ -80,6 +80,7 @@ SUB_ROOMS: dict[str, tuple[str, ...]] = {
         "replay",
         "treatment",
         "live",
+        "session",
     ),
     "detectors": (
         "statistics",

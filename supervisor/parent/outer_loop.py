@@ -16,7 +16,7 @@ from supervisor.parent.restarts import starting_point
 from supervisor.parent.restarts.backoff import Backoff
 from supervisor.parent.restarts.exits import ProcessEnding, judge_group
 from supervisor.parent.restarts.history import group_history
-from supervisor.parent.restarts.restart_policy import RestartPolicy, Verdict
+from supervisor.parent.restarts.restart_policy import RestartPolicy, Verdict, may_be_sick
 from supervisor.parent.restarts.starting_point import StartingPoint
 from supervisor.parent.restarts.ways_back import START, WaysBack
 from supervisor.parent.restarts.ways_back import describe as describe_way
@@ -170,7 +170,7 @@ class OuterLoop:
             return
         step = agent.kept.newest_step()
         newest = max((found.step for found in self._ring.checkpoints()), default=0)
-        is_sick = self.replica.is_risky or worker_exit.cause is ExitCause.NONFINITE
+        is_sick = may_be_sick(worker_exit.cause, risky=self.replica.is_risky)
         has_failed = worker_exit.cause is not ExitCause.COMPLETED
         if step is not None and step > newest and has_failed and not is_sick:
             agent.begin_rescue(self.rundir)
@@ -237,7 +237,7 @@ class OuterLoop:
         if self._spec.resume_from is not None:
             return starting_point.as_asked(self._ring, self._spec.resume_from)
         if self._spec.is_resume:
-            start = "stable" if self._prepared.was_numerical else "latest"
+            start = "stable" if self._prepared.was_sick else "latest"
             return starting_point.after_failure(
                 self._ring, start, onset_step=self._prepared.onset_step
             )

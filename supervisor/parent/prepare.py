@@ -10,7 +10,8 @@ from supervisor.errors import RunDirectoryError, UsageError
 from supervisor.events.event import of_kind
 from supervisor.events.run_events import WorkerExited
 from supervisor.parent.process.launch import LaunchSpec
-from supervisor.records import REPLAY, ExitCause
+from supervisor.parent.restarts.restart_policy import is_numerical, may_be_sick
+from supervisor.records import REPLAY
 from supervisor.step_logs.step_log import missing_package
 from supervisor.storage.journal.journal import read_journal
 from supervisor.storage.run.lease import Lease, take_lease
@@ -30,7 +31,8 @@ class Preparation:
         rundir: the directory.
         lease: the right to write in it; whoever called `prepare` starts and releases it.
         attempt: number of the first attempt to make.
-        was_numerical: the run to be continued ended in numerical trouble.
+        was_sick, was_numerical: how the run to be continued ended; see `may_be_sick` and
+            `is_numerical`.
         onset_step: where that trouble began, if known.
         way: how the last attempt was to return to its checkpoint.
     """
@@ -38,6 +40,7 @@ class Preparation:
     rundir: RunDirectory
     lease: Lease
     attempt: int = 1
+    was_sick: bool = False
     was_numerical: bool = False
     onset_step: int | None = None
     way: str = REPLAY
@@ -86,8 +89,8 @@ def _prepare_held(spec: LaunchSpec, rundir: RunDirectory, lease: Lease) -> Prepa
         lease=lease,
         attempt=attempt + 1,
         way=_way(rundir, attempt),
-        was_numerical=last is not None
-        and (last.cause is ExitCause.NONFINITE or last.risky is True),
+        was_sick=last is not None and may_be_sick(last.cause, risky=last.risky is True),
+        was_numerical=last is not None and is_numerical(last.cause, risky=last.risky is True),
         onset_step=_onset(last),
     )
 

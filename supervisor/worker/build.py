@@ -40,7 +40,6 @@ from supervisor.training_state.registry import Registry
 from supervisor.training_state.replicas import parameters_alike
 from supervisor.training_state.snapshot import SnapshotRing
 from supervisor.training_state.state import TrainingState
-from supervisor.worker.arrival import Arrival
 from supervisor.worker.capture.checkpoint_writer import CheckpointWriter
 from supervisor.worker.capture.checkpointer import Checkpointer
 from supervisor.worker.capture.follower_writer import FollowerWriter
@@ -57,7 +56,6 @@ from supervisor.worker.corruption.look_requests import LookRequests
 from supervisor.worker.corruption.normalisation_watch import NormalisationWatch
 from supervisor.worker.corruption.state_check import StateCheck
 from supervisor.worker.corruption.update_watch import UpdateWatch
-from supervisor.worker.ending import Ending
 from supervisor.worker.evidence.anomaly_scene import AnomalyScene
 from supervisor.worker.evidence.model_scene import ModelScene
 from supervisor.worker.ground.boundary_listener import BoundaryListener
@@ -104,12 +102,15 @@ from supervisor.worker.recording.recording import Recording
 from supervisor.worker.recording.replayed_files import ReplayedFiles
 from supervisor.worker.replay.first_step import FirstStep
 from supervisor.worker.replay.silenced_collectives import SilencedCollectives
-from supervisor.worker.resumption import Resumption
 from supervisor.worker.samples.sample_guard import SampleGuard
-from supervisor.worker.session import Session
-from supervisor.worker.several_ranks import SeveralRanks
-from supervisor.worker.starting_point import ResumePoint, find_starting_point
-from supervisor.worker.state_restorer import StateRestorer
+from supervisor.worker.session.arrival import Arrival
+from supervisor.worker.session.ending import Ending
+from supervisor.worker.session.resumption import Resumption
+from supervisor.worker.session.session import Session
+from supervisor.worker.session.several_ranks import SeveralRanks
+from supervisor.worker.session.starting_point import ResumePoint, find_starting_point
+from supervisor.worker.session.state_restorer import StateRestorer
+from supervisor.worker.session.user_api import UserApi
 from supervisor.worker.treatment.action_runner import ActionRunner, ActionTools
 from supervisor.worker.treatment.alert_teller import AlertTeller
 from supervisor.worker.treatment.dispatcher import Dispatcher
@@ -120,7 +121,6 @@ from supervisor.worker.treatment.healing import Healing
 from supervisor.worker.treatment.ordered_treatments import OrderedTreatments
 from supervisor.worker.treatment.skipped_updates import SkippedUpdates
 from supervisor.worker.treatment.update_controls import UpdateControls
-from supervisor.worker.user_api import UserApi
 
 
 @dataclass(frozen=True, kw_only=True)

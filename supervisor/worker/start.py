@@ -14,7 +14,7 @@ from supervisor.worker import current
 
 if TYPE_CHECKING:
     from supervisor.worker.build import BuiltWorker
-    from supervisor.worker.session import Session
+    from supervisor.worker.session.session import Session
 
 
 def start_session(rundir: RunDirectory, attempt: int, given: Given) -> Session | None:

@@ -87,7 +87,7 @@ def test_they_are_seen_from_their_first_step_and_resume_as_without_us(
     killed = supervised(
         tmp_path / "killed",
         script,
-        settings=["checkpoint.every_steps=7"],
+        settings=["checkpoint.every_steps=7", "checkpoint.background=false"],
         faults="[{kind: sigkill, step: 37}]",
     )
 

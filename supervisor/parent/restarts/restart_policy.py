@@ -11,7 +11,6 @@ from supervisor.parent.restarts.exits import failure_key
 from supervisor.records import ExitCause, WorkerExit
 from supervisor.settings import RestartSettings
 
-NUMERICAL = (ExitCause.NONFINITE,)
 MEMORY = (ExitCause.OUT_OF_MEMORY, ExitCause.HOST_OUT_OF_MEMORY)
 SMALLEST_BATCH = 1 / 16
 """As the action `smaller_batch`: below it the fixed cost of a microbatch outweighs its memory."""
@@ -20,6 +19,20 @@ _FAILURES_UNTIL_STOP = 3
 _NUMERICAL_UNTIL_FP32 = 2
 
 Start = Literal["stable", "latest"]
+
+
+def may_be_sick(cause: ExitCause | None, *, risky: bool) -> bool:
+    """Whether the newest state of an attempt that ended so may be bad: an older one is taken."""
+    return cause is ExitCause.NONFINITE or risky
+
+
+def is_numerical(cause: ExitCause | None, *, risky: bool) -> bool:
+    """Whether the training itself ended the attempt, so that the next one must train otherwise.
+
+    A process that somebody killed, that hung or had no memory at a high risk goes on unchanged: its
+    risk is treated by the running attempt, if at all.
+    """
+    return cause is ExitCause.NONFINITE or (risky and cause is ExitCause.EXCEPTION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,21 +99,21 @@ class RestartPolicy:
 
         Args:
             worker_exit: an exit whose `retry` is true.
-            risky: the crash risk was above the alarm line at the end, so the newest state may be
-                sick although the process died of something else.
+            risky: the crash risk was above the alarm line at the end.
         """
         untried = worker_exit.offers_checkpointing and not self._memory.checkpoint_activations
         if worker_exit.cause in MEMORY and untried:
             self._memory.checkpoint_activations = True
             return self._again(
-                "memory ran out: activations are computed again in the backward pass",
-                numerical=False,
+                "memory ran out: activations are computed again in the backward pass"
             )
         if worker_exit.cause in MEMORY and self._memory.batch_factor > SMALLEST_BATCH:
             self._memory.batch_factor /= 2
             if worker_exit.asks_batch_size:
                 return self._with_smaller_batches(worker_exit)
-        numerical = worker_exit.cause in NUMERICAL or risky
+        cause = worker_exit.cause
+        start: Start = "stable" if may_be_sick(cause, risky=risky) else "latest"
+        numerical = is_numerical(cause, risky=risky)
         self._count(worker_exit, numerical=numerical)
         key = (failure_key(worker_exit), worker_exit.last_step)
         same = self._memory.failures[key]
@@ -108,11 +121,7 @@ class RestartPolicy:
             return Verdict(again=False, reason=_same_failure(worker_exit, same))
         if self._memory.without_progress >= self._settings.crash_limit:
             return Verdict(again=False, reason=self._limit_reached(worker_exit))
-        reason = (
-            "numerical trouble: the newest stable checkpoint"
-            if numerical
-            else ("the process failed, its state was healthy: the newest checkpoint")
-        )
+        reason = _reason(start, numerical=numerical)
         if same >= _FAILURES_UNTIL_SKIP and worker_exit.last_step is not None:
             # The record of a step is written before its update, so a crash in the forward of the
             # next step leaves the same last step as one in this update: either may be at fault.
@@ -120,7 +129,7 @@ class RestartPolicy:
             reason += (
                 f"; the same failure twice at step {worker_exit.last_step}: its data is left out"
             )
-        return self._again(reason, numerical=numerical)
+        return self._again(reason, start=start, numerical=numerical)
 
     def _with_smaller_batches(self, worker_exit: WorkerExit) -> Verdict:
         """Not counted as a crash: each is another remedy, and there are only four.
@@ -131,9 +140,7 @@ class RestartPolicy:
         part = round(1 / self._memory.batch_factor)
         last_step = worker_exit.last_step
         return replace(
-            self._again(
-                f"memory ran out: microbatches of 1/{part}, as many more of them", numerical=False
-            ),
+            self._again(f"memory ran out: microbatches of 1/{part}, as many more of them"),
             before_step=0 if last_step is None else last_step + 1,
         )
 
@@ -148,13 +155,13 @@ class RestartPolicy:
         memory.numerical += numerical
         memory.failures[failure_key(worker_exit), last_step] += 1
 
-    def _again(self, reason: str, *, numerical: bool) -> Verdict:
+    def _again(self, reason: str, *, start: Start = "latest", numerical: bool = False) -> Verdict:
         settings, memory = self._settings, self._memory
         return Verdict(
             again=True,
             reason=reason,
             delay_s=self._backoff.delay_s(memory.without_progress),
-            start="stable" if numerical else "latest",
+            start=start,
             skip_steps=tuple(sorted(memory.skip_steps)),
             lr_factor=settings.careful_lr_factor**memory.numerical if numerical else 1.0,
             careful_steps=settings.careful_steps if numerical else 0,
@@ -170,6 +177,14 @@ class RestartPolicy:
             f"crash limit: {count} crash{'es' if count > 1 else ''} without "
             f"{self._settings.progress_steps} new steps between them; the last: {evidence}"
         )
+
+
+def _reason(start: Start, *, numerical: bool) -> str:
+    if numerical:
+        return "numerical trouble: the newest stable checkpoint"
+    if start == "stable":
+        return "the process was ended at a high risk: the newest stable checkpoint"
+    return "the process failed, its state was healthy: the newest checkpoint"
 
 
 def _same_failure(worker_exit: WorkerExit, times: int) -> str:

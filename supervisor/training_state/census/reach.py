@@ -1,7 +1,7 @@
 """Everything that a script's variables lead to, each object once, by its shortest path.
 
 Containers, objects of the script and of libraries, modules, closures, generators and iterators are
-entered; torch's own objects only where they belong to data loading and schedules.
+entered; torch's own objects only where they belong to data loading, schedules and DDP's hooks.
 """
 
 from __future__ import annotations
@@ -56,7 +56,10 @@ _OWN_OF_THE_PROCESS = frozenset(
 threads, queues between them, and what draws on its terminal."""
 _CONNECTIONS = frozenset({"_IterableDataset__hffs_cache"})
 """Attributes that hold file systems of Hugging Face by the process's number: no state."""
-_OF_TORCH = ("torch.utils.data.", "torch.optim.", "torch.amp.", "torch.cuda.amp.")
+_OF_TORCH = (
+    *("torch.utils.data.", "torch.optim.", "torch.amp.", "torch.cuda.amp."),
+    "torch.distributed.algorithms.",  # states of communication hooks, and averagers' counts
+)
 _HOOKS = (
     *("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"),
     *("_state_dict_hooks", "_load_state_dict_pre_hooks"),

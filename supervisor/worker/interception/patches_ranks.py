@@ -11,7 +11,7 @@ import torch
 
 
 class RanksSeen(Protocol):
-    """Who is told of ranks; see `supervisor.worker.several_ranks`."""
+    """Who is told of ranks; see `supervisor.worker.session.several_ranks`."""
 
     def joined(self, world_size: int) -> None: ...
 

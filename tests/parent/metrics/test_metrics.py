@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import time
@@ -187,6 +188,14 @@ def test_the_file_is_written_when_the_run_begins_and_at_its_end(tmp_path: Path) 
     assert [p.name for p in tmp_path.iterdir()] == ["a.prom"]
 
 
+def _put_folder(path: Path) -> None:
+    """Puts a folder where a file is that another thread writes again and again."""
+    while not path.is_dir():
+        path.unlink(missing_ok=True)
+        with contextlib.suppress(FileExistsError):
+            path.mkdir()
+
+
 def test_a_file_that_fails_later_is_told_once(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
@@ -196,8 +205,7 @@ def test_a_file_that_fails_later_is_told_once(tmp_path: Path) -> None:
 
     file.begin()
     wait_for((folder / "a.prom").exists)
-    (folder / "a.prom").unlink()
-    (folder / "a.prom").mkdir()
+    _put_folder(folder / "a.prom")
     tries = len(written)
     wait_for(lambda: len(written) > tries + 3)
 

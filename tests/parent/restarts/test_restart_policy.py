@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -105,10 +106,21 @@ def test_numerical_trouble_starts_from_the_stable_checkpoint_more_and_more_caref
     assert first.fp32 is False
 
 
-def test_a_death_at_high_risk_counts_as_numerical_trouble() -> None:
-    verdict = policy().decide(crash(10), risky=True)
+def test_an_exception_at_high_risk_counts_as_numerical_trouble() -> None:
+    verdict = policy().decide(crash(10, ExitCause.EXCEPTION), risky=True)
 
     assert (verdict.start, verdict.lr_factor) == ("stable", 0.5)
+
+
+@pytest.mark.parametrize(
+    "cause", [ExitCause.KILLED, ExitCause.HANG, ExitCause.HOST_OUT_OF_MEMORY, ExitCause.PREEMPTED]
+)
+def test_a_death_from_outside_at_high_risk_changes_nothing_in_the_training(
+    cause: ExitCause,
+) -> None:
+    verdict = policy().decide(crash(10, cause), risky=True)
+
+    assert (verdict.start, verdict.lr_factor, verdict.careful_steps) == ("stable", 1.0, 0)
 
 
 def test_a_failure_of_the_process_alone_changes_nothing_in_the_training() -> None:

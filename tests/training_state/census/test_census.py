@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState
 
 from supervisor.training_state.census.census import RANDOM_NUMBERS, Census, unpack
 from supervisor.training_state.census.comparison import Nature, differences, is_another_order
@@ -369,6 +370,18 @@ def test_values_that_hide_in_objects_of_pythons_library_are_put_back() -> None:
     assert live["seen"][live["shape"]] == 2
     assert live["objects"][0].sides == 2
     assert fractions.Fraction(1, 3) == fractions.Fraction(2, 6)  # the constant was not written on
+
+
+def test_the_memory_of_gradient_compression_is_put_back() -> None:
+    then, live = PowerSGDState(None), PowerSGDState(None)
+    then.iter, then.error_dict[0] = 9, torch.ones(2)
+    then.rng.randint(9)
+
+    left = put_all_back(take({"s": then}), {"s": live}, {"main.s.error_dict[0]": torch.ones(2)})
+
+    assert left == []
+    assert (live.iter, live.error_dict[0].tolist()) == (9, [1.0, 1.0])
+    assert live.rng.randint(10**6) == then.rng.randint(10**6)
 
 
 def test_what_can_only_be_compared_is_told() -> None:

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 
 from supervisor.training_state.census.reach import LONG, FrameVariables, Reach
 
@@ -217,3 +219,20 @@ def test_connections_named_by_the_process_are_no_state() -> None:
 
     assert found["main.data.epoch"] == 2
     assert "main.data._IterableDataset__hffs_cache" not in found
+
+
+def test_the_state_of_ddps_communication_hooks_is_entered_and_written() -> None:
+    power = PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=4)
+    power.error_dict[0] = torch.ones(3)
+    model = nn.Linear(2, 2)
+    model._comm_hooks = [(powerSGD_hook, power)]  # as DDP keeps what is registered with it
+    averager = PeriodicModelAverager(3, process_group=object())  # it asks for no running group
+    found = {p.path: p for p in Reach({"main": {"model": model, "averager": averager}})}
+
+    held = found["main.model._comm_hooks[0][1].error_dict[0]"]
+    count = found["main.model._comm_hooks[0][1].iter"]
+    assert held.value is power.error_dict[0]
+    assert found["main.model._comm_hooks[0][1].rng"].value is power.rng
+    assert count.replace is not None
+    count.replace(7)
+    assert (power.iter, found["main.averager.step"].value) == (7, 0)

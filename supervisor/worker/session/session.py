@@ -17,7 +17,6 @@ from torch.optim import Optimizer
 from supervisor.actions.activation_checkpointing import ActivationCheckpointing
 from supervisor.actions.controls import Controls
 from supervisor.training_state.registry import Registry
-from supervisor.worker.ending import Ending
 from supervisor.worker.ground.boundary_schedule import BoundarySchedule
 from supervisor.worker.ground.error_barrier import ErrorBarrier
 from supervisor.worker.ground.interception_state import InterceptionState
@@ -30,7 +29,8 @@ from supervisor.worker.live.parting_checkpoint import PartingCheckpoint
 from supervisor.worker.live.unseen_updates import ANOTHER_TRAINING
 from supervisor.worker.process.exit_request import ExitRequest
 from supervisor.worker.process.unsupported import refuse_fsdp1
-from supervisor.worker.resumption import Resumption
+from supervisor.worker.session.ending import Ending
+from supervisor.worker.session.resumption import Resumption
 
 BOUNDARY_WITHIN_S = 5.0
 """Half of what the parent gives a hung worker after SIGTERM; the rest is for the writing."""

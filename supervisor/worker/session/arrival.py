@@ -22,8 +22,8 @@ from supervisor.worker.recording.attempt_files import AttemptFiles
 from supervisor.worker.recording.changed_in_place import mapped_files
 from supervisor.worker.replay.fast_forward import FastForward
 from supervisor.worker.replay.first_step import FirstStep
-from supervisor.worker.starting_point import ResumePoint
-from supervisor.worker.state_restorer import StateRestorer
+from supervisor.worker.session.starting_point import ResumePoint
+from supervisor.worker.session.state_restorer import StateRestorer
 from supervisor.worker.treatment.exact_retry import ExactRetry
 from supervisor.worker.treatment.ordered_treatments import OrderedTreatments
 

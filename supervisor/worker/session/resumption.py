@@ -17,7 +17,6 @@ from supervisor.storage.steps.tape_reader import TapeReader
 from supervisor.training_state.census.reach import Reach
 from supervisor.training_state.held_values import storages
 from supervisor.training_state.registry import Registry
-from supervisor.worker.arrival import Arrival
 from supervisor.worker.capture.script_census import ScriptCensus
 from supervisor.worker.capture.user_tensors import registry_tensors
 from supervisor.worker.ground.interception_state import InterceptionState
@@ -35,7 +34,8 @@ from supervisor.worker.replay.fast_forward import FastForward
 from supervisor.worker.replay.loading.placeholder_tracker import PlaceholderTracker
 from supervisor.worker.replay.silence import Silence
 from supervisor.worker.replay.silenced_collectives import SilencedCollectives
-from supervisor.worker.starting_point import ResumePoint
+from supervisor.worker.session.arrival import Arrival
+from supervisor.worker.session.starting_point import ResumePoint
 
 _OF_LOADING = (EntryKind.BATCH, EntryKind.WORKER_BATCH, EntryKind.STREAM_BATCH)
 

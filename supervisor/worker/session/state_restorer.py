@@ -24,7 +24,7 @@ from supervisor.worker.capture.script_census import Compared, ScriptCensus
 from supervisor.worker.capture.user_tensors import UserTensors
 from supervisor.worker.ground.error_barrier import ErrorBarrier
 from supervisor.worker.ground.user_frames import modules_in, user_frames
-from supervisor.worker.starting_point import ResumePoint
+from supervisor.worker.session.starting_point import ResumePoint
 from supervisor.worker.treatment.ordered_treatments import OrderedTreatments
 
 
