@@ -34,7 +34,7 @@ from supervisor.worker.corruption.normalisation_watch import NormalisationWatch
 from supervisor.worker.ground.error_barrier import Part
 from supervisor.worker.live.corruption_listener import CorruptionListener
 from supervisor.worker.recording.attempt_files import AttemptFiles
-from supervisor.worker.recording.loading_proof import LoadingProofs
+from supervisor.worker.recording.loading_proofs import LoadingProofs
 from supervisor.worker.replay.silenced_collectives import SilencedCollectives
 from supervisor.worker.samples.sample_guard import SampleGuard
 from supervisor.worker.session.session import Session

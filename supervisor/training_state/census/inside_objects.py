@@ -18,6 +18,8 @@ from supervisor.training_state.census.place import (
 from supervisor.training_state.census.python_iterators import position
 from supervisor.training_state.user_code import is_users_class
 
+_CONNECTIONS = frozenset({"_IterableDataset__hffs_cache"})
+"""Attributes that hold file systems of Hugging Face by the process's number: no state."""
 _MISSING = object()
 
 
@@ -27,7 +29,7 @@ def attributes(path: str, value: Any) -> Iterator[Place]:
     except AttributeError:
         own = {}
     for name, item in list(own.items()):
-        if not name.startswith("__"):
+        if not name.startswith("__") and name not in _CONNECTIONS:
             yield Place(f"{path}.{name}", item, value, name, write_attribute)
     for kind in type(value).__mro__:
         slots = vars(kind).get("__slots__", ())
