@@ -119,8 +119,7 @@ class Monitor(TrainingHooks):
                     self._last_module = weakref.ref(module)
                 clock = self._lead.clock
                 if clock.is_due and clock.is_due_here():
-                    clock.passed()
-                    self._pass_boundary()
+                    self._begin_step(clock)
                 if is_on:
                     progress.probe.saw_forward(args, kwargs)
                     self._heartbeat.beat(progress.steps_done)
@@ -299,7 +298,7 @@ class Monitor(TrainingHooks):
                 if is_lead:
                     self._scaled = None
                 self._updates.end(optimizer, is_lead=is_lead)
-                if clock.is_due and not clock.has_forwards:
+                if clock.is_due_at_update():
                     self._pass_boundary()
         except Exception as error:
             self._update_part.caught(error)
@@ -325,6 +324,18 @@ class Monitor(TrainingHooks):
             if step >= schedule.step or time.monotonic() >= schedule.time:
                 self._boundary.at_boundary(step)
 
+    def _begin_step(self, clock: BoundaryClock) -> None:
+        """The first outermost forward behind an update is the boundary. If the script has begun the
+        step's graph before it, all later ones are at the end of an update; several ranks, which
+        must agree on the place, resume approximately from here."""
+        is_begun, progress = clock.has_begun_graph(), self._progress
+        if is_begun and not clock.of_ranks:
+            clock.at_update = progress.at_update = True
+            return
+        progress.graph_is_begun = is_begun
+        clock.passed()
+        self._pass_boundary()
+
     @property
     def updates_by_others(self) -> int:
         """Updates of other optimizers since the last step."""
@@ -341,6 +352,7 @@ class Monitor(TrainingHooks):
         self._random.region = region
         self._progress.steps_done = self._boundary_at = steps_done
         self._lead.clock = clock
+        self._progress.at_update = clock.at_update
         clock.is_due = False
 
     def _meet(self, found: Any, register: Callable[[Any], Any]) -> None:
