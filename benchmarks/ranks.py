@@ -2,9 +2,11 @@
 
     python -m benchmarks.ranks [--kills 60] [--seed 1] [--overhead 0] [--agreement] [--json FILE]
 
-``--kills``: each kills one rank once (script, number of ranks, rank, step and moment at random) and
-compares the digest of the final weights with torchrun's, and what the journal said with what is
-true. ``--overhead N``: mean step in N pairs of runs, torchrun's and the supervisor's in turn.
+``--kills``: each kills one rank of a run (script, number of ranks, rank, step and moment at random,
+also within a save, and again within the replay; saves by steps or by the clock) and compares the
+digest of the final weights with torchrun's, and what the journal said with what is true. With
+``--json`` the same command goes on where it stopped. ``--overhead N``: mean step in N pairs of
+runs, torchrun's and the supervisor's in turn.
 ``--agreement``: what an exchange of one step's message costs between two processes.
 """
 
@@ -13,94 +15,68 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
-import os
 import random
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.rank_runs import Killer, run_supervised, run_torchrun
 from supervisor.records import StepRecord
 from supervisor.storage.run.rank_board import RankBoard
 from supervisor.worker.group.step_message import StepMessage
 
-TRAINER = Path(__file__).with_name("ranks_trainer.py")
 MODES = ("ddp", "zero1", "fsdp2")
-MOMENTS = ("forward", "backward", "update", "after")
+STEPS_MOMENTS = ("forward", "backward", "update", "after")
+MOMENTS = (*STEPS_MOMENTS, "save", "replay")
+SAVES = ("checkpoint.every_steps=9", "checkpoint.every_s=0.1")
 STEPS = 60
 EXCHANGES = 5000
-TIMEOUT_S = 240.0
-
-
-def _environment() -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1"}
-
-
-def _ends(folder: Path, ranks: int) -> list[dict[str, Any]]:
-    paths = [folder / f"end_{rank}.json" for rank in range(ranks)]
-    return [json.loads(path.read_text()) for path in paths if path.exists()]
-
-
-def run_torchrun(mode: str, ranks: int, steps: int) -> list[dict[str, Any]]:
-    """Returns what each rank has written at its end."""
-    with tempfile.TemporaryDirectory() as folder:
-        line = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        line += ["--nproc-per-node", str(ranks), str(TRAINER), mode, str(steps), folder]
-        subprocess.run(line, check=True, capture_output=True, timeout=600, env=_environment())
-        return _ends(Path(folder), ranks)
-
-
-def run_supervised(
-    mode: str, ranks: int, steps: int, *settings: str
-) -> tuple[int, list[dict[str, Any]], list[dict[str, Any]]]:
-    """Returns the exit code, what each rank has written at its end, and the journal."""
-    with tempfile.TemporaryDirectory() as folder:
-        line = [sys.executable, "-m", "supervisor.cli.main", "run", "--quiet"]
-        line += ["--run-dir", f"{folder}/run", "--nproc-per-node", str(ranks)]
-        for setting in ("report.enabled=false", "restart.backoff_s=0.05", *settings):
-            line += ["--set", setting]
-        line += [str(TRAINER), mode, str(steps), folder]
-        try:
-            ended = subprocess.run(
-                line, capture_output=True, timeout=TIMEOUT_S, env=_environment(), check=False
-            )
-            code = ended.returncode
-        except subprocess.TimeoutExpired:
-            code = -1
-        journal = Path(folder, "run", "events.jsonl")
-        lines = journal.read_text().splitlines() if journal.exists() else []
-        return code, _ends(Path(folder), ranks), [json.loads(text) for text in lines]
 
 
 def strike(draw: random.Random, expected: dict[tuple[str, int], str]) -> dict[str, Any]:
-    """Kills one rank of one run; returns what was said and what is true."""
+    """Kills one rank of one run, in a replay a second one; returns what was said and is true."""
     mode, ranks = draw.choice(MODES), draw.choice((2, 3))
     if (mode, ranks) not in expected:
         expected[mode, ranks] = run_torchrun(mode, ranks, STEPS)[0]["digest"]
-    fault = {
-        "kind": "sigkill",
-        "rank": draw.randrange(ranks),
-        "step": draw.randrange(3, STEPS - 2),
-        "moment": draw.choice(MOMENTS),
-    }
-    faults = ", ".join(f"{key}: {value}" for key, value in fault.items())
-    code, ends, events = run_supervised(
-        mode, ranks, STEPS, "checkpoint.every_steps=9", f"faults=[{{{faults}}}]"
-    )
+    moment, saves = draw.choice(MOMENTS), draw.choice(SAVES)
+    fault = {"kind": "sigkill", "rank": draw.randrange(ranks), "step": draw.randrange(3, STEPS - 2)}
+    killer = None
+    settings = [saves]
+    if moment in ("save", "replay"):
+        killer = Killer.drawn(moment, ranks, draw)
+    if moment != "save":
+        fault["moment"] = draw.choice(STEPS_MOMENTS) if moment == "replay" else moment
+        faults = ", ".join(f"{key}: {value}" for key, value in fault.items())
+        settings.append(f"faults=[{{{faults}}}]")
+    code, ends, events = run_supervised(mode, ranks, STEPS, *settings, killer=killer)
     said = {event["exactness"] for event in events if event["kind"] == "resumed"}
     digests = {end["digest"] for end in ends}
     return {
         "mode": mode,
         "ranks": ranks,
+        "saves": saves,
         **fault,
+        "moment": moment,
+        "killed_in_it": killer.hit if killer else None,
         "code": code,
         "attempts": sum(event["kind"] == "attempt_started" for event in events),
         "said": sorted(said) or ["from the start"],
         "equal": len(ends) == ranks and digests == {expected[mode, ranks]},
     }
+
+
+def summary(strikes: list[dict[str, Any]]) -> str:
+    """One line; ``lost`` are runs that did not end by themselves with 0."""
+    exact = sum(one["equal"] and one["said"] == ["exact"] for one in strikes)
+    anew = sum(one["equal"] and one["said"] == ["from the start"] for one in strikes)
+    false = sum(not one["equal"] and one["said"] == ["exact"] for one in strikes)
+    lost = sum(one["code"] != 0 for one in strikes)
+    return (
+        f"{len(strikes)} runs: {exact} exact and true, {anew} from the start and equal, "
+        f"{false} false exact, {lost} lost"
+    )
 
 
 def measure_overhead(pairs: int) -> dict[str, Any]:
@@ -162,22 +138,17 @@ def main() -> None:
     if options.overhead:
         result["overhead"] = measure_overhead(options.overhead)
         print(result["overhead"], flush=True)
-    draw, expected = random.Random(options.seed), dict[tuple[str, int], str]()
-    strikes = result["kills"] = []
-    for _ in range(options.kills):
-        strikes.append(strike(draw, expected))
+    known = options.json is not None and options.json.exists()
+    strikes = json.loads(options.json.read_text()).get("kills", []) if known else []
+    result["kills"] = strikes
+    expected = dict[tuple[str, int], str]()
+    for number in range(len(strikes), options.kills):
+        strikes.append(strike(random.Random(f"{options.seed}:{number}"), expected))
         print(strikes[-1], flush=True)
         if options.json:
             options.json.write_text(json.dumps(result, indent=1))
     if strikes:
-        exact = sum(one["equal"] and one["said"] == ["exact"] for one in strikes)
-        anew = sum(one["equal"] and one["said"] == ["from the start"] for one in strikes)
-        false = sum(not one["equal"] and one["said"] == ["exact"] for one in strikes)
-        lost = sum(one["code"] != 0 for one in strikes)
-        print(
-            f"{len(strikes)} kills: {exact} exact and true, {anew} from the start and equal, "
-            f"{false} false exact, {lost} lost"
-        )
+        print(summary(strikes))
     if options.json:
         options.json.write_text(json.dumps(result, indent=1))
 

@@ -20,7 +20,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.ranks import MODES, TRAINER
+from benchmarks.rank_runs import TRAINER
+from benchmarks.ranks import MODES
 
 RESTARTED = Path(__file__).with_name("ranks_restart_trainer.py")
 STEPS, KILL_AT, SAVE_EVERY = 120, 89, 50

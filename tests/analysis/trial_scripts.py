@@ -45,3 +45,24 @@ HIDDEN_FROM_WEIGHTS = HIDDEN.replace("class Noisy", "seen = []\nclass Noisy").re
     "seen.append(next(stream)[0]); return super().forward(x)",
 )
 """Weights do not depend on what is hidden, a list of the script does."""
+
+OF_RANKS = """
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+torch.manual_seed(1); torch.set_num_threads(1)
+X = torch.randn(96, 8); Y = (X[:, :1] * 2 + X[:, 1:2]).sin()
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 1))
+model = DistributedDataParallel(model)
+torch.manual_seed(10 + dist.get_rank())
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+for step in range(80):
+    i = torch.randint(0, 96, (8,))
+    loss = nn.functional.mse_loss(model(X[i]), Y[i])
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+dist.destroy_process_group()
+"""
+"""Each rank draws its own batches and dropout."""

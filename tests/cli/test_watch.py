@@ -18,13 +18,14 @@ from supervisor.cli.overview.script_progress import own_bar, steps_left
 from supervisor.cli.watch.demo import DemoView
 from supervisor.cli.watch.panel import build_panel, chart
 from supervisor.cli.watch.read_run import RunView
-from supervisor.cli.watch.view import WatchView
+from supervisor.cli.watch.view import WatchView, as_json
 from supervisor.events.event import JournalEvent
 from supervisor.settings import CheckpointSettings
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
 from supervisor.storage.journal.journal import Journal
 from supervisor.storage.run.run_state import RunState
 from supervisor.storage.run.rundir import RunDirectory
+from supervisor.storage.steps.flight_recorder import FlightRecorder
 from tests.cli.conftest import make_run, seen
 from tests.journals import event
 
@@ -122,6 +123,50 @@ def test_how_long_is_left_is_known_where_the_script_says_its_length(tmp_path: Pa
     assert steps_left({}, 399) is None
     assert own_bar(log) == "450 of 1000, 00:12 left"
     assert own_bar(tmp_path / "gone") == ""
+
+
+def ranks_of(folder: Path, steps: list[int]) -> RunDirectory:
+    """A run of several ranks that have made so many steps each."""
+    rundir = make_run(folder, RunState(state="completed", world_size=len(steps)))
+    rundir.make(rundir.steps(0).parent)
+    for rank, made in enumerate(steps):
+        recorder = FlightRecorder(rundir.steps(rank), attempt=1)
+        for step in range(made):
+            recorder.append(seen(step, 2.0 + rank, step_time_s=0.01), time=1000.0 + step)
+        recorder.close()
+    return rundir
+
+
+def test_each_of_several_ranks_has_a_line(tmp_path: Path) -> None:
+    view = RunView(ranks_of(tmp_path / "run", [5, 4, 0]), clock=lambda: 1010.0).look()
+
+    assert [(line.rank, line.step, line.loss) for line in view.ranks[:2]] == [(0, 4, 2), (1, 3, 3)]
+    assert view.ranks[1].ago_s == 7.0
+    assert as_json(view)["ranks"][2] == {
+        **{"rank": 2, "step": None, "loss": None},
+        **{"step_time_s": None, "memory_gib": None, "ago_s": None},
+    }
+    shown = shown_lines(view)
+    assert any(line.split()[1:7] == ["rank", "1", "step", "3", "loss", "3"] for line in shown)
+    assert any("rank 2" in line and "none yet" in line for line in shown)
+
+
+def test_of_many_ranks_those_that_are_behind_are_shown(tmp_path: Path) -> None:
+    shown = shown_lines(RunView(ranks_of(tmp_path / "run", [3, 3, 3, 3, 3, 3, 3, 2, 3])).look())
+
+    assert any("rank 7" in line for line in shown)
+    assert any("further ranks, none behind these" in line for line in shown)
+    assert len(shown) == 24
+
+
+def test_one_process_has_no_line_of_a_rank(run: RunDirectory) -> None:
+    assert not RunView(run).look().ranks
+
+
+def shown_lines(view: WatchView) -> list[str]:
+    console = Console(width=80, height=24, record=True, file=io.StringIO())
+    console.print(build_panel(view, 80, 24))
+    return console.export_text().splitlines()
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 50), (60, 15), (40, 10)])

@@ -1,6 +1,7 @@
 """Injects faults into the user's own training and says what survives, at what cost.
 
-Each fault gets a short run of its own, after an undisturbed one as the reference.
+Each fault gets a short run of its own, after an undisturbed one as the reference; it strikes the
+last of several ranks.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from supervisor.analysis.drill.menu import DrillFault, choose
 from supervisor.analysis.drill.outcome import FaultOutcome, ReferenceRun, judge, read_reference
 from supervisor.analysis.trial_run import TrialScript, trial_folder, try_script
 from supervisor.errors import SupervisorError, UsageError
+from supervisor.storage.run.run_state import load_run_state
 
 STEPS = 100
 MIN_STEPS = 40
@@ -83,10 +85,11 @@ def drill(
             )
         say(_describe(reference))
         strike = int(_STRIKE_AT * made)
+        rank = load_run_state(run.rundir).world_size - 1
         outcomes = []
         for number, fault in enumerate(chosen, 1):
             say(f"{number} of {len(chosen)}: {fault.name}: {fault.about}")
-            outcomes.append(_strike(script, fault, folder, reference, steps, strike))
+            outcomes.append(_strike(script, fault, folder, reference, steps, strike, rank))
             say(_result(outcomes[-1]))
     return DrillResult(faults=tuple(outcomes), steps=made, strike_step=strike)
 
@@ -108,9 +111,10 @@ def _strike(
     reference: ReferenceRun,
     steps: int,
     strike: int,
+    rank: int,
 ) -> FaultOutcome:
     hang_timeout_s = max(_MIN_HANG_S, 10.0 * reference.slowest_step_s)
-    settings = _settings(steps) | fault.settings_at(strike, hang_timeout_s)
+    settings = _settings(steps) | fault.settings_at(strike, hang_timeout_s, rank)
     run = try_script(script, folder / fault.name, settings)
     seconds = run.seconds
     if fault.resume and run.returncode == _INTERRUPTED:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from supervisor.errors import UsageError
+from supervisor.ranks import LEAD_RANK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,10 +32,13 @@ class DrillFault:
     factor: float | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
 
-    def settings_at(self, step: int, hang_timeout_s: float) -> dict[str, str]:
-        """Returns the config keys of a run that this fault strikes at `step`."""
+    def settings_at(
+        self, step: int, hang_timeout_s: float, rank: int = LEAD_RANK
+    ) -> dict[str, str]:
+        """Returns the config keys of a run that this fault strikes at `step`, on one rank."""
         factor = "" if self.factor is None else f", factor: {self.factor * hang_timeout_s:.3f}"
-        chosen = {"faults": f"[{{kind: {self.kind}, step: {step}{factor}}}]", **self.settings}
+        fault = f"kind: {self.kind}, step: {step}{factor}, rank: {rank}"
+        chosen = {"faults": f"[{{{fault}}}]", **self.settings}
         if self.hangs:
             chosen["watchdog.hang_timeout_s"] = f"{hang_timeout_s:.3f}"
             chosen["watchdog.stack_interval_s"] = "0.5"

@@ -57,7 +57,7 @@ class Parting:
     same: frozenset[str] = frozenset()
 
 
-def read_trail(rundir: RunDirectory) -> list[Mark]:
+def read_trail(rundir: RunDirectory, rank: int = LEAD_RANK) -> list[Mark]:
     """Returns all marks in the order of writing, without a torn last line.
 
     Raises:
@@ -65,7 +65,7 @@ def read_trail(rundir: RunDirectory) -> list[Mark]:
     """
     marks: list[Mark] = []
     try:
-        lines = rundir.trail(LEAD_RANK).read_text().splitlines()
+        lines = rundir.trail(rank).read_text().splitlines()
     except OSError:
         lines = []
     for line in lines:
@@ -74,9 +74,10 @@ def read_trail(rundir: RunDirectory) -> list[Mark]:
         except (ValueError, TypeError):
             continue
     if not marks:
+        of_rank = f" of rank {rank}" if rank != LEAD_RANK else ""
         raise SupervisorError(
-            f"{rundir.root}: no training step was seen: the script must train with torch, in the "
-            "process that is started"
+            f"{rundir.root}: no training step{of_rank} was seen: the script must train with torch, "
+            "in the process that is started"
         )
     return marks
 

@@ -1,31 +1,33 @@
 """Proves that a script resumes exactly, or names the first thing that differs.
 
 The script runs three times for a few steps: twice undisturbed, once with a checkpoint, a SIGKILL
-and a resume. Digests of every tensor, generator and schedule, and the census of what the script's
-Python holds, are compared at every boundary, those of the checkpoints among them.
+(of the last of several ranks) and a resume. Digests of every tensor, generator and schedule, and
+the census of what the script's Python holds, are compared at every boundary, those of the
+checkpoints among them.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from supervisor.analysis.trial_run import TrialRun, TrialScript, trial_folder, try_script
 from supervisor.analysis.verify.advice import advise, kind_of
-from supervisor.analysis.verify.trail import (
-    Mark,
-    Parting,
-    newest,
-    part_ways,
-    private_names,
-    read_trail,
+from supervisor.analysis.verify.rank_trails import (
+    Trails,
+    first_parting,
+    private_to,
+    read_trails,
+    steps_of,
 )
+from supervisor.analysis.verify.trail import Parting
 from supervisor.errors import SupervisorError, UsageError
 from supervisor.events.state_events import Resumed
+from supervisor.storage.run.run_state import load_run_state
 from supervisor.table import table
 
 STEPS = 30
@@ -115,7 +117,7 @@ def verify(
     with trial_folder(keep) as folder:
         say("1 of 3: undisturbed")
         first = _undisturbed(script, folder / UNDISTURBED, steps, 10 * steps)
-        last = max(first)
+        last = steps_of(first)
         if last <= break_at:
             raise SupervisorError(
                 f"{script}: ends after {last + 1} steps, before the break at {break_at}: "
@@ -123,12 +125,12 @@ def verify(
             )
         say("2 of 3: undisturbed again, with checkpoints")
         second = _undisturbed(script, folder / CHECKPOINTED, steps, break_at - _REPEATED)
-        ignored = private_names(first, second)
-        parting = part_ways(first, second, ignored)
+        ignored = private_to(first, second)
+        parting = first_parting(first, second, ignored)
         if parting is not None:
             return _not_deterministic(parting, first, break_at)
         say(f"3 of 3: killed after step {break_at}, and resumed")
-        broken = _broken(script, folder / "broken", steps, break_at)
+        broken = _broken(script, folder / "broken", steps, break_at, rank=max(first))
         return _judge(first, broken, ignored, break_at)
 
 
@@ -148,27 +150,30 @@ def _settings(steps: int, saved_at: int) -> dict[str, str]:
         "checkpoint.every_steps": str(saved_at),
         "checkpoint.background": "false",
         "snapshot.enabled": "false",
+        "parting.enabled": "false",  # several ranks would go on behind the checkpoint
         "policy.observe_only": "true",  # a treatment would be a difference of our making
     }
 
 
-def _undisturbed(script: TrialScript, run_dir: Path, steps: int, saved_at: int) -> dict[int, Mark]:
+def _undisturbed(script: TrialScript, run_dir: Path, steps: int, saved_at: int) -> Trails:
     run = try_script(script, run_dir, _settings(steps, saved_at))
     run.must_have_trained(script)
-    return newest(read_trail(run.rundir))
+    return read_trails(run.rundir, load_run_state(run.rundir).world_size)
 
 
-def _broken(script: TrialScript, run_dir: Path, steps: int, break_at: int) -> TrialRun:
+def _broken(
+    script: TrialScript, run_dir: Path, steps: int, break_at: int, *, rank: int
+) -> TrialRun:
     settings = _settings(steps, break_at - _REPEATED)
-    settings["faults"] = f"[{{kind: sigkill, step: {break_at - 1}}}]"
+    settings["faults"] = f"[{{kind: sigkill, step: {break_at - 1}, rank: {rank}}}]"
     return try_script(script, run_dir, settings)
 
 
-def _not_deterministic(parting: Parting, first: dict[int, Mark], break_at: int) -> Verification:
+def _not_deterministic(parting: Parting, first: Trails, break_at: int) -> Verification:
     return Verification(
         exact=False,
         deterministic=False,
-        steps=max(first),
+        steps=steps_of(first),
         break_at=break_at,
         first_difference=_describe(parting, by_itself=True),
         advice=advise(parting, by_itself=True),
@@ -176,16 +181,16 @@ def _not_deterministic(parting: Parting, first: dict[int, Mark], break_at: int) 
 
 
 def _judge(
-    first: dict[int, Mark], run: TrialRun, ignored: set[tuple[str, str]], break_at: int
+    first: Trails, run: TrialRun, ignored: Mapping[int, set[tuple[str, str]]], break_at: int
 ) -> Verification:
-    parting = part_ways(first, newest(read_trail(run.rundir)), ignored)
+    parting = first_parting(first, read_trails(run.rundir, len(first)), ignored)
     resumed = run.events(Resumed)
     if parting is None and not (resumed and run.returncode == 0):
         parting = Parting(what="steps", name=f"exit code {run.returncode}", step=break_at)
     found = Verification(
         exact=parting is None,
         deterministic=True,
-        steps=max(first),
+        steps=steps_of(first),
         break_at=break_at,
         resumed_from=resumed[-1].from_step if resumed else None,
         values=_count(first, ignored),
@@ -207,20 +212,22 @@ def _describe(parting: Parting, *, by_itself: bool) -> dict[str, Any]:
     return {"what": what, "name": name, "step": parting.step}
 
 
-def _count(marks: dict[int, Mark], ignored: set[tuple[str, str]]) -> int:
+def _count(trails: Trails, ignored: Mapping[int, set[tuple[str, str]]]) -> int:
     return sum(
-        (part, name) not in ignored
+        (part, name) not in ignored[rank]
+        for rank, marks in trails.items()
         for mark in marks.values()
         for part, names in mark.parts.items()
         for name in names
     )
 
 
-def _proof(marks: dict[int, Mark], ignored: set[tuple[str, str]]) -> dict[str, str]:
-    texts = {
-        part: "\n".join(f"{k} {v}" for k, v in names.items() if (part, k) not in ignored)
-        for part, names in marks[max(marks)].parts.items()
-    }
+def _proof(trails: Trails, ignored: Mapping[int, set[tuple[str, str]]]) -> dict[str, str]:
+    texts = dict[str, str]()
+    for rank, marks in trails.items():
+        for part, names in marks[max(marks)].parts.items():
+            told = [f"{k} {v}" for k, v in names.items() if (part, k) not in ignored[rank]]
+            texts[part] = "\n".join([text for text in (texts.get(part), *told) if text])
     return {
         part: hashlib.sha256(text.encode()).hexdigest()[:32] for part, text in texts.items() if text
     }

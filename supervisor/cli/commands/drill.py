@@ -53,7 +53,7 @@ def execute(args: argparse.Namespace) -> int:
     from supervisor.analysis.drill.outcome import RULE
     from supervisor.cli.options.output import print_json
 
-    script = trial_script(args)
+    script = trial_script("drill", args)
     result = drill(script, faults=list(args.faults), steps=args.steps, keep=args.keep, say=say)
     if args.json:
         print_json(result.to_dict())

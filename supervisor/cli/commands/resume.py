@@ -38,7 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="last-stable|latest|STEP",
         help="the checkpoint to start from (default: by how the run ended)",
     )
-    add_nproc_option(parser)
+    go_on = "go on with another number of ranks on this node: a number, auto, gpu or cpu"
+    add_nproc_option(parser, "M", go_on)
     add_set_option(parser)
     parser.add_argument(
         "--force",

@@ -42,7 +42,7 @@ def execute(args: argparse.Namespace) -> int:
     from supervisor.analysis.verify.verify import verify
     from supervisor.cli.options.output import print_json
 
-    script = trial_script(args)
+    script = trial_script("verify", args)
     result = verify(script, steps=args.steps, break_at=args.break_at, keep=args.keep, say=say)
     if args.json:
         print_json(result.to_dict())

@@ -53,7 +53,7 @@ def ranks_of(args: argparse.Namespace) -> RankLaunch | None:
     Raises:
         UsageError: a value that is none.
     """
-    asked = _checked("run", str(args.nproc_per_node))
+    asked = checked_nproc("run", str(args.nproc_per_node))
     nodes = re.fullmatch(r"([1-9]\d*)(?::([1-9]\d*))?", args.nnodes)
     if nodes is None or int(nodes[2] or nodes[1]) < int(nodes[1]):
         raise UsageError(f"run: --nnodes {args.nnodes}: give a number from 1, or MIN:MAX")
@@ -71,14 +71,9 @@ def ranks_of(args: argparse.Namespace) -> RankLaunch | None:
     return None if launch == _ONE_PROCESS else launch
 
 
-def add_nproc_option(parser: argparse.ArgumentParser) -> None:
-    """Adds ``--nproc-per-node`` for a run that was begun already."""
-    parser.add_argument(
-        "--nproc-per-node",
-        "--nproc_per_node",
-        metavar="M",
-        help="go on with another number of ranks on this node: a number, auto, gpu or cpu",
-    )
+def add_nproc_option(parser: argparse.ArgumentParser, metavar: str, text: str) -> None:
+    """Adds ``--nproc-per-node`` alone; None where it is not given."""
+    parser.add_argument("--nproc-per-node", "--nproc_per_node", metavar=metavar, help=text)
 
 
 def ranks_again(args: argparse.Namespace, begun: Mapping[str, Any]) -> RankLaunch | None:
@@ -96,11 +91,16 @@ def ranks_again(args: argparse.Namespace, begun: Mapping[str, Any]) -> RankLaunc
     launch = replace(launch, node_rank=args.node_rank)
     if args.nproc_per_node is None:
         return launch if begun else None
-    asked = replace(launch, nproc_per_node=_checked("resume", args.nproc_per_node))
+    asked = replace(launch, nproc_per_node=checked_nproc("resume", args.nproc_per_node))
     return asked if begun or asked != _ONE_PROCESS else None
 
 
-def _checked(command: str, asked: str) -> str:
+def checked_nproc(command: str, asked: str) -> str:
+    """Returns what was asked for.
+
+    Raises:
+        UsageError: it is neither a number from 1 nor one of the words.
+    """
     if asked not in _WORDS and not (asked.isdecimal() and int(asked) > 0):
         raise UsageError(
             f"{command}: --nproc-per-node {asked}: give a number from 1, auto, gpu or cpu"

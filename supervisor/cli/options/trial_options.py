@@ -7,15 +7,25 @@ import sys
 from typing import TYPE_CHECKING
 
 from supervisor.cli.options import option_values
+from supervisor.cli.options.ranks_options import (
+    add_nproc_option,
+    add_ranks_options,
+    checked_nproc,
+)
 from supervisor.cli.options.settings_options import add_settings_options, load_settings
 
 if TYPE_CHECKING:
     from supervisor.analysis.trial_run import TrialScript
 
 
-def add_trial_options(parser: argparse.ArgumentParser) -> None:
-    """Adds --policy, --config, --set, --keep and --json."""
+def add_trial_options(parser: argparse.ArgumentParser, *, nodes: bool = False) -> None:
+    """Adds --policy, --config, --set, --nproc-per-node, --keep and --json; with `nodes` also the
+    options of several nodes."""
     add_settings_options(parser)
+    if nodes:
+        add_ranks_options(parser)
+    else:
+        add_nproc_option(parser, "N", "each run with so many ranks: a number, auto, gpu or cpu")
     parser.add_argument(
         "--keep",
         metavar="DIR",
@@ -25,11 +35,11 @@ def add_trial_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
-def trial_script(args: argparse.Namespace) -> TrialScript:
-    """Returns the script to try.
+def trial_script(command: str, args: argparse.Namespace) -> TrialScript:
+    """Returns the script that a command is to try.
 
     Raises:
-        ConfigError: the options for its runs are wrong.
+        ConfigError, UsageError: the options for its runs are wrong.
     """
     from supervisor.analysis.trial_run import TrialScript
 
@@ -40,6 +50,8 @@ def trial_script(args: argparse.Namespace) -> TrialScript:
         words = [f"{script.target}:{script.function}"]
     options = [f"--policy={args.policy}", f"--config={args.config}"]
     options += [f"--set={pair}" for pair in args.set]
+    if args.nproc_per_node is not None:
+        options.append(f"--nproc-per-node={checked_nproc(command, args.nproc_per_node)}")
     return TrialScript(words=(*words, *args.arguments), options=tuple(options))
 
 

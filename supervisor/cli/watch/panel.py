@@ -11,7 +11,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from supervisor.cli.watch.view import WatchEvent, WatchView
+from supervisor.cli.watch.view import RankLine, WatchEvent, WatchView
 from supervisor.risk_lines import RiskLines
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -38,6 +38,7 @@ def build_panel(view: WatchView, width: int = WIDTH, height: int | None = None) 
     inner = max(20, width - 4)
     lines = (height or HEIGHT) - 2
     figures = _figures(view, inner, most=max(2, lines // 3))
+    figures += rank_rows(view.ranks, most=max(2, lines // 4))
     room = max(3, lines - len(figures))
     shown = list(view.events)[-max(2, room // 2 if view.losses else room) :]
     # The curves get the lines that the events leave; without curves the events get all.
@@ -140,6 +141,34 @@ def record_cells(view: WatchView) -> dict[str, str]:
         "loss scale": _known(record.loss_scale),
         "step time": _known(record.step_time_s * 1000, " ms"),
     }
+
+
+def rank_rows(ranks: Sequence[RankLine], most: int) -> list[RenderableType]:
+    """Returns a line for each rank; of more than `most` those that are the farthest behind."""
+    shown = list(ranks)
+    if len(shown) > most:
+        behind = sorted(shown, key=lambda line: (-1 if line.step is None else line.step, line.rank))
+        shown = sorted(behind[: most - 1], key=lambda line: line.rank)
+    rows: list[RenderableType] = [_rank_row(line) for line in shown]
+    if len(shown) < len(ranks):
+        rows.append(Text(f"{len(ranks) - len(shown)} further ranks, none behind these", "dim"))
+    return rows
+
+
+def _rank_row(line: RankLine) -> Text:
+    cells = {
+        "rank": str(line.rank),
+        "step": "none yet" if line.step is None else str(line.step),
+        "loss": _known(line.loss),
+        "step time": _known(line.step_time_s * 1000, " ms"),
+        "memory": _known(line.memory_gib, " GiB") if line.memory_gib else "",
+        "ago": _known(line.ago_s, " s"),
+    }
+    row = Text(no_wrap=True)
+    for name, value in cells.items():
+        if value:
+            row.append(f"{name} ", "dim").append(f"{value:<9} ")
+    return row
 
 
 def _charts(view: WatchView, width: int, lines: int) -> list[RenderableType]:

@@ -14,6 +14,7 @@ from supervisor.cli.options.output import time_span
 from supervisor.cli.overview.run_overview import overview
 from supervisor.cli.overview.run_phase import TRAINING, find_phase, unix_time
 from supervisor.cli.overview.script_progress import own_bar, steps_left
+from supervisor.cli.watch.read_ranks import read_ranks
 from supervisor.cli.watch.view import HISTORY, LINES, WatchEvent, WatchView
 from supervisor.codes import ActionOutcome
 from supervisor.config import load_resolved_policy
@@ -91,6 +92,7 @@ class RunView:
             facts=self._facts(rows, record, now_s, ended=ended, training=state == TRAINING),
             ended=ended,
             lines=self._policy_lines(),
+            ranks=read_ranks(self._rundir, now_s),
         )
 
     def _policy_lines(self) -> RiskLines:

@@ -33,6 +33,23 @@ class WatchEvent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankLine:
+    """The newest step of one of several ranks; as constructed, it has made none.
+
+    Attributes:
+        loss, step_time_s, memory_gib: NaN where unknown.
+        ago_s: since the step.
+    """
+
+    rank: int
+    step: int | None = None
+    loss: float = math.nan
+    step_time_s: float = math.nan
+    memory_gib: float = math.nan
+    ago_s: float = math.nan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WatchView:
     """One frame.
 
@@ -48,6 +65,7 @@ class WatchView:
         facts: times, rates and sizes of the run: name → figure.
         ended: there will be no further frame.
         lines: of the run's policy.
+        ranks: one line for each, if there are several.
     """
 
     title: str
@@ -62,6 +80,7 @@ class WatchView:
     facts: Mapping[str, str] = field(default_factory=dict)
     ended: bool = False
     lines: RiskLines = field(default_factory=lambda: RiskLines.of(PolicySettings()))
+    ranks: Sequence[RankLine] = ()
 
 
 def as_json(view: WatchView) -> dict[str, Any]:
@@ -80,4 +99,12 @@ def as_json(view: WatchView) -> dict[str, Any]:
         "observed": dict(view.observed),
         "facts": dict(view.facts),
         "events": [plain(event) for event in view.events],
+        "ranks": [_known(plain(line)) for line in view.ranks],
+    }
+
+
+def _known(values: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: None if isinstance(value, float) and math.isnan(value) else value
+        for name, value in values.items()
     }

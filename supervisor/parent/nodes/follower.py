@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import time
@@ -12,8 +11,8 @@ from typing import Any
 
 from supervisor.config import load_resolved_config
 from supervisor.errors import RunDirectoryError, SupervisorError, UsageError
+from supervisor.parent.nodes.introduction import introduce
 from supervisor.parent.nodes.member_link import MemberLink
-from supervisor.parent.nodes.probe_file import read_probe
 from supervisor.parent.nodes.seat import Seat
 from supervisor.parent.process.agent_process import AgentProcess, RankProcesses
 from supervisor.parent.process.launch import LaunchSpec
@@ -26,7 +25,6 @@ from supervisor.parent.terminal.outcome import EXIT_INTERRUPTED
 from supervisor.parent.terminal.output import OutputPump
 from supervisor.parent.terminal.summary import Teller
 from supervisor.ranks import NodePlace
-from supervisor.storage.files.versions import current_versions
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.run.set_aside import SetAside
 
@@ -126,30 +124,14 @@ class Follower:
         Raises:
             UsageError: it was refused.
         """
-        probe = _await(link, "probe", 30.0)
-        if probe is None:
-            return "what listens there is no supervisor of this version"
-        link.send(
-            secret=read_probe(self._rundir, str(probe)),
-            versions=current_versions(),
-            local_ranks=local_ranks,
-            node_rank=self._launch.node_rank,
-            rdzv_id=self._launch.rdzv_id,
-            target=self._spec.name,
-            host=socket.gethostname(),
-            pid=os.getpid(),
+        answer = introduce(
+            link, self._rundir, self._launch, local_ranks=local_ranks, target=self._spec.name
         )
-        deadline = time.monotonic() + 60.0
-        while time.monotonic() < deadline and not link.is_closed:
-            for message in link.take(_LOOK_S):
-                if "refused" in message:
-                    raise UsageError(f"run: this node was refused: {message['refused']}")
-                if "full" in message:
-                    return str(message["full"])
-                if "welcome" in message:
-                    self._take(message["welcome"])
-                    return ""
-        return "it did not answer"
+        if answer.refused:
+            raise UsageError(f"run: this node was refused: {answer.refused}")
+        if answer.welcome is not None:
+            self._take(answer.welcome)
+        return answer.why_not
 
     def _take(self, script: Mapping[str, Any]) -> None:
         """Runs what the first node runs, with its settings."""
@@ -166,17 +148,19 @@ class Follower:
 
     def _serve(self, link: MemberLink, agent: AgentProcess) -> int | None:
         """Obeys until the run is over or the first node is gone; then returns None."""
-        while not link.is_closed:
-            for message in self._hear(link, _LOOK_S):
-                if "over" in message:
-                    self._teller.say(f"the first node: {message.get('said', 'the run has ended')}")
-                    return int(message["over"])
-                if "attempt" in message:
-                    self._attempt(link, agent, message)
+        while True:
+            # One at a time: what came with the order of an attempt is for those who watch it.
+            message = self._heard.pop(0) if self._heard else link.take_one(_LOOK_S)
+            if message is None and link.is_closed:
+                return None
+            if message is not None and "over" in message:
+                self._teller.say(f"the first node: {message.get('said', 'the run has ended')}")
+                return int(message["over"])
+            if message is not None and "attempt" in message:
+                self._attempt(link, agent, message)
             self._pass_on_signals(link)
             if self._inbox.is_forced:
                 return self._asked()
-        return None
 
     def _attempt(self, link: MemberLink, agent: AgentProcess, order: Mapping[str, Any]) -> None:
         number, ranks = int(order["attempt"]), [int(rank) for rank in order["ranks"]]
@@ -254,12 +238,3 @@ class Follower:
                 problems = [f"files that a fast-forward set aside: {error}"]
             for problem in problems:
                 self._teller.say(f"warning: {problem}")
-
-
-def _await(link: MemberLink, word: str, within_s: float) -> Any:
-    """Returns what the first message says under `word`; None if none comes."""
-    deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline and not link.is_closed:
-        for message in link.take(_LOOK_S):
-            return message.get(word)
-    return None

@@ -28,6 +28,7 @@ class MemberLink:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._unread = b""
+        self._waiting: list[dict[str, Any]] = []
         self.is_closed = False
         connection.settimeout(_SEND_S)
         _watch(connection)
@@ -44,8 +45,9 @@ class MemberLink:
 
     def take(self, timeout_s: float = 0.0) -> list[dict[str, Any]]:
         """Returns the messages that have come, waiting for the first one at most so long."""
-        if self.is_closed:
-            return []
+        waiting, self._waiting = self._waiting, []
+        if self.is_closed or waiting:
+            return waiting
         try:
             while select.select([self._connection], [], [], timeout_s)[0]:
                 data = self._connection.recv(65536)
@@ -58,6 +60,11 @@ class MemberLink:
             self.is_closed = True
         *lines, self._unread = self._unread.split(b"\n")
         return self._read(lines)
+
+    def take_one(self, timeout_s: float) -> dict[str, Any] | None:
+        """Returns the first message; those that came with it are still there for the next call."""
+        first, *self._waiting = self.take(timeout_s) or [None]  # type: ignore[list-item]
+        return first
 
     def close(self) -> None:
         self.is_closed = True

@@ -2,7 +2,8 @@
 
 A part is a folder beside the checkpoints, whole when it has its name. The first rank moves all
 parts of a step into the checkpoint that it is staging, as ``rank_<r>/``, and publishes that with
-one rename, so a process killed at any moment leaves the older *common* checkpoint.
+one rename, so a process killed at any moment leaves the older *common* checkpoint. A rank that
+cannot write, or must not, says so beside it (`call_off`): nobody waits for it then.
 """
 
 from __future__ import annotations
@@ -33,12 +34,37 @@ RANKS = "ranks"
 REFUSED = "refused"
 """Of a part's meta: why this rank's state must not be saved."""
 
-_NAME = re.compile(r"\.part-(\d+)-(\d+)-(\d+)")
+_OFF = "-off"
+_NAME = re.compile(rf"\.part-(\d+)-(\d+)-(\d+)(?:{_OFF}\d+)?")
 
 
 def part_path(folder: Path, step: int, attempt: int, rank: int) -> Path:
     """Returns where the part of a rank lies until the first rank takes it."""
     return folder / f".part-{step:08d}-{attempt}-{rank}"
+
+
+def call_off(disk: FileSystem, part: Path, save: int) -> None:
+    """Says that a rank does not save this step, so that the others do not wait for its part.
+
+    An empty folder: of a disk that is full there is mostly room for one. Where there is not, the
+    others wait as long as for a slow rank.
+
+    Args:
+        disk: what it is written with.
+        part: where the rank's part would lie.
+        save: counts the saves of the attempt: a step may be saved again after a rollback.
+    """
+    with contextlib.suppress(OSError):
+        disk.make_folder(_off(part, save))
+
+
+def is_called_off(part: Path, save: int) -> bool:
+    """Returns whether the rank whose part would lie there has said that it does not save it."""
+    return _off(part, save).is_dir()
+
+
+def _off(part: Path, save: int) -> Path:
+    return part.with_name(f"{part.name}{_OFF}{save}")
 
 
 def rank_folder(rank: int) -> str:

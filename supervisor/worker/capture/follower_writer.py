@@ -6,6 +6,7 @@ import dataclasses
 import json
 import time
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 from supervisor.errors import CheckpointError
@@ -13,6 +14,8 @@ from supervisor.ranks import LEAD_RANK, RankPlace
 from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRing
 from supervisor.storage.checkpoints.parts import (
     REFUSED,
+    call_off,
+    is_called_off,
     part_of,
     part_path,
     publish_part,
@@ -54,8 +57,19 @@ class FollowerWriter(CheckpointWriter):
         self._place = place
         self._attempt = attempt
         self._timeout_s = timeout_s
+        self._saves = 0
 
     def write(self, captured: CapturedCheckpoint) -> Checkpoint:
+        own = self._part(captured.step, self._place.rank)
+        self._saves += 1
+        try:
+            self._hand_over(captured)
+        except Exception:
+            call_off(self._ring.disk, own, self._saves)
+            raise
+        return part_of(self._ring.get(captured.step), self._place.rank, self._place.world_size)
+
+    def _hand_over(self, captured: CapturedCheckpoint) -> None:
         try:
             meta = with_digest(captured)
             make_durable(self._before_publishing)
@@ -66,7 +80,14 @@ class FollowerWriter(CheckpointWriter):
         meta |= self._compared(captured, first)
         own = without_replicated(captured.state, first)
         self._publish(dataclasses.replace(captured, state=own), meta)
-        return part_of(self._ring.get(captured.step), self._place.rank, self._place.world_size)
+
+    def _part(self, step: int, rank: int) -> Path:
+        return part_path(self._ring.folder, step, self._attempt, rank)
+
+    def _heed_the_first(self, step: int) -> None:
+        """Raises CheckpointError if the first rank does not save this step."""
+        if is_called_off(self._part(step, LEAD_RANK), self._saves):
+            raise CheckpointError(f"checkpoint of step {step}: the first rank could not save it")
 
     def read(self, step: int) -> dict[str, Any]:
         return read_rank_state(self._ring.get(step), self._place)
@@ -94,9 +115,10 @@ class FollowerWriter(CheckpointWriter):
 
     def _first_digests(self, step: int) -> Mapping[str, str]:
         """Returns the digests of what the first rank saves; none if it does not tell them."""
-        path = part_path(self._ring.folder, step, self._attempt, LEAD_RANK) / DIGESTS
+        path = self._part(step, LEAD_RANK) / DIGESTS
         deadline = time.monotonic() + min(self._timeout_s, TELLS_WITHIN_S)
         while time.monotonic() < deadline:
+            self._heed_the_first(step)
             try:
                 found: dict[str, str] = json.loads(path.read_bytes())
                 return found
@@ -111,7 +133,7 @@ class FollowerWriter(CheckpointWriter):
     ) -> None:
         """Hands this rank's part over, and waits until the first rank has taken it."""
         step, place = captured.step, (self._attempt, self._place.rank)
-        planned = Checkpoint(step=step, path=part_path(self._ring.folder, step, *place), meta=meta)
+        planned = Checkpoint(step=step, path=self._part(step, self._place.rank), meta=meta)
         with told_refusals(self._ring.folder):
             part = publish_part(
                 self._ring.disk,
@@ -122,6 +144,7 @@ class FollowerWriter(CheckpointWriter):
             )
         deadline = time.monotonic() + self._timeout_s
         while part.exists():
+            self._heed_the_first(step)
             if time.monotonic() > deadline:
                 raise CheckpointError(f"checkpoint of step {step}: the first rank has not taken it")
             time.sleep(POLL_S)

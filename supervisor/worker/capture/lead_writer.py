@@ -15,6 +15,8 @@ from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRin
 from supervisor.storage.checkpoints.manifest import FileSum
 from supervisor.storage.checkpoints.parts import (
     RANKS,
+    call_off,
+    is_called_off,
     part_path,
     rank_folder,
     read_part,
@@ -64,35 +66,49 @@ class LeadWriter(SingleWriter):
         self._place = place
         self._attempt = attempt
         self._timeout_s = timeout_s
+        self._saves = 0
 
     def write(self, captured: CapturedCheckpoint) -> Checkpoint:
-        step, ring = captured.step, self._ring
+        step, disk = captured.step, self._ring.disk
+        own, is_saved = self._part(step, self._place.rank), False
+        self._saves += 1
         try:
             self._tell_digests(captured)
-            parts = {rank: self._await(step, rank) for rank in range(1, self._place.world_size)}
-            meta = with_digest(captured)
-            for rank, part in parts.items():
-                if refusal_of(part):
-                    raise StateNotFinite(f"rank {rank}: {refusal_of(part)}")
-            told = ((rank, part.meta.get(DIVERGED, {})) for rank, part in parts.items())
-            found = splits(told, self._place.world_size)
-            if found:
-                self._on_split(step, found)
-            make_durable(self._before_publishing)
-            return ring.save(
-                step,
-                lambda folder: self._fill(folder, captured, parts),
-                reason=captured.reason,
-                meta={**meta, RANKS: {str(rank): part.meta for rank, part in parts.items()}},
-                estimated_bytes=state_bytes(captured.state),
-                abandoned=captured.abandoned,
-            )
+            kept = self._join(captured)
+            is_saved = True
+            return kept
         finally:  # the others wait until their parts are gone
             remove_parts(
-                ring.disk,
-                ring.folder,
-                lambda number, attempt: number == step or attempt < self._attempt,
+                disk,
+                self._ring.folder,
+                lambda number, attempt: number <= step or attempt < self._attempt,
             )
+            if not is_saved:
+                call_off(disk, own, self._saves)
+
+    def _join(self, captured: CapturedCheckpoint) -> Checkpoint:
+        step, others = captured.step, range(1, self._place.world_size)
+        parts = {rank: self._await(step, rank) for rank in others}
+        meta = with_digest(captured)
+        for rank, part in parts.items():
+            if refusal_of(part):
+                raise StateNotFinite(f"rank {rank}: {refusal_of(part)}")
+        told = ((rank, part.meta.get(DIVERGED, {})) for rank, part in parts.items())
+        found = splits(told, self._place.world_size)
+        if found:
+            self._on_split(step, found)
+        make_durable(self._before_publishing)
+        return self._ring.save(
+            step,
+            lambda folder: self._fill(folder, captured, parts),
+            reason=captured.reason,
+            meta={**meta, RANKS: {str(rank): part.meta for rank, part in parts.items()}},
+            estimated_bytes=state_bytes(captured.state),
+            abandoned=captured.abandoned,
+        )
+
+    def _part(self, step: int, rank: int) -> Path:
+        return part_path(self._ring.folder, step, self._attempt, rank)
 
     def read(self, step: int) -> dict[str, Any]:
         return read_rank_state(self._ring.get(step), self._place)
@@ -112,20 +128,27 @@ class LeadWriter(SingleWriter):
         """Says what need not be in the others' parts, because it is in this one's."""
         disk, step = self._ring.disk, captured.step
         staged = aside.aside_path(self._ring.folder, aside.STAGED, step)
-        target = part_path(self._ring.folder, step, self._attempt, self._place.rank)
+        target = self._part(step, self._place.rank)
         with told_refusals(self._ring.folder):
             if not self._ring.folder.is_dir():
                 make_private(self._ring.folder)
             disk.make_folder(staged)
-            disk.write(staged / DIGESTS, json.dumps(tensor_digests(captured.state)).encode())
-            with contextlib.suppress(OSError):
-                disk.remove_tree(target)
-            disk.replace(staged, target)
+            try:
+                disk.write(staged / DIGESTS, json.dumps(tensor_digests(captured.state)).encode())
+                with contextlib.suppress(OSError):
+                    disk.remove_tree(target)
+                disk.replace(staged, target)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    disk.remove_tree(staged)
+                raise
 
     def _await(self, step: int, rank: int) -> Checkpoint:
-        path = part_path(self._ring.folder, step, self._attempt, rank)
+        path = self._part(step, rank)
         deadline = time.monotonic() + self._timeout_s
         while time.monotonic() < deadline:
+            if is_called_off(path, self._saves):
+                raise CheckpointError(f"checkpoint of step {step}: rank {rank} could not write it")
             with told_refusals(path):
                 part = read_part(self._ring.disk, path, step)
             if part is not None:

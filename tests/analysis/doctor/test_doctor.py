@@ -207,3 +207,20 @@ def test_an_exact_resume_is_well() -> None:
     found = Verification(exact=True, deterministic=True, steps=20, break_at=10)
 
     assert check_exactness(found).ok
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--rdzv-endpoint", "127.0.0.1:1"], "needs --run-dir"),
+        (["--run-dir", "run", "train.py"], "leave out SCRIPT"),
+        (["--run-dir", "run"], "give the same --rdzv-endpoint"),
+    ],
+)
+def test_a_meeting_of_nodes_needs_a_place_and_a_folder(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("train.py").write_text("")
+
+    assert main(["doctor", "--nnodes", "2", *words]) == 64
+    assert said in capsys.readouterr().err

@@ -77,6 +77,10 @@ def test_a_late_batch_comes_within_the_watchdogs_time() -> None:
     assert settings["watchdog.hang_timeout_s"] == "8.000"
 
 
+def test_a_fault_strikes_the_rank_that_it_is_told() -> None:
+    assert "rank: 2}" in MENU["nan_loss"].settings_at(60, 8.0, rank=2)["faults"]
+
+
 def test_the_same_final_loss_is_survived(tmp_path: Path) -> None:
     found = judge("sigkill", run_of(tmp_path, FALLING), reference_of(), seconds=5.0)
 

@@ -8,11 +8,12 @@ import pytest
 
 from supervisor.analysis.trial_run import TrialScript
 from supervisor.analysis.verify.advice import advise, kind_of
+from supervisor.analysis.verify.rank_trails import first_parting, private_to
 from supervisor.analysis.verify.trail import Mark, Parting, newest, part_ways, private_names
 from supervisor.analysis.verify.verify import Verification, verify
 from supervisor.cli.main import main
 from supervisor.errors import SupervisorError, UsageError
-from tests.analysis.trial_scripts import HIDDEN, HIDDEN_FROM_WEIGHTS, SEEDED
+from tests.analysis.trial_scripts import HIDDEN, HIDDEN_FROM_WEIGHTS, OF_RANKS, SEEDED
 
 SEVERAL_RUNS_S = 600
 """On a machine that is busy with other things every process start takes long."""
@@ -90,6 +91,21 @@ def test_a_census_that_only_one_run_has_does_not_count() -> None:
 
     assert part_ways(one, run_of(), set()) is None
     assert part_ways(one, run_of(mark(2, script="= 2")), set()) is not None
+
+
+def test_of_several_ranks_the_earliest_difference_is_named_with_its_rank() -> None:
+    undisturbed = {rank: run_of() for rank in range(3)}
+    resumed = {0: run_of(mark(3, rng="x")), 1: run_of(), 2: run_of(mark(2, weights="x"))}
+    nothing = private_to(undisturbed, undisturbed)
+
+    found = first_parting(undisturbed, resumed, nothing)
+
+    assert found is not None
+    assert (found.what, found.name, found.step) == ("weights", "model_0.weight (rank 2)", 2)
+    assert first_parting(undisturbed, undisturbed, nothing) is None
+    assert first_parting({0: run_of()}, {0: resumed[2]}, nothing) == dataclasses.replace(
+        found, name="model_0.weight"
+    )
 
 
 @pytest.mark.parametrize(
@@ -194,3 +210,23 @@ def test_what_the_scripts_python_holds_is_compared_where_the_weights_are_the_sam
     assert found.first_difference is not None
     assert found.first_difference["what"] == "script"
     assert found.first_difference["name"] == "main.seen"
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(SEVERAL_RUNS_S)
+def test_several_ranks_are_proved_exact_together(capfd: pytest.CaptureFixture[str]) -> None:
+    Path("train.py").write_text(OF_RANKS)
+
+    code = main(["verify", "--nproc-per-node", "2", "--steps", "12", "--json", "train.py"])
+
+    document = json.loads(capfd.readouterr().out)
+    assert document["exact"], document
+    assert (document["steps"], document["resumed_from"]) == (12, 3)
+    assert code == 0
+
+
+def test_a_number_of_ranks_that_is_none_ends_with_64(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("train.py").write_text("")
+
+    assert main(["verify", "--nproc-per-node", "0", "train.py"]) == 64
+    assert "verify: --nproc-per-node 0: give a number" in capsys.readouterr().err

@@ -170,6 +170,52 @@ def test_a_disk_that_refuses_is_told_and_harms_no_earlier_checkpoint(
     assert refused > 5
 
 
+class FullDisk(FastDisk):
+    """Takes names but no bytes."""
+
+    is_full = True
+
+    def write(self, path: Path, data: bytes) -> None:
+        if self.is_full:
+            raise OSError(errno.ENOSPC, "no room", str(path))
+        super().write(path, data)
+
+
+@pytest.mark.parametrize(("full", "waits"), [(0, 1), (1, 0)])
+def test_a_rank_whose_disk_is_full_keeps_no_other_waiting(
+    full: int, waits: int, tmp_path: Path
+) -> None:
+    said, disk = ["", ""], FullDisk()
+    writers: list[CheckpointWriter] = []
+    for rank, kind in enumerate((LeadWriter, FollowerWriter)):
+        mine = disk if rank == full else FastDisk()
+        ring = CheckpointRing(tmp_path, SETTINGS, file_system=mine)
+        writers.append(kind(ring, lambda: None, place=PLACES[rank], attempt=1, timeout_s=60.0))
+
+    def save(rank: int) -> None:
+        try:
+            writers[rank].write(captured(7))
+            said[rank] = "saved"
+        except CheckpointError as error:
+            said[rank] = str(error)
+
+    def save_both() -> None:
+        threads = [threading.Thread(target=save, args=(rank,)) for rank in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30.0)
+
+    save_both()
+    assert "no room" in said[full]
+    assert "could not" in said[waits]
+
+    disk.is_full = False
+    save_both()  # after a rollback
+    assert said == ["saved", "saved"]
+    assert [path.name for path in tmp_path.iterdir()] == ["step_00000007"]
+
+
 def test_the_manifest_comes_last_and_after_what_it_refers_to(build: Build, tmp_path: Path) -> None:
     order: list[str] = []
 

@@ -1,0 +1,124 @@
+"""A meeting of the nodes before a run, for `doctor`: they join as for a run, and go home."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from supervisor.parent.nodes.introduction import introduce
+from supervisor.parent.nodes.member_link import MemberLink
+from supervisor.parent.nodes.members import Members, NodesMissing
+from supervisor.parent.nodes.probe_file import ProbeFile
+from supervisor.parent.nodes.seat import Seat, take_seat
+from supervisor.ranks import RankLaunch
+from supervisor.storage.run.rundir import RunDirectory
+
+TARGET = "supervisor doctor"
+"""In the script's place: so that a run and a check do not take each other for the same."""
+_NAP_S = 0.5
+_LOOK_S = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meeting:
+    """What came of it.
+
+    Attributes:
+        place: where the nodes met.
+        missed: why they did not meet; empty if they did.
+        refused: what they do not agree in; empty if they agree.
+    """
+
+    place: str
+    missed: str = ""
+    refused: str = ""
+
+
+def meet(launch: RankLaunch, rundir: RunDirectory, say: Callable[[str], None]) -> Meeting:
+    """Meets the other nodes, on which the same is called, and returns what came of it.
+
+    The run directory is as it was afterwards.
+
+    Raises:
+        UsageError: an option is missing or cannot be, or the port is taken on the first node.
+    """
+    seat = take_seat(launch)
+    if not seat.leads:
+        return _follow(seat, launch, rundir, say)
+    try:
+        return _lead(seat, launch, rundir, say)
+    finally:
+        for folder in (rundir.nodes, rundir.root):
+            with contextlib.suppress(OSError):  # not empty: a run's
+                folder.rmdir()
+
+
+def _lead(
+    seat: Seat, launch: RankLaunch, rundir: RunDirectory, say: Callable[[str], None]
+) -> Meeting:
+    refusals: list[str] = []
+    try:
+        probe = ProbeFile(rundir)
+    except OSError as error:
+        assert seat.listener is not None
+        seat.listener.close()
+        return Meeting(place=str(seat), missed=f"{rundir.root}: {error.strerror or error}")
+    members = Members(
+        seat,
+        launch,
+        probe,
+        {"name": TARGET},
+        local_ranks=1,
+        on_signal=lambda signum, again: None,
+        tell=say,
+        warn=refusals.append,
+    )
+    try:
+        members.gather(lambda: bool(refusals))
+        members.over(1 if refusals else 0, "; ".join(refusals))
+        return Meeting(place=str(seat), refused="; ".join(refusals))
+    except NodesMissing as error:
+        members.over(1, str(error))
+        return Meeting(place=str(seat), missed=str(error))
+    finally:
+        members.close()
+
+
+def _follow(
+    seat: Seat, launch: RankLaunch, rundir: RunDirectory, say: Callable[[str], None]
+) -> Meeting:
+    say(f"joining the first node at {seat}")
+    deadline = time.monotonic() + seat.join_s
+    why = "nobody answers there"
+    while time.monotonic() < deadline:
+        try:
+            link = MemberLink(socket.create_connection((seat.host, seat.port), 5.0))
+        except OSError as error:
+            why = error.strerror or str(error) or why
+            time.sleep(_NAP_S)
+            continue
+        try:
+            answer = introduce(link, rundir, launch, local_ranks=1, target=TARGET)
+            if answer.refused:
+                return Meeting(place=str(seat), refused=answer.refused)
+            if answer.welcome is not None:
+                return _until_over(link, seat, deadline)
+        finally:
+            link.close()
+        why = answer.why_not
+        time.sleep(_NAP_S)
+    return Meeting(place=str(seat), missed=f"the first node was not there ({why})")
+
+
+def _until_over(link: MemberLink, seat: Seat, deadline: float) -> Meeting:
+    while time.monotonic() < deadline:
+        message = link.take_one(_LOOK_S) or {}
+        if "over" in message:
+            missed = str(message.get("said", "")) if message["over"] else ""
+            return Meeting(place=str(seat), missed=missed)
+        if not message and link.is_closed:
+            break
+    return Meeting(place=str(seat), missed="the first node was gone before all had come")
