@@ -76,7 +76,7 @@ class WholeState:
             "tape_format": TAPE_FORMAT,
             "tape_lost": progress.tape_lost,
             "at_update": progress.at_update,
-            "graph_is_begun": progress.graph_is_begun,
+            "step_is_begun": progress.step_is_begun,
             UPDATES: progress.steps_done + progress.loop_shift,
             SPLITS_DATA: self._registry.splits_data,
             IS_COUNTED: progress.is_counted,

@@ -37,6 +37,7 @@ from supervisor.worker.ground.error_barrier import ErrorBarrier
 from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.step_probe import read_number
+from supervisor.worker.ground.user_frames import is_within_expression
 from supervisor.worker.interception.training_hooks import Call, TrainingHooks
 from supervisor.worker.live.boundary import Boundary
 from supervisor.worker.live.lead import Lead
@@ -298,6 +299,7 @@ class Monitor(TrainingHooks):
                 if is_lead:
                     self._scaled = None
                 self._updates.end(optimizer, is_lead=is_lead)
+                clock.at_update = self._progress.at_update
                 if clock.is_due_at_update():
                     self._pass_boundary()
         except Exception as error:
@@ -325,14 +327,15 @@ class Monitor(TrainingHooks):
                 self._boundary.at_boundary(step)
 
     def _begin_step(self, clock: BoundaryClock) -> None:
-        """The first outermost forward behind an update is the boundary. If the script has begun the
-        step's graph before it, all later ones are at the end of an update; several ranks, which
-        must agree on the place, resume approximately from here."""
-        is_begun, progress = clock.has_begun_graph(), self._progress
-        if is_begun and not clock.of_ranks:
-            clock.at_update = progress.at_update = True
+        """The first outermost forward behind an update is the boundary. If a part of the step was
+        computed before it, all later ones are at the end of an update; several ranks agree on that
+        with the record of the step, and resume approximately from here."""
+        progress = self._progress
+        progress.step_is_begun = clock.has_begun_graph() or is_within_expression()
+        if progress.step_is_begun and not clock.of_ranks:
+            progress.boundaries_at_updates()
+            clock.at_update = True
             return
-        progress.graph_is_begun = is_begun
         clock.passed()
         self._pass_boundary()
 

@@ -27,7 +27,7 @@ from supervisor.worker.ground.user_frames import modules_in, user_frames
 from supervisor.worker.session.starting_point import ResumePoint
 from supervisor.worker.treatment.ordered_treatments import OrderedTreatments
 
-GRAPH_IS_BEGUN = "a part of the step was computed before the forward of its checkpoint"
+STEP_IS_BEGUN = "a part of the step was computed before the forward of its checkpoint"
 
 
 class StateRestorer:
@@ -136,7 +136,7 @@ class StateRestorer:
             remembered = read_section(start.checkpoint.path, PIPELINE)
             if remembered is not None:
                 self._pipeline.load_state_dict(remembered)
-        problems = [GRAPH_IS_BEGUN] if meta.get("graph_is_begun") else []
+        problems = [STEP_IS_BEGUN] if meta.get("step_is_begun") else []
         return [*problems, *meta.get("held_left_out", []), *start.state.get("left_out", [])]
 
     def begin_variables(self, saved: dict[str, Any]) -> None:
