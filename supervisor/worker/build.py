@@ -97,7 +97,7 @@ from supervisor.worker.process.start_over import loads_all
 from supervisor.worker.recording.attempt_files import AttemptFiles
 from supervisor.worker.recording.file_sizes import FileSizes
 from supervisor.worker.recording.large_reads import LargeReads
-from supervisor.worker.recording.loading_proof import LoadingProofs
+from supervisor.worker.recording.loading_proofs import LoadingProofs
 from supervisor.worker.recording.recording import Recording
 from supervisor.worker.recording.replayed_files import ReplayedFiles
 from supervisor.worker.replay.first_step import FirstStep

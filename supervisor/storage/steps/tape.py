@@ -50,6 +50,10 @@ class EntryKind(enum.IntEnum):
     """Objects of Python that another rank told."""
     TRAINING = 15
     """The first forward or update: what was read before was computed without training."""
+    STREAM_BATCH = 16
+    """A batch of an iterable-style data set."""
+    STREAM_END = 17
+    """Such a data set has no more samples."""
 
 
 @dataclass(frozen=True, slots=True)

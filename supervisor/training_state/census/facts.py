@@ -47,6 +47,9 @@ _CONTAINERS: dict[str, Callable[[Any], Any]] = {
 }
 _WITH_GRADIENT = " with gradient"
 _TENSOR = re.compile(rf"tensor \w+ \[[\d, ]*\] \w+({_WITH_GRADIENT})?")
+_NUMBER = re.compile(
+    r"number (?P<kind>bool|u?int\d+|float\d+) (np\.)?(\w+\()?(?P<value>[\w.+-]+?)_?\)?"
+)
 _ENTERED = re.compile(r"\w+ of \d+( by \w+)?")
 _SAME = "the object at "
 _NAMED = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
@@ -126,6 +129,9 @@ def value_of(fact: str) -> Any:
     head, _, rest = fact.partition(" ")
     if head == "=":
         return _from_json(json.loads(rest))
+    if number := _NUMBER.fullmatch(fact):
+        kind = np.dtype(number["kind"])
+        return kind.type(number["value"] == "True" if kind.kind == "b" else number["value"])
     raise CannotPutBack
 
 

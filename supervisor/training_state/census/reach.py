@@ -10,6 +10,7 @@ import array
 import collections
 import contextvars
 import functools
+import gc
 import io
 import itertools
 import pathlib
@@ -53,6 +54,8 @@ _OWN_OF_THE_PROCESS = frozenset(
 )
 """Modules whose objects, and those derived from them, belong to this process: locks, files,
 threads, queues between them, and what draws on its terminal."""
+_CONNECTIONS = frozenset({"_IterableDataset__hffs_cache"})
+"""Attributes that hold file systems of Hugging Face by the process's number: no state."""
 _OF_TORCH = (
     *("torch.utils.data.", "torch.optim.", "torch.amp.", "torch.cuda.amp."),
     "torch.distributed.algorithms.",  # states of communication hooks, and averagers' counts
@@ -319,7 +322,7 @@ def _attributes(path: str, value: Any) -> Iterator[Place]:
     except AttributeError:
         own = {}
     for name, item in list(own.items()):
-        if not name.startswith("__"):
+        if not name.startswith("__") and name not in _CONNECTIONS:
             yield Place(f"{path}.{name}", item, value, name, _write_attribute)
     for kind in type(value).__mro__:
         slots = vars(kind).get("__slots__", ())
@@ -417,6 +420,9 @@ def _of_generator(path: str, value: types.GeneratorType[Any, Any, Any]) -> Itera
     if frame is not None:
         yield from _variables(path, FrameVariables(frame))
         yield Place(f"{path}.yield_from", value.gi_yieldfrom)
+        loops = [one for one in gc.get_referents(value) if type(one) in _ITERATORS]
+        for number, iterator in enumerate(loops):
+            yield Place(f"{path}.loops[{number}]", iterator)
 
 
 def _of_array(path: str, array_: np.ndarray[Any, Any]) -> Iterator[Place]:

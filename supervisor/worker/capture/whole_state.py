@@ -18,7 +18,7 @@ from supervisor.worker.ground.loop_count import IS_COUNTED, SPLITS_DATA, UPDATES
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.run_health import RunHealth
 from supervisor.worker.ground.user_frames import user_frames
-from supervisor.worker.recording.loading_proof import LoadingProofs
+from supervisor.worker.recording.loading_proofs import LoadingProofs
 from supervisor.worker.recording.written_files import WrittenFiles
 
 

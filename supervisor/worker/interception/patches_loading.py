@@ -8,7 +8,9 @@ from typing import Any
 from torch.utils.data._utils import fetch as fetching
 
 from supervisor.worker.interception.instrument import Seen
-from supervisor.worker.recording.loading_proof import LoadingProofs
+from supervisor.worker.recording.loading_proofs import LoadingProofs
+
+_UNKNOWN = object()
 
 
 def watch_fetches(session: Seen, proofs: LoadingProofs) -> None:
@@ -31,5 +33,27 @@ def watch_fetches(session: Seen, proofs: LoadingProofs) -> None:
             return original(self, indices)
         load = functools.partial(original, self, indices)
         return session.hooks.fetch(proof, indices, load)
+
+    fetcher.fetch = fetch
+    _watch_streams(session, proofs)
+
+
+def _watch_streams(session: Seen, proofs: LoadingProofs) -> None:
+    """The same for iterable-style data sets."""
+    fetcher: Any = fetching._IterableDatasetFetcher
+    original = fetcher.fetch
+    interception = session.interception
+
+    @functools.wraps(original)
+    def fetch(self: Any, indices: Any) -> Any:
+        if self.ended or not interception.is_ours():
+            return original(self, indices)
+        stream = self.__dict__.get("_stream", _UNKNOWN)
+        if stream is _UNKNOWN:  # a fetcher lives for an epoch
+            proof = proofs.of_stream(self)
+            stream = self._stream = None if proof is None else proof.begin(self)
+        if stream is None or stream.proof.is_given_up:
+            return original(self, indices)
+        return session.hooks.stream_fetch(stream, functools.partial(original, self, indices))
 
     fetcher.fetch = fetch

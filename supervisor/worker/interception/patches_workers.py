@@ -17,7 +17,7 @@ from torch.utils.data._utils import fetch as fetching
 
 from supervisor.worker.interception.instrument import Seen
 from supervisor.worker.interception.skipped_epoch import SkippedEpoch, load_here
-from supervisor.worker.recording.loading_proof import LoadingProofs
+from supervisor.worker.recording.loading_proofs import LoadingProofs
 from supervisor.worker.recording.worker_proof import (
     Iteration,
     LeftOut,

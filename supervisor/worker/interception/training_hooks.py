@@ -16,6 +16,7 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from supervisor.worker.recording.loading_proof import LoadingProof
+from supervisor.worker.recording.stream_proof import Stream
 from supervisor.worker.recording.worker_proof import Iteration, WorkerNote
 
 Call: TypeAlias = Callable[[], Any]
@@ -101,12 +102,21 @@ class TrainingHooks(ABC):
     @abstractmethod
     def fetch(self, proof: LoadingProof, indices: Any, call: Call) -> Any:
         """A map-style loader without workers fetches the samples of one batch; this and the next
-        three only where loading may be left out of a fast-forward (`fast_forward.skip_loading`).
+        four only where loading may be left out of a fast-forward (`fast_forward.skip_loading`).
 
         Args:
             proof: of the data set; not given up so far.
             indices: what the sampler drew for it.
             call: loads it.
+        """
+
+    @abstractmethod
+    def stream_fetch(self, stream: Stream, call: Call) -> Any:
+        """A loader without workers makes a batch from an iterable-style data set.
+
+        Args:
+            stream: its iterator; the proof of its data set is not given up so far.
+            call: makes it, or raises StopIteration.
         """
 
     @abstractmethod

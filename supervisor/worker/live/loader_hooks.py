@@ -13,17 +13,19 @@ from supervisor.worker.interception.training_hooks import Call
 from supervisor.worker.process.heartbeat import Heartbeat
 from supervisor.worker.recording.loading_proof import LoadingProof
 from supervisor.worker.recording.recording import Recording
+from supervisor.worker.recording.stream_proof import Stream, StreamMark
 from supervisor.worker.recording.worker_proof import (
     Iteration,
     WorkerMark,
     WorkerNote,
     pack_iteration,
 )
-from supervisor.worker.replay.loading.loader_skipping import pack_mark
+from supervisor.worker.replay.loading.loader_skipping import contents, pack_mark
 
 
 class LoaderHooks:
-    """The live side of `TrainingHooks.fetch`, `worker_batch`, `epoch_ended` and `batch`."""
+    """The live side of `TrainingHooks.fetch`, `stream_fetch`, `worker_batch`, `epoch_ended` and
+    `batch`."""
 
     def __init__(
         self,
@@ -58,6 +60,46 @@ class LoaderHooks:
             tape.append(EntryKind.BATCH, mark)
             if drawn:
                 tape.append(EntryKind.DRAWN, drawn)
+        return batch
+
+    def stream_fetch(self, stream: Stream, call: Call) -> Any:
+        """Returns the batch that `call` makes; its mark goes on the tape.
+
+        Raises:
+            StopIteration: the stream has ended.
+        """
+        proof, probe, tape = stream.proof, self._progress.probe, self._recording.tape
+        with self._interception.region():
+            earlier = look()
+        forward_calls = probe.forward_calls
+        try:
+            batch = proof.make(stream, call)
+        except StopIteration:
+            with self._part:
+                tape.append(EntryKind.STREAM_END, stream.packed())
+                proof.ended(stream)
+            raise
+        with self._part:
+            if probe.forward_calls != forward_calls:
+                proof.reason = "loading runs a model"
+            left, follows = proof.settle(stream)
+            proof.decide()
+            drawn = fetched = b""
+            if not proof.is_given_up:
+                with self._interception.region():
+                    fetched = pack_mark(contents(batch), batch)
+                    drawn = between(earlier, look())
+            mark = StreamMark(
+                proof=proof.number,
+                stream=stream.number,
+                fetches=stream.fetches,
+                left=left,
+                follows=follows,
+                is_given_up=proof.is_given_up,
+                drawn=drawn,
+                fetch=fetched,
+            )
+            tape.append(EntryKind.STREAM_BATCH, mark.pack())
         return batch
 
     def worker_batch(

@@ -48,6 +48,7 @@ from supervisor.worker.live.update_hooks import UpdateHooks
 from supervisor.worker.process.heartbeat import Heartbeat
 from supervisor.worker.recording.loading_proof import LoadingProof
 from supervisor.worker.recording.recording import Recording, encode
+from supervisor.worker.recording.stream_proof import Stream
 from supervisor.worker.recording.told_objects import note_objects
 from supervisor.worker.recording.worker_proof import Iteration, WorkerNote
 from supervisor.worker.treatment.update_controls import UpdateControls
@@ -234,6 +235,9 @@ class Monitor(TrainingHooks):
 
     def fetch(self, proof: LoadingProof, indices: Any, call: Call) -> Any:
         return self._loaders.fetch(proof, indices, call)
+
+    def stream_fetch(self, stream: Stream, call: Call) -> Any:
+        return self._loaders.stream_fetch(stream, call)
 
     def worker_plan(self, number: int) -> None:
         return None

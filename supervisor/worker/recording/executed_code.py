@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import dis
 import io
-import os
 import sys
 import types
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
-from supervisor.training_state.user_code import is_library_file
+from supervisor.worker.recording.named_globals import NamedGlobals, is_users
 
-_OURS = str(Path(__file__).resolve().parents[2]) + os.sep
 _WRITING_METHODS = frozenset({"write", "writelines", "truncate", "flush"})
 _WRITING_CALLS = frozenset(
     {
         *("mkdir", "unlink", "remove", "rename", "replace", "rmdir", "truncate", "symlink", "link"),
         *("write", "writev", "pwrite", "sendfile", "fork", "fork_exec", "posix_spawn", "system"),
         *("mkfifo", "start_new_thread", "start_joinable_thread", "imwrite", "execve", "kill"),
+        *("putenv", "unsetenv", "chdir", "lseek", "setitimer"),
     }
 )
+_KEEPING_CALLS = frozenset({"execute", "executemany", "executescript", "commit", "put"})
+"""Of databases and queues in C."""
 _WRITING_WORDS = frozenset(
     {
         *("write", "writelines", "writerow", "writerows", "write_text", "write_bytes"),
@@ -55,17 +55,15 @@ class ExecutedCode:
         finally:
             sys.setprofile(None)
 
+    def has_run(self) -> set[types.CodeType]:
+        """What of the user's code was entered."""
+        return set(self._codes)
+
     def reached(self) -> Iterator[Any]:
         """Global variables, and variables of surrounding functions, that the user's code names."""
         yield from self._around.values()
         for code, variables in self._codes.items():
-            for name in _globals_named(code):
-                value = variables.get(name)
-                if isinstance(value, types.ModuleType):
-                    if _is_users(getattr(value, "__file__", None) or "<"):
-                        yield from _plain_variables(value)
-                elif name in variables:
-                    yield value
+            yield NamedGlobals(code, variables)
 
     def _event(self, frame: types.FrameType, event: str, what: Any) -> None:
         if self.fault:
@@ -81,7 +79,7 @@ class ExecutedCode:
         writes = name in _WRITING_METHODS and isinstance(owner, io.IOBase)
         if writes and owner not in (sys.stdout, sys.stderr):  # a replay is silent anyway
             self.fault = "loading writes to a file"
-        elif name in _WRITING_CALLS and isinstance(owner, types.ModuleType):
+        elif name in (_WRITING_CALLS if isinstance(owner, types.ModuleType) else _KEEPING_CALLS):
             self.fault = f"loading calls {name}"
 
     def _entered(self, frame: types.FrameType) -> None:
@@ -91,7 +89,7 @@ class ExecutedCode:
                 self.fault = "loading opens a file for writing"
         elif code.co_name == "save" and code.co_filename.endswith("torch/serialization.py"):
             self.fault = "loading calls torch.save"
-        elif code not in self._codes and _is_users(code.co_filename):
+        elif code not in self._codes and is_users(code.co_filename):
             self._codes[code] = frame.f_globals
             self.fault = _fault_in(code)
             for name in code.co_freevars:
@@ -109,17 +107,3 @@ def _fault_in(code: types.CodeType) -> str:
     if words:
         return f"{code.co_name} may write ({words[0]})"
     return ""
-
-
-def _globals_named(code: types.CodeType) -> set[str]:
-    names = (i.argval for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL")
-    return {name for name in names if isinstance(name, str)}
-
-
-def _plain_variables(module: types.ModuleType) -> list[Any]:
-    kinds = (types.ModuleType, types.FunctionType, type)
-    return [v for k, v in vars(module).items() if not k.startswith("__") and type(v) not in kinds]
-
-
-def _is_users(path: str) -> bool:
-    return not path.startswith(("<", _OURS)) and not is_library_file(path)

@@ -10,34 +10,51 @@ import datetime
 import enum
 import functools
 import io
+import itertools
 import logging
+import marshal
 import pathlib
 import random
 import re
 import threading
 import types
+import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
 import xxhash
 
+from supervisor.training_state.census.plain_containers import SCALARS, is_plain
 from supervisor.training_state.user_code import is_users_class
+from supervisor.worker.recording.named_globals import NamedGlobals, is_users
 
 OBJECTS = 5_000
 """Objects that are looked at; about 5 ms. A data set that reaches more is seen as a sample."""
 LONG = 1_000
-"""Longer containers are sampled: evenly, and where the first fetches have asked for samples."""
+"""Of longer containers only a sample is entered: evenly, and where the first fetches have asked for
+samples. Which objects they hold is compared of all, and so are 2 MiB of numbers and texts."""
+_FEW = 50
+"""What lies in longer containers is looked at last: attributes come before samples."""
+_NOTHING = marshal.dumps([], 2)
 _CONTENT_BYTES = 1 << 20
-_SCALARS = (bool, int, float, complex, str, bytes, type(None))
 _UNCHANGING: tuple[type, ...] = (
     *(type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType, range, slice),
     *(enum.Enum, pathlib.PurePath, re.Pattern, np.dtype, np.generic, torch.dtype, torch.device),
     *(datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo, logging.Logger),
     *(type(threading.Lock()), type(threading.RLock()), type(Ellipsis), torch.layout),
 )
+_CACHE: Any = type(functools.lru_cache(len))
+_SHOWING: tuple[type, ...] = (
+    *(BaseException, threading.local, types.SimpleNamespace, weakref.ref),
+    *(int, float, complex, str, bytes),
+)
+"""Beside `object`: what lies in attributes is all that these keep, or they never change."""
+_WITHOUT_ATTRIBUTES = (type, types.ModuleType, NamedGlobals, *_UNCHANGING)
+_DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType, types.WrapperDescriptorType)
+_HEAP_TYPE = 1 << 9
 
 
 class CannotTell(Exception):
@@ -68,21 +85,23 @@ class _Walk:
         self._checksum = xxhash.xxh3_64()
         self._seen: dict[int, Any] = {}
         self._waiting: deque[Any] = deque()
+        self._at_last: deque[Any] = deque()
         self._bytes_left = 16 * _CONTENT_BYTES
+        self._values_left = 2 * _CONTENT_BYTES
 
     def add(self, value: Any) -> None:
         self._waiting.append(value)
 
     def result(self) -> int:
-        while self._waiting and len(self._seen) < OBJECTS:
-            self._look_at(self._waiting.popleft())
+        while (self._waiting or self._at_last) and len(self._seen) < OBJECTS:
+            self._look_at((self._waiting or self._at_last).popleft())
         return int(self._checksum.intdigest())
 
     def _note(self, *words: Any) -> None:
         self._checksum.update(repr(words).encode(errors="replace"))
 
     def _look_at(self, value: Any) -> None:
-        if type(value) in _SCALARS:
+        if type(value) in SCALARS:
             self._note(value)
             return
         self._note(id(value))
@@ -97,21 +116,46 @@ class _Walk:
             self._look_at_generator(value)
         elif isinstance(value, random.Random):
             self._note(hash(value.getstate()))
-        elif isinstance(value, (list, tuple, deque)):
-            self._look_at_items(value, len(value))
-        elif isinstance(value, (set, frozenset)):
-            self._note(len(value), hash(frozenset(map(id, value))) if len(value) < LONG else 0)
-        elif isinstance(value, Mapping) and isinstance(value, dict):
-            self._look_at_items(list(value.values()), len(value))
+        elif isinstance(value, (list, tuple, deque, set, frozenset)):
+            self._look_at_items(value)
+        elif isinstance(value, dict):
+            self._look_at_items(dict.keys(value))
+            self._look_at_items(dict.values(value))
+            self._waiting.append(getattr(value, "default_factory", None))
         elif not self._look_at_function(value):
             self._look_at_object(value)
+        if not isinstance(value, _WITHOUT_ATTRIBUTES):
+            self._look_at_attributes(value)
 
-    def _look_at_items(self, items: Any, size: int) -> None:
+    def _look_at_items(self, items: Collection[Any]) -> None:
+        size = len(items)
         self._note(size)
+        if self._note_all(items):
+            return
         if size > LONG:
             places = {*range(0, size, -(-size // LONG)), *(i for i in self._indices if i < size)}
-            items = [items[i] for i in sorted(places)]
-        self._waiting.extend(items)
+            known = items if isinstance(items, (list, tuple)) else list(items)
+            items = [known[i] for i in sorted(places)]
+        (self._waiting if size <= _FEW else self._at_last).extend(items)
+
+    def _note_all(self, items: Collection[Any]) -> bool:
+        """Notes all items: by their values where they are numbers and texts, and not too many of
+        them; else which objects they are. Returns whether it was by their values."""
+        own = items if isinstance(items, (list, tuple, deque, set, frozenset)) else tuple(items)
+        if is_plain(own):
+            rest = iter(own)
+            is_short = len(own) <= LONG and SCALARS.issuperset(map(type, own))
+            try:
+                while is_short or self._values_left > 0:
+                    data = marshal.dumps(list(itertools.islice(rest, LONG)), 2)
+                    if data == _NOTHING:
+                        return True
+                    self._checksum.update(data)
+                    self._values_left -= len(data)
+            except ValueError:  # something else among many
+                pass
+        self._checksum.update(np.fromiter(map(id, own), np.uint64, len(own)).tobytes())
+        return False
 
     def _look_at_tensor(self, tensor: torch.Tensor) -> None:
         self._note(tuple(tensor.shape), tensor._version)
@@ -128,7 +172,7 @@ class _Walk:
         if self._private and array.flags.writeable and _is_mapped(array):
             raise CannotTell("an array lies in memory that processes share")
         if array.dtype.hasobject:
-            self._look_at_items(array.reshape(-1), array.size)
+            self._look_at_items(array.reshape(-1).tolist())
         elif array.flags.writeable:  # a mapped file that is only read cannot change
             if array.nbytes > _CONTENT_BYTES and array.ndim:
                 rows = max(1, min(LONG, _CONTENT_BYTES * len(array) // array.nbytes))
@@ -152,12 +196,21 @@ class _Walk:
             self._note(value.get_state(legacy=False))
 
     def _look_at_function(self, value: Any) -> bool:
+        """Returns whether it is a function, a class, or a module, of which nothing is looked at."""
         if isinstance(value, functools.partial):
             self._waiting.extend((value.func, value.args, value.keywords))
         elif isinstance(value, types.MethodType):
             self._waiting.extend((value.__self__, value.__func__))
+        elif isinstance(value, types.BuiltinFunctionType):
+            self._waiting.append(value.__self__)  # of a generator's `random`, a list's `append`
         elif isinstance(value, types.FunctionType):
             self._waiting.extend(_kept_by(value))
+        elif isinstance(value, _CACHE):  # what it holds is out of sight
+            known = value.cache_info()
+            self._note(known.currsize, known.misses)
+            self._waiting.append(value.__wrapped__)
+        elif isinstance(value, NamedGlobals):
+            self._waiting.extend(value.values())
         elif isinstance(value, type):
             if is_users_class(value):
                 self._waiting.extend(_kept_by_class(value))
@@ -169,17 +222,35 @@ class _Walk:
         kind = type(value)
         if isinstance(value, (io.IOBase, Iterator, types.CoroutineType)):
             raise CannotTell(f"a {kind.__name__} goes on from sample to sample")
-        own = getattr(value, "__dict__", None)
-        slots = [name for one in kind.__mro__ for name in _slots(one)]
         if isinstance(value, _UNCHANGING) or kind.__module__.split(".")[0] == "pyarrow":
             return
-        if own is None and not slots:
+        if isinstance(value, weakref.ref):
+            self._waiting.append(value())
+        base = _base_in_c(kind)
+        shows = issubclass(base, _SHOWING) or (base is object and _has_attributes(value))
+        if not shows and kind is not object:
             raise CannotTell(f"a {kind.__module__}.{kind.__qualname__} does not show its state")
-        for name, item in (own or {}).items():
+        self._waiting.append(kind)
+
+    def _look_at_attributes(self, value: Any) -> None:
+        for name, item in list(getattr(value, "__dict__", {}).items()):
             self._note(name)
             self._waiting.append(item)
-        self._waiting.extend(getattr(value, name) for name in slots if hasattr(value, name))
-        self._waiting.append(kind)
+        names = [name for one in type(value).__mro__ for name in _slots(one)]
+        self._waiting.extend(getattr(value, name) for name in names if hasattr(value, name))
+
+
+def _has_attributes(value: Any) -> bool:
+    return hasattr(value, "__dict__") or any(map(_slots, type(value).__mro__))
+
+
+def _base_in_c(kind: type) -> type:
+    """The nearest base that no class statement made: what keeps more than attributes."""
+    return next(
+        one
+        for one in kind.__mro__
+        if not one.__flags__ & _HEAP_TYPE or getattr(one.__new__, "__self__", None) is one
+    )
 
 
 def _is_mapped(array: np.ndarray[Any, Any]) -> bool:
@@ -198,23 +269,28 @@ def _slots(kind: type) -> Iterable[str]:
 
 
 def _kept_by(function: types.FunctionType) -> Iterator[Any]:
-    """What a function keeps between its calls: defaults and the variables around it."""
+    """What a function keeps between its calls, or finds beside its arguments."""
     yield from function.__defaults__ or ()
     yield from (function.__kwdefaults__ or {}).values()
+    yield from vars(function).values()
     for cell in function.__closure__ or ():
         try:
             yield cell.cell_contents
         except ValueError:  # not assigned yet
             continue
+    if is_users(function.__code__.co_filename):
+        yield from NamedGlobals(function.__code__, function.__globals__).values()
 
 
 def _kept_by_class(kind: type) -> Iterator[Any]:
     for one in kind.__mro__:
         if is_users_class(one):
-            for name, value in one.__dict__.items():
-                if isinstance(value, types.FunctionType):
-                    yield from _kept_by(value)
-                elif not name.startswith("__") and isinstance(
-                    value, (*_SCALARS, list, dict, set, deque, torch.Tensor, np.ndarray)
+            for name, value in list(vars(one).items()):
+                if isinstance(value, (staticmethod, classmethod)):
+                    yield value.__func__
+                elif isinstance(value, property):
+                    yield from (value.fget, value.fset)
+                elif isinstance(value, types.FunctionType) or not (
+                    name.startswith(("__", "_abc_")) or isinstance(value, _DESCRIPTORS)
                 ):
                     yield value

@@ -12,13 +12,13 @@ import statistics
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.recording.executed_code import ExecutedCode
 from supervisor.worker.recording.fingerprint import CannotTell, fingerprint
-from supervisor.worker.recording.worker_proof import WorkerProof, owner
+from supervisor.worker.recording.worker_proof import owner
 
 PROFILED = 3
 """Fetches under a profiler: the second and third show what the first has only set up."""
@@ -91,7 +91,7 @@ class LoadingProof:
         """Whether all was watched and nothing has changed. Called when a checkpoint is made."""
         if self.is_given_up or self.reason or self._fetches < PROFILED + TIMED:
             return False
-        if _has_compiled():
+        if has_compiled():
             self.reason = "torch.compile is used"
         else:
             self.compare()
@@ -156,82 +156,7 @@ class LoadingPromise(LoadingProof):
         return True
 
 
-class LoadingProofs:
-    """The proofs of all data sets of this process.
-
-    Args:
-        promised: see `LoadingPromise`; otherwise each data set is watched.
-
-    Attributes:
-        is_noted: what data sets load is watched and on the tape; a resume goes by its tape.
-        may_leave_out: this process may leave loading out, and its checkpoints may promise it.
-    """
-
-    def __init__(
-        self,
-        interception: InterceptionState,
-        *,
-        promised: bool,
-        is_noted: bool = True,
-        may_leave_out: bool = True,
-    ) -> None:
-        self.is_noted = is_noted
-        self.may_leave_out = may_leave_out
-        self.promise = LoadingPromise(interception) if promised else None
-        self._interception = interception
-        self._given_up = LoadingProof(-1, self, LoadingProofs, interception)
-        self._given_up.is_given_up = True
-        self._known: dict[tuple[int, int], LoadingProof] = {}
-        self._of_workers: dict[tuple[int, int], WorkerProof] = {}
-        self._proofs: list[LoadingProof | WorkerProof] = []
-
-    def of(self, fetcher: Any) -> LoadingProof:
-        """The proof for what a map-style fetcher loads."""
-        if self.promise is not None:
-            return self.promise
-        data, collate = fetcher.dataset, fetcher.collate_fn
-        key = id(data), id(getattr(collate, "__func__", collate))
-        known = self._known.get(key)
-        if known is not None and known.is_of(data, collate):
-            return known
-        try:
-            proof = LoadingProof(len(self._proofs), data, collate, self._interception)
-        except TypeError:  # of a plain list there is no weak reference
-            return self._given_up
-        self._proofs.append(proof)
-        self._known[key] = proof
-        return proof
-
-    def of_workers(self, loader: Any) -> WorkerProof | None:
-        """The proof for what a map-style loader's workers load; None if there can be none."""
-        data, collate = loader.dataset, loader.collate_fn
-        key = id(data), id(owner(collate))
-        known = self._of_workers.get(key)
-        if known is not None and known.is_of(data, collate):
-            return known
-        try:
-            promised = self.promise is not None
-            proof = WorkerProof(len(self._proofs), data, collate, promised=promised)
-        except TypeError:  # of a plain list there is no weak reference
-            return None
-        self._proofs.append(proof)
-        self._of_workers[key] = proof
-        return proof
-
-    def left_out(self) -> list[int]:
-        """Numbers of the data sets whose loading a resume from here on may leave out. Called at a
-        checkpoint."""
-        if not self.may_leave_out or (self.promise is None and _has_compiled()):
-            return []
-        return sorted(proof.number for proof in self._all() if proof.holds())
-
-    def _all(self) -> Iterator[LoadingProof | WorkerProof]:
-        if self.promise is not None:
-            yield self.promise
-        yield from self._proofs
-
-
-def _has_compiled() -> bool:
+def has_compiled() -> bool:
     """A replay's guard would keep torch.compile from compiling what it will run afterwards."""
     dynamo = sys.modules.get("torch._dynamo.utils")
     return dynamo is not None and bool(dynamo.counters["stats"])

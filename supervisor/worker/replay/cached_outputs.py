@@ -70,12 +70,12 @@ def _detached(output: Any) -> Any:
 
 
 def _fresh(output: Any) -> Any:
-    def again(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor):
-            return copy.copy(value) if isinstance(value, (list, dict)) else value
-        clone = value.detach().clone()
-        if not value.requires_grad:
-            return clone
-        return clone.requires_grad_() * 1  # not a leaf: the script may write into it
+    if isinstance(output, torch.Tensor):
+        return output.clone()  # no leaf, if it requires a gradient: the script may write into it
+    return pytree.tree_map(_again, output)
 
-    return pytree.tree_map(again, output)
+
+def _again(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    return copy.copy(value) if isinstance(value, (list, dict)) else value

@@ -33,12 +33,14 @@ from supervisor.worker.recording.large_reads import ReplayedReads
 from supervisor.worker.recording.loading_proof import LoadingProof
 from supervisor.worker.recording.random_states import RandomReplay
 from supervisor.worker.recording.recording import decode
+from supervisor.worker.recording.stream_proof import Stream
 from supervisor.worker.recording.told_objects import recorded_objects
 from supervisor.worker.recording.worker_proof import Iteration, WorkerNote
 from supervisor.worker.replay.cached_outputs import CachedOutputs
 from supervisor.worker.replay.executed_regions import ExecutedRegions
 from supervisor.worker.replay.loading.loader_skipping import NEAR_STEPS, KnownShapes, LoaderSkipping
 from supervisor.worker.replay.loading.placeholder_tracker import PlaceholderTracker
+from supervisor.worker.replay.loading.stream_skipping import StreamSkipping
 from supervisor.worker.replay.loading.worker_skipping import WorkerSkipping
 from supervisor.worker.replay.replayed_gradients import zero_gradients
 from supervisor.worker.replay.silenced_collectives import SilencedCollectives
@@ -98,6 +100,7 @@ class FastForward(TrainingHooks):
         self._of_workers = WorkerSkipping(
             tape, interception, target=target, allowed=allowed, shapes=shapes
         )
+        self._streams = StreamSkipping(tape, interception, allowed=allowed, shapes=shapes)
         self._probe = StepProbe()
         self._outputs = CachedOutputs()
         self._zero_gradients = ZeroGradients()
@@ -119,6 +122,14 @@ class FastForward(TrainingHooks):
         probe.signature = self._probe.signature
         probe.backward_calls = self._probe.backward_calls
         probe.forward_calls = self._probe.forward_calls
+
+    def catch_up(self) -> None:
+        """Called at the target: what still stands behind batches that were left out moves on."""
+        if self.disproof is None:
+            try:
+                self._streams.catch_up()
+            except ReplayError as error:
+                self._disprove(f"step {self.steps_done}: {error}")
 
     # --- regions -----------------------------------------------------------------------------
 
@@ -238,6 +249,20 @@ class FastForward(TrainingHooks):
         except ReplayError as error:
             self._disprove(f"step {self.steps_done}: {error}")
         return call() if batch is None else batch
+
+    def stream_fetch(self, stream: Stream, call: Call) -> Any:
+        made: list[Any] = []
+
+        def make() -> Any:
+            made.append(call())
+            return made[-1]
+
+        if self.disproof is None:
+            try:
+                return self._streams.batch(stream, make, is_near=self._is_near())
+            except ReplayError as error:
+                self._disprove(f"step {self.steps_done}: {error}")
+        return made[-1] if made else call()
 
     def _is_near(self) -> bool:
         """Whether batches are loaded in any case: before the first step they often become figures
@@ -388,6 +413,7 @@ class FastForward(TrainingHooks):
         self._collectives.begin()
         if self.disproof is None and not self._tape.begin_training():
             self._skipping.load_all()  # its data sets may have other numbers
+            self._streams.load_all()
 
     # --- helpers -----------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ from supervisor.worker.process.exit_request import SHORT, ExitRequest
 from supervisor.worker.process.heartbeat import Heartbeat
 from supervisor.worker.process.start_over import start_over
 from supervisor.worker.recording.attempt_files import AttemptFiles
-from supervisor.worker.recording.loading_proof import LoadingProofs
+from supervisor.worker.recording.loading_proofs import LoadingProofs
 from supervisor.worker.replay.fast_forward import FastForward
 from supervisor.worker.replay.loading.placeholder_tracker import PlaceholderTracker
 from supervisor.worker.replay.silence import Silence
@@ -37,7 +37,7 @@ from supervisor.worker.replay.silenced_collectives import SilencedCollectives
 from supervisor.worker.session.arrival import Arrival
 from supervisor.worker.session.starting_point import ResumePoint
 
-_OF_LOADING = (EntryKind.BATCH, EntryKind.WORKER_BATCH)
+_OF_LOADING = (EntryKind.BATCH, EntryKind.WORKER_BATCH, EntryKind.STREAM_BATCH)
 
 
 class Resumption:
@@ -256,6 +256,7 @@ class Resumption:
         assert replay is not None
         self._start = None
         try:
+            replay.catch_up()
             reasons = self._arrival.put_back(start, replay)
             if self._guard is not None:
                 if replay.disproof is None:

@@ -48,6 +48,26 @@ def fact(value: Any) -> str:
     return fact_of(next(iter(Reach({"main": {"x": value}}))))
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(np.int64(-88), np.uint8(7), np.float64(0.1), np.float32(1 / 3), np.float16(1e-7)),
+        *(
+            np.float64("nan"),
+            np.float32("-inf"),
+            np.bool_(True),
+            np.bool_(False),
+            np.float64(1e300),
+        ),
+    ],
+)
+def test_a_number_of_numpy_comes_back_from_its_fact(value: Any) -> None:
+    back = value_of(fact(value))
+
+    assert type(back) is type(value)
+    assert back.tobytes() == value.tobytes()
+
+
 @given(PLAIN)
 def test_a_plain_value_comes_back_from_its_fact_to_the_bit(value: Any) -> None:
     text = fact(value)

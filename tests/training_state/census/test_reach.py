@@ -80,6 +80,17 @@ def test_an_iterator_says_where_it_stands_and_is_not_moved() -> None:
     assert (next(numbers), next(pairs)) == (1, (1, "b"))
 
 
+def test_a_generator_that_waits_shows_where_its_loops_stand() -> None:
+    waiting = (number for number in [7, 8, 9])
+    before = {p: v for p, v in paths(g=waiting).items() if p.endswith("position[1]")}
+    next(waiting), next(waiting)
+
+    after = {p: v for p, v in paths(g=waiting).items() if p.endswith("position[1]")}
+
+    assert sorted(after.values()) == [2]
+    assert after != before
+
+
 def test_hooks_of_a_module_are_entered_and_torchs_own_are_not() -> None:
     model, kept = nn.Linear(2, 2), Meter()
     model.register_forward_hook(lambda *_: kept.seen)
@@ -201,6 +212,13 @@ def test_what_lies_on_a_parameter_is_reached() -> None:
     found = {place.path: place for place in Reach({"main": {"model": model}})}
 
     assert found["main.model.weight.average"].value is model.weight.average
+
+
+def test_connections_named_by_the_process_are_no_state() -> None:
+    found = paths(data=SimpleNamespace(_IterableDataset__hffs_cache={"by pid": 1}, epoch=2))
+
+    assert found["main.data.epoch"] == 2
+    assert "main.data._IterableDataset__hffs_cache" not in found
 
 
 def test_the_state_of_ddps_communication_hooks_is_entered_and_written() -> None:

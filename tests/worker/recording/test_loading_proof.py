@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import itertools
+import os
+import queue
 import random
+import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -86,6 +91,117 @@ class CountingGlobally(Pure):
     def __getitem__(self, i: int) -> Any:
         COUNTS["seen"] = COUNTS.get("seen", 0) + 1
         return super().__getitem__(i)
+
+
+class Kept:
+    """What data sets below count in: only its attributes change."""
+
+    seen = 0
+
+
+class KeptInList(list[int]):
+    seen = 0
+
+
+class Waiting(queue.SimpleQueue):  # type: ignore[type-arg]
+    """It keeps in C what was put into it, and has attributes beside."""
+
+
+class Holder:
+    kept = Kept()
+
+
+class CountingInAttributes(Pure):
+    kept: Any = Kept()
+
+    def __getitem__(self, i: int) -> Any:
+        self.kept.seen += 1
+        return super().__getitem__(i)
+
+
+class CountingInItsClassesObject(CountingInAttributes):
+    @property
+    def held(self) -> Any:
+        return Holder.kept
+
+    def __getitem__(self, i: int) -> Any:
+        self.held.seen += 1
+        return Pure.__getitem__(self, i)
+
+
+class CountingInC(Pure):
+    def __init__(self, count: Any) -> None:
+        super().__init__()
+        self.count = count
+
+    def __getitem__(self, i: int) -> Any:
+        self.count.value += 1
+        return super().__getitem__(i)
+
+
+class CountingInKeys(Pure):
+    def __init__(self) -> None:
+        super().__init__()
+        self.place: dict[int, None] = {0: None}
+
+    def __getitem__(self, i: int) -> Any:
+        (last,) = self.place
+        del self.place[last]
+        self.place[last + 1] = None
+        return super().__getitem__(i)
+
+
+class CountingAmongMany(Pure):
+    def __init__(self) -> None:
+        super().__init__()
+        self.many = list(range(30_000, 40_000))
+
+    def __getitem__(self, i: int) -> Any:
+        self.many[5_001] += 1
+        return super().__getitem__(i)
+
+
+class CountingInTheEnvironment(Pure):
+    def __getitem__(self, i: int) -> Any:
+        os.environ["SUPERVISOR_TEST_SEEN"] = str(i)
+        return super().__getitem__(i)
+
+
+@functools.cache
+def _cached(i: int) -> float:
+    return random.random()
+
+
+class CachingInAFunction(Pure):
+    def __getitem__(self, i: int) -> Any:
+        return [*super().__getitem__(i), _cached(i)]
+
+
+def _named() -> None:
+    """Its attribute is counted up."""
+
+
+def _rarely(i: int) -> int:
+    DATABASE.execute("select 1")
+    return i
+
+
+DATABASE = sqlite3.connect(":memory:")
+
+
+class KeepingNowAndThen(Pure):
+    def __getitem__(self, i: int) -> Any:
+        return super().__getitem__(_rarely(i) if i == 63 else i)
+
+
+def _counting(kept: Any) -> Callable[[], Dataset[Any]]:
+    def make() -> Dataset[Any]:
+        data = CountingInAttributes()
+        data.kept = kept
+        kept.seen = 0
+        return data
+
+    return make
 
 
 class Assigning(Pure):
@@ -171,6 +287,17 @@ def test_nothing_is_proved_before_all_was_watched() -> None:
         (Overwriting, "changes something"),
         (CountingInItsClass, "changes something"),
         (CountingGlobally, "changes something"),
+        (_counting(_named), "changes something"),
+        (_counting(KeptInList()), "changes something"),
+        (_counting(torch.zeros(2)), "changes something"),
+        (CountingInItsClassesObject, "changes something"),
+        (CountingInKeys, "changes something"),
+        (CountingAmongMany, "changes something"),
+        (CachingInAFunction, "changes something"),
+        (functools.partial(CountingInC, ctypes.c_int(0)), "does not show its state"),
+        (_counting(Waiting()), "does not show its state"),
+        (KeepingNowAndThen, "does not show its state"),
+        (CountingInTheEnvironment, "calls putenv"),
         (Assigning, "global variable LAST"),
         (GoingOn, "goes on from sample to sample"),
         (Cheap, "cheap"),

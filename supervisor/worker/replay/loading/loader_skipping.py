@@ -39,7 +39,7 @@ class FetchMark:
     """What the tape keeps of one batch that was fetched.
 
     Attributes:
-        indices: checksum of the samples' indices.
+        indices: checksum of the samples' indices; of streams, which have none, of their contents.
         head: bytes of the first values of the batch's first tensor, as its signature takes them.
         form: shapes and types of all of it; empty if there is more in it than plain CPU tensors.
     """
@@ -156,6 +156,14 @@ def compare_indices(mark: FetchMark, indices: Any) -> None:
 def checksum(indices: Any) -> int:
     """The same number in every process for the same indices, of whatever type they are."""
     return xxhash.xxh3_64_intdigest(repr(indices).encode())
+
+
+def contents(batch: Any) -> list[int]:
+    """Checksums of all that is in a batch of plain tensors; empty if there is more in it."""
+    if not form_of(batch):
+        return []
+    leaves = [leaf.reshape(-1).view(torch.uint8) for leaf in pytree.tree_leaves(batch)]
+    return [xxhash.xxh3_64_intdigest(memoryview(leaf.numpy())) for leaf in leaves]
 
 
 def form_of(batch: Any) -> str:

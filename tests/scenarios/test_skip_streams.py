@@ -1,0 +1,152 @@
+"""Samples of iterable-style data sets that a fast-forward leaves out, and those it must not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.scenarios.loop_styles import ENDING, PRELUDE
+from tests.scenarios.runs import Ended, differences, plain, supervised
+
+SETTINGS = ("checkpoint.every_steps=4", "checkpoint.background=false")
+FAULTS = "[{kind: sigkill, step: 30}, {kind: sigkill, step: 42}]"
+
+DATA = """
+import time
+from torch.utils.data import IterableDataset
+class Pure(IterableDataset):
+    def __init__(self): self.epoch = 0
+    def __iter__(self):
+        self.epoch += 1
+        order = np.random.default_rng(self.epoch).permutation(90)
+        for k, i in enumerate(order):
+            time.sleep(0.0005)
+            x = X[i] + 0.1 * torch.randn(8) + random.gauss(0, 0.1) + float(np.random.rand())
+            if k % 13: yield x, Y[i]
+class Carrying(Pure):
+    def __iter__(self):
+        seen = 0
+        for x, y in super().__iter__():
+            seen += 1; yield x + 0.01 * seen, y
+class Buffered(Pure):
+    def __iter__(self):
+        waiting = []
+        for sample in super().__iter__():
+            waiting.append(sample)
+            if len(waiting) > 9: yield waiting.pop(0)
+        yield from waiting
+class Own(Pure):
+    def __iter__(self):
+        self.place = 0; return self
+    def __next__(self):
+        if self.place == 83: raise StopIteration
+        self.place += 1; time.sleep(0.0005); return X[self.place], Y[self.place]
+class Remembering(Pure):
+    def __init__(self): self.rows = [[i, 0] for i in range(90)]
+    def __iter__(self):
+        for row in self.rows:
+            time.sleep(0.0005); row[1] += 1; yield X[row[0]] * row[1], Y[row[0]]
+"""
+LOOP = """
+model = make_model(); optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+seen = []
+for epoch in range(4):
+    for x, y in loader:
+        x = x + torch.randn(1)
+        loss = F.mse_loss(model(x), y); optimizer.zero_grad(); loss.backward(); optimizer.step()
+        seen.append(loss.item())
+result = {"model": model.state_dict(), "seen": seen, "x": x}
+"""
+
+
+def _killed(folder: Path, text: str) -> Ended:
+    expected = plain(folder / "plain", text)
+    killed = supervised(folder / "killed", text, settings=SETTINGS, faults=FAULTS)
+    assert differences(expected.result(), killed.result()) == []
+    resumed = killed.events("resumed")
+    assert [e["exactness"] for e in resumed] == ["exact", "exact"], resumed
+    assert [e["from_step"] for e in resumed] == [28, 40]
+    assert killed.found("loading needed") == []
+    return killed
+
+
+@pytest.mark.exhaustive
+def test_what_a_generator_has_made_is_left_out(tmp_path: Path) -> None:
+    text = PRELUDE + DATA + "loader = DataLoader(Pure(), 8)" + LOOP + ENDING
+
+    killed = _killed(tmp_path, text)
+
+    first, second = (event["batches_left_out"] for event in killed.events("resumed"))
+    assert first >= 12, first
+    assert second >= 20, second
+
+
+LEFT_EARLY = """
+model = make_model(); optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+seen, other, late = [], DataLoader(Pure(), 4), iter(DataLoader(Pure(), 4))
+for epoch in range(8):
+    for k, ((x, y), (u, v)) in enumerate(zip(loader, other)):
+        if k == 7: break
+        if epoch < 2 or (epoch == 7 and k < 3): u, v = next(late)
+        loss = F.mse_loss(model(torch.cat([x, u])), torch.cat([y, v]))
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+        seen.append(loss.item())
+result = {"model": model.state_dict(), "seen": seen, "x": x}
+"""
+
+
+def test_streams_that_are_left_early_or_used_again_late_are_moved_on(
+    tmp_path: Path,
+) -> None:
+    text = PRELUDE + DATA + "loader = DataLoader(Pure(), 8)" + LEFT_EARLY + ENDING
+
+    killed = _killed(tmp_path, text)
+
+    first, second = (event["batches_left_out"] for event in killed.events("resumed"))
+    assert first >= 12, first
+    assert second >= 20, second
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kind", ["Carrying", "Buffered", "Own"])
+def test_a_generator_that_keeps_something_makes_all_again(kind: str, tmp_path: Path) -> None:
+    text = PRELUDE + DATA + f"loader = DataLoader({kind}(), 8)" + LOOP + ENDING
+
+    killed = _killed(tmp_path, text)
+
+    assert [event["batches_left_out"] for event in killed.events("resumed")] == [0, 0]
+
+
+@pytest.mark.exhaustive
+def test_what_a_generator_writes_into_its_rows_is_seen(tmp_path: Path) -> None:
+    text = PRELUDE + DATA + "loader = DataLoader(Remembering(), 8)" + LOOP + ENDING
+
+    killed = _killed(tmp_path, text)
+
+    assert [event["batches_left_out"] for event in killed.events("resumed")] == [0, 0]
+
+
+HUGGING_FACE = """
+from datasets import IterableDataset
+def rows(shards):
+    for shard in shards:
+        for i in range(shard * 30, shard * 30 + 30): yield {"x": X[i].tolist(), "y": Y[i].tolist()}
+data = IterableDataset.from_generator(rows, gen_kwargs={"shards": [0, 1, 2]})
+data = data.map(lambda row: {"x": [2 * v for v in row["x"]], "y": row["y"]}).with_format("torch")
+data = data.shuffle(seed=1, buffer_size=20)
+class Pairs:
+    def __init__(self): self.loader = DataLoader(data, 8)
+    def __iter__(self):
+        for row in self.loader: yield row["x"], row["y"]
+loader = Pairs()
+"""
+
+
+@pytest.mark.exhaustive
+def test_a_shuffled_stream_of_hugging_face_makes_all_again(tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+
+    killed = _killed(tmp_path, PRELUDE + HUGGING_FACE + LOOP + ENDING)
+
+    assert [event["batches_left_out"] for event in killed.events("resumed")] == [0, 0]
