@@ -172,9 +172,9 @@ PARTS = (
     Part(
         name="weights used before the forward",
         setup="""
-            $scale = nn.Parameter(torch.ones(8)); $optimizer.add_param_group({"params": [$scale]})
+            $bare = nn.Parameter(torch.ones(8)); $optimizer.add_param_group({"params": [$bare]})
         """,
-        batch="x = x * torch.tanh($scale)",
+        batch="x = x * torch.tanh($bare)",
     ),
     Part(
         name="penalty computed before the forward",
