@@ -547,6 +547,7 @@ def _build_group(task: _Task, ground: _Ground, state: _State) -> _Group:
         board,
         schedule,
         turns,
+        ground.progress,
         rank=place.rank,
         on_lost=lambda: only_watching.begin(
             "the ranks do not make the same steps: from here on this one is only watched: nothing "
