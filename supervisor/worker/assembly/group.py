@@ -58,7 +58,13 @@ def build_group(task: Task, ground: Ground, snapshots: SnapshotRing) -> Group:
     link = NodeLink(place.node, place.nodes) if place.nodes > 1 else None
     board = _build_board(task, link)
     agreement = GroupAgreement(
-        board, schedule, turns, rank=place.rank, on_lost=lost, on_split=split
+        board,
+        schedule,
+        turns,
+        ground.progress,
+        rank=place.rank,
+        on_lost=lost,
+        on_split=split,
     )
     return Group(agreement, only_watching, link if place.local_rank == 0 else None)
 

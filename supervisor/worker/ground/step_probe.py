@@ -149,9 +149,13 @@ def gradient_norm(parameters: Iterable[torch.Tensor]) -> float | None:
         return None
     dense = [g.to_dense() if g.is_sparse else g for g in grads]
     if len({g.device for g in dense}) > 1 or len({g.dtype for g in dense}) > 1:
-        return math.sqrt(sum(float(torch.linalg.vector_norm(g.float())) ** 2 for g in dense))
+        return math.sqrt(sum(float(torch.linalg.vector_norm(_real(g).float())) ** 2 for g in dense))
     norms = torch._foreach_norm(dense)
     return float(torch.linalg.vector_norm(torch.stack(norms).float()))
+
+
+def _real(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 def has_values(gradient: torch.Tensor) -> bool:
