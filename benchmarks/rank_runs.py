@@ -21,7 +21,7 @@ from supervisor.storage.run.replay_progress import replayed_steps
 from supervisor.storage.run.rundir import RunDirectory
 
 TRAINER = Path(__file__).with_name("ranks_trainer.py")
-TIMEOUT_S = 240.0
+TIMEOUT_S = 900.0
 _POLL_S = 0.001
 
 

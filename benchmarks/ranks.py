@@ -51,7 +51,10 @@ def strike(draw: random.Random, expected: dict[tuple[str, int], str]) -> dict[st
         faults = ", ".join(f"{key}: {value}" for key, value in fault.items())
         settings.append(f"faults=[{{{faults}}}]")
     code, ends, events = run_supervised(mode, ranks, STEPS, *settings, killer=killer)
-    said = {event["exactness"] for event in events if event["kind"] == "resumed"}
+    resumed = [event for event in events if event["kind"] == "resumed"]
+    last = max((event["attempt"] for event in resumed), default=0)  # what it says stands
+    said = {event["exactness"] for event in resumed if event["attempt"] == last}
+    why = {event["reason"] for event in resumed if event["exactness"] != "exact"}
     digests = {end["digest"] for end in ends}
     return {
         "mode": mode,
@@ -63,6 +66,7 @@ def strike(draw: random.Random, expected: dict[tuple[str, int], str]) -> dict[st
         "code": code,
         "attempts": sum(event["kind"] == "attempt_started" for event in events),
         "said": sorted(said) or ["from the start"],
+        "why": sorted(why),
         "equal": len(ends) == ranks and digests == {expected[mode, ranks]},
     }
 

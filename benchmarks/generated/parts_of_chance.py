@@ -169,4 +169,28 @@ PARTS = (
                 print("inferred", $inferred)
         """,
     ),
+    Part(
+        name="weights used before the forward",
+        setup="""
+            $bare = nn.Parameter(torch.ones(8)); $optimizer.add_param_group({"params": [$bare]})
+        """,
+        batch="x = x * torch.tanh($bare)",
+    ),
+    Part(
+        name="penalty computed before the forward",
+        batch="penalty = 0.001 * sum(p.norm() for p in $model.parameters())",
+        loss="loss = loss + penalty",
+    ),
+    Part(
+        name="losses summed with their graphs",
+        setup="$total = 0.0",
+        after="$total = $total + loss",
+        epoch="print('total', float($total)); $total = 0.0",
+    ),
+    Part(
+        name="gradients that nobody clears",
+        setup="$probe = nn.Linear(4, 4)",
+        loss="loss = loss + 0.1 * F.cross_entropy($probe(out), y)",
+        gradient="nn.utils.clip_grad_norm_([*$model.parameters(), *$probe.parameters()], 1.0)",
+    ),
 )

@@ -27,6 +27,7 @@ from supervisor.ranks import ALL_RANKS
 from supervisor.step_logs.run_id import name_the_scripts_run
 from supervisor.storage.journal.journal import JournalMerger
 from supervisor.storage.run.lease import STALE_S
+from supervisor.storage.run.terminal_files import note_terminal
 
 _LEASE_LOOK_S = 2.0
 
@@ -102,6 +103,7 @@ class Supervisor:
         self, prepared: Preparation, notices: Notices, metrics: Metrics, warnings: Sequence[str]
     ) -> RunResult:
         with prepared.lease, JournalMerger(prepared.rundir) as journal:
+            note_terminal(prepared.rundir)
             name_the_scripts_run(prepared.rundir, self._spec.settings.log, os.environ)
             journal.listeners += (notices.saw, metrics.saw)
             agent = self._agent()

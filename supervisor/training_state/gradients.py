@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import torch
+from torch import nn
 
 from supervisor.errors import CheckpointError
 from supervisor.training_state.misfits import misfit
@@ -13,28 +13,48 @@ from supervisor.training_state.optimizer_state import optimizer_parameters
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.tensors import local, outside_autograd, write_into
 
+Gradients = dict[str, dict[int, torch.Tensor]]
+"""Holder of parameters → index of the parameter → its gradient; sparse ones are left out."""
+
+
+def parameters_by_holder(registry: Registry) -> dict[str, list[torch.Tensor]]:
+    """Returns optimizer → its parameters, and model → those of its own that no optimizer has.
+
+    The latter keep their gradients when an optimizer clears its own: a backbone that is not frozen
+    while a head is trained adds up what every backward gives it, and clipping counts it.
+    """
+    found = {name: optimizer_parameters(value) for name, value in registry.optimizers.items()}
+    taken = {id(parameter) for parameters in found.values() for parameter in parameters}
+    return found | {
+        name: [p for p in nn.Module.parameters(model) if id(p) not in taken]
+        for name, model in registry.models.items()
+    }
+
 
 def gradient_places(registry: Registry) -> dict[str, list[int]]:
-    """Returns optimizer → indices of its parameters that have a gradient, whatever its values.
+    """Returns holder → indices of its parameters that have a gradient, whatever its values.
 
     A parameter without one is left alone by the next update if its backward gives it none; with
     zeros, momentum and weight decay move it.
     """
-    return {name: _present(optimizer) for name, optimizer in registry.optimizers.items()}
+    return {
+        name: [index for index, parameter in enumerate(parameters) if parameter.grad is not None]
+        for name, parameters in parameters_by_holder(registry).items()
+    }
 
 
 def put_in_places(registry: Registry, saved: Mapping[str, list[int]]) -> None:
     """Takes gradients away where there were none, and gives zeros where there was one.
 
     Args:
-        registry: of the live optimizers.
+        registry: of the live models and optimizers.
         saved: of `gradient_places`.
     """
-    for name, optimizer in registry.optimizers.items():
+    for name, parameters in parameters_by_holder(registry).items():
         if name not in saved:
             continue
         places = set(saved[name])
-        for index, parameter in enumerate(optimizer_parameters(optimizer)):
+        for index, parameter in enumerate(parameters):
             if index not in places:
                 parameter.grad = None
             elif parameter.grad is None:
@@ -50,36 +70,53 @@ def earlier_gradients(registry: Registry) -> Iterator[torch.Tensor]:
             yield first
 
 
-def _present(optimizer: torch.optim.Optimizer) -> list[int]:
-    parameters = enumerate(optimizer_parameters(optimizer))
-    return [index for index, parameter in parameters if parameter.grad is not None]
+def capture_gradients(registry: Registry, *, of_optimizers: bool) -> Gradients:
+    """Returns the live gradients of parameters that no optimizer has, and where asked for, those
+    of optimizers."""
+    optimizers = registry.optimizers
+    return {
+        name: _gradients(parameters)
+        for name, parameters in parameters_by_holder(registry).items()
+        if of_optimizers or name not in optimizers
+    }
 
 
-def capture_gradients(optimizer: torch.optim.Optimizer) -> dict[int, torch.Tensor]:
-    """Returns parameter index → live gradient; sparse ones are left out."""
-    parameters = enumerate(optimizer_parameters(optimizer))
-    return {i: local(p.grad) for i, p in parameters if p.grad is not None and not p.grad.is_sparse}
-
-
-def restore_gradients(optimizer: torch.optim.Optimizer, saved: Mapping[int, torch.Tensor]) -> None:
-    """Restores every parameter's gradient, in place if it has one; None if it had none."""
-    with outside_autograd():
-        for index, parameter in enumerate(optimizer_parameters(optimizer)):
-            if index not in saved:
-                parameter.grad = None
-            elif parameter.grad is not None and not misfit(local(parameter.grad), saved[index]):
-                write_into(parameter.grad, saved[index])
-            else:
-                wanted = torch.empty_like(parameter, requires_grad=False)
-                write_into(wanted, saved[index])
-                parameter.grad = wanted
-
-
-def check_gradients(where: str, optimizer: torch.optim.Optimizer, saved: Mapping[int, Any]) -> None:
+def check_gradients(registry: Registry, saved: Gradients) -> None:
     """Raises CheckpointError if a gradient has another shape than its parameter."""
-    for index, parameter in enumerate(optimizer_parameters(optimizer)):
-        if index in saved and local(parameter).shape != saved[index].shape:
-            raise CheckpointError(
-                f"{where}: the gradient of parameter {index} has shape "
-                f"{tuple(saved[index].shape)} in the checkpoint"
-            )
+    for name, parameters in parameters_by_holder(registry).items():
+        for index, gradient in saved.get(name, {}).items():
+            if index >= len(parameters) or local(parameters[index]).shape != gradient.shape:
+                raise CheckpointError(
+                    f"{name}: the gradient of parameter {index} has shape "
+                    f"{tuple(gradient.shape)} in the checkpoint"
+                )
+
+
+def restore_gradients(registry: Registry, saved: Gradients) -> None:
+    """Restores every gradient of the holders in `saved`, in place where there is one; None if a
+    parameter had none."""
+    with outside_autograd():
+        for name, parameters in parameters_by_holder(registry).items():
+            if name not in saved:
+                continue
+            for index, parameter in enumerate(parameters):
+                _restore(parameter, saved[name].get(index))
+
+
+def _gradients(parameters: list[torch.Tensor]) -> dict[int, torch.Tensor]:
+    return {
+        index: local(parameter.grad)
+        for index, parameter in enumerate(parameters)
+        if parameter.grad is not None and not parameter.grad.is_sparse
+    }
+
+
+def _restore(parameter: torch.Tensor, saved: torch.Tensor | None) -> None:
+    if saved is None:
+        parameter.grad = None
+    elif parameter.grad is not None and not misfit(local(parameter.grad), saved):
+        write_into(parameter.grad, saved)
+    else:
+        wanted = torch.empty_like(parameter, requires_grad=False)
+        write_into(wanted, saved)
+        parameter.grad = wanted

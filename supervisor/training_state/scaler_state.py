@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch.amp.grad_scaler import OptState
+from torch.optim import Optimizer
 
 from supervisor.training_state.own_methods import OwnMethod
 from supervisor.training_state.plain_form import to_plain
@@ -47,3 +49,31 @@ def restore_scaler(scaler: Any, saved: Mapping[str, Any]) -> None:
     for name in _SETTINGS:
         if saved.get(name) is not None:
             setattr(scaler, name, saved[name])
+
+
+def capture_stages(scaler: Any, optimizers: Mapping[str, Optimizer]) -> dict[str, dict[str, Any]]:
+    """Returns optimizer → how far the scaler has come with it in the step under way, and what it
+    found in its gradients: not empty between its ``unscale_`` and its ``update`` only."""
+    stages = getattr(scaler, "_per_optimizer_states", {})
+    names = {id(optimizer): name for name, optimizer in optimizers.items()}
+    return {
+        names[key]: {
+            "stage": stage["stage"].value,
+            "found_inf": {str(d): found for d, found in stage["found_inf_per_device"].items()},
+        }
+        for key, stage in stages.items()
+        if key in names
+    }
+
+
+def restore_stages(
+    scaler: Any, optimizers: Mapping[str, Optimizer], saved: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """Puts back what `capture_stages` returned."""
+    with outside_autograd():
+        for name, stage in saved.items():
+            live = scaler._per_optimizer_states[id(optimizers[name])]
+            live["stage"] = OptState(stage["stage"])
+            live["found_inf_per_device"] = {
+                torch.device(d): found.to(d, copy=True) for d, found in stage["found_inf"].items()
+            }

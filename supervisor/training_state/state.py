@@ -7,9 +7,10 @@ attributes  model_0 → plain attributes of submodules, such as call counters
 extra       model_0 → submodule → get_extra_state()
 optimizers  optimizer_0 → state by parameter index, param_groups, parameters outside models
 schedulers, scalers, tracked      name → state
+stages      scaler_0 → optimizer_0 → how far the scaler is with the step under way
 rng         see `RngState`
 held        path → tensor or array that a variable of the user holds (plain form)
-grads       optimizer_0 → parameter index → gradient, when asked for
+grads       optimizer_0, model_0 → parameter index → gradient (`gradients`)
 left_out    one line for each thing that could not be saved
 """
 
@@ -36,7 +37,9 @@ ROLLBACK_PARTS = frozenset({"models", "optimizers", "scalers", "tracked"})
 Objects = list[tuple[str, Any, Any]]
 """Name, live object, and what was saved of it."""
 
-ALL_PARTS = ROLLBACK_PARTS | {"groups", "schedulers", "modes", "attributes", "rng", "grads"}
+ALL_PARTS = ROLLBACK_PARTS | frozenset(
+    ("groups", "schedulers", "modes", "attributes", "stages", "rng", "grads")
+)
 
 
 class TrainingState:
@@ -61,7 +64,7 @@ class TrainingState:
 
         Args:
             held: what the user's variables hold, see `find_held`.
-            include_grads: gradients are part of the state when the script never clears them.
+            include_grads: those of optimizers too, when the script does not clear them.
             for_rollback: only `ROLLBACK_PARTS` and `held`.
         """
         left_out: list[str] = []
@@ -82,11 +85,13 @@ class TrainingState:
                 "schedulers": _each(
                     registry.schedulers, lambda n, s: _state_dict_of(n, s, left_out)
                 ),
+                "stages": _each(
+                    registry.scalers,
+                    lambda _, s: scaler_state.capture_stages(s, registry.optimizers),
+                ),
                 "rng": RngState.capture(),
             }
-            if include_grads:
-                capture = gradients.capture_gradients
-                state["grads"] = _each(registry.optimizers, lambda _, o: capture(o))
+            state["grads"] = gradients.capture_gradients(registry, of_optimizers=include_grads)
         return state | {"left_out": left_out}
 
     def _weights(self, parts: Mapping[str, Any], left_out: list[str]) -> dict[str, Any]:
@@ -151,8 +156,7 @@ class TrainingState:
         for name, optimizer, saved in optimizers:
             optimizer_state.check_optimizer(name, optimizer, saved)
         if "grads" in wanted:
-            for name, optimizer, saved in _shared(registry.optimizers, state.get("grads", {})):
-                gradients.check_gradients(name, optimizer, saved)
+            gradients.check_gradients(registry, state.get("grads", {}))
         if "scalers" in wanted:
             for name, scaler, saved in _shared(registry.scalers, state["scalers"]):
                 misfits.check_scaler(name, scaler, saved)
@@ -196,11 +200,13 @@ class TrainingState:
         for _, optimizer, saved in optimizers:
             optimizer_state.restore_optimizer(optimizer, saved, groups="groups" in wanted)
         if "grads" in wanted and "grads" in state:
-            for _, optimizer, saved in _shared(registry.optimizers, state["grads"]):
-                gradients.restore_gradients(optimizer, saved)
+            gradients.restore_gradients(registry, state["grads"])
         if "scalers" in wanted:
             for _, scaler, saved in _shared(registry.scalers, state["scalers"]):
                 scaler_state.restore_scaler(scaler, saved)
+        if "stages" in wanted:
+            for _, scaler, saved in _shared(registry.scalers, state.get("stages", {})):
+                scaler_state.restore_stages(scaler, registry.optimizers, saved)
         if "rng" in wanted:
             RngState.restore(state["rng"])
 

@@ -13,6 +13,8 @@ from supervisor.training_state.gradients import (
     put_in_places,
 )
 from supervisor.training_state.registry import Registry
+from supervisor.training_state.snapshot import copy_state
+from supervisor.training_state.state import TrainingState
 
 Pair = tuple[Registry, torch.nn.Linear, torch.nn.Linear]
 
@@ -60,3 +62,23 @@ def test_the_first_gradient_of_each_optimizer_is_found_behind_parameters_without
     found = list(earlier_gradients(registry))
 
     assert [bool(gradient.any()) for gradient in found] == [True, False]
+
+
+def test_gradients_that_no_optimizer_clears_come_back() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    optimizer = torch.optim.SGD(model[1].parameters(), lr=0.1)
+    registry = Registry()
+    registry.add_model(model)
+    registry.add_optimizer(optimizer)
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.zero_grad()
+    kept = model[0].weight.grad.clone()
+    saved = copy_state(TrainingState(registry).capture())
+    places = gradient_places(registry)
+
+    model[0].weight.grad = None
+    put_in_places(registry, places)
+    TrainingState(registry).restore(saved)
+
+    assert torch.equal(model[0].weight.grad, kept)
+    assert model[1].weight.grad is None

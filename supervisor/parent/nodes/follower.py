@@ -27,6 +27,7 @@ from supervisor.parent.terminal.summary import Teller
 from supervisor.ranks import NodePlace
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.run.set_aside import SetAside
+from supervisor.storage.run.terminal_files import note_terminal
 
 _LOOK_S = 0.1
 _NAP_S = 0.5
@@ -130,6 +131,7 @@ class Follower:
         if answer.refused:
             raise UsageError(f"run: this node was refused: {answer.refused}")
         if answer.welcome is not None:
+            note_terminal(self._rundir)
             self._take(answer.welcome)
         return answer.why_not
 

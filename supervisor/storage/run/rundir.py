@@ -75,6 +75,11 @@ class RunDirectory:
         return self.root / "nodes"
 
     @property
+    def terminals(self) -> Path:
+        """Which files the parents' terminals are."""
+        return self.root / "terminals"
+
+    @property
     def checkpoints(self) -> Path:
         return self.root / "checkpoints"
 

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from supervisor.storage.run.nobodys_files import is_nobodys
+from supervisor.storage.run.terminal_files import terminal_files
 
 _CLOCK_S = 0.02
 """Covers that the system rounds a process's start to hundredths of a second."""
@@ -25,7 +26,8 @@ def unseen_files(
     """Returns the files that changed since a time and whose writer is unknown, sorted.
 
     Called before the script goes on in a new process. Files that a living process has open for
-    writing are that process's, and left out; so is what the script writes before it imports torch.
+    writing are that process's, and left out; so is what the script writes before it imports torch,
+    and what this run's parents, dead ones and those of other nodes too, have printed into.
 
     Args:
         folders: to look into, not below them.
@@ -46,7 +48,8 @@ def unseen_files(
     if found:
         for file in _open_elsewhere():
             found.pop(file, None)
-    return sorted(found.values())
+    printed = terminal_files(root) if found else ()
+    return sorted(path for path in found.values() if os.path.realpath(path) not in printed)
 
 
 def process_start() -> float:

@@ -75,6 +75,8 @@ class WholeState:
             "tape_offset": self._tape_offset(for_later=for_later),
             "tape_format": TAPE_FORMAT,
             "tape_lost": progress.tape_lost,
+            "at_update": progress.at_update,
+            "step_is_begun": progress.step_is_begun,
             UPDATES: progress.steps_done + progress.loop_shift,
             SPLITS_DATA: self._registry.splits_data,
             IS_COUNTED: progress.is_counted,

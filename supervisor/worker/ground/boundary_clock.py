@@ -24,6 +24,8 @@ class BoundaryClock:
             them alone, without a graph, is none.
 
     Attributes:
+        at_update: boundaries are at the end of an update, not at the next forward: the script
+            begins a step's graph before its first forward.
         lead: called, returns the lead; None until an optimizer has stepped, and when it is gone.
         is_due: the next outermost forward is a boundary.
         has_forwards: an outermost forward was seen.
@@ -33,7 +35,9 @@ class BoundaryClock:
     """
 
     def __init__(self, *, of_ranks: bool = False) -> None:
-        self._of_ranks = of_ranks
+        self.at_update = False
+        self.of_ranks = of_ranks
+        self._graph_nodes: int | None = None
         self.lead: Callable[[], Optimizer | None] = _nobody
         self.is_due = True
         self.has_forwards = False
@@ -88,6 +92,7 @@ class BoundaryClock:
         Returns:
             Whether `optimizer` has just become the lead of another training, with its next update.
         """
+        self._graph_nodes = _graph_nodes()
         if optimizer is not self.lead():
             self.by_others += 1
             self._others.add(optimizer)
@@ -120,7 +125,17 @@ class BoundaryClock:
 
     def is_due_here(self) -> bool:
         """Whether the outermost forward that begins is a boundary."""
-        return self.is_due and (not self._of_ranks or torch.is_grad_enabled())
+        is_place = not self.at_update and (not self.of_ranks or torch.is_grad_enabled())
+        return self.is_due and is_place
+
+    def is_due_at_update(self) -> bool:
+        """Whether the end of the update is a boundary."""
+        return self.is_due and (self.at_update or not self.has_forwards)
+
+    def has_begun_graph(self) -> bool:
+        """Whether this thread has built a part of a graph since the last update: a backward of the
+        forward that begins may reach values from before a state is put back."""
+        return self._graph_nodes is not None and self._graph_nodes != _graph_nodes()
 
     def passed(self) -> None:
         """An outermost forward has begun, and was the boundary if one was due here."""
@@ -131,3 +146,8 @@ class BoundaryClock:
 
 def _nobody() -> None:
     return None
+
+
+def _graph_nodes() -> int:
+    """Returns how many nodes of graphs this thread has made so far."""
+    return int(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]

@@ -18,6 +18,8 @@ class Progress:
         replayed: steps that a fast-forward has come to.
         last_batch: the newest batch of a loader.
         grads_matter: the step began with gradients of an earlier backward (accumulation).
+        step_is_begun: a part of the step was computed before the forward of this boundary.
+        at_update: boundaries are at the end of an update (`BoundaryClock`).
         tape_is_whole: the tape tells how the script came here, so a resume can be exact.
         loop_shift: updates of the script's own loop beyond `steps_done`: it began again, or had
             another number of ranks.
@@ -30,10 +32,16 @@ class Progress:
     replayed: int = 0
     last_batch: Any = None
     grads_matter: bool = False
+    step_is_begun: bool = False
+    at_update: bool = False
     tape_is_whole: bool = True
     tape_lost: str = ""
     loop_shift: int = 0
     is_counted: bool = False
+
+    def boundaries_at_updates(self) -> None:
+        """From here on the boundary of a step is at the end of its update."""
+        self.at_update, self.step_is_begun = True, False
 
     def tape_is_broken(self, why: str = "") -> None:
         """From here on no resume is exact."""

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch.nn import Module
 
-from supervisor.training_state.census.reach import FrameVariables
+from supervisor.training_state.census.frame_variables import FrameVariables
 from supervisor.training_state.user_code import is_library_file
+from supervisor.worker.ground.unheld_values import any_unheld_values
 
 _OURS = str(Path(__file__).resolve().parents[2]) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
@@ -47,6 +48,12 @@ def user_frames() -> dict[str, Mapping[str, Any]]:
     for name in _users_modules():
         found[name] = sys.modules[name].__dict__
     return found
+
+
+def is_within_expression() -> bool:
+    """Whether one of the user's functions on the stack has computed a part of its statement already
+    (`unheld_values`)."""
+    return any_unheld_values(_is_users)
 
 
 def call_under_way() -> Mapping[str, Any]:

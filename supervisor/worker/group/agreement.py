@@ -10,6 +10,7 @@ import xxhash
 from supervisor.agreement import agree
 from supervisor.ranks import LEAD_RANK
 from supervisor.records import StepRecord
+from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.turns import GroupTurns
 from supervisor.worker.group.group_schedule import GroupSchedule
 from supervisor.worker.group.nodes_board import Board
@@ -58,8 +59,10 @@ class GroupAgreement(Agreement):
     """Ranks tell each other each step (`Board`), and what follows comes from what all told.
 
     With the record go: which listeners' clocks say that it is time (the first rank's count),
-    whether somebody wants this rank to end, and a digest of what was decided so far. If the digests
-    differ the training has split, and all ranks begin again from their last common checkpoint.
+    whether somebody wants this rank to end, whether a part of the step was computed before its
+    first forward (then all have their boundaries at updates), and a digest of what was decided so
+    far. If the digests differ the training has split, and all ranks begin again from their last
+    common checkpoint.
 
     Args:
         rank: which this one is.
@@ -72,6 +75,7 @@ class GroupAgreement(Agreement):
         board: Board,
         schedule: GroupSchedule,
         turns: GroupTurns,
+        progress: Progress,
         *,
         rank: int,
         on_lost: Callable[[], None],
@@ -80,6 +84,7 @@ class GroupAgreement(Agreement):
         self._board = board
         self._schedule = schedule
         self._turns = turns
+        self._progress = progress
         self._rank = rank
         self._on_lost = on_lost
         self._on_split = on_split
@@ -95,6 +100,7 @@ class GroupAgreement(Agreement):
             record=record,
             due=(self._turns.due(boundary) << 1 | 1) if looks else 0,
             leaves=bool(self._schedule.wishes_to_leave),
+            step_is_begun=self._progress.step_is_begun,
             decided=self._decided,
         )
         told = self._board.exchange(own.pack(self._board.max_bytes))
@@ -116,6 +122,8 @@ class GroupAgreement(Agreement):
             self._on_split(record.step)
         if any(message.leaves for message in messages):
             self._schedule.agreed_to_leave()
+        if any(message.step_is_begun for message in messages):
+            self._progress.boundaries_at_updates()
         return agree([message.record for message in messages])
 
     def arrived(self, step: int, reasons: list[str]) -> list[str]:

@@ -19,6 +19,7 @@ _FLAGS = (
     "in_environment",
 )
 _LEAVES = 1 << 63
+_STEP_IS_BEGUN = 1 << 62
 _FLAGS_OF = tuple(
     {name: bool(flags >> bit & 1) for bit, name in enumerate(_FLAGS)}
     for flags in range(1 << len(_FLAGS))
@@ -33,12 +34,14 @@ class StepMessage:
         record: as this rank has seen the step.
         due: one bit for each listener whose clock says that the next boundary is its turn.
         leaves: somebody wants this rank to end.
+        step_is_begun: see `Progress`.
         decided: digest of all that was decided and done until the step before.
     """
 
     record: StepRecord
     due: int = 0
     leaves: bool = False
+    step_is_begun: bool = False
     decided: int = 0
 
     def pack(self, max_bytes: int) -> bytes:
@@ -57,7 +60,9 @@ class StepMessage:
             record.step,
             record.batch_size,
             flags,
-            self.due | (_LEAVES if self.leaves else 0),
+            self.due
+            | (_LEAVES if self.leaves else 0)
+            | (_STEP_IS_BEGUN if self.step_is_begun else 0),
             self.decided,
             record.loss,
             record.grad_norm,
@@ -97,4 +102,10 @@ class StepMessage:
             observed=json.loads(observed) if observed else {},
             **_FLAGS_OF[flags & len(_FLAGS_OF) - 1],
         )
-        return cls(record=record, due=due & ~_LEAVES, leaves=bool(due & _LEAVES), decided=decided)
+        return cls(
+            record=record,
+            due=due & ~(_LEAVES | _STEP_IS_BEGUN),
+            leaves=bool(due & _LEAVES),
+            step_is_begun=bool(due & _STEP_IS_BEGUN),
+            decided=decided,
+        )

@@ -37,6 +37,7 @@ from supervisor.worker.ground.error_barrier import ErrorBarrier
 from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.step_probe import read_number
+from supervisor.worker.ground.user_frames import is_within_expression
 from supervisor.worker.interception.training_hooks import Call, TrainingHooks
 from supervisor.worker.live.boundary import Boundary
 from supervisor.worker.live.lead import Lead
@@ -120,8 +121,7 @@ class Monitor(TrainingHooks):
                     self._last_module = weakref.ref(module)
                 clock = self._lead.clock
                 if clock.is_due and clock.is_due_here():
-                    clock.passed()
-                    self._pass_boundary()
+                    self._begin_step(clock)
                 if is_on:
                     progress.probe.saw_forward(args, kwargs)
                     self._heartbeat.beat(progress.steps_done)
@@ -303,7 +303,8 @@ class Monitor(TrainingHooks):
                 if is_lead:
                     self._scaled = None
                 self._updates.end(optimizer, is_lead=is_lead)
-                if clock.is_due and not clock.has_forwards:
+                clock.at_update = self._progress.at_update
+                if clock.is_due_at_update():
                     self._pass_boundary()
         except Exception as error:
             self._update_part.caught(error)
@@ -329,6 +330,19 @@ class Monitor(TrainingHooks):
             if step >= schedule.step or time.monotonic() >= schedule.time:
                 self._boundary.at_boundary(step)
 
+    def _begin_step(self, clock: BoundaryClock) -> None:
+        """The first outermost forward behind an update is the boundary. If a part of the step was
+        computed before it, all later ones are at the end of an update; several ranks agree on that
+        with the record of the step, and resume approximately from here."""
+        progress = self._progress
+        progress.step_is_begun = clock.has_begun_graph() or is_within_expression()
+        if progress.step_is_begun and not clock.of_ranks:
+            progress.boundaries_at_updates()
+            clock.at_update = True
+            return
+        clock.passed()
+        self._pass_boundary()
+
     @property
     def updates_by_others(self) -> int:
         """Updates of other optimizers since the last step."""
@@ -345,6 +359,7 @@ class Monitor(TrainingHooks):
         self._random.region = region
         self._progress.steps_done = self._boundary_at = steps_done
         self._lead.clock = clock
+        self._progress.at_update = clock.at_update
         clock.is_due = False
 
     def _meet(self, found: Any, register: Callable[[Any], Any]) -> None:

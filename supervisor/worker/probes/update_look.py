@@ -144,8 +144,9 @@ def _moment(optimizer: Optimizer, parameter: torch.Tensor) -> bool:
 
 
 def _is_plain(tensor: Any) -> bool:
-    """Whether arithmetic on it is local and cheap: not sparse, not spread over processes."""
-    return type(tensor) is torch.Tensor and tensor.layout is torch.strided
+    """Whether arithmetic on it is local and cheap: real, not sparse, not spread over processes."""
+    is_strided = type(tensor) is torch.Tensor and tensor.layout is torch.strided
+    return is_strided and not tensor.is_complex()
 
 
 def _mean_ratios(

@@ -51,6 +51,7 @@ class FastForward(TrainingHooks):
 
     Args:
         target: steps done at the checkpoint's boundary.
+        at_update: that boundary is at the end of an update (`BoundaryClock`).
         skips: numbers of the data sets whose batches may be others, see `LoaderSkipping`.
         guard: follows those others, where there may be any.
         collectives: silenced from the first step on.
@@ -69,6 +70,7 @@ class FastForward(TrainingHooks):
         registry: Registry,
         tape: TapeReader,
         target: int,
+        at_update: bool = False,
         skips: Collection[int] = (),
         guard: PlaceholderTracker | None = None,
         collectives: SilencedCollectives | None = None,
@@ -79,6 +81,7 @@ class FastForward(TrainingHooks):
     ) -> None:
         self.steps_done = 0
         self.clock = BoundaryClock(of_ranks=collectives is not None)
+        self.clock.at_update = at_update
         self.disproof: str | None = None
         self._interception = interception
         self._registry = registry
@@ -352,7 +355,7 @@ class FastForward(TrainingHooks):
             self._region(functools.partial(self._finish_step, optimizer))  # a rate may be a tensor
         if self.clock.updated(optimizer):
             self._probe.forget()
-        if self._is_arrival() and not self.clock.has_forwards:
+        if self._is_arrival() and self.clock.is_due_at_update():
             self._interception.depth += 1
             try:
                 self._arrive(self.steps_done, self.disproof)

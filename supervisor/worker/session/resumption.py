@@ -145,6 +145,7 @@ class Resumption:
             registry=self._registry,
             tape=reader,
             target=checkpoint.step,
+            at_update=checkpoint.meta.get("at_update") is True,
             skips=skips,
             guard=self._guard,
             collectives=self.collectives,

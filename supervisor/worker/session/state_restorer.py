@@ -27,6 +27,8 @@ from supervisor.worker.ground.user_frames import modules_in, user_frames
 from supervisor.worker.session.starting_point import ResumePoint
 from supervisor.worker.treatment.ordered_treatments import OrderedTreatments
 
+STEP_IS_BEGUN = "a part of the step was computed before the forward of its checkpoint"
+
 
 class StateRestorer:
     """Called once, at the boundary at which a fast-forward arrives.
@@ -134,7 +136,8 @@ class StateRestorer:
             remembered = read_section(start.checkpoint.path, PIPELINE)
             if remembered is not None:
                 self._pipeline.load_state_dict(remembered)
-        return [*meta.get("held_left_out", []), *start.state.get("left_out", [])]
+        problems = [STEP_IS_BEGUN] if meta.get("step_is_begun") else []
+        return [*problems, *meta.get("held_left_out", []), *start.state.get("left_out", [])]
 
     def begin_variables(self, saved: dict[str, Any]) -> None:
         """Has the look at the user's variables begin here.
@@ -148,7 +151,8 @@ class StateRestorer:
         """Captures what was just restored and compares it with what was saved."""
         if self._fp32:
             return []
-        live = self._state.capture(include_grads="grads" in saved)
+        of_optimizers = not self._registry.optimizers.keys().isdisjoint(saved.get("grads", {}))
+        live = self._state.capture(include_grads=of_optimizers)
         both = ALL_PARTS & saved.keys() & live.keys()
         name = first_difference({p: saved[p] for p in both}, {p: live[p] for p in both})
         return [] if name is None else [f"{name} is not as it was saved, after it was put back"]

@@ -89,6 +89,23 @@ def test_a_file_that_a_living_process_writes_is_not_the_scripts(tmp_path: Path) 
     assert record.unseen() == [str(log)]
 
 
+def test_what_a_dead_parent_of_the_run_has_printed_is_not_the_scripts(tmp_path: Path) -> None:
+    record = record_with_a_file(tmp_path)
+    note = (
+        "from pathlib import Path; from supervisor.storage.run.rundir import RunDirectory; "
+        "from supervisor.storage.run.terminal_files import note_terminal; "
+        f"note_terminal(RunDirectory(Path({str(tmp_path / 'run')!r}))); print('trained')"
+    )
+
+    for name in ("slurm-1.out", "slurm-2.out"):
+        with open(tmp_path / name, "w") as out:
+            subprocess.run([sys.executable, "-c", note], stdout=out, check=True)
+    (tmp_path / "other.out").write_text("1")
+
+    assert (tmp_path / "slurm-1.out").read_text() == "trained\n"
+    assert record.unseen() == [str(tmp_path / "other.out")]
+
+
 def test_a_folder_of_very_many_files_is_not_looked_through(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

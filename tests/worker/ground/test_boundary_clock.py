@@ -122,3 +122,33 @@ def test_an_evaluation_of_one_rank_alone_is_no_boundary_of_several() -> None:
         clock.passed()
 
     assert (evaluating, clock.is_due_here()) == (False, True)
+
+
+def test_a_graph_that_is_begun_behind_an_update_is_noticed() -> None:
+    clock, optimizer = BoundaryClock(), _optimizer()
+    weight = optimizer.param_groups[0]["params"][0]
+    begun_before_training = clock.has_begun_graph()
+    _update(clock, optimizer)
+
+    found = [begun_before_training, clock.has_begun_graph()]
+    with torch.no_grad():
+        weight.norm()
+    weight.detach().norm()
+    found.append(clock.has_begun_graph())
+    weight.norm()
+    found.append(clock.has_begun_graph())
+    _update(clock, optimizer)
+
+    assert [*found, clock.has_begun_graph()] == [False, False, False, True, False]
+
+
+def test_boundaries_at_updates_are_at_no_forward() -> None:
+    clock, optimizer = BoundaryClock(), _optimizer()
+    clock.passed()
+    for _ in range(2):
+        _update(clock, optimizer)
+    before = (clock.is_due_here(), clock.is_due_at_update())
+    clock.at_update = True
+
+    assert before == (True, False)
+    assert (clock.is_due_here(), clock.is_due_at_update()) == (False, True)

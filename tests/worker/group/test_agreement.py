@@ -9,6 +9,8 @@ import pytest
 
 from supervisor.records import StepRecord
 from supervisor.storage.run.rank_board import RankBoard
+from supervisor.worker.ground.progress import Progress
+from supervisor.worker.ground.step_probe import StepProbe
 from supervisor.worker.ground.turns import GroupTurns, TimedListener
 from supervisor.worker.group.agreement import GroupAgreement
 from supervisor.worker.group.group_schedule import GroupSchedule
@@ -31,6 +33,7 @@ class Rank:
 
     def __init__(self, folder: Path, rank: int, ranks: int = 2) -> None:
         self.schedule, self.turns = GroupSchedule(), GroupTurns()
+        self.progress = Progress(probe=StepProbe())
         self.saver, self.other = Saver(self.turns), Saver(self.turns)
         self.lost: list[bool] = []
         self.split: list[int] = []
@@ -38,6 +41,7 @@ class Rank:
             RankBoard(folder / "board", rank, ranks, timeout_s=10.0),
             self.schedule,
             self.turns,
+            self.progress,
             rank=rank,
             on_lost=lambda: self.lost.append(True),
             on_split=self.split.append,
@@ -169,9 +173,18 @@ def test_a_message_comes_back_as_it_was_packed() -> None:
         in_environment=True,
         observed={"entropy": 0.25},
     )
-    message = StepMessage(record=record, due=5, leaves=True, decided=2**64 - 1)
+    message = StepMessage(record=record, due=5, leaves=True, step_is_begun=True, decided=2**64 - 1)
 
     assert StepMessage.unpack(message.pack(8000)) == message
     assert not StepMessage.unpack(message.pack(100)).record.observed
     with pytest.raises(ValueError, match="no message"):
         StepMessage.unpack(b"short")
+
+
+def test_a_graph_begun_on_one_rank_moves_the_boundaries_of_all(ranks: list[Rank]) -> None:
+    ranks[1].progress.step_is_begun = True
+
+    agreed(ranks, [StepRecord(step=0), StepRecord(step=0)])
+
+    assert [rank.progress.at_update for rank in ranks] == [True, True]
+    assert not ranks[1].progress.step_is_begun

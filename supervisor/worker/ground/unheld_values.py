@@ -1,0 +1,153 @@
+"""Values that a statement has computed before the call within which it stands, and that no variable
+leads to: the left side of a sum, earlier arguments.
+
+A replay computes them with the tensors that it has, and whatever is put back later does not reach
+them. They are found in the source: for each call the parts of its statement that are evaluated
+before it. Names, attributes, constants, views and objects just made of such lead to what is put
+back; anything else counts as computed. What a loop goes over is not looked at.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from types import CodeType, FrameType
+
+_known: dict[tuple[int, int], tuple[CodeType, bool]] = {}
+"""By the number of a code, which is kept here, and the place in it: the hash of a code is slow."""
+
+
+def any_unheld_values(is_users: Callable[[str], bool]) -> bool:
+    """Whether one of the user's functions that are being executed has such values. True where
+    nobody can say: no source, or a call that is not written as one.
+
+    Args:
+        is_users: whether a file is the user's.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        key = (id(code), frame.f_lasti)
+        known = _known.get(key)
+        if known is None:
+            found = is_users(code.co_filename) and has_unheld_values(frame)
+            known = _known[key] = (code, found)
+        if known[1]:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def has_unheld_values(frame: FrameType) -> bool:
+    """Looks at the source of a function that stands within a call."""
+    try:
+        lines, first = inspect.getsourcelines(frame.f_code)
+        is_deep = lines[0][:1].isspace()
+        tree = ast.parse("".join(["if 1:\n"] * is_deep + lines))
+    except (OSError, SyntaxError, ValueError, IndexError):
+        return True
+    before = max(first, 1) - 1 - is_deep
+    line, place = frame.f_lineno - before, _place(frame, before)
+    found = [path for path in _paths(tree, [], line) if _is_at(path[-1], place)]
+    return not found or any(map(_computes_before, found))
+
+
+def _place(frame: FrameType, before: int) -> tuple[int, int] | None:
+    """Line and column at which the call under way ends; None before Python 3.11.
+
+    Args:
+        before: lines of the file before the source that is looked at.
+    """
+    if sys.version_info < (3, 11):
+        return None
+    places = list(frame.f_code.co_positions())
+    _, line, _, column = places[frame.f_lasti // 2]
+    return (-1, -1) if line is None or column is None else (line - before, column)
+
+
+def _is_at(call: ast.AST, place: tuple[int, int] | None) -> bool:
+    assert isinstance(call, ast.Call)
+    if place is None:
+        return True
+    return (call.end_lineno, call.end_col_offset) == place
+
+
+def _paths(node: ast.AST, above: list[ast.AST], line: int) -> Iterator[list[ast.AST]]:
+    """Yields the way from its statement to each call that stands at `line`."""
+    first = getattr(node, "lineno", line)
+    if not first <= line <= (getattr(node, "end_lineno", None) or line):
+        return
+    above = [node] if isinstance(node, ast.stmt) else [*above, node]
+    if isinstance(node, ast.Call):
+        yield above
+    for child in ast.iter_child_nodes(node):
+        yield from _paths(child, above, line)
+
+
+def _computes_before(path: list[ast.AST]) -> bool:
+    return any(
+        not _is_held(part)
+        for node, child in itertools.pairwise(path)
+        for part in _evaluated_before(node, child)
+    )
+
+
+def _evaluated_before(node: ast.AST, child: ast.AST) -> list[ast.expr]:
+    """Returns the parts of `node` whose values wait while `child`, another of its parts, is
+    evaluated."""
+    parts: list[ast.expr] = []
+    if isinstance(node, ast.AugAssign):
+        parts = [node.target]
+    elif isinstance(node, ast.BinOp):
+        parts = [node.left, node.right]
+    elif isinstance(node, ast.Compare):
+        parts = [node.left, *node.comparators]
+    elif isinstance(node, ast.Call):
+        parts = [node.func, *node.args, *(keyword.value for keyword in node.keywords)]
+        if isinstance(child, ast.keyword):
+            child = child.value
+    elif isinstance(node, ast.Dict):
+        pairs = zip(node.keys, node.values, strict=True)
+        parts = [part for pair in pairs for part in pair if part is not None]
+    elif isinstance(node, (ast.Tuple, ast.List, ast.Set)):
+        parts = node.elts
+    elif isinstance(node, ast.Subscript):
+        parts = [node.value, node.slice]
+    elif isinstance(node, ast.JoinedStr):
+        parts = node.values
+    return parts[: parts.index(child)] if child in parts else parts[:1]
+
+
+def _is_held(part: ast.AST) -> bool:
+    if isinstance(part, (ast.Name, ast.Constant, ast.Lambda)):
+        return True
+    if isinstance(part, (ast.Attribute, ast.Starred)):
+        return _is_held(part.value)
+    if isinstance(part, ast.Subscript):
+        return _is_held(part.value) and _is_constant(part.slice)
+    if isinstance(part, (ast.Tuple, ast.List, ast.Set)):
+        return all(map(_is_held, part.elts))
+    if isinstance(part, ast.UnaryOp):
+        return isinstance(part.operand, ast.Constant)
+    return isinstance(part, ast.Call) and _makes_object(part)
+
+
+def _is_constant(index: ast.AST) -> bool:
+    """Whether an index gives a view of a tensor, or what a container holds."""
+    return all(
+        isinstance(
+            part, (ast.Constant, ast.Slice, ast.Tuple, ast.UnaryOp, ast.USub, ast.expr_context)
+        )
+        for part in ast.walk(index)
+    )
+
+
+def _makes_object(call: ast.Call) -> bool:
+    """Whether it is a class, by its name, that is called with nothing computed: `nn.MSELoss()`."""
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+    name = call.func.id if isinstance(call.func, ast.Name) else name
+    given = [*call.args, *(keyword.value for keyword in call.keywords)]
+    return name[:1].isupper() and _is_held(call.func) and all(map(_is_held, given))

@@ -1,0 +1,65 @@
+"""Scripts that compute a part of a step before its first forward, or leave gradients uncleared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.scenarios.loop_styles import PRELUDE
+from tests.scenarios.runs import differences, supervised, train_plainly
+
+BEFORE = (
+    PRELUDE
+    + """
+bare, mean = torch.nn.Parameter(torch.ones(X.shape[1])), torch.zeros(())
+model = make_model(0.0)
+optimizer = torch.optim.Adam([bare, *model.parameters()], lr=0.02)
+for step in range(30):
+    rows = torch.randint(0, len(X), (16,))
+    loss = {0}
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+    mean = 0.9 * mean + 0.1 * loss.detach()
+torch.save({{"bare": bare.detach(), "mean": mean, **model.state_dict()}}, sys.argv[-1])
+"""
+)
+UNCLEARED = (
+    PRELUDE
+    + """
+body, head = torch.nn.Linear(X.shape[1], 8), torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(head.parameters(), lr=0.1, momentum=0.9)
+for step in range(30):
+    rows = torch.randint(0, len(X), (16,))
+    optimizer.zero_grad()
+    F.mse_loss(head(body(X[rows]).tanh()).squeeze(-1), Y[rows].reshape(-1)).backward()
+    torch.nn.utils.clip_grad_norm_([*body.parameters(), *head.parameters()], 1.0)
+    optimizer.step()
+torch.save(torch.nn.ModuleList([body, head]).state_dict(), sys.argv[-1])
+"""
+)
+GRAPH = "(model(X[rows] * torch.tanh(bare)).reshape(-1) - Y[rows].reshape(-1)).pow(2).mean()"
+STATEMENT = (
+    "((Y[rows].reshape(-1) - mean) * model(X[rows]).reshape(-1)).mean() + model(X).pow(2).mean()"
+)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [BEFORE.format(GRAPH), BEFORE.format(STATEMENT), UNCLEARED],
+    ids=["graph", "statement", "uncleared gradients"],
+)
+def test_a_step_that_is_begun_before_its_forward_resumes_exactly(
+    tmp_path: Path, script: str
+) -> None:
+    undisturbed = train_plainly(tmp_path / "plain", script)
+
+    ended = supervised(
+        tmp_path / "killed",
+        script,
+        settings=("checkpoint.every_steps=4", "checkpoint.background=false"),
+        faults="[{kind: sigkill, step: 23}]",
+    )
+
+    assert ended.returncode == 0, ended.stderr
+    assert [e["exactness"] for e in ended.events("resumed")] == ["exact"]
+    assert differences(undisturbed.result(), ended.result()) == []
