@@ -85,6 +85,7 @@ class WholeState:
             "controls": self._controls.state_dict(),
             "loss_under_way": progress.probe.loss if progress.probe.loss_seen else None,
             "held_left_out": self._held.left_out,
+            "in_loops": self._held.in_loops(frames),
             "risk": self._health.risk,
         }
         return state, meta

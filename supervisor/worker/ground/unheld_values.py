@@ -1,10 +1,12 @@
-"""Values that a statement has computed before the call within which it stands, and that no variable
-leads to: the left side of a sum, earlier arguments.
+"""What functions that are being executed hold in no variable: values that a statement has computed
+before the call within which it stands (the left side of a sum, earlier arguments), and what loops
+go over.
 
 A replay computes them with the tensors that it has, and whatever is put back later does not reach
 them. They are found in the source: for each call the parts of its statement that are evaluated
 before it. Names, attributes, constants, views and objects just made of such lead to what is put
-back; anything else counts as computed. What a loop goes over is not looked at.
+back; anything else counts as computed. What a loop goes over is held if a variable leads to it, or
+if a function of Python's own goes over such.
 """
 
 from __future__ import annotations
@@ -16,43 +18,97 @@ import sys
 from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 
-_known: dict[tuple[int, int], tuple[CodeType, bool]] = {}
-"""By the number of a code, which is kept here, and the place in it: the hash of a code is slow."""
+GOES_OVER = frozenset(
+    (
+        *("enumerate", "filter", "iter", "list", "map", "range", "reversed", "sorted", "tqdm"),
+        *("trange", "tuple", "zip", "islice", "items", "keys", "values"),
+    )
+)
+"""Functions and methods that hold what they are given, and nothing else that could be trained."""
+
+Look = Callable[[FrameType], bool]
 
 
-def any_unheld_values(is_users: Callable[[str], bool]) -> bool:
-    """Whether one of the user's functions that are being executed has such values. True where
-    nobody can say: no source, or a call that is not written as one.
+class FunctionsUnderWay:
+    """Asks `look` for each of the user's functions that are being executed; it is asked once for a
+    place in a function.
 
     Args:
+        look: `has_unheld_values` or `has_unheld_loop`.
         is_users: whether a file is the user's.
     """
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        code = frame.f_code
-        key = (id(code), frame.f_lasti)
-        known = _known.get(key)
-        if known is None:
-            found = is_users(code.co_filename) and has_unheld_values(frame)
-            known = _known[key] = (code, found)
-        if known[1]:
-            return True
-        frame = frame.f_back
-    return False
+
+    def __init__(self, look: Look, is_users: Callable[[str], bool]) -> None:
+        self._look = look
+        self._is_users = is_users
+        # by the number of a code, which is kept here: the hash of a code is slow
+        self._known: dict[tuple[int, int], tuple[CodeType, bool]] = {}
+
+    def any(self) -> bool:
+        """Called in the training's thread."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            code = frame.f_code
+            key = (id(code), frame.f_lasti)
+            known = self._known.get(key)
+            if known is None:
+                found = self._is_users(code.co_filename) and self._look(frame)
+                known = self._known[key] = (code, found)
+            if known[1]:
+                return True
+            frame = frame.f_back
+        return False
 
 
 def has_unheld_values(frame: FrameType) -> bool:
-    """Looks at the source of a function that stands within a call."""
+    """Whether a function that stands within a call has such values. True where nobody can say: no
+    source, or a call that is not written as one."""
+    source = _source(frame)
+    if source is None:
+        return True
+    tree, line, before = source
+    place = _place(frame, before)
+    found = [path for path in _paths(tree, [], line) if _is_at(path[-1], place)]
+    return not found or any(map(_computes_before, found))
+
+
+def has_unheld_loop(frame: FrameType) -> bool:
+    """Whether a function stands within a loop over something that may be in no variable."""
+    source = _source(frame)
+    if source is None:
+        return True
+    tree, line, _ = source
+    return any(
+        not _is_gone_over(node.iter)
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.For, ast.AsyncFor))
+        and node.body[0].lineno <= line <= (node.body[-1].end_lineno or line)
+    )
+
+
+def _is_gone_over(part: ast.AST) -> bool:
+    if isinstance(part, ast.Call) and _name(part.func) in GOES_OVER:
+        inside = part.func.value if isinstance(part.func, ast.Attribute) else None
+        given = [*part.args, *(keyword.value for keyword in part.keywords)]
+        return (inside is None or _is_held(inside)) and all(map(_is_gone_over, given))
+    if isinstance(part, (ast.BinOp, ast.Compare, ast.Starred)):
+        return all(map(_is_gone_over, ast.iter_child_nodes(part)))
+    return isinstance(part, (ast.operator, ast.cmpop)) or _is_held(part)
+
+
+def _source(frame: FrameType) -> tuple[ast.Module, int, int] | None:
+    """Returns the function's source, the line in it that is executed, and how many lines of the
+    file are before it; None if it cannot be had."""
     try:
-        lines, first = inspect.getsourcelines(frame.f_code)
+        is_module = frame.f_code.co_name == "<module>"
+        look = inspect.findsource if is_module else inspect.getsourcelines
+        lines, first = look(frame.f_code)
         is_deep = lines[0][:1].isspace()
         tree = ast.parse("".join(["if 1:\n"] * is_deep + lines))
     except (OSError, SyntaxError, ValueError, IndexError):
-        return True
+        return None
     before = max(first, 1) - 1 - is_deep
-    line, place = frame.f_lineno - before, _place(frame, before)
-    found = [path for path in _paths(tree, [], line) if _is_at(path[-1], place)]
-    return not found or any(map(_computes_before, found))
+    return tree, frame.f_lineno - before, before
 
 
 def _place(frame: FrameType, before: int) -> tuple[int, int] | None:
@@ -147,7 +203,11 @@ def _is_constant(index: ast.AST) -> bool:
 
 def _makes_object(call: ast.Call) -> bool:
     """Whether it is a class, by its name, that is called with nothing computed: `nn.MSELoss()`."""
-    name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
-    name = call.func.id if isinstance(call.func, ast.Name) else name
     given = [*call.args, *(keyword.value for keyword in call.keywords)]
-    return name[:1].isupper() and _is_held(call.func) and all(map(_is_held, given))
+    return _name(call.func)[:1].isupper() and _is_held(call.func) and all(map(_is_held, given))
+
+
+def _name(function: ast.AST) -> str:
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""

@@ -14,7 +14,11 @@ from torch.nn import Module
 
 from supervisor.training_state.census.frame_variables import FrameVariables
 from supervisor.training_state.user_code import is_library_file
-from supervisor.worker.ground.unheld_values import any_unheld_values
+from supervisor.worker.ground.unheld_values import (
+    FunctionsUnderWay,
+    has_unheld_loop,
+    has_unheld_values,
+)
 
 _OURS = str(Path(__file__).resolve().parents[2]) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
@@ -36,7 +40,7 @@ def user_frames() -> dict[str, Mapping[str, Any]]:
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
-        if frame.f_code.co_name != "<module>" and _is_users(name):
+        if frame.f_code.co_name != "<module>" and is_users(name):
             frames.append(frame)
         frame = frame.f_back
     main = sys.modules.get("__main__")
@@ -53,7 +57,12 @@ def user_frames() -> dict[str, Mapping[str, Any]]:
 def is_within_expression() -> bool:
     """Whether one of the user's functions on the stack has computed a part of its statement already
     (`unheld_values`)."""
-    return any_unheld_values(_is_users)
+    return _expressions.any()
+
+
+def is_within_unheld_loop() -> bool:
+    """Whether one of them stands in a loop over something that may be in no variable."""
+    return _loops.any()
 
 
 def call_under_way() -> Mapping[str, Any]:
@@ -76,7 +85,7 @@ def _users_modules() -> list[str]:
     known = _is_users_by_name
     for name in sys.modules.keys() - known.keys():
         known[name] = _is_users_module(name)
-    return sorted(name for name, is_users in known.items() if is_users and name in sys.modules)
+    return sorted(name for name, is_theirs in known.items() if is_theirs and name in sys.modules)
 
 
 def _is_users_module(name: str) -> bool:
@@ -99,7 +108,12 @@ def modules_in(frames: Mapping[str, Mapping[str, Any]]) -> list[Module]:
     return found
 
 
-def _is_users(path: str) -> bool:
+def is_users(path: str) -> bool:
+    """Whether a file belongs to the script or to a library that is neither Python, torch nor us."""
     if path.startswith((_OURS, _TORCH, "<frozen")):
         return False
     return not (path.startswith(_PYTHON) and "site-packages" not in path)
+
+
+_expressions = FunctionsUnderWay(has_unheld_values, is_users)
+_loops = FunctionsUnderWay(has_unheld_loop, is_users)
