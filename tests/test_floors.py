@@ -81,6 +81,7 @@ SUB_ROOMS: dict[str, tuple[str, ...]] = {
         "treatment",
         "live",
         "session",
+        "assembly",
     ),
     "detectors": (
         "statistics",

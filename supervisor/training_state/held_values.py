@@ -13,7 +13,8 @@ import numpy as np
 import torch
 import xxhash
 
-from supervisor.training_state.census.reach import Place, Reach
+from supervisor.training_state.census.place import Place
+from supervisor.training_state.census.reach import Reach
 from supervisor.training_state.plain_form import from_plain
 from supervisor.training_state.tensors import local, outside_autograd, storage_of, write_into
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from supervisor.training_state.census.reach import FrameVariables
+from supervisor.training_state.census.frame_variables import FrameVariables
 from supervisor.training_state.held_values import find_held, put_back, stamps, storages
 from supervisor.training_state.plain_form import to_plain
 

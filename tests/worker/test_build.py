@@ -5,45 +5,20 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from supervisor.worker.live.boundary import Boundary
-from tests.worker.conftest import Start
+import pytest
 
 WORKER = Path(__file__).parents[2] / "supervisor" / "worker"
+FILES = [WORKER / "build.py", *sorted((WORKER / "assembly").glob("*.py"))]
 
 
-def test_listeners_come_in_this_order(tmp_path: Path, start: Start) -> None:
-    boundary = start(tmp_path / "run", ["trail=true"]).session._monitor._boundary
-
-    assert names(boundary) == [
-        "step times",
-        "first step",
-        "variables",
-        "corruption",
-        "actions",
-        "exact retry",
-        "trail",
-        "snapshots",
-        "checkpoints",
-        "parting checkpoint",
-        "leaving",
-    ]
-
-
-def test_a_run_without_a_trail_has_no_listener_for_it(tmp_path: Path, start: Start) -> None:
-    assert "trail" not in names(start(tmp_path / "run").session._monitor._boundary)
-
-
-def test_nothing_is_set_on_a_part_after_it_was_built() -> None:
-    tree = ast.parse((WORKER / "build.py").read_text(encoding="utf-8"))
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_nothing_is_set_on_a_part_after_it_was_built(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
 
     assert [
         ast.unparse(target)
         for node in ast.walk(tree)
         if isinstance(node, (ast.Assign, ast.AugAssign))
         for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
-        if isinstance(target, ast.Attribute)
-    ] == ["probe.in_environment"]
-
-
-def names(boundary: Boundary) -> list[str]:
-    return [listener.name for listener, _ in boundary._listeners]
+        if isinstance(target, ast.Attribute) and ast.unparse(target.value) != "self"
+    ] == []

@@ -23,7 +23,7 @@ _LOOK_S = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Meeting:
+class TrialMeeting:
     """What came of it.
 
     Attributes:
@@ -37,7 +37,7 @@ class Meeting:
     refused: str = ""
 
 
-def meet(launch: RankLaunch, rundir: RunDirectory, say: Callable[[str], None]) -> Meeting:
+def meet(launch: RankLaunch, rundir: RunDirectory, say: Callable[[str], None]) -> TrialMeeting:
     """Meets the other nodes, on which the same is called, and returns what came of it.
 
     The run directory is as it was afterwards.
@@ -58,14 +58,14 @@ def meet(launch: RankLaunch, rundir: RunDirectory, say: Callable[[str], None]) -
 
 def _lead(
     seat: Seat, launch: RankLaunch, rundir: RunDirectory, say: Callable[[str], None]
-) -> Meeting:
+) -> TrialMeeting:
     refusals: list[str] = []
     try:
         probe = ProbeFile(rundir)
     except OSError as error:
         assert seat.listener is not None
         seat.listener.close()
-        return Meeting(place=str(seat), missed=f"{rundir.root}: {error.strerror or error}")
+        return TrialMeeting(place=str(seat), missed=f"{rundir.root}: {error.strerror or error}")
     members = Members(
         seat,
         launch,
@@ -79,17 +79,17 @@ def _lead(
     try:
         members.gather(lambda: bool(refusals))
         members.over(1 if refusals else 0, "; ".join(refusals))
-        return Meeting(place=str(seat), refused="; ".join(refusals))
+        return TrialMeeting(place=str(seat), refused="; ".join(refusals))
     except NodesMissing as error:
         members.over(1, str(error))
-        return Meeting(place=str(seat), missed=str(error))
+        return TrialMeeting(place=str(seat), missed=str(error))
     finally:
         members.close()
 
 
 def _follow(
     seat: Seat, launch: RankLaunch, rundir: RunDirectory, say: Callable[[str], None]
-) -> Meeting:
+) -> TrialMeeting:
     say(f"joining the first node at {seat}")
     deadline = time.monotonic() + seat.join_s
     why = "nobody answers there"
@@ -103,22 +103,22 @@ def _follow(
         try:
             answer = introduce(link, rundir, launch, local_ranks=1, target=TARGET)
             if answer.refused:
-                return Meeting(place=str(seat), refused=answer.refused)
+                return TrialMeeting(place=str(seat), refused=answer.refused)
             if answer.welcome is not None:
                 return _until_over(link, seat, deadline)
         finally:
             link.close()
         why = answer.why_not
         time.sleep(_NAP_S)
-    return Meeting(place=str(seat), missed=f"the first node was not there ({why})")
+    return TrialMeeting(place=str(seat), missed=f"the first node was not there ({why})")
 
 
-def _until_over(link: MemberLink, seat: Seat, deadline: float) -> Meeting:
+def _until_over(link: MemberLink, seat: Seat, deadline: float) -> TrialMeeting:
     while time.monotonic() < deadline:
         message = link.take_one(_LOOK_S) or {}
         if "over" in message:
             missed = str(message.get("said", "")) if message["over"] else ""
-            return Meeting(place=str(seat), missed=missed)
+            return TrialMeeting(place=str(seat), missed=missed)
         if not message and link.is_closed:
             break
-    return Meeting(place=str(seat), missed="the first node was gone before all had come")
+    return TrialMeeting(place=str(seat), missed="the first node was gone before all had come")

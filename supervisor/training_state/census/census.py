@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from supervisor.training_state.census.facts import fact_of, is_entered
-from supervisor.training_state.census.reach import Place, Reach
+from supervisor.training_state.census.place import Place
+from supervisor.training_state.census.reach import Reach
 from supervisor.training_state.tensors import outside_autograd, storage_of
 
 ADDRESS = "the address of an object"

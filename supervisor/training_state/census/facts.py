@@ -16,14 +16,11 @@ import numpy as np
 import torch
 import xxhash
 
+from supervisor.training_state.census.inside_containers import key_name
+from supervisor.training_state.census.inside_functions import is_cache
+from supervisor.training_state.census.place import Place
 from supervisor.training_state.census.plain_containers import SCALARS, added_in_order, content
-from supervisor.training_state.census.reach import (
-    Place,
-    is_cache,
-    is_iterator,
-    key_name,
-    position,
-)
+from supervisor.training_state.census.python_iterators import is_iterator, position
 from supervisor.training_state.census.single_values import (
     SINGLE,
     SINGLE_KINDS,

@@ -21,8 +21,8 @@ from supervisor.training_state.census.facts import (
     value_of,
     wants_gradient,
 )
+from supervisor.training_state.census.place import Place
 from supervisor.training_state.census.plain_containers import added_in_order, is_plain
-from supervisor.training_state.census.reach import Place
 from supervisor.training_state.census.single_values import member_of
 
 _EMPTY = re.compile(r"(list|dict|deque|OrderedDict) of \d+( by \w+)?$")

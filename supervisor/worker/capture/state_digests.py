@@ -33,13 +33,13 @@ SHORT = 40
 class TrailProbe(StepProbe):
     """Sees what any probe sees, and remembers of the last whole step what a trail is made of."""
 
-    def __init__(self) -> None:
+    def __init__(self, in_environment: bool | None = None) -> None:
         self.last_data: str | None = None
         self.last_loss: str | None = None
         self.wait_s: float | None = None
         self._inputs: list[str] = []
         self._waiting_since: float | None = None
-        super().__init__()
+        super().__init__(in_environment)
 
     def saw_forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         super().saw_forward(args, kwargs)

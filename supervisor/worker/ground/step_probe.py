@@ -23,6 +23,9 @@ _LOOK_EVERY_S = 1.0  # between two looks at the process's memory (up to 170 us e
 class StepProbe:
     """What was seen since the last update of the lead optimizer.
 
+    Args:
+        in_environment: as in the settings; None asks from time to time whether one is there.
+
     Attributes:
         grad_norm: None until a norm is known; the script's own clipping gives it for free.
         clips_at: the bound of the script's own clipping that gave it; infinity for none.
@@ -30,14 +33,13 @@ class StepProbe:
         others_trained: another optimizer stepped after a backward of its own.
         begins_training: the step is the first of another training.
         announced: the script has announced a change for the step.
-        in_environment: as in the settings; None asks from time to time whether one is there.
         is_in_environment: whether one was there at the last look.
         memory_gib: of the process, as of the last look.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, in_environment: bool | None = None) -> None:
         self.observed: dict[str, float] = {}
-        self.in_environment: bool | None = None
+        self._in_environment = in_environment
         self.is_in_environment = False
         self._process = psutil.Process()
         self.memory_gib = NAN
@@ -106,7 +108,7 @@ class StepProbe:
         if not now - self._memory_time < _LOOK_EVERY_S:
             self.memory_gib = self._memory()
             self._memory_time = now
-            asked = self.in_environment
+            asked = self._in_environment
             self.is_in_environment = has_environment() if asked is None else asked
         norm = self.grad_norm
         observed, self.observed = self.observed, {}  # this one may wait, and must not be filled

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.nn import Module
 
-from supervisor.training_state.census.reach import FrameVariables
+from supervisor.training_state.census.frame_variables import FrameVariables
 from supervisor.training_state.user_code import is_library_file
 from supervisor.worker.ground.unheld_values import any_unheld_values
 

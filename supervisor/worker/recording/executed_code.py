@@ -17,7 +17,7 @@ _WRITING_CALLS = frozenset(
         *("mkdir", "unlink", "remove", "rename", "replace", "rmdir", "truncate", "symlink", "link"),
         *("write", "writev", "pwrite", "sendfile", "fork", "fork_exec", "posix_spawn", "system"),
         *("mkfifo", "start_new_thread", "start_joinable_thread", "imwrite", "execve", "kill"),
-        *("putenv", "unsetenv", "chdir", "lseek", "setitimer"),
+        *("chdir", "lseek", "setitimer"),
     }
 )
 _KEEPING_CALLS = frozenset({"execute", "executemany", "executescript", "commit", "put"})

@@ -8,6 +8,7 @@ what each batch draws from them is noted.
 
 from __future__ import annotations
 
+import os
 import statistics
 import sys
 import time
@@ -119,12 +120,14 @@ class LoadingProof:
             self.reason = "loading changes something that stays"
 
     def _take_fingerprints(self) -> list[int | None]:
-        """Of the data set, of how it is collated, and of what else the first fetches could reach.
+        """Of the data set, how it is collated, what else the first fetches could reach, and the
+        environment.
 
         None for what is gone: that cannot have kept anything. Sets `reason` if one cannot be told.
         """
         found: list[int | None] = []
-        for own in (self._data(), self._collate(), self._reached):
+        environment = repr(sorted(os.environ.items()))
+        for own in (self._data(), self._collate(), self._reached, environment):
             try:
                 with self._interception.region():
                     found.append(

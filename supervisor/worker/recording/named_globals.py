@@ -29,13 +29,17 @@ class NamedGlobals:
     variables: Mapping[str, Any]
 
     def values(self) -> Iterator[Any]:
-        """Yields what the names stand for; of the user's modules all their variables."""
-        for name in _names(self.code):
+        """Yields what the names stand for; of the user's modules all their variables, of others
+        those that the code may assign."""
+        assigned = _names(self.code, "STORE_ATTR")
+        for name in _names(self.code, "LOAD_GLOBAL"):
             value = self.variables.get(name)
             if not isinstance(value, types.ModuleType):
                 yield value
             elif is_users(getattr(value, "__file__", None) or "<"):
                 yield from _plain_variables(value)
+            else:
+                yield from (vars(value).get(name) for name in assigned)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -45,11 +49,11 @@ def is_users(path: str) -> bool:
 
 
 @functools.lru_cache(maxsize=1024)
-def _names(code: types.CodeType) -> tuple[str, ...]:
-    names = {one.argval for one in dis.get_instructions(code) if one.opname == "LOAD_GLOBAL"}
+def _names(code: types.CodeType, operation: str) -> tuple[str, ...]:
+    names = {one.argval for one in dis.get_instructions(code) if one.opname == operation}
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
-            names.update(_names(inner))
+            names.update(_names(inner, operation))
     return tuple(sorted(names))
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from supervisor.errors import UsageError
 from supervisor.parent.nodes.probe_file import read_probe
-from supervisor.parent.nodes.trial_meeting import Meeting, meet
+from supervisor.parent.nodes.trial_meeting import TrialMeeting, meet
 from supervisor.ranks import RankLaunch
 from supervisor.storage.run.rundir import RunDirectory
 
@@ -30,7 +30,7 @@ def launch(port: int, rank: int, join_s: float = 60.0) -> RankLaunch:
     )
 
 
-def both(first: Path, second: Path) -> list[Meeting]:
+def both(first: Path, second: Path) -> list[TrialMeeting]:
     """What two nodes find that see these run directories."""
     port = free_port()
     with ThreadPoolExecutor(2) as nodes:

@@ -12,8 +12,7 @@ from supervisor.worker.ground.step_probe import StepProbe
 
 
 def in_environment(asked: bool | None) -> bool:
-    probe = StepProbe()
-    probe.in_environment = asked
+    probe = StepProbe(asked)
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
     return probe.record(0, 1.0, optimizer).in_environment
 

@@ -1,0 +1,82 @@
+"""Which function lists what lies in a value, by its type."""
+
+from __future__ import annotations
+
+import collections
+import contextvars
+import functools
+import threading
+import types
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
+
+from supervisor.training_state.census.inside_containers import (
+    of_array,
+    of_dict,
+    of_sequence,
+    of_set,
+    of_weak,
+)
+from supervisor.training_state.census.inside_functions import (
+    CACHE,
+    of_cache,
+    of_function,
+    of_generator,
+    of_method,
+    of_partial,
+)
+from supervisor.training_state.census.inside_objects import (
+    attributes,
+    of_class,
+    of_context,
+    of_iterator,
+    of_thread,
+    of_view,
+)
+from supervisor.training_state.census.inside_torch import of_loader, of_module, of_optimizer
+from supervisor.training_state.census.left_out import is_entered
+from supervisor.training_state.census.place import Place
+from supervisor.training_state.census.python_iterators import ITERATORS
+from supervisor.training_state.census.single_values import SINGLE
+
+Entry: TypeAlias = Callable[[str, Any], Iterable[Place]]
+
+
+def find_entry(kind: type) -> Entry | None:
+    """Returns None for what is not entered."""
+    if issubclass(kind, (torch.Tensor, np.generic, types.ModuleType, *SINGLE)):
+        return None
+    for kinds, entry in (
+        ((list, tuple, collections.deque), of_sequence),
+        ((dict,), of_dict),
+        ((set, frozenset), of_set),
+        ((nn.Module,), of_module),
+        ((torch.optim.Optimizer,), of_optimizer),
+        ((_MultiProcessingDataLoaderIter,), of_loader),
+        ((types.FunctionType,), of_function),
+        ((types.MethodType,), of_method),
+        ((functools.partial,), of_partial),
+        ((types.GeneratorType,), of_generator),
+        ((np.ndarray,), of_array),
+        ((memoryview,), of_view),
+        ((contextvars.ContextVar,), of_context),
+        ((threading.local,), of_thread),
+        ((weakref.WeakKeyDictionary, weakref.WeakValueDictionary), of_weak),
+        ((CACHE,), of_cache),
+        ((type,), of_class),
+    ):
+        if issubclass(kind, kinds):
+            return entry
+    if kind in ITERATORS:
+        return of_iterator
+    if issubclass(kind, threading.Thread) or not is_entered(kind):
+        return None
+    if kind.__dictoffset__ or any("__slots__" in vars(one) for one in kind.__mro__):
+        return attributes
+    return None

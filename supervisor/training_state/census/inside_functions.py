@@ -1,0 +1,71 @@
+"""What functions keep: defaults, variables around them, arguments given before."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from supervisor.training_state.census.frame_variables import FrameVariables
+from supervisor.training_state.census.left_out import is_of_the_process
+from supervisor.training_state.census.place import Place, write_cell, write_item
+from supervisor.training_state.census.python_iterators import ITERATORS
+
+CACHE: type = type(functools.lru_cache(len))
+
+
+def of_variables(name: str, variables: Mapping[str, Any]) -> Iterator[Place]:
+    write = write_item if hasattr(variables, "__setitem__") else None
+    for key in list(variables):
+        if isinstance(key, str) and not key.startswith("__"):
+            yield Place(f"{name}.{key}", variables[key], variables, key, write)
+
+
+def of_function(path: str, function: types.FunctionType) -> Iterator[Place]:
+    """Defaults, and the variables around it."""
+    if is_of_the_process(function):
+        return
+    for number, item in enumerate(function.__defaults__ or ()):
+        yield Place(f"{path}.defaults[{number}]", item)
+    for name, item in list((function.__kwdefaults__ or {}).items()):
+        yield Place(f"{path}.defaults[{name!r}]", item, function.__kwdefaults__, name, write_item)
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            yield Place(f"{path}.{name}", cell.cell_contents, cell, name, write_cell)
+        except ValueError:  # not assigned yet
+            continue
+    for name, item in list(vars(function).items()):
+        yield Place(f"{path}.{name}", item, vars(function), name, write_item)
+
+
+def of_method(path: str, method: types.MethodType) -> Iterator[Place]:
+    yield Place(f"{path}.self", method.__self__)
+    yield Place(f"{path}.function", method.__func__)
+
+
+def of_partial(path: str, value: functools.partial[Any]) -> Iterator[Place]:
+    yield Place(f"{path}.func", value.func)
+    yield Place(f"{path}.args", value.args)
+    yield Place(f"{path}.keywords", value.keywords)
+
+
+def of_generator(path: str, value: types.GeneratorType[Any, Any, Any]) -> Iterator[Place]:
+    frame = value.gi_frame
+    if frame is not None:
+        yield from of_variables(path, FrameVariables(frame))
+        yield Place(f"{path}.yield_from", value.gi_yieldfrom)
+        loops = [one for one in gc.get_referents(value) if type(one) in ITERATORS]
+        for number, iterator in enumerate(loops):
+            yield Place(f"{path}.loops[{number}]", iterator)
+
+
+def of_cache(path: str, cache: Any) -> Iterator[Place]:
+    """What a cache holds is out of sight; `facts` tells how much that is."""
+    yield Place(f"{path}.__wrapped__", getattr(cache, "__wrapped__", None))
+
+
+def is_cache(kind: type) -> bool:
+    """Whether it is that of a function with `functools.lru_cache`."""
+    return issubclass(kind, CACHE)

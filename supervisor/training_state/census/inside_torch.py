@@ -1,0 +1,59 @@
+"""What modules, optimizers and loaders hold beside what torch's own state tells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from supervisor.training_state.census.left_out import is_torchs
+from supervisor.training_state.census.place import Place, write_attribute, write_item
+
+_HOOKS = (
+    *("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"),
+    *("_state_dict_hooks", "_load_state_dict_pre_hooks"),
+)
+_PARTS_OF_MODULE = frozenset(vars(nn.Module()))
+_OPTIMIZERS_OWN = frozenset({"defaults", "param_groups", "state"})
+_LOADERS_PLACE = ("_dataset", "_index_sampler", "_sampler_iter", "_num_yielded", "_rcvd_idx")
+
+
+def of_module(path: str, module: nn.Module) -> Iterator[Place]:
+    for name, own in list(vars(module).items()):
+        if name in ("_parameters", "_buffers", "_modules"):
+            write = write_item if name == "_buffers" else None
+            for key, item in list(own.items()):
+                yield Place(f"{path}.{key}", item, own, key, write)
+        elif name in _HOOKS:
+            for number, hook in enumerate(list(own.values())):
+                if not is_torchs(hook):
+                    yield Place(f"{path}.{name}[{number}]", hook)
+        elif name not in _PARTS_OF_MODULE and not name.startswith("__"):
+            yield Place(f"{path}.{name}", own, vars(module), name, write_item)
+    for key, parameter in list(vars(module)["_parameters"].items()):
+        for name, item in list(vars(parameter).items()) if parameter is not None else ():
+            yield Place(f"{path}.{key}.{name}", item, parameter, name, write_attribute)
+        hooks = getattr(parameter, "_backward_hooks", None) or {}
+        after = getattr(parameter, "_post_accumulate_grad_hooks", None) or {}
+        for number, hook in enumerate([*hooks.values(), *after.values()]):
+            if not is_torchs(hook):
+                yield Place(f"{path}.{key}.hooks[{number}]", hook)
+
+
+def of_optimizer(path: str, optimizer: torch.optim.Optimizer) -> Iterator[Place]:
+    """What an optimizer that is not torch's keeps beside its state: slow weights, averages."""
+    if type(optimizer).__module__.partition(".")[0] == "torch":
+        return
+    for name, own in list(vars(optimizer).items()):
+        if name not in _OPTIMIZERS_OWN and not name.startswith("_"):
+            yield Place(f"{path}.{name}", own, optimizer, name, write_attribute)
+
+
+def of_loader(path: str, iterator: Any) -> Iterator[Place]:
+    """Where an iterator with workers stands. Which of their batches have arrived, and for which
+    they were asked, belongs to this process's workers and is never written."""
+    for name in _LOADERS_PLACE:
+        if name in vars(iterator):
+            yield Place(f"{path}.{name}", vars(iterator)[name])

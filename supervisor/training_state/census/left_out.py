@@ -1,0 +1,64 @@
+"""What a walk does not enter: what belongs to the process or to torch, and what has no parts."""
+
+from __future__ import annotations
+
+import array
+import functools
+import io
+import pathlib
+import random
+import types
+from typing import Any
+
+import numpy as np
+import torch
+
+from supervisor.training_state.census.single_values import SINGLE
+
+_OWN_OF_THE_PROCESS = frozenset(
+    {
+        *("_ctypes", "_io", "_thread", "_weakref", "asyncio", "concurrent", "ctypes", "importlib"),
+        *("io", "logging", "multiprocessing", "queue", "select", "socket", "sqlite3", "ssl"),
+        *("rich", "subprocess", "supervisor", "tempfile", "threading", "weakref"),
+    }
+)
+"""Modules whose objects, and those derived from them, belong to this process: locks, files,
+threads, queues between them, and what draws on its terminal."""
+_OF_TORCH = (
+    *("torch.utils.data.", "torch.optim.", "torch.amp.", "torch.cuda.amp."),
+    "torch.distributed.algorithms.",  # states of communication hooks, and averagers' counts
+)
+SHOWN: tuple[type, ...] = (
+    *(torch.Tensor, np.ndarray, np.generic, torch.dtype, torch.device, torch.layout, np.dtype),
+    *(torch.Generator, np.random.Generator, np.random.RandomState, random.Random),
+    *(types.ModuleType, types.BuiltinFunctionType, types.BuiltinMethodType, pathlib.PurePath),
+    *(io.StringIO, io.BytesIO, int, float, complex, str, bytes, *SINGLE),
+)
+"""Not entered, but `facts.fact_of` tells what they are; functions in C and modules keep nothing."""
+_CHANGEABLE = (bytearray, array.array)
+CALLED_BY_NAME: tuple[type, ...] = (
+    *(int, float, complex, str, bytes, *(one for one in SINGLE if one not in _CHANGEABLE)),
+    *(type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, np.generic),
+    *(torch.dtype, torch.device, torch.layout, np.dtype, pathlib.PurePath),
+)
+"""Known by their names or values: whether two are one object tells nothing."""
+
+
+def is_entered(kind: type) -> bool:
+    """Whether the attributes of such objects are looked at."""
+    module = getattr(kind, "__module__", None)
+    if isinstance(module, str) and module.startswith("torch."):
+        return f"{module}.".startswith(_OF_TORCH)
+    return not any(is_of_the_process(base) for base in kind.__mro__)
+
+
+def is_of_the_process(owner: Any) -> bool:
+    module = getattr(owner, "__module__", None)
+    return not isinstance(module, str) or module.partition(".")[0] in _OWN_OF_THE_PROCESS
+
+
+def is_torchs(hook: Any) -> bool:
+    """Whether it is one of torch's own (weight norm), which keep nothing outside of the model."""
+    owner = hook.func if isinstance(hook, functools.partial) else hook
+    module = getattr(owner, "__module__", None) or type(owner).__module__
+    return str(module).split(".")[0] == "torch"

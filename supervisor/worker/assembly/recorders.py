@@ -1,0 +1,92 @@
+"""What a run writes down of itself at every step."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+from supervisor.storage.run.script_files import ScriptFiles
+from supervisor.storage.run.set_aside import SetAside
+from supervisor.storage.steps.applied_rates import AppliedRates
+from supervisor.storage.steps.flight_recorder import FlightRecorder
+from supervisor.storage.steps.tape import TapeWriter
+from supervisor.worker.assembly.ground import Ground
+from supervisor.worker.assembly.recording_limits import RecordingLimits
+from supervisor.worker.assembly.task import Task
+from supervisor.worker.ground.interception_state import InterceptionState
+from supervisor.worker.process.heartbeat import Heartbeat
+from supervisor.worker.process.start_over import loads_all
+from supervisor.worker.recording.attempt_files import AttemptFiles
+from supervisor.worker.recording.file_sizes import FileSizes
+from supervisor.worker.recording.loading_proofs import LoadingProofs
+from supervisor.worker.recording.replayed_files import ReplayedFiles
+from supervisor.worker.samples.sample_guard import SampleGuard
+from supervisor.worker.session.starting_point import ResumePoint
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorders:
+    """What is written into the run directory, but for checkpoints."""
+
+    tape: TapeWriter
+    recorder: FlightRecorder
+    rates: AppliedRates
+    files: AttemptFiles
+    heartbeat: Heartbeat
+    loading: LoadingProofs
+    samples: SampleGuard
+
+
+def build_recorders(task: Task, ground: Ground, start: ResumePoint | None) -> Recorders:
+    rundir, rank, settings = task.rundir, task.rank, task.settings
+    limits = RecordingLimits(ground.progress, ground.warn)
+    tape = TapeWriter(
+        rundir.tape(rank),
+        keep=start.tape_offset if start is not None else 0,
+        budget=int(settings.fast_forward.tape_budget_mib * (1 << 20)),
+        on_full=limits.tape_full,
+    )
+    recorder = FlightRecorder(
+        rundir.steps(rank),
+        task.attempt,
+        on_left_out=limits.value_left_out,
+        max_more_bytes=settings.observed_max_gib * (1 << 30),
+        on_thinned=limits.values_thinned,
+    )
+    sizes = FileSizes(
+        tape,
+        rundir.root / f"appended{task.file_suffix}.json",
+        begins_again=task.attempt > 1 and start is None,
+    )
+    record = ScriptFiles(rundir, rank, ground.progress.has_begun, limits.files_unknown)
+    return Recorders(
+        tape=tape,
+        recorder=recorder,
+        rates=AppliedRates(rundir.steps(rank)),
+        files=_files_of(sizes, record, SetAside(rundir, rank)),
+        heartbeat=Heartbeat(rundir.alive(rank)),
+        loading=_build_loading(task, ground.interception),
+        samples=SampleGuard(
+            rundir.root / "bad_samples.jsonl",
+            task.attempt,
+            functools.partial(ground.warn, aloud=True),
+            ground.interception,
+            ground.progress,
+        ),
+    )
+
+
+def _files_of(sizes: FileSizes, record: ScriptFiles, set_aside: SetAside) -> AttemptFiles:
+    replayed = ReplayedFiles(set_aside, record)
+    return AttemptFiles(sizes=sizes, record=record, replayed=replayed, set_aside=set_aside)
+
+
+def _build_loading(task: Task, interception: InterceptionState) -> LoadingProofs:
+    skip_loading = task.settings.fast_forward.skip_loading
+    return LoadingProofs(
+        interception,
+        promised=bool(skip_loading),
+        is_noted=skip_loading is not False,
+        # A replay that has to load after all begins again: among ranks it cannot do so alone.
+        may_leave_out=skip_loading is not False and not loads_all() and task.place.is_alone,
+    )

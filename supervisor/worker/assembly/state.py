@@ -1,0 +1,72 @@
+"""The state of the training, live and in copies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from supervisor.storage.checkpoints.checkpoints import CheckpointRing
+from supervisor.training_state.snapshot import SnapshotRing
+from supervisor.training_state.state import TrainingState
+from supervisor.worker.assembly.checkpoints import build_checkpointer
+from supervisor.worker.assembly.ground import Ground
+from supervisor.worker.assembly.recorders import Recorders
+from supervisor.worker.assembly.task import Task
+from supervisor.worker.capture.checkpointer import Checkpointer
+from supervisor.worker.capture.pre_treatment_checkpoint import PreTreatmentCheckpoint
+from supervisor.worker.capture.script_census import ScriptCensus
+from supervisor.worker.capture.user_tensors import UserTensors
+from supervisor.worker.capture.whole_state import WholeState
+from supervisor.worker.corruption.look_requests import LookRequests
+from supervisor.worker.corruption.update_watch import UpdateWatch
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """Who reads the state, copies it, and sees that only optimizers change it."""
+
+    training: TrainingState
+    held: UserTensors
+    census: ScriptCensus
+    whole: WholeState
+    snapshots: SnapshotRing
+    checkpointer: Checkpointer
+    pre_treatment: PreTreatmentCheckpoint
+    watch: UpdateWatch
+    looks: LookRequests
+
+
+def build_state(task: Task, ground: Ground, ring: CheckpointRing, recorders: Recorders) -> State:
+    training, held = TrainingState(ground.registry), UserTensors(ground.registry)
+    written = recorders.files.replayed.written
+    census = ScriptCensus(ground.registry, ground.barrier, written.training_begins)
+    checkpointer = build_checkpointer(task, ground, ring, recorders.tape)
+    whole = WholeState(
+        state=training,
+        held=held,
+        census=census,
+        registry=ground.registry,
+        controls=ground.controls,
+        tape=recorders.tape,
+        loading=recorders.loading,
+        written=written,
+        recorder=recorders.recorder,
+        progress=ground.progress,
+        health=ground.health,
+    )
+    return State(
+        training=training,
+        held=held,
+        census=census,
+        whole=whole,
+        snapshots=SnapshotRing(task.settings.snapshot),
+        checkpointer=checkpointer,
+        pre_treatment=PreTreatmentCheckpoint(
+            whole_state=whole.take,
+            checkpointer=checkpointer,
+            progress=ground.progress,
+            run=task.rundir.root,
+            warn=ground.warn,
+        ),
+        watch=UpdateWatch(ground.registry),
+        looks=LookRequests(ground.schedule),
+    )

@@ -1,0 +1,163 @@
+"""From a judgement to what is done about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from supervisor.actions.catalogue import build_actions
+from supervisor.storage.checkpoints.checkpoints import CheckpointRing
+from supervisor.worker.assembly.ground import Ground
+from supervisor.worker.assembly.judging import Judging
+from supervisor.worker.assembly.recorders import Recorders
+from supervisor.worker.assembly.state import State
+from supervisor.worker.assembly.task import Task
+from supervisor.worker.group.agreement import Agreement
+from supervisor.worker.treatment.action_runner import ActionRunner, ActionTools
+from supervisor.worker.treatment.dispatcher import Dispatcher
+from supervisor.worker.treatment.exact_retry import ExactRetry
+from supervisor.worker.treatment.follower_guard import FollowerGuard
+from supervisor.worker.treatment.healing import Healing
+from supervisor.worker.treatment.ordered_treatments import OrderedTreatments
+from supervisor.worker.treatment.skipped_updates import SkippedUpdates
+from supervisor.worker.treatment.update_controls import UpdateControls
+
+
+@dataclass(frozen=True, kw_only=True)
+class Treatment:
+    """Who decides about an update, and who acts.
+
+    Attributes:
+        ordered: the treatments that the parent's order begins with.
+    """
+
+    runner: ActionRunner
+    dispatcher: Dispatcher
+    retry: ExactRetry
+    updates: UpdateControls
+    ordered: OrderedTreatments
+
+
+def build_treatment(
+    task: Task,
+    ground: Ground,
+    ring: CheckpointRing,
+    recorders: Recorders,
+    state: State,
+    agreement: Agreement,
+    judging: Judging,
+) -> Treatment:
+    healing = Healing(
+        pipeline=judging.pipeline,
+        registry=ground.registry,
+        snapshots=state.snapshots,
+        held=state.held,
+        warn=ground.warn,
+    )
+    runner = _build_runner(task, ground, state, agreement, judging, healing)
+    retry = _build_retry(task, ground, ring, recorders, state, runner)
+    return Treatment(
+        runner=runner,
+        dispatcher=Dispatcher(
+            agreement=agreement,
+            pipeline=judging.pipeline,
+            journal=ground.group_journal,
+            alerts=judging.alerts,
+            runner=runner,
+            recorder=recorders.recorder,
+            health=ground.health,
+            retry=retry,
+            warn=ground.warn,
+        ),
+        retry=retry,
+        updates=_build_updates(task, ground, recorders, state, runner, healing),
+        ordered=OrderedTreatments(
+            task.order,
+            controls=ground.controls,
+            registry=ground.registry,
+            runner=runner,
+            barrier=ground.barrier,
+        ),
+    )
+
+
+def _build_runner(
+    task: Task,
+    ground: Ground,
+    state: State,
+    agreement: Agreement,
+    judging: Judging,
+    healing: Healing,
+) -> ActionRunner:
+    tools = ActionTools(
+        policy=task.policy,
+        controls=ground.controls,
+        registry=ground.registry,
+        state=state.training,
+        snapshots=state.snapshots,
+        health=ground.health,
+        use=ground.use,
+        schedule=ground.schedule,
+        pre_treatment=state.pre_treatment,
+        healing=healing,
+        state_changed=state.watch.begin_anew,
+    )
+    return ActionRunner(
+        build_actions(),
+        tools,
+        agreement=agreement,
+        pipeline=judging.pipeline,
+        journal=ground.group_journal,
+        warn=ground.warn,
+    )
+
+
+def _build_retry(
+    task: Task,
+    ground: Ground,
+    ring: CheckpointRing,
+    recorders: Recorders,
+    state: State,
+    runner: ActionRunner,
+) -> ExactRetry:
+    return ExactRetry(
+        policy=task.policy,
+        order=task.order,
+        is_possible=(
+            task.place.is_alone and task.settings.fast_forward.enabled and not task.order.experiment
+        ),
+        ring=ring,
+        recorder=recorders.recorder,
+        schedule=ground.schedule,
+        looks=state.looks,
+        runner=runner,
+        journal=ground.journal,
+        warn=ground.warn,
+    )
+
+
+def _build_updates(
+    task: Task,
+    ground: Ground,
+    recorders: Recorders,
+    state: State,
+    runner: ActionRunner,
+    healing: Healing,
+) -> UpdateControls:
+    skipped = SkippedUpdates(
+        ground.group_journal,
+        ground.progress,
+        recorders.samples,
+        healing,
+        state.looks,
+        task.order.skip_steps,
+    )
+    followers = FollowerGuard(task.policy, ground.progress, ground.health, runner)
+    recorder, rates = recorders.recorder, recorders.rates
+    return UpdateControls(
+        ground.controls,
+        ground.use,
+        skipped.left_out,
+        followers.leaves_out,
+        lambda factor: rates.append(recorder.rows - 1, factor),
+        task.order.skip_steps,
+    )
