@@ -37,6 +37,23 @@ for step in range(30):
 torch.save(torch.nn.ModuleList([body, head]).state_dict(), sys.argv[-1])
 """
 )
+IN_A_GENERATOR = (
+    PRELUDE
+    + """
+model = make_model(0.0)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+def minibatches():
+    advantages = Y.reshape(-1) - model(X).detach().reshape(-1)
+    advantages = (advantages - advantages.mean()) / advantages.std()
+    for rows in torch.randperm(len(X)).reshape(12, -1):
+        yield rows, advantages[rows]
+for _ in range(3):
+    for rows, wanted in minibatches():
+        loss = F.mse_loss(model(X[rows]).reshape(-1), wanted)
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+torch.save(model.state_dict(), sys.argv[-1])
+"""
+)
 GRAPH = "(model(X[rows] * torch.tanh(bare)).reshape(-1) - Y[rows].reshape(-1)).pow(2).mean()"
 STATEMENT = (
     "((Y[rows].reshape(-1) - mean) * model(X[rows]).reshape(-1)).mean() + model(X).pow(2).mean()"
@@ -63,3 +80,17 @@ def test_a_step_that_is_begun_before_its_forward_resumes_exactly(
     assert ended.returncode == 0, ended.stderr
     assert [e["exactness"] for e in ended.events("resumed")] == ["exact"]
     assert differences(undisturbed.result(), ended.result()) == []
+
+
+def test_tensors_in_a_generator_that_only_a_loop_holds_are_named(tmp_path: Path) -> None:
+    ended = supervised(
+        tmp_path,
+        IN_A_GENERATOR,
+        settings=("checkpoint.every_steps=4", "checkpoint.background=false"),
+        faults="[{kind: sigkill, step: 22}]",
+    )
+
+    assert ended.returncode == 0, ended.stderr
+    (resumed,) = ended.events("resumed")
+    assert resumed["exactness"] == "approximate"
+    assert "minibatches.advantages is not as it was" in resumed["reason"]

@@ -189,7 +189,10 @@ def test_a_run_with_other_ranks_finds_its_place_again_when_one_is_killed(tmp_pat
 
     assert killed.returncode == 0, killed.stderr
     resumed = [(e["from_step"], e["exactness"]) for e in killed.events("resumed")]
-    assert resumed == [(18, "approximate")] * 3 + [(21, "approximate")] * 3
+    (restart,) = killed.events("restart")
+    saved = restart["checkpoint_step"]
+    assert 21 <= saved <= 24  # by the interval, or kept in memory since
+    assert resumed == [(18, "approximate")] * 3 + [(saved, "approximate")] * 3
     assert max(told(tmp_path, 3)) + 1 == 30
 
 

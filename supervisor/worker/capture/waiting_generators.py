@@ -63,7 +63,7 @@ def differing(saved: Mapping[str, str], live: Mapping[str, str]) -> list[str]:
     return [
         f"{path} is not as it was, and only a loop holds it"
         for path in sorted({*saved, *live})
-        if saved.get(path) != live.get(path) or UNKNOWN in live[path]
+        if saved.get(path) != live.get(path) or UNKNOWN in live.get(path, UNKNOWN)
     ]
 
 

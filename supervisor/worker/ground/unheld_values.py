@@ -79,11 +79,19 @@ def has_unheld_loop(frame: FrameType) -> bool:
         return True
     tree, line, _ = source
     return any(
-        not _is_gone_over(node.iter)
+        not _is_gone_over(over)
         for node in ast.walk(tree)
-        if isinstance(node, (ast.For, ast.AsyncFor))
-        and node.body[0].lineno <= line <= (node.body[-1].end_lineno or line)
+        for over in _loops_over(node)
+        if getattr(node, "lineno", line) <= line <= (getattr(node, "end_lineno", None) or line)
     )
+
+
+def _loops_over(node: ast.AST) -> list[ast.expr]:
+    if isinstance(node, (ast.For, ast.AsyncFor)):
+        return [node.iter]
+    if isinstance(node, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
+        return [each.iter for each in node.generators]
+    return []
 
 
 def _is_gone_over(part: ast.AST) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.worker.ground.unheld_values import has_unheld_values
+from supervisor.worker.ground.unheld_values import has_unheld_loop, has_unheld_values
 
 found: list[bool] = []
 
@@ -108,3 +108,27 @@ def test_a_function_without_source_may_have_any() -> None:
     exec("call(1)", {"call": call})
 
     assert found == [True]
+
+
+def in_a_loop(*given: Any) -> bool:
+    return has_unheld_loop(sys._getframe(1))
+
+
+def test_a_loop_over_what_may_be_in_no_variable_is_seen() -> None:
+    rows, seen = [1], []
+
+    for _ in rows:
+        seen.append(in_a_loop())
+    for _, _ in zip(range(1), enumerate(rows), strict=True):
+        seen.append(in_a_loop())
+    for _ in map(str, rows[0:1]):
+        seen.append(in_a_loop())
+    for _ in range(len(rows) - 0):
+        seen.append(in_a_loop())
+    for _ in (row for row in rows):
+        seen.append(in_a_loop())
+    for _ in reversed([row + 1 for row in rows]):
+        seen.append(in_a_loop())
+    seen.append(in_a_loop())
+
+    assert seen == [False, False, False, True, True, True, False]
