@@ -15,6 +15,7 @@ import ast
 import inspect
 import itertools
 import sys
+import tokenize
 from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 
@@ -113,7 +114,7 @@ def _source(frame: FrameType) -> tuple[ast.Module, int, int] | None:
         lines, first = look(frame.f_code)
         is_deep = lines[0][:1].isspace()
         tree = ast.parse("".join(["if 1:\n"] * is_deep + lines))
-    except (OSError, SyntaxError, ValueError, IndexError):
+    except (OSError, SyntaxError, ValueError, IndexError, tokenize.TokenError):
         return None
     before = max(first, 1) - 1 - is_deep
     return tree, frame.f_lineno - before, before
