@@ -15,7 +15,7 @@ Start = Callable[..., LiveWorker]
 @pytest.fixture
 def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Starts a `LiveWorker`, whose script has no variables: those of pytest are none of its own."""
-    monkeypatch.setattr(user_frames, "_is_users", lambda path: False)
+    monkeypatch.setattr(user_frames, "is_users", lambda path: False)
     monkeypatch.setattr(user_frames, "_users_modules", list)
     started: list[LiveWorker] = []
 

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from supervisor.training_state.census.frame_variables import FrameVariables
 from supervisor.training_state.census.reach import Reach
 from supervisor.training_state.held_values import stamp
 from supervisor.training_state.tensors import outside_autograd, storage_of
@@ -41,11 +40,11 @@ class WaitingGenerators:
             self._found = weakref.WeakSet(one for one in gc.get_objects() if _waits(one))
             waiting = list(self._found)
         found = [
-            (f"{one.__qualname__}{place.path}", place.value)
+            (f"{one.__qualname__}.{name}", value)
             for one in waiting
             if one.gi_frame is not None
-            for place in Reach({"": FrameVariables(one.gi_frame)})
-            if _is_real(place.value)
+            for name, value in one.gi_frame.f_locals.items()
+            if _is_real(value)
         ]
         if not found:
             return {}

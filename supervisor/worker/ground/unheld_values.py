@@ -112,7 +112,7 @@ def _source(frame: FrameType) -> tuple[ast.Module, int, int] | None:
         is_module = frame.f_code.co_name == "<module>"
         look = inspect.findsource if is_module else inspect.getsourcelines
         lines, first = look(frame.f_code)
-        is_deep = lines[0][:1].isspace()
+        is_deep = not is_module and lines[0][:1].isspace()
         tree = ast.parse("".join(["if 1:\n"] * is_deep + lines))
     except (OSError, SyntaxError, ValueError, IndexError, tokenize.TokenError):
         return None

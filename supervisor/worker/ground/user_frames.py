@@ -115,5 +115,5 @@ def is_users(path: str) -> bool:
     return not (path.startswith(_PYTHON) and "site-packages" not in path)
 
 
-_expressions = FunctionsUnderWay(has_unheld_values, is_users)
-_loops = FunctionsUnderWay(has_unheld_loop, is_users)
+_expressions = FunctionsUnderWay(has_unheld_values, lambda path: is_users(path))
+_loops = FunctionsUnderWay(has_unheld_loop, lambda path: is_users(path))
