@@ -175,7 +175,6 @@ PARTS = (
             $bare = nn.Parameter(torch.ones(8)); $optimizer.add_param_group({"params": [$bare]})
         """,
         batch="x = x * torch.tanh($bare)",
-        end="$bare.grad = None",  # a later optimizer may not have it: nobody's gradient is not saved
     ),
     Part(
         name="penalty computed before the forward",

@@ -6,7 +6,7 @@ those are saved under the path by which they are reached.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,8 @@ from supervisor.training_state.tensors import local, outside_autograd, storage_o
 Stamp = tuple[Any, ...]
 MAX_BYTES = 2**30
 _HASH_LIMIT = 256 * 2**20
+_GRADIENT = ".grad"
+"""Behind the path of a leaf that is in no model and no optimizer: its gradient, which adds up."""
 
 
 def storages(tensors: Any) -> set[int]:
@@ -49,19 +51,27 @@ def find_held(
     found: dict[str, torch.Tensor | np.ndarray[Any, Any]] = {}
     total = 0
     with outside_autograd():
-        for place in Reach(frames):
-            value = place.value
-            if not _is_saveable(value) or storage_of(value) in exclude_storages:
-                continue
-            if known and place.path in known and stamp(value) == known[place.path]:
+        for path, value in _saveable(frames, exclude_storages):
+            if known and path in known and stamp(value) == known[path]:
                 continue
             if total + _bytes(value) > max_bytes:
                 if left_out is not None:
-                    left_out.append(f"{place.path}: {_bytes(value)} bytes exceed the limit")
+                    left_out.append(f"{path}: {_bytes(value)} bytes exceed the limit")
                 continue
             total += _bytes(value)
-            found[place.path] = value
+            found[path] = value
     return found
+
+
+def _saveable(
+    frames: Any, exclude_storages: set[int]
+) -> Iterator[tuple[str, torch.Tensor | np.ndarray[Any, Any]]]:
+    for place in Reach(frames):
+        value = place.value
+        if _is_saveable(value) and storage_of(value) not in exclude_storages:
+            yield place.path, value
+            if _is_leaf(value) and _is_saveable(value.grad):
+                yield place.path + _GRADIENT, value.grad
 
 
 def stamps(held: Mapping[str, Any]) -> dict[str, Stamp]:
@@ -99,6 +109,9 @@ def put_back(frames: Any, saved: Mapping[str, Any]) -> list[str]:
     problems = []
     with outside_autograd():
         for place in list(Reach(frames)):
+            gradient = waiting.pop(place.path + _GRADIENT, None) if _is_leaf(place.value) else None
+            if gradient is not None:
+                place.value.grad = from_plain(gradient).to(place.value.device, copy=True)
             if place.path in waiting:
                 problem = _put(place, from_plain(waiting.pop(place.path)))
                 if problem:
@@ -130,6 +143,10 @@ def _put(place: Place, value: Any) -> str:
     except Exception as error:  # a property or __setitem__ of the user's class
         return f"cannot be replaced ({type(error).__name__}: {error})"
     return ""
+
+
+def _is_leaf(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_leaf and value.requires_grad
 
 
 def _is_saveable(value: Any) -> bool:

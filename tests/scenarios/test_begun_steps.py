@@ -1,4 +1,4 @@
-"""Scripts that compute a part of a step before its first forward, or leave gradients uncleared."""
+"""What lies between two steps: values computed before the forward, gradients that stay or not."""
 
 from __future__ import annotations
 
@@ -37,6 +37,31 @@ for step in range(30):
 torch.save(torch.nn.ModuleList([body, head]).state_dict(), sys.argv[-1])
 """
 )
+LEFT_OUT = (
+    PRELUDE
+    + """
+import random
+random.seed(3)
+layers, head = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(3)), make_model(0.0)
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__(); self.layers = layers; self.last = torch.nn.Linear(8, 1)
+    def forward(self, x):
+        for layer in self.layers:
+            if random.random() < 0.6: x = x + layer(x)
+        return self.last(x)
+model = Net()
+leads = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+follows = torch.optim.SGD(head.parameters(), lr=0.02)
+for step in range(30):
+    x = torch.randn(16, 8)
+    loss = (model(x) ** 2).mean()
+    loss.backward(); leads.step(); leads.zero_grad()
+    follows.zero_grad()
+    F.mse_loss(head(X), Y).backward(); follows.step()
+torch.save({n: p.detach() for n, p in model.named_parameters()}, sys.argv[-1])
+"""
+)
 IN_A_GENERATOR = (
     PRELUDE
     + """
@@ -62,12 +87,10 @@ STATEMENT = (
 
 @pytest.mark.parametrize(
     "script",
-    [BEFORE.format(GRAPH), BEFORE.format(STATEMENT), UNCLEARED],
-    ids=["graph", "statement", "uncleared gradients"],
+    [BEFORE.format(GRAPH), BEFORE.format(STATEMENT), UNCLEARED, LEFT_OUT],
+    ids=["graph", "statement", "uncleared gradients", "no gradient where a layer is left out"],
 )
-def test_a_step_that_is_begun_before_its_forward_resumes_exactly(
-    tmp_path: Path, script: str
-) -> None:
+def test_what_lies_between_two_steps_resumes_exactly(tmp_path: Path, script: str) -> None:
     undisturbed = train_plainly(tmp_path / "plain", script)
 
     ended = supervised(

@@ -196,3 +196,20 @@ def test_of_a_librarys_object_what_it_holds_itself_is_saved_and_put_back() -> No
     assert put_back(resumed, saved) == []
     assert resumed["main"]["ema"].total.item() == 2
     assert resumed["main"]["ema"].weights[1].tolist() == [3, 3, 3]
+
+
+def test_the_gradient_of_a_leaf_that_nothing_else_saves_comes_back() -> None:
+    weight, other = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
+    (3 * weight).sum().backward()
+    other.grad = torch.ones(2)
+
+    held = {
+        path: value.clone()
+        for path, value in find_held({"main": {"w": weight, "o": other}}, storages([other])).items()
+    }
+    weight.grad = None
+    left = put_back({"main": {"w": weight, "o": other}}, held)
+
+    assert (set(held), left) == ({"main.w", "main.w.grad"}, [])
+    assert weight.grad is not None
+    assert weight.grad.tolist() == [3.0, 3.0]

@@ -17,7 +17,6 @@ from supervisor.training_state.held_values import (
 )
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.tensors import walk_tensors, write_into
-from supervisor.worker.capture.waiting_generators import WaitingGenerators
 
 
 class UserTensors:
@@ -37,7 +36,6 @@ class UserTensors:
         self._registry = registry
         self._known: dict[str, Stamp] = {}
         self._lasting: dict[str, weakref.ref[torch.Tensor]] = {}
-        self._generators = WaitingGenerators()
 
     def begin(self, frames: Mapping[str, Any], but: Collection[str] = ()) -> None:
         """Remembers what is there before the first step.
@@ -60,10 +58,6 @@ class UserTensors:
                 lasting[path] = weakref.ref(value)
         self._lasting = lasting
         return dict(found)
-
-    def in_loops(self, frames: Mapping[str, Any]) -> dict[str, str]:
-        """Returns digests of what only the script's loops hold; see `WaitingGenerators`."""
-        return self._generators.values(frames)
 
     def lasting(self) -> dict[str, torch.Tensor]:
         """Those float tensors of the last look that are still there: averages, accumulators.

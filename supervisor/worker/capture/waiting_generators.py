@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import gc
 import types
-import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -20,41 +19,31 @@ UNKNOWN = "not compared"
 """Of a value that lies on a device."""
 
 
-class WaitingGenerators:
-    """Finds them where a loop goes over something that may be in no variable.
+def waiting_values(frames: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Returns generator and variable → digest of each real tensor or array that no variable of
+    `frames` leads to.
 
-    All objects of the process have to be looked through for that, so what was found is kept as long
-    as one of them waits.
+    Called at a boundary, in the training's thread. Where a loop goes over something that may be in
+    no variable, all objects of the process are looked through.
     """
-
-    def __init__(self) -> None:
-        self._found: weakref.WeakSet[types.GeneratorType[Any, Any, Any]] = weakref.WeakSet()
-
-    def values(self, frames: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-        """Returns generator and variable → digest of each real tensor or array that no variable of
-        `frames` leads to. Called at a boundary, in the training's thread."""
-        if not is_within_unheld_loop():
-            return {}
-        waiting = [one for one in self._found if _waits(one)]
-        if not waiting:
-            self._found = weakref.WeakSet(one for one in gc.get_objects() if _waits(one))
-            waiting = list(self._found)
-        found = [
-            (f"{one.__qualname__}.{name}", value)
-            for one in waiting
-            if one.gi_frame is not None
-            for name, value in one.gi_frame.f_locals.items()
-            if _is_real(value)
-        ]
-        if not found:
-            return {}
-        reached = {address for value in _real(frames) for address in [storage_of(value)]}
-        digests: dict[str, list[str]] = {}
-        with outside_autograd():
-            for path, value in found:
-                if storage_of(value) not in reached:
-                    digests.setdefault(path, []).append(_digest(value))
-        return {path: "; ".join(sorted(all_of_it)) for path, all_of_it in digests.items()}
+    if not is_within_unheld_loop():
+        return {}
+    found = [
+        (f"{one.__qualname__}.{name}", value)
+        for one in gc.get_objects()
+        if _waits(one)
+        for name, value in one.gi_frame.f_locals.items()
+        if _is_real(value)
+    ]
+    if not found:
+        return {}
+    reached = {storage_of(place.value) for place in Reach(frames) if _is_real(place.value)}
+    digests: dict[str, list[str]] = {}
+    with outside_autograd():
+        for path, value in found:
+            if storage_of(value) not in reached:
+                digests.setdefault(path, []).append(_digest(value))
+    return {path: "; ".join(sorted(all_of_it)) for path, all_of_it in digests.items()}
 
 
 def differing(saved: Mapping[str, str], live: Mapping[str, str]) -> list[str]:
@@ -73,10 +62,6 @@ def _waits(value: Any) -> bool:
         and not value.gi_running
         and is_users(value.gi_code.co_filename)
     )
-
-
-def _real(frames: Mapping[str, Mapping[str, Any]]) -> Iterator[Any]:
-    return (place.value for place in Reach(frames) if _is_real(place.value))
 
 
 def _is_real(value: Any) -> bool:

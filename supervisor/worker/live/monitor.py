@@ -121,7 +121,7 @@ class Monitor(TrainingHooks):
                     self._last_module = weakref.ref(module)
                 clock = self._lead.clock
                 if clock.is_due and clock.is_due_here():
-                    self._begin_step(clock)
+                    self._boundary_at_forward(clock)
                 if is_on:
                     progress.probe.saw_forward(args, kwargs)
                     self._heartbeat.beat(progress.steps_done)
@@ -330,7 +330,7 @@ class Monitor(TrainingHooks):
             if step >= schedule.step or time.monotonic() >= schedule.time:
                 self._boundary.at_boundary(step)
 
-    def _begin_step(self, clock: BoundaryClock) -> None:
+    def _boundary_at_forward(self, clock: BoundaryClock) -> None:
         """The first outermost forward behind an update is the boundary. If a part of the step was
         computed before it, all later ones are at the end of an update; several ranks agree on that
         with the record of the step, and resume approximately from here."""

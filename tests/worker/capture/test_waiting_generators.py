@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from supervisor.worker.capture.waiting_generators import UNKNOWN, WaitingGenerators, differing
+from supervisor.worker.capture.waiting_generators import UNKNOWN, differing, waiting_values
 
 
 def minibatches(values: torch.Tensor) -> Iterator[torch.Tensor]:
@@ -19,8 +19,7 @@ def minibatches(values: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 def found_in_loop(values: torch.Tensor, frames: dict[str, Any]) -> list[dict[str, str]]:
-    generators = WaitingGenerators()
-    return [generators.values({"main": frames}) for _ in minibatches(values)]
+    return [waiting_values({"main": frames}) for _ in minibatches(values)]
 
 
 def test_real_tensors_that_no_variable_leads_to_are_found() -> None:
@@ -34,9 +33,9 @@ def test_real_tensors_that_no_variable_leads_to_are_found() -> None:
 
 def test_what_a_variable_leads_to_is_left_to_the_census() -> None:
     values = torch.arange(3.0)
-    generators, batches = WaitingGenerators(), minibatches(values)
+    batches = minibatches(values)
 
-    found = [generators.values({"main": {"batches": batches, "v": values}}) for _ in iter(batches)]
+    found = [waiting_values({"main": {"batches": batches, "v": values}}) for _ in iter(batches)]
 
     assert found == [{}] * 3
 
