@@ -22,6 +22,7 @@ def read_again(path: Path, attempts: list[list[int]]) -> list[list[float]]:
         for number in numbers:
             reads.note(torch.full((3,), float(number)))
         end = tape.write_out()
+        tape.close()
     replayed = ReplayedReads(TapeReader(path, end=end))
     found = []
     for _ in range(sum(map(len, attempts))):
