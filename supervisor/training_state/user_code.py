@@ -50,7 +50,7 @@ def _installed_in(folder: str) -> frozenset[str]:
 def is_users_class(kind: type) -> bool:
     """Whether `kind` was defined in the user's own code, not in Python's or a package's folder."""
     module = sys.modules.get(kind.__module__)
-    file = getattr(module, "__file__", None)
+    file = getattr(module, "__dict__", {}).get("__file__")
     if kind.__module__ == "__main__":
         return True
     return file is not None and not is_library_file(file)

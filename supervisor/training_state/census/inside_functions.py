@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from supervisor.training_state.census.frame_variables import FrameVariables
-from supervisor.training_state.census.left_out import is_of_the_process
+from supervisor.training_state.census.left_out import is_for_readers, is_of_the_process
 from supervisor.training_state.census.place import Place, write_cell, write_item
 from supervisor.training_state.census.python_iterators import ITERATORS
 
@@ -25,7 +25,7 @@ def of_variables(name: str, variables: Mapping[str, Any]) -> Iterator[Place]:
 
 def of_function(path: str, function: types.FunctionType) -> Iterator[Place]:
     """Defaults, and the variables around it."""
-    if is_of_the_process(function):
+    if is_of_the_process(function) or is_for_readers(function):
         return
     for number, item in enumerate(function.__defaults__ or ()):
         yield Place(f"{path}.defaults[{number}]", item)

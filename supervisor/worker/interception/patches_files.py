@@ -104,9 +104,9 @@ def _patch_open(files: _Files) -> None:
 
     @functools.wraps(original)
     def open_(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-        if not (
-            interception.active and isinstance(mode, str) and isinstance(file, (str, os.PathLike))
-        ) or (not early and mode in _READING):  # most calls: nothing depends on them
+        if not (interception.active and isinstance(mode, str) and isinstance(file, _PATH)) or (
+            not early and mode in _READING
+        ):  # most calls: nothing depends on them
             return original(file, mode, *args, **kwargs)
         if "a" in mode and interception.is_ours():
             with files.ours:
@@ -114,7 +114,7 @@ def _patch_open(files: _Files) -> None:
         with files.ours:
             if files.is_replayed and "b" in mode and set(mode) & set("wx+") and "a" not in mode:
                 kept = files.replayed.opened(
-                    file, mode, lambda name, how: original(name, how, *args, **kwargs)
+                    os.fsdecode(file), mode, lambda name, how: original(name, how, *args, **kwargs)
                 )
                 if kept is not None:
                     return kept

@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Annotated, Any, Generic, Literal, TypeVar, overload
 
 import torch
 from torch import nn
@@ -108,6 +108,18 @@ def test_threads_locks_and_files_are_left_alone() -> None:
     found = paths(t=threading.Thread(), lock=threading.Lock(), out=sys.stdout)
 
     assert sorted(found) == ["main.lock", "main.out", "main.t"]
+
+
+def test_what_tells_of_types_keeps_nothing() -> None:
+    T = TypeVar("T")
+
+    class Mean(Generic[T]):
+        def __init__(self) -> None:
+            self.total = 1.0
+
+    found = paths(form=Literal, alias=Annotated[int, 3], check=overload, mean=Mean())
+
+    assert set(found) == {"main.form", "main.alias", "main.check", "main.mean", "main.mean.total"}
 
 
 def test_plain_containers_are_one_place_and_long_ones_of_objects_show_their_ends() -> None:
