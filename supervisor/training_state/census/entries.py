@@ -39,7 +39,12 @@ from supervisor.training_state.census.inside_objects import (
     of_thread,
     of_view,
 )
-from supervisor.training_state.census.inside_torch import of_loader, of_module, of_optimizer
+from supervisor.training_state.census.inside_torch import (
+    of_loader,
+    of_module,
+    of_optimizer,
+    of_tensor,
+)
 from supervisor.training_state.census.left_out import is_entered
 from supervisor.training_state.census.place import Place
 from supervisor.training_state.census.python_iterators import ITERATORS
@@ -50,12 +55,13 @@ Entry: TypeAlias = Callable[[str, Any], Iterable[Place]]
 
 def find_entry(kind: type) -> Entry | None:
     """Returns None for what is not entered."""
-    if issubclass(kind, (torch.Tensor, np.generic, types.ModuleType, *SINGLE)):
+    if issubclass(kind, (np.generic, types.ModuleType, *SINGLE)):
         return None
     for kinds, entry in (
         ((list, tuple, collections.deque), of_sequence),
         ((dict,), of_dict),
         ((set, frozenset), of_set),
+        ((torch.Tensor,), of_tensor),
         ((nn.Module,), of_module),
         ((torch.optim.Optimizer,), of_optimizer),
         ((_MultiProcessingDataLoaderIter,), of_loader),
