@@ -18,6 +18,13 @@ _HOOKS = (
 _PARTS_OF_MODULE = frozenset(vars(nn.Module()))
 _OF_SCHEDULES = frozenset({"step", "_opt_called"})
 """What torch's schedules write to an optimizer."""
+_OF_SPARSE: dict[torch.layout, tuple[str, ...]] = {
+    torch.sparse_coo: ("_indices", "_values"),
+    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
+    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
+}
 _LOADERS_PLACE = ("_dataset", "_index_sampler", "_sampler_iter", "_num_yielded", "_rcvd_idx")
 
 
@@ -36,7 +43,10 @@ def of_module(path: str, module: nn.Module) -> Iterator[Place]:
 
 
 def of_tensor(path: str, tensor: torch.Tensor) -> Iterator[Place]:
-    """What the script keeps on a tensor (`p.average = ...`), and its hooks."""
+    """What the script keeps on a tensor (`p.average = ...`), its hooks, and the parts of a sparse
+    one."""
+    for part in _OF_SPARSE.get(tensor.layout, ()):
+        yield Place(f"{path}.{part}", getattr(tensor.detach(), part)())
     for name, item in list(vars(tensor).items()):
         yield Place(f"{path}.{name}", item, tensor, name, write_attribute)
     hooks = getattr(tensor, "_backward_hooks", None) or {}
