@@ -18,7 +18,7 @@ from supervisor.worker.capture.waiting_generators import waiting_values
 from supervisor.worker.ground.loop_count import IS_COUNTED, SPLITS_DATA, UPDATES
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.run_health import RunHealth
-from supervisor.worker.ground.user_frames import user_frames
+from supervisor.worker.ground.user_frames import call_under_way, user_frames
 from supervisor.worker.recording.loading_proofs import LoadingProofs
 from supervisor.worker.recording.written_files import WrittenFiles
 
@@ -62,7 +62,7 @@ class WholeState:
         """
         progress = self._progress
         frames = user_frames()
-        held = self._held.find(frames)
+        held = self._held.find(frames, call_under_way())
         state = self._state.capture(held=held, include_grads=progress.grads_matter)
         state["written"] = self._written.checksums()
         state["gradient_places"] = gradient_places(self._registry)
