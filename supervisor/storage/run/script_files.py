@@ -115,8 +115,10 @@ class ScriptFiles:
 
     def makes_folder(self, path: str) -> None:
         name = os.path.abspath(path)
-        if not is_nobodys(name, self._root) and not _lexists(name) and name not in self._folders:
-            self._begin_expected()
+        if is_nobodys(name, self._root) or _lexists(name):
+            return
+        self._begin_expected()
+        if not (self.is_replay and name in self._folders):
             self._folders[name] = self._now()
             self._list.append({"folder": name, "interval": self._now()})
 

@@ -14,7 +14,6 @@ from supervisor.training_state.sharding.layouts import layouts, transient_buffer
 from supervisor.training_state.state import TrainingState
 from supervisor.worker.capture.script_census import ScriptCensus
 from supervisor.worker.capture.user_tensors import UserTensors
-from supervisor.worker.capture.waiting_generators import waiting_values
 from supervisor.worker.ground.loop_count import IS_COUNTED, SPLITS_DATA, UPDATES
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.run_health import RunHealth
@@ -86,7 +85,6 @@ class WholeState:
             "controls": self._controls.state_dict(),
             "loss_under_way": progress.probe.loss if progress.probe.loss_seen else None,
             "held_left_out": self._held.left_out,
-            "in_loops": waiting_values(frames),
             "risk": self._health.risk,
         }
         return state, meta

@@ -26,6 +26,8 @@ GOES_OVER = frozenset(
     )
 )
 """Functions and methods that hold what they are given, and nothing else that could be trained."""
+COUNTS = frozenset(("range", "trange"))
+"""Those of them that hold numbers."""
 
 Look = Callable[[FrameType], bool]
 
@@ -82,9 +84,22 @@ def has_unheld_loop(frame: FrameType) -> bool:
     return any(
         not _is_gone_over(over)
         for node in ast.walk(tree)
+        if _is_around(node, line)
         for over in _loops_over(node)
-        if getattr(node, "lineno", line) <= line <= (getattr(node, "end_lineno", None) or line)
     )
+
+
+def loops_around(frame: FrameType) -> int | None:
+    """Returns how many loops a function stands in, or a few more; None where nobody can say."""
+    source = _source(frame)
+    if source is None:
+        return None
+    tree, line, _ = source
+    return sum(len(_loops_over(node)) for node in ast.walk(tree) if _is_around(node, line))
+
+
+def _is_around(node: ast.AST, line: int) -> bool:
+    return getattr(node, "lineno", line) <= line <= (getattr(node, "end_lineno", None) or line)
 
 
 def _loops_over(node: ast.AST) -> list[ast.expr]:
@@ -96,13 +111,15 @@ def _loops_over(node: ast.AST) -> list[ast.expr]:
 
 
 def _is_gone_over(part: ast.AST) -> bool:
-    if isinstance(part, ast.Call) and _name(part.func) in GOES_OVER:
-        inside = part.func.value if isinstance(part.func, ast.Attribute) else None
-        given = [*part.args, *(keyword.value for keyword in part.keywords)]
-        return (inside is None or _is_held(inside)) and all(map(_is_gone_over, given))
-    if isinstance(part, (ast.BinOp, ast.Compare, ast.Starred)):
-        return all(map(_is_gone_over, ast.iter_child_nodes(part)))
-    return isinstance(part, (ast.operator, ast.cmpop)) or _is_held(part)
+    if isinstance(part, ast.Starred):
+        return _is_gone_over(part.value)
+    if not (isinstance(part, ast.Call) and _name(part.func) in GOES_OVER):
+        return _is_held(part)
+    if _name(part.func) in COUNTS:
+        return True
+    inside = [part.func.value] if isinstance(part.func, ast.Attribute) else []
+    given = [*part.args, *(one.value for one in part.keywords if one.arg == "iterable")]
+    return all(map(_is_held, inside)) and all(map(_is_gone_over, given))
 
 
 def _source(frame: FrameType) -> tuple[ast.Module, int, int] | None:

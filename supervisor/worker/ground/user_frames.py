@@ -14,6 +14,7 @@ from torch.nn import Module
 
 from supervisor.training_state.census.frame_variables import FrameVariables
 from supervisor.training_state.user_code import is_library_file
+from supervisor.worker.ground.on_the_stack import held_by_loops
 from supervisor.worker.ground.unheld_values import (
     FunctionsUnderWay,
     has_unheld_loop,
@@ -25,13 +26,15 @@ _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _PYTHON = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _KNOWN = ("supervisor", "__main__", "__mp_main__")
 """Ours, and the names of the main module: `multiprocessing` gives it the other one."""
+UNNAMED = "in loops"
+"""Stands for a function: what loops go over that no variable holds."""
 _OF_FORWARD = ("self", "module", "args", "kwargs", "call")
 """Arguments of `TrainingHooks.forward`."""
 
 
 def user_frames() -> dict[str, Mapping[str, Any]]:
     """Returns name → variables of ``__main__``, of the script's other modules, and of every user
-    function on the stack; all can be written.
+    function on the stack, which can be written; and under `UNNAMED` what only loops hold.
 
     Called in the training's thread. A function's name here is its own and its depth from the
     outside, so the same place has the same name in a replay.
@@ -39,18 +42,21 @@ def user_frames() -> dict[str, Mapping[str, Any]]:
     frames: list[types.FrameType] = []
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None:
-        name = frame.f_code.co_filename
-        if frame.f_code.co_name != "<module>" and is_users(name):
+        if is_users(frame.f_code.co_filename):
             frames.append(frame)
         frame = frame.f_back
     main = sys.modules.get("__main__")
     found: dict[str, Mapping[str, Any]] = {}
     if main is not None:
         found["main"] = main.__dict__
-    for depth, frame in enumerate(reversed(frames)):
+    functions = [frame for frame in reversed(frames) if frame.f_code.co_name != "<module>"]
+    for depth, frame in enumerate(functions):
         found[f"{depth}:{frame.f_code.co_name}"] = FrameVariables(frame)
     for name in _users_modules():
         found[name] = sys.modules[name].__dict__
+    if _loops.any():
+        named = [(f"{n}:{frame.f_code.co_name}", frame) for n, frame in enumerate(reversed(frames))]
+        found[UNNAMED] = held_by_loops(named, found)
     return found
 
 
@@ -58,11 +64,6 @@ def is_within_expression() -> bool:
     """Whether one of the user's functions on the stack has computed a part of its statement already
     (`unheld_values`)."""
     return _expressions.any()
-
-
-def is_within_unheld_loop() -> bool:
-    """Whether one of them stands in a loop over something that may be in no variable."""
-    return _loops.any()
 
 
 def call_under_way() -> Mapping[str, Any]:

@@ -17,7 +17,9 @@ from supervisor.training_state.tensors import local, outside_autograd
 LARGEST = 1 << 23
 """Bytes of one read; a larger one is known by its checksum alone, because it is data more likely
 than a result."""
-_REMEMBERED = 100_000
+_REMEMBERED = 20_000
+"""Contents, the latest ones, that an entry may refer to: some MB. What an epoch reads of its data
+comes again in the next one and is written once."""
 _DIGEST_BYTES = 8
 
 
@@ -34,7 +36,7 @@ class LargeReads:
         self._tape = tape
         self._left = budget
         self._tell = tell
-        self._known: set[bytes] = set()
+        self._known: dict[bytes, bytes] = {}
         self._told = False
 
     def note(self, tensor: torch.Tensor) -> None:
@@ -46,8 +48,7 @@ class LargeReads:
             if data.nbytes <= min(self._left, LARGEST):
                 kept = zlib.compress(data, level=1)
                 self._left -= data.nbytes
-                if len(self._known) < _REMEMBERED:
-                    self._known.add(digest)
+                _remember(self._known, digest, b"")
             elif not self._told:
                 self._told = True
                 self._tell(
@@ -99,8 +100,17 @@ class ReplayedReads:
         """Keeps the content of an entry, where it has one; returns its checksum."""
         digest, kept = entry[:_DIGEST_BYTES], entry[_DIGEST_BYTES:]
         if kept:
-            self._known[digest] = kept
+            _remember(self._known, digest, kept)
         return digest
+
+
+def _remember(known: dict[bytes, bytes], digest: bytes, content: bytes) -> None:
+    """Adds a content that is on the tape; a writer, which begins anew in each attempt, never knows
+    one that the reader of the whole tape has forgotten."""
+    known.pop(digest, None)
+    known[digest] = content
+    if len(known) > _REMEMBERED:
+        del known[next(iter(known))]
 
 
 def _content(tensor: torch.Tensor) -> Any:

@@ -22,7 +22,6 @@ from supervisor.training_state.sharding.repartition import (
 from supervisor.training_state.state import ALL_PARTS, TrainingState
 from supervisor.worker.capture.script_census import Compared, ScriptCensus
 from supervisor.worker.capture.user_tensors import UserTensors
-from supervisor.worker.capture.waiting_generators import differing, waiting_values
 from supervisor.worker.ground.error_barrier import ErrorBarrier
 from supervisor.worker.ground.user_frames import modules_in, user_frames
 from supervisor.worker.session.starting_point import ResumePoint
@@ -98,7 +97,6 @@ class StateRestorer:
         if replayed:
             self.compared = self._census.compare(saved, self._held)
             problems += self.compared.problems
-            problems += differing(meta.get("in_loops", {}), waiting_values(frames))
         return problems
 
     def share_out(

@@ -133,6 +133,20 @@ def test_results_are_what_the_script_made_but_not_the_data_that_it_prepared(
     assert folders == [str(out)]
 
 
+def test_a_folder_that_is_made_again_behind_a_checkpoint_is_a_new_one(tmp_path: Path) -> None:
+    record, out = record_in(tmp_path), tmp_path / "epochs"
+    began = record.begin_interval()
+    record.makes_folder(str(out))
+
+    resumed = record_in(tmp_path)
+    resumed.is_replay = True
+    resumed.continue_at(began, set())  # it was made behind the checkpoint, and is gone
+    resumed.makes_folder(str(out))
+
+    assert resumed.was_made_since(str(out), began) is True
+    assert record_in(tmp_path).was_made_since(str(out), began) is True
+
+
 def test_hidden_folders_and_the_run_directory_are_left_out(tmp_path: Path) -> None:
     record = record_in(tmp_path)
     for name in (".cache/x", "run/y", "a/.hidden/z"):

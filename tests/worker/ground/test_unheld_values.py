@@ -129,6 +129,8 @@ def test_a_loop_over_what_may_be_in_no_variable_is_seen() -> None:
         seen.append(in_a_loop())
     for _ in reversed([row + 1 for row in rows]):
         seen.append(in_a_loop())
+    for _ in enumerate(rows + seen[:1], 1 + 1):
+        seen.append(in_a_loop())
     seen.append(in_a_loop())
 
-    assert seen == [False, False, False, True, True, True, False]
+    assert seen == [False, False, False, False, True, True, True, True, False]
