@@ -120,6 +120,19 @@ for step in range(20):
         values.append(F.mse_loss(model(X), Y).item())
 result = {"values": values, **model.state_dict()}
 """
+LONG = """
+D = torch.randn(1600, 8)
+model = make_model(0.0); optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+bank, rows = [torch.zeros(1) for _ in D], {n: (n, torch.zeros(1)) for n in range(len(D))}
+for step in range(20):
+    i = torch.randint(len(D), (64,)).tolist()
+    out = model(D[i])
+    earlier = torch.stack([bank[n] + rows[n][1] for n in i])
+    loss = F.mse_loss(out, D[i][:, :1]) + F.mse_loss(out, earlier)
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+    for n, value in zip(i, out.detach()): bank[n], rows[n] = value, (n, 0.1 * value)
+result = {"bank": torch.stack(bank), **model.state_dict()}
+"""
 CALL = """
 W = torch.randn(8, {0})
 model = nn.Linear({0}, {0}); optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -139,6 +152,7 @@ SCRIPTS = {
     "a queue": QUEUE,
     "results of a thread": FUTURE,
     "contexts that only a with holds": CONTEXTS,
+    "a long list and a long dictionary": LONG,
     "small inputs made from what was trained": CALL.format(8),
     "large inputs made from what was trained": CALL.format(300),
 }
