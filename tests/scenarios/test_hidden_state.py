@@ -144,6 +144,39 @@ for step in range(20):
     mean = 0.9 * mean + 0.1 * (x - out.detach()).mean(0)
 result = {{"mean": mean, **model.state_dict()}}
 """
+READ_LATE = """
+model = make_model(0.0); optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+norms = []
+for step in range(20):
+    i = torch.randint(96, (16,))
+    loss = F.mse_loss(model(X[i]), Y[i])
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+    with torch.no_grad(): value = F.mse_loss(model(X), Y)
+    norms.append([p.grad.norm().item() for p in model.parameters()] + [value.item()])
+result = {"norms": norms, **model.state_dict()}
+"""
+SPARSE_SUMS = """
+table, head = nn.Embedding(50, 4, sparse=True), nn.Linear(4, 1)
+optimizer, slow = (torch.optim.SGD(m.parameters(), lr=0.2) for m in (head, table))
+for step in range(20):
+    loss = (head(table(torch.randint(50, (8,)))) - 1).pow(2).mean()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+    if step % 5 == 4: slow.step(); slow.zero_grad()
+result = {"head": head.state_dict(), **table.state_dict()}
+"""
+ATTACK = """
+model = make_model(0.0); optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+noise, bare = torch.zeros(16, 8), torch.zeros(8, requires_grad=True)
+for step in range(20):
+    i = torch.randint(96, (16,))
+    attacked = noise.clone().requires_grad_()
+    out = model(X[i] + attacked); out.retain_grad()
+    optimizer.zero_grad(); bare.grad = None
+    (F.mse_loss(out, Y[i]) + (bare - noise).pow(2).mean()).backward()
+    noise = (noise + 0.1 * attacked.grad.sign() + 0.01 * out.grad + bare.grad).clamp(-0.2, 0.2)
+    optimizer.step()
+result = {"noise": noise, **model.state_dict()}
+"""
 SCRIPTS = {
     "a distribution, of an expanded tensor": DISTRIBUTION,
     "attributes of bare tensors, private ones of an optimizer": ATTRIBUTES,
@@ -153,6 +186,9 @@ SCRIPTS = {
     "results of a thread": FUTURE,
     "contexts that only a with holds": CONTEXTS,
     "a long list and a long dictionary": LONG,
+    "gradients that are read behind an evaluation": READ_LATE,
+    "sparse gradients that are added up": SPARSE_SUMS,
+    "gradients of inputs, of a bare leaf and of an output": ATTACK,
     "small inputs made from what was trained": CALL.format(8),
     "large inputs made from what was trained": CALL.format(300),
 }
