@@ -89,9 +89,15 @@ def _become(request: dict[str, Any], fds: list[int]) -> None:
         leave(code)
     os.environ.update(request["environment"])
     ReadyTorch(lambda: None).install()
-    arguments = request["arguments"]
-    request.clear()  # another in each attempt, and a variable of a function that is being executed
-    leave(worker.main(arguments, {**os.environ, PARENT: str(os.getppid())}))
+    leave(worker.main(_taken(request), {**os.environ, PARENT: str(os.getppid())}))
+
+
+def _taken(request: dict[str, Any]) -> list[str]:
+    """Returns the worker's arguments, and empties the request: they are others in each attempt, and
+    variables of functions that are being executed belong to the script's."""
+    arguments: list[str] = request["arguments"]
+    request.clear()
+    return arguments
 
 
 def _run_plain(path: str) -> int:

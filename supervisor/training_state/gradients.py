@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import nn
@@ -13,8 +14,9 @@ from supervisor.training_state.optimizer_state import optimizer_parameters
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.tensors import local, outside_autograd, write_into
 
-Gradients = dict[str, dict[int, torch.Tensor]]
-"""Holder of parameters → index of the parameter → its gradient; sparse ones are left out."""
+Gradients = dict[str, dict[int, Any]]
+"""Holder of parameters → index of the parameter → its gradient; a sparse one by its parts."""
+_INDICES, _VALUES, _COALESCED = "indices", "values", "is_coalesced"
 
 
 def parameters_by_holder(registry: Registry) -> dict[str, list[torch.Tensor]]:
@@ -85,10 +87,10 @@ def check_gradients(registry: Registry, saved: Gradients) -> None:
     """Raises CheckpointError if a gradient has another shape than its parameter."""
     for name, parameters in parameters_by_holder(registry).items():
         for index, gradient in saved.get(name, {}).items():
-            if index >= len(parameters) or local(parameters[index]).shape != gradient.shape:
+            shape = _shape(gradient, parameters[index]) if index < len(parameters) else None
+            if shape is None or local(parameters[index]).shape != shape:
                 raise CheckpointError(
-                    f"{name}: the gradient of parameter {index} has shape "
-                    f"{tuple(gradient.shape)} in the checkpoint"
+                    f"{name}: the gradient of parameter {index} has shape {shape} in the checkpoint"
                 )
 
 
@@ -103,20 +105,47 @@ def restore_gradients(registry: Registry, saved: Gradients) -> None:
                 _restore(parameter, saved[name].get(index))
 
 
-def _gradients(parameters: list[torch.Tensor]) -> dict[int, torch.Tensor]:
+def _gradients(parameters: list[torch.Tensor]) -> dict[int, Any]:
     return {
-        index: local(parameter.grad)
+        index: _parts(parameter.grad) if parameter.grad.is_sparse else local(parameter.grad)
         for index, parameter in enumerate(parameters)
-        if parameter.grad is not None and not parameter.grad.is_sparse
+        if parameter.grad is not None
     }
 
 
-def _restore(parameter: torch.Tensor, saved: torch.Tensor | None) -> None:
+def _parts(gradient: torch.Tensor) -> dict[str, Any]:
+    """An embedding's gradient, which lists some rows more than once until it is coalesced."""
+    plain = gradient.detach()
+    return {
+        _INDICES: plain._indices(),
+        _VALUES: plain._values(),
+        _COALESCED: plain.is_coalesced(),
+    }
+
+
+def _shape(gradient: Any, parameter: torch.Tensor) -> torch.Size | None:
+    """The shape that a saved gradient belongs to; None where its parts do not fit."""
+    if isinstance(gradient, torch.Tensor):
+        return gradient.shape
+    rows = gradient[_INDICES].shape[0]
+    fits = gradient[_VALUES].shape[1:] == parameter.shape[rows:]
+    return parameter.shape if fits else None
+
+
+def _restore(parameter: torch.Tensor, saved: Any) -> None:
     if saved is None:
         parameter.grad = None
-    elif parameter.grad is not None and not misfit(local(parameter.grad), saved):
+    elif not isinstance(saved, torch.Tensor):
+        indices, values = (saved[name].to(parameter.device) for name in (_INDICES, _VALUES))
+        gradient = torch.sparse_coo_tensor(indices, values.clone(), parameter.shape)
+        parameter.grad = gradient._coalesced_(saved[_COALESCED])
+    elif parameter.grad is not None and _is_place_for(parameter.grad, saved):
         write_into(parameter.grad, saved)
     else:
         wanted = torch.empty_like(parameter, requires_grad=False)
         write_into(wanted, saved)
         parameter.grad = wanted
+
+
+def _is_place_for(live: torch.Tensor, saved: torch.Tensor) -> bool:
+    return not live.is_sparse and not misfit(local(live), saved)

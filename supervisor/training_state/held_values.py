@@ -13,6 +13,7 @@ import numpy as np
 import torch
 import xxhash
 
+from supervisor.training_state.census.census import CALL
 from supervisor.training_state.census.place import Place
 from supervisor.training_state.census.reach import Reach
 from supervisor.training_state.plain_form import from_plain
@@ -21,8 +22,14 @@ from supervisor.training_state.tensors import local, outside_autograd, storage_o
 Stamp = tuple[Any, ...]
 MAX_BYTES = 2**30
 _HASH_LIMIT = 256 * 2**20
+_OF_CALL = f"{CALL}."
 _GRADIENT = ".grad"
 """Behind the path of a leaf that is in no model and no optimizer: its gradient, which adds up."""
+
+
+def is_of_call(path: str) -> bool:
+    """Whether it leads to something on which the call under way works."""
+    return path.startswith(_OF_CALL)
 
 
 def storages(tensors: Any) -> set[int]:
@@ -34,6 +41,7 @@ def find_held(
     frames: Any,
     exclude_storages: set[int],
     *,
+    call: Mapping[str, Any] | None = None,
     known: Mapping[str, Stamp] | None = None,
     max_bytes: int = MAX_BYTES,
     left_out: list[str] | None = None,
@@ -43,6 +51,8 @@ def find_held(
     Args:
         frames: see `Reach`; the user's frames, outermost first.
         exclude_storages: memory of parameters, buffers and optimizer states (`storages`).
+        call: what the call under way works on. Of that are found what was computed for it, and what
+            is no part of any variable.
         known: `stamps` from before the first step; unchanged values are static (data sets, masks)
             and left out.
         max_bytes: values beyond this are left out.
@@ -51,7 +61,7 @@ def find_held(
     found: dict[str, torch.Tensor | np.ndarray[Any, Any]] = {}
     total = 0
     with outside_autograd():
-        for path, value in _saveable(frames, exclude_storages):
+        for path, value in _saveable(frames, exclude_storages, call or {}):
             if known and path in known and stamp(value) == known[path]:
                 continue
             if total + _bytes(value) > max_bytes:
@@ -64,11 +74,16 @@ def find_held(
 
 
 def _saveable(
-    frames: Any, exclude_storages: set[int]
+    frames: Any, exclude_storages: set[int], call: Mapping[str, Any]
 ) -> Iterator[tuple[str, torch.Tensor | np.ndarray[Any, Any]]]:
-    for place in Reach(frames):
+    reached: set[int | None] = set()
+    for place in Reach(frames, at_last={CALL: call}):
         value = place.value
-        if _is_saveable(value) and storage_of(value) not in exclude_storages:
+        if _is_saveable(value) and (memory := storage_of(value)) not in exclude_storages:
+            if call and memory is not None:
+                if memory in reached and is_of_call(place.path):
+                    continue  # a part of a variable
+                reached.add(memory)
             yield place.path, value
             if _is_leaf(value) and _is_saveable(value.grad):
                 yield place.path + _GRADIENT, value.grad
@@ -95,20 +110,22 @@ def stamp(value: torch.Tensor | np.ndarray[Any, Any]) -> Stamp:
     return (value.data_ptr(), shape, xxhash.xxh3_64_intdigest(memory))
 
 
-def put_back(frames: Any, saved: Mapping[str, Any]) -> list[str]:
+def put_back(
+    frames: Any, saved: Mapping[str, Any], call: Mapping[str, Any] | None = None
+) -> list[str]:
     """Copies values to the places of the same paths; returns what could not be put back.
 
     A tensor or array of the same shape and dtype is written in place, so that other variables see
     the value, too; anything else is replaced.
 
     Args:
-        frames: as for `find_held`, in the process that resumes.
+        frames, call: as for `find_held`, in the process that resumes.
         saved: path → tensor or array, or its plain form from a checkpoint.
     """
     waiting = dict(saved)
     problems = []
     with outside_autograd():
-        for place in list(Reach(frames)):
+        for place in list(Reach(frames, at_last={CALL: call or {}})):
             gradient = waiting.pop(place.path + _GRADIENT, None) if _is_leaf(place.value) else None
             if gradient is not None:
                 place.value.grad = from_plain(gradient).to(place.value.device, copy=True)

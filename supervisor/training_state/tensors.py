@@ -29,9 +29,14 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 def write_into(target: torch.Tensor, saved: torch.Tensor) -> None:
     """Copies `saved` into the memory of `target` without changing its version counter.
 
-    A live graph of the user's (truncated backpropagation) keeps working.
+    A live graph of the user's (truncated backpropagation) keeps working. Along the dimensions in
+    which `target` is expanded (`x.expand(4, 3)`), all values are the first one.
     """
-    local(target.data).copy_(saved)
+    memory = local(target.data)
+    for dimension, stride in enumerate(memory.stride() if memory.layout == torch.strided else ()):
+        if stride == 0 and memory.shape[dimension] > 1:
+            memory, saved = (one.narrow(dimension, 0, 1) for one in (memory, saved))
+    memory.copy_(saved)
 
 
 def walk(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:

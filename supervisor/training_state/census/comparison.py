@@ -51,6 +51,7 @@ class Nature:
 
     Attributes:
         differing: paths of all that was another before the training.
+        data_differ: some of that are data or random numbers, or may be drawn.
     """
 
     def __init__(self, recorded: Census, live: Census) -> None:
@@ -67,6 +68,7 @@ class Nature:
         self._paths = {
             path for path in single if not (drew_otherwise and any(map(_is_number, pairs[path])))
         }
+        self.data_differ = drew_otherwise or self._paths != self.differing
         self._pairs = {pairs[p] for p in self._paths if min(map(len, pairs[p])) >= _DISTINCT}
         self._only_one_has = recorded.facts.keys() ^ live.facts.keys()
 

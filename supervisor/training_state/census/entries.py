@@ -39,23 +39,31 @@ from supervisor.training_state.census.inside_objects import (
     of_thread,
     of_view,
 )
-from supervisor.training_state.census.inside_torch import of_loader, of_module, of_optimizer
+from supervisor.training_state.census.inside_process import of_coroutine, of_derived, of_process
+from supervisor.training_state.census.inside_torch import (
+    of_loader,
+    of_module,
+    of_optimizer,
+    of_tensor,
+)
 from supervisor.training_state.census.left_out import is_entered
 from supervisor.training_state.census.place import Place
 from supervisor.training_state.census.python_iterators import ITERATORS
 from supervisor.training_state.census.single_values import SINGLE
+from supervisor.training_state.user_code import is_users_class
 
 Entry: TypeAlias = Callable[[str, Any], Iterable[Place]]
 
 
 def find_entry(kind: type) -> Entry | None:
     """Returns None for what is not entered."""
-    if issubclass(kind, (torch.Tensor, np.generic, types.ModuleType, *SINGLE)):
+    if issubclass(kind, (np.generic, types.ModuleType, *SINGLE)):
         return None
     for kinds, entry in (
         ((list, tuple, collections.deque), of_sequence),
         ((dict,), of_dict),
         ((set, frozenset), of_set),
+        ((torch.Tensor,), of_tensor),
         ((nn.Module,), of_module),
         ((torch.optim.Optimizer,), of_optimizer),
         ((_MultiProcessingDataLoaderIter,), of_loader),
@@ -63,6 +71,7 @@ def find_entry(kind: type) -> Entry | None:
         ((types.MethodType,), of_method),
         ((functools.partial,), of_partial),
         ((types.GeneratorType,), of_generator),
+        ((types.CoroutineType,), of_coroutine),
         ((np.ndarray,), of_array),
         ((memoryview,), of_view),
         ((contextvars.ContextVar,), of_context),
@@ -75,8 +84,10 @@ def find_entry(kind: type) -> Entry | None:
             return entry
     if kind in ITERATORS:
         return of_iterator
-    if issubclass(kind, threading.Thread) or not is_entered(kind):
-        return None
+    if own := of_process(kind):
+        return own
+    if not is_entered(kind):
+        return of_derived if is_users_class(kind) else None
     if kind.__dictoffset__ or any("__slots__" in vars(one) for one in kind.__mro__):
         return attributes
     return None

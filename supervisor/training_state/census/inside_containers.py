@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from supervisor.training_state.census.inside_objects import attributes
+from supervisor.training_state.census.long_containers import of_middle
 from supervisor.training_state.census.place import Place, write_item
 from supervisor.training_state.census.plain_containers import SCALARS
 
 LONG = 1_000
-"""Of longer containers of objects only the ends are entered: what is new lies there."""
+"""Of longer containers of objects only the ends are entered: what is new lies there. Of what lies
+between, only tensors and arrays count (`long_containers`)."""
 _FIRST, _LAST = 100, 400
 _ADDRESS = 1 << 40
 """Whole numbers beyond are taken for addresses where they are keys: they differ in each process."""
@@ -28,15 +30,22 @@ def of_sequence(path: str, value: Any) -> Iterator[Place]:
         numbers = (*range(_FIRST), *range(size - _LAST, size))
     for index in numbers:
         yield Place(f"{path}[{index}]", base.__getitem__(value, index), value, index, write)
+    if size > LONG:
+        items = [(str(index), index, item) for index, item in enumerate(base.__iter__(value))]
+        yield from of_middle(path, value, items[_FIRST:-_LAST], write)
     yield from attributes(path, value)
 
 
 def of_dict(path: str, value: dict[Any, Any]) -> Iterator[Place]:
-    for number, (key, item) in _ends(list(dict.items(value))):
+    pairs = list(dict.items(value))
+    for number, (key, item) in _ends(pairs):
         name = key_name(key, number)
         if name.endswith(f" #{number}"):
             yield Place(f"{path}.keys[{number}]", key)
         yield Place(f"{path}[{name}]", item, value, key, write_item)
+    if len(pairs) > LONG:
+        items = [(key_name(key, n), key, item) for n, (key, item) in enumerate(pairs)]
+        yield from of_middle(path, value, items[_FIRST:-_LAST], write_item)
     yield from attributes(path, value)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from supervisor.training_state.census.left_out import is_torchs
+from supervisor.training_state.census.left_out import assigned_by, is_torchs
 from supervisor.training_state.census.place import Place, write_attribute, write_item
 
 _HOOKS = (
@@ -16,7 +16,15 @@ _HOOKS = (
     *("_state_dict_hooks", "_load_state_dict_pre_hooks"),
 )
 _PARTS_OF_MODULE = frozenset(vars(nn.Module()))
-_OPTIMIZERS_OWN = frozenset({"defaults", "param_groups", "state"})
+_OF_SCHEDULES = frozenset({"step", "_opt_called"})
+"""What torch's schedules write to an optimizer."""
+_OF_SPARSE: dict[torch.layout, tuple[str, ...]] = {
+    torch.sparse_coo: ("_indices", "_values"),
+    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
+    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
+}
 _LOADERS_PLACE = ("_dataset", "_index_sampler", "_sampler_iter", "_num_yielded", "_rcvd_idx")
 
 
@@ -32,23 +40,30 @@ def of_module(path: str, module: nn.Module) -> Iterator[Place]:
                     yield Place(f"{path}.{name}[{number}]", hook)
         elif name not in _PARTS_OF_MODULE and not name.startswith("__"):
             yield Place(f"{path}.{name}", own, vars(module), name, write_item)
-    for key, parameter in list(vars(module)["_parameters"].items()):
-        for name, item in list(vars(parameter).items()) if parameter is not None else ():
-            yield Place(f"{path}.{key}.{name}", item, parameter, name, write_attribute)
-        hooks = getattr(parameter, "_backward_hooks", None) or {}
-        after = getattr(parameter, "_post_accumulate_grad_hooks", None) or {}
-        for number, hook in enumerate([*hooks.values(), *after.values()]):
-            if not is_torchs(hook):
-                yield Place(f"{path}.{key}.hooks[{number}]", hook)
+
+
+def of_tensor(path: str, tensor: torch.Tensor) -> Iterator[Place]:
+    """What the script keeps on a tensor (`p.average = ...`), its hooks, and the parts of a sparse
+    one."""
+    for part in _OF_SPARSE.get(tensor.layout, ()):
+        yield Place(f"{path}.{part}", getattr(tensor.detach(), part)())
+    for name, item in list(vars(tensor).items()):
+        yield Place(f"{path}.{name}", item, tensor, name, write_attribute)
+    hooks = getattr(tensor, "_backward_hooks", None) or {}
+    after = getattr(tensor, "_post_accumulate_grad_hooks", None) or {}
+    for number, hook in enumerate([*hooks.values(), *after.values()]):
+        if not is_torchs(hook):
+            yield Place(f"{path}.hooks[{number}]", hook)
 
 
 def of_optimizer(path: str, optimizer: torch.optim.Optimizer) -> Iterator[Place]:
-    """What an optimizer that is not torch's keeps beside its state: slow weights, averages."""
-    if type(optimizer).__module__.partition(".")[0] == "torch":
-        return
-    for name, own in list(vars(optimizer).items()):
-        if name not in _OPTIMIZERS_OWN and not name.startswith("_"):
-            yield Place(f"{path}.{name}", own, optimizer, name, write_attribute)
+    """What an optimizer keeps beside its state: slow weights, averages, what the script has put on
+    it. What a class of torch's has written there belongs to its state."""
+    kinds = [kind for kind in type(optimizer).__mro__ if kind.__module__.startswith("torch.")]
+    torchs = _OF_SCHEDULES.union(*map(assigned_by, kinds))
+    for name, item in list(vars(optimizer).items()):
+        if name not in torchs and not name.startswith("__"):
+            yield Place(f"{path}.{name}", item, optimizer, name, write_attribute)
 
 
 def of_loader(path: str, iterator: Any) -> Iterator[Place]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import array
+import dis
 import functools
 import io
+import itertools
 import pathlib
 import random
 import types
@@ -29,6 +31,7 @@ _FOR_READERS = ("typing", "typing_extensions")
 what is derived from them."""
 _OF_TORCH = (
     *("torch.utils.data.", "torch.optim.", "torch.amp.", "torch.cuda.amp."),
+    *("torch.distributions.", "torch.quasirandom.", "torch.masked.", "torch.nn."),
     "torch.distributed.algorithms.",  # states of communication hooks, and averagers' counts
 )
 SHOWN: tuple[type, ...] = (
@@ -70,3 +73,11 @@ def is_torchs(hook: Any) -> bool:
     owner = hook.func if isinstance(hook, functools.partial) else hook
     module = getattr(owner, "__module__", None) or type(owner).__module__
     return str(module).split(".")[0] == "torch"
+
+
+@functools.cache
+def assigned_by(kind: type) -> frozenset[str]:
+    """Names of the attributes that the methods of a class itself assign."""
+    codes = [own.__code__ for own in vars(kind).values() if isinstance(own, types.FunctionType)]
+    steps = itertools.chain.from_iterable(map(dis.get_instructions, codes))
+    return frozenset(step.argval for step in steps if step.opname == "STORE_ATTR")

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from supervisor.training_state.census.census import CALL, RANDOM_NUMBERS, Census, unpack
+from supervisor.training_state.census.census import RANDOM_NUMBERS, Census, unpack
 from supervisor.training_state.census.comparison import (
     Difference,
     Nature,
@@ -17,7 +17,7 @@ from supervisor.training_state.census.comparison import (
     is_another_order,
 )
 from supervisor.training_state.census.put_back import put_back
-from supervisor.training_state.held_values import storages
+from supervisor.training_state.held_values import is_of_call, storages
 from supervisor.training_state.plain_form import from_plain
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.rng import random_position
@@ -135,15 +135,21 @@ class ScriptCensus:
             held: of this process.
         """
         tensors = {path: from_plain(value) for path, value in saved.get("held", {}).items()}
+        call = call_under_way()
         packed = saved.get("census")
         if packed is None or self._first is None:
-            problems = held.put_back(user_frames(), saved.get("held", {}))
+            problems = held.put_back(user_frames(), tensors, call)
             problems.append("what the script's variables hold was not recorded with the checkpoint")
             return Compared(problems=problems)
         first, then = unpack(packed)
         nature = Nature(first, self._first)
+        if nature.data_differ:  # the script may have come to another call
+            of_call = {path: tensors.pop(path) for path in list(tensors) if is_of_call(path)}
+        else:
+            of_call = {}
         changed = self._put_back(then, nature, tensors)
-        problems = held.put_back(user_frames(), saved.get("held", {}))
+        problems = held.put_back(user_frames(), tensors, call)
+        problems += held.differing(user_frames(), of_call, call)
         changed += self._put_back(then, nature, tensors)
         now, _ = self._look(then)
         left = differences(then, now, nature)
@@ -165,7 +171,7 @@ class ScriptCensus:
             found = differences(then, now, nature)
             # A loop that has gone another way by what differed from the start cannot be brought
             # back to the recorded one in the middle of a call.
-            is_elsewhere = any(one.path.startswith(f"{CALL}.") for one in found)
+            is_elsewhere = any(is_of_call(one.path) for one in found)
             found = [
                 one
                 for one in found

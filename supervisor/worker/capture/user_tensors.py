@@ -11,7 +11,9 @@ import torch
 from supervisor.training_state.held_values import (
     Stamp,
     find_held,
+    is_of_call,
     put_back,
+    stamp,
     stamps,
     storages,
 )
@@ -48,12 +50,22 @@ class UserTensors:
         known = stamps(find_held(frames, self._excluded()))
         self._known = {path: stamp for path, stamp in known.items() if path not in but}
 
-    def find(self, frames: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns path → live value of all that a checkpoint must hold now."""
+    def find(
+        self, frames: Mapping[str, Any], call: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Returns path → live value of all that a checkpoint must hold now.
+
+        Args:
+            call: what the call under way works on, see `find_held`.
+        """
         self.left_out = []
-        found = find_held(frames, self._excluded(), known=self._known, left_out=self.left_out)
+        found = find_held(
+            frames, self._excluded(), call=call, known=self._known, left_out=self.left_out
+        )
         lasting: dict[str, weakref.ref[torch.Tensor]] = {}
         for path, value in found.items():
+            if is_of_call(path):
+                continue
             if isinstance(value, torch.Tensor) and value.is_floating_point():
                 lasting[path] = weakref.ref(value)
         self._lasting = lasting
@@ -67,9 +79,23 @@ class UserTensors:
         found = {path: reference() for path, reference in self._lasting.items()}
         return {path: value for path, value in found.items() if value is not None}
 
-    def put_back(self, frames: Mapping[str, Any], saved: Mapping[str, Any]) -> list[str]:
-        """Writes saved values into the variables of a resumed run; returns what failed, why."""
-        return put_back(frames, saved)
+    def put_back(
+        self, frames: Mapping[str, Any], saved: Mapping[str, Any], call: Mapping[str, Any]
+    ) -> list[str]:
+        """Writes saved values into the variables of a resumed run, and into what its call under way
+        works on; returns what failed, why."""
+        return put_back(frames, saved, call)
+
+    def differing(
+        self, frames: Mapping[str, Any], saved: Mapping[str, Any], call: Mapping[str, Any]
+    ) -> list[str]:
+        """Returns which of the saved values are not what they are now."""
+        live = find_held(frames, self._excluded(), call=call) if saved else {}
+        return [
+            f"{path} is another one"
+            for path, value in saved.items()
+            if path not in live or stamp(live[path])[1:] != stamp(value)[1:]
+        ]
 
     def put_back_lasting(self, saved: Mapping[str, Any]) -> None:
         """Writes a snapshot's values into the tensors that are still the same objects."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+
+import torch
 
 from supervisor.actions.controls import Controls
 from supervisor.storage.steps.flight_recorder import FlightRecorder
@@ -17,7 +20,7 @@ from supervisor.worker.capture.user_tensors import UserTensors
 from supervisor.worker.ground.loop_count import IS_COUNTED, SPLITS_DATA, UPDATES
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.run_health import RunHealth
-from supervisor.worker.ground.user_frames import user_frames
+from supervisor.worker.ground.user_frames import call_under_way, user_frames
 from supervisor.worker.recording.loading_proofs import LoadingProofs
 from supervisor.worker.recording.written_files import WrittenFiles
 
@@ -60,9 +63,11 @@ class WholeState:
                 census counts as nobody's but the caller's.
         """
         progress = self._progress
-        frames = user_frames()
-        held = self._held.find(frames)
-        state = self._state.capture(held=held, include_grads=progress.grads_matter)
+        frames, call = user_frames(), call_under_way()
+        held = self._held.find(frames, call)
+        state = self._state.capture(
+            held=held, include_grads=progress.grads_matter or not _is_training(call)
+        )
         state["written"] = self._written.checksums()
         state["gradient_places"] = gradient_places(self._registry)
         state["owners"] = find_owners(self._registry, frames)
@@ -97,3 +102,9 @@ class WholeState:
         else:
             offset = self._tape.write_out()
         return offset if self._progress.tape_is_whole and not self._tape.is_full else -1
+
+
+def _is_training(call: Mapping[str, Any]) -> bool:
+    """Whether the next thing that the script does with gradients is to clear them or add to them.
+    Behind an update, and in an evaluation, it may first look at those that it has."""
+    return bool(call) and torch.is_grad_enabled() and call["module"].training

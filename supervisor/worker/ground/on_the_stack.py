@@ -1,9 +1,9 @@
-"""What the loops of a function go over while no variable leads there: a generator that is called in
-the loop's own line, `zip((x - mean).split(16))`.
+"""What the loops and `with` blocks of a function hold while no variable leads there: a generator
+that is called in the loop's own line, `zip((x - mean).split(16))`, `with averaged_weights(model):`.
 
-Python keeps the iterators on the function's stack, which it shows to nobody. The memory of the
-frame is read as plain numbers, and only those count that are the address of an object that the
-garbage collector knows; nothing is followed that might not be one. The layout is CPython's
+Python keeps iterators and context managers on the function's stack, which it shows to nobody. The
+memory of the frame is read as plain numbers, and only those count that are the address of an object
+that the garbage collector knows; nothing is followed that might not be one. The layout is CPython's
 (Include/internal/pycore_frame.h, pycore_interpframe_structs.h): fields, variables, stack.
 """
 
@@ -13,16 +13,17 @@ import ctypes
 import gc
 import sys
 from collections.abc import Mapping, Sequence
-from types import CodeType, FrameType, MappingProxyType
+from types import CodeType, FrameType, MappingProxyType, MethodType
 from typing import Any
 
 import numpy as np
 import torch
 
 from supervisor.training_state.census.reach import Reach
-from supervisor.worker.ground.unheld_values import loops_around
+from supervisor.worker.ground.unheld_values import blocks_around
 
 _VALUES = (torch.Tensor, np.ndarray)
+_EXITS = ("__exit__", "__aexit__")
 _WORD = ctypes.sizeof(ctypes.c_size_t)
 _TO_FRAME = 3 * _WORD
 """From the begin of a frame object to the address of the interpreter's frame, from Python 3.11 on;
@@ -33,11 +34,11 @@ _TAGS = 7
 """Bits of an address in which Python 3.14 keeps a mark; objects lie at multiples of 16."""
 
 
-def held_by_loops(
+def held_by_blocks(
     frames: Sequence[tuple[str, FrameType]], variables: Mapping[str, Mapping[str, Any]]
 ) -> Mapping[str, Any]:
-    """Returns function and number of the loop → each iterator that leads to tensors or arrays to
-    which no variable leads; it cannot be written.
+    """Returns function and number of the block → each iterator and each context manager that leads
+    to tensors or arrays to which no variable leads; it cannot be written.
 
     Called in the thread of the functions. Goes through all objects that Python knows.
 
@@ -45,23 +46,35 @@ def held_by_loops(
         frames: name and frame of functions that are under way.
         variables: name → variables of the script.
     """
-    stacks = [(name, _stack(frame), loops_around(frame)) for name, frame in frames]
+    stacks = [(name, _stack(frame), blocks_around(frame)) for name, frame in frames]
     wanted = {word for _, words, _ in stacks for word in words}
-    iterators = {
-        id(one): one
-        for one in gc.get_objects()
-        if id(one) in wanted and hasattr(type(one), "__next__")
-    }
+    known = {id(one): one for one in gc.get_objects() if id(one) in wanted}
+    iterators = {word: one for word, one in known.items() if hasattr(type(one), "__next__")}
+    managers = {word: left for word, one in known.items() if (left := _left_by(one)) is not None}
     reached = _objects(Reach(variables))
     found: dict[str, Any] = {}
-    for name, words, count in stacks:
-        for number, word in enumerate([word for word in words if word in iterators][:count]):
-            if word in reached:
-                continue
-            below = _objects(Reach({"": {"": iterators[word]}}))
-            if any(isinstance(below[key], _VALUES) for key in below.keys() - reached.keys()):
-                found[f"{name} {number}"] = iterators[word]
+    for name, words, blocks in stacks:
+        for kind, objects in (("", iterators), ("with ", managers)):
+            count = None if blocks is None else blocks[kind != ""]
+            for number, word in enumerate([word for word in words if word in objects][:count]):
+                held = objects[word]
+                if id(held) not in reached and _leads_to_values(held, reached):
+                    found[f"{name} {kind}{number}"] = held
     return MappingProxyType(found)
+
+
+def _left_by(value: Any) -> Any:
+    """The context manager that a function will leave by `value`, which lies on its stack; None for
+    other values."""
+    if type(value) is MethodType:
+        return value.__self__ if value.__name__ in _EXITS else None
+    is_there = sys.version_info >= (3, 14) and hasattr(type(value), "__exit__")
+    return value if is_there else None
+
+
+def _leads_to_values(value: Any, reached: Mapping[int, Any]) -> bool:
+    below = _objects(Reach({"": {"": value}}))
+    return any(isinstance(below[key], _VALUES) for key in below.keys() - reached.keys())
 
 
 def _stack(frame: FrameType) -> list[int]:

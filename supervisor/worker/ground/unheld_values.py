@@ -1,12 +1,13 @@
 """What functions that are being executed hold in no variable: values that a statement has computed
-before the call within which it stands (the left side of a sum, earlier arguments), and what loops
-go over.
+before the call within which it stands (the left side of a sum, earlier arguments), what loops go
+over, and what a `with` enters.
 
 A replay computes them with the tensors that it has, and whatever is put back later does not reach
 them. They are found in the source: for each call the parts of its statement that are evaluated
 before it. Names, attributes, constants, views and objects just made of such lead to what is put
 back; anything else counts as computed. What a loop goes over is held if a variable leads to it, or
-if a function of Python's own goes over such.
+if a function of Python's own goes over such. So it is with what a `with` enters, where that is no
+context of torch's.
 """
 
 from __future__ import annotations
@@ -29,6 +30,14 @@ GOES_OVER = frozenset(
 COUNTS = frozenset(("range", "trange"))
 """Those of them that hold numbers."""
 
+HOLD_NOTHING = frozenset(
+    (
+        *("no_grad", "enable_grad", "inference_mode", "set_grad_enabled", "autocast", "no_sync"),
+        *("open", "nullcontext", "suppress", "record_function", "profile", "device", "stream"),
+    )
+)
+"""Functions and classes whose contexts hold nothing that could be trained."""
+
 Look = Callable[[FrameType], bool]
 
 
@@ -37,7 +46,7 @@ class FunctionsUnderWay:
     place in a function.
 
     Args:
-        look: `has_unheld_values` or `has_unheld_loop`.
+        look: `has_unheld_values` or `has_unheld_block`.
         is_users: whether a file is the user's.
     """
 
@@ -75,27 +84,31 @@ def has_unheld_values(frame: FrameType) -> bool:
     return not found or any(map(_computes_before, found))
 
 
-def has_unheld_loop(frame: FrameType) -> bool:
-    """Whether a function stands within a loop over something that may be in no variable."""
+def has_unheld_block(frame: FrameType) -> bool:
+    """Whether a function stands within a loop over something, or a `with` that entered something,
+    that may be in no variable."""
     source = _source(frame)
     if source is None:
         return True
     tree, line, _ = source
-    return any(
-        not _is_gone_over(over)
-        for node in ast.walk(tree)
-        if _is_around(node, line)
-        for over in _loops_over(node)
+    around = [node for node in ast.walk(tree) if _is_around(node, line)]
+    return not all(
+        all(map(_is_gone_over, _loops_over(node))) and all(map(_is_entered, _entered_by(node)))
+        for node in around
     )
 
 
-def loops_around(frame: FrameType) -> int | None:
-    """Returns how many loops a function stands in, or a few more; None where nobody can say."""
+def blocks_around(frame: FrameType) -> tuple[int, int] | None:
+    """Returns how many loops a function stands in, and how many contexts it has entered, or a few
+    more; None where nobody can say."""
     source = _source(frame)
     if source is None:
         return None
     tree, line, _ = source
-    return sum(len(_loops_over(node)) for node in ast.walk(tree) if _is_around(node, line))
+    around = [node for node in ast.walk(tree) if _is_around(node, line)]
+    return sum(len(_loops_over(one)) for one in around), sum(
+        len(_entered_by(one)) for one in around
+    )
 
 
 def _is_around(node: ast.AST, line: int) -> bool:
@@ -108,6 +121,17 @@ def _loops_over(node: ast.AST) -> list[ast.expr]:
     if isinstance(node, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
         return [each.iter for each in node.generators]
     return []
+
+
+def _entered_by(node: ast.AST) -> list[ast.expr]:
+    items = node.items if isinstance(node, (ast.With, ast.AsyncWith)) else []
+    return [item.context_expr for item in items]
+
+
+def _is_entered(part: ast.AST) -> bool:
+    if isinstance(part, ast.Call) and _name(part.func) in HOLD_NOTHING:
+        return True
+    return _is_held(part) and not isinstance(part, ast.Call)
 
 
 def _is_gone_over(part: ast.AST) -> bool:

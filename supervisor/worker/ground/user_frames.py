@@ -14,10 +14,10 @@ from torch.nn import Module
 
 from supervisor.training_state.census.frame_variables import FrameVariables
 from supervisor.training_state.user_code import is_library_file
-from supervisor.worker.ground.on_the_stack import held_by_loops
+from supervisor.worker.ground.on_the_stack import held_by_blocks
 from supervisor.worker.ground.unheld_values import (
     FunctionsUnderWay,
-    has_unheld_loop,
+    has_unheld_block,
     has_unheld_values,
 )
 
@@ -26,15 +26,15 @@ _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _PYTHON = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _KNOWN = ("supervisor", "__main__", "__mp_main__")
 """Ours, and the names of the main module: `multiprocessing` gives it the other one."""
-UNNAMED = "in loops"
-"""Stands for a function: what loops go over that no variable holds."""
+UNNAMED = "in blocks"
+"""Stands for a function: what loops go over, and `with` has entered, that no variable holds."""
 _OF_FORWARD = ("self", "module", "args", "kwargs", "call")
 """Arguments of `TrainingHooks.forward`."""
 
 
 def user_frames() -> dict[str, Mapping[str, Any]]:
     """Returns name → variables of ``__main__``, of the script's other modules, and of every user
-    function on the stack, which can be written; and under `UNNAMED` what only loops hold.
+    function on the stack, which can be written; and under `UNNAMED` what only blocks hold.
 
     Called in the training's thread. A function's name here is its own and its depth from the
     outside, so the same place has the same name in a replay.
@@ -54,9 +54,9 @@ def user_frames() -> dict[str, Mapping[str, Any]]:
         found[f"{depth}:{frame.f_code.co_name}"] = FrameVariables(frame)
     for name in _users_modules():
         found[name] = sys.modules[name].__dict__
-    if _loops.any():
+    if _blocks.any():
         named = [(f"{n}:{frame.f_code.co_name}", frame) for n, frame in enumerate(reversed(frames))]
-        found[UNNAMED] = held_by_loops(named, found)
+        found[UNNAMED] = held_by_blocks(named, found)
     return found
 
 
@@ -117,4 +117,4 @@ def is_users(path: str) -> bool:
 
 
 _expressions = FunctionsUnderWay(has_unheld_values, lambda path: is_users(path))
-_loops = FunctionsUnderWay(has_unheld_loop, lambda path: is_users(path))
+_blocks = FunctionsUnderWay(has_unheld_block, lambda path: is_users(path))

@@ -23,6 +23,12 @@ class CachedOutputs:
 
     def __init__(self) -> None:
         self._known: dict[tuple[Any, ...], tuple[weakref.ref[Module], Any]] = {}
+        self._kept: dict[int, weakref.ref[torch.Tensor]] = {}
+
+    def has(self, tensor: torch.Tensor) -> bool:
+        """Whether it belongs to an output that is kept here: the script has copies of those."""
+        known = self._kept.get(id(tensor))
+        return known is not None and known() is tensor
 
     def output(
         self,
@@ -51,15 +57,24 @@ class CachedOutputs:
         )
         if executes:
             output = call()
-            self._known[signature] = (weakref.ref(module), _detached(output))
+            self._keep(signature, module, output)
             return output
         known = self._known.get(signature)
         if known is None or known[0]() is not module:  # the id may be that of one long gone
             # Not under no_grad: a forward may ask for a gradient itself, as for a force.
             random_state = torch.get_rng_state()
-            known = self._known[signature] = (weakref.ref(module), _detached(call()))
+            known = self._keep(signature, module, call())
             torch.set_rng_state(random_state)
         return _fresh(known[1])
+
+    def _keep(
+        self, signature: tuple[Any, ...], module: Module, output: Any
+    ) -> tuple[weakref.ref[Module], Any]:
+        known = self._known[signature] = (weakref.ref(module), _detached(output))
+        for one in pytree.tree_leaves(known[1]):
+            if isinstance(one, torch.Tensor):
+                self._kept[id(one)] = weakref.ref(one)
+        return known
 
 
 def _detached(output: Any) -> Any:

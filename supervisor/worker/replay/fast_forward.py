@@ -38,6 +38,7 @@ from supervisor.worker.recording.told_objects import recorded_objects
 from supervisor.worker.recording.worker_proof import Iteration, WorkerNote
 from supervisor.worker.replay.cached_outputs import CachedOutputs
 from supervisor.worker.replay.executed_regions import ExecutedRegions
+from supervisor.worker.replay.leaf_gradients import LeafGradients
 from supervisor.worker.replay.loading.loader_skipping import NEAR_STEPS, KnownShapes, LoaderSkipping
 from supervisor.worker.replay.loading.placeholder_tracker import PlaceholderTracker
 from supervisor.worker.replay.loading.stream_skipping import StreamSkipping
@@ -104,6 +105,7 @@ class FastForward(TrainingHooks):
         self._probe = StepProbe()
         self._outputs = CachedOutputs()
         self._zero_gradients = ZeroGradients()
+        self._leaves = LeafGradients(self._outputs.has)
         self._unhide: Callable[[], None] | None = None
         self._is_updating = False
         self._collectives = collectives or SilencedCollectives()
@@ -156,6 +158,8 @@ class FastForward(TrainingHooks):
             executes = self._executed.executes_forward(module)
             call = functools.partial(self._executed.run, call)
             output = self._outputs.output(module, args, kwargs, call, executes=executes)
+            if not executes:
+                self._leaves.saw((args, kwargs, output))
             self._replay_random()
             return output
         finally:
@@ -166,6 +170,7 @@ class FastForward(TrainingHooks):
         optimizers = self._registry.optimizers.values()
         self._region(functools.partial(self._executed.backward, roots, call, optimizers))
         self._zero_gradients.give(optimizers)
+        self._leaves.give(roots)
         self._executed.notes.give(optimizers)
         self._replay_random()
         return None
@@ -386,6 +391,7 @@ class FastForward(TrainingHooks):
                 self._disprove(f"step {self.steps_done}: {error}")
         probe.forget()
         self._executed.step_ended()
+        self._leaves.step_ended()
         self.steps_done += 1
         self._heartbeat()
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from supervisor.training_state.census.reach import Reach
-from supervisor.worker.ground.on_the_stack import held_by_loops
+from supervisor.worker.ground.on_the_stack import held_by_blocks
 
 X = torch.arange(6.0)
 
@@ -35,7 +35,7 @@ def minibatches(values: torch.Tensor) -> Iterator[torch.Tensor]:
 
 def found(frame: FrameType) -> dict[str, list[float]]:
     """Returns number of the loop → values of the tensors that it holds, each memory once."""
-    held = held_by_loops([("f", frame)], {"main": {"X": X}, "f": frame.f_locals})
+    held = held_by_blocks([("f", frame)], {"main": {"X": X}, "f": frame.f_locals})
     return {name: _values(iterator) for name, iterator in held.items()}
 
 

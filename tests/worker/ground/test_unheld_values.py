@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.worker.ground.unheld_values import has_unheld_loop, has_unheld_values
+from supervisor.worker.ground.unheld_values import has_unheld_block, has_unheld_values
 
 found: list[bool] = []
 
@@ -111,7 +111,7 @@ def test_a_function_without_source_may_have_any() -> None:
 
 
 def in_a_loop(*given: Any) -> bool:
-    return has_unheld_loop(sys._getframe(1))
+    return has_unheld_block(sys._getframe(1))
 
 
 def test_a_loop_over_what_may_be_in_no_variable_is_seen() -> None:

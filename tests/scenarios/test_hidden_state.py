@@ -1,0 +1,212 @@
+"""State off the beaten path: attributes of tensors, threads, queues, contexts, long lists."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.scenarios.loop_styles import ENDING, PRELUDE
+from tests.scenarios.runs import differences, supervised, train_plainly
+
+DISTRIBUTION = """
+from torch.distributions import Normal
+model = nn.Linear(8, 8); optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+prior = Normal(torch.zeros(8), torch.ones(()).expand(8))
+for step in range(20):
+    z = model(X[torch.randint(96, (16,))])
+    loss = -prior.log_prob(z).mean() + z.pow(2).mean()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+    z = z.detach()
+    prior = Normal(0.9 * prior.loc + 0.1 * z.mean(0), (z.std() + 0.1).expand(8))
+result = {"loc": prior.loc, "scale": prior.scale.clone(), **model.state_dict()}
+"""
+ATTRIBUTES = """
+class Momentum(torch.optim.Optimizer):
+    def __init__(self, params):
+        super().__init__(params, {"lr": 0.05})
+        self._all = [p for group in self.param_groups for p in group["params"]]
+        self._speed = [torch.zeros_like(p) for p in self._all]; self._trust = 1.0
+    @torch.no_grad()
+    def step(self):
+        for p, speed in zip(self._all, self._speed):
+            if p.grad is not None:
+                speed.mul_(0.9).add_(p.grad); p.add_(speed, alpha=-0.05 * self._trust)
+                self._trust = 0.99 * self._trust + 0.01 / (1.0 + speed.norm().item())
+model = make_model(0.0); bare = [torch.ones(8, requires_grad=True), nn.Parameter(torch.ones(1))]
+for p in bare: p.average = p.detach().clone()
+optimizer = Momentum([*model.parameters(), *bare])
+for step in range(20):
+    i = torch.randint(96, (16,))
+    loss = F.mse_loss(model(X[i] * bare[0]) * bare[1], Y[i])
+    loss = loss + sum((p - p.average).pow(2).sum() for p in bare)
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+    for p in bare: p.average = 0.9 * p.average + 0.1 * p.detach()
+result = {"averages": [p.average for p in bare], "speed": optimizer._speed, **model.state_dict()}
+"""
+SPARSE = """
+table = nn.Embedding(50, 4, sparse=True); optimizer = torch.optim.SGD(table.parameters(), lr=0.5)
+seen = torch.sparse_coo_tensor(torch.zeros(1, 0).long(), torch.zeros(0, 4), (50, 4))
+for step in range(20):
+    words = torch.randint(50, (8,))
+    out = table(words)
+    loss = (out - torch.sparse.sum(seen, 0).to_dense()).pow(2).mean()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+    seen = (0.9 * seen + torch.sparse_coo_tensor(words[None], out.detach(), (50, 4))).coalesce()
+result = {"seen": seen.to_dense(), **table.state_dict()}
+"""
+THREAD = """
+import threading
+class Trainer(threading.Thread):
+    def __init__(self):
+        super().__init__(); self.model, self.centre = make_model(0.0), torch.zeros(1)
+    def run(self):
+        optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01)
+        for step in range(20):
+            i = torch.randint(96, (16,))
+            out = self.model(X[i]); loss = F.mse_loss(out - self.centre, Y[i])
+            optimizer.zero_grad(); loss.backward(); optimizer.step()
+            self.centre = 0.9 * self.centre + 0.1 * out.detach().mean(0)
+trainer = Trainer(); trainer.start(); trainer.join()
+result = {"centre": trainer.centre, **trainer.model.state_dict()}
+"""
+QUEUE = """
+import queue
+model = make_model(0.0); optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+earlier = queue.Queue(4)
+for step in range(20):
+    out = model(X[torch.randint(96, (16,))])
+    loss = (out - 1).pow(2).mean()
+    if earlier.full(): loss = loss + (out - earlier.get()).pow(2).mean()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+    earlier.put(out.detach())
+result = model.state_dict()
+"""
+FUTURE = """
+from concurrent.futures import ThreadPoolExecutor
+model = make_model(0.0); optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+pool, centre = ThreadPoolExecutor(1), None
+for step in range(20):
+    i = torch.randint(96, (16,))
+    out = model(X[i]); loss = F.mse_loss(out if centre is None else out - centre.result(), Y[i])
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+    centre = pool.submit(torch.mean, out.detach()); centre.result()
+pool.shutdown()
+result = model.state_dict()
+"""
+CONTEXTS = """
+from contextlib import contextmanager
+model = make_model(0.0); optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+average = {k: v.clone() for k, v in model.state_dict().items()}
+@contextmanager
+def averaged():
+    own = {k: v.clone() for k, v in model.state_dict().items()}
+    model.load_state_dict(average)
+    yield
+    model.load_state_dict(own)
+class Rounded:
+    def __enter__(self):
+        self.own = [p.detach().clone() for p in model.parameters()]
+        for p in model.parameters(): p.data.mul_(8).round_().div_(8)
+    def __exit__(self, *error):
+        for p, own in zip(model.parameters(), self.own): p.data.copy_(own)
+values = []
+for step in range(20):
+    i = torch.randint(96, (16,))
+    loss = F.mse_loss(model(X[i]), Y[i])
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+    for k, v in model.state_dict().items(): average[k].lerp_(v, 0.1)
+    with torch.no_grad(), (averaged() if step % 2 else Rounded()):
+        values.append(F.mse_loss(model(X), Y).item())
+result = {"values": values, **model.state_dict()}
+"""
+LONG = """
+D = torch.randn(1600, 8)
+model = make_model(0.0); optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+bank, rows = [torch.zeros(1) for _ in D], {n: (n, torch.zeros(1)) for n in range(len(D))}
+for step in range(20):
+    i = torch.randint(len(D), (64,)).tolist()
+    out = model(D[i])
+    earlier = torch.stack([bank[n] + rows[n][1] for n in i])
+    loss = F.mse_loss(out, D[i][:, :1]) + F.mse_loss(out, earlier)
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+    for n, value in zip(i, out.detach()): bank[n], rows[n] = value, (n, 0.1 * value)
+result = {"bank": torch.stack(bank), **model.state_dict()}
+"""
+CALL = """
+W = torch.randn(8, {0})
+model = nn.Linear({0}, {0}); optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+mean = torch.zeros({0})
+for step in range(20):
+    x = X @ W
+    out = model(x - mean)
+    optimizer.zero_grad(); (out - x).pow(2).mean().backward(); optimizer.step()
+    mean = 0.9 * mean + 0.1 * (x - out.detach()).mean(0)
+result = {{"mean": mean, **model.state_dict()}}
+"""
+READ_LATE = """
+model = make_model(0.0); optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+norms = []
+for step in range(20):
+    i = torch.randint(96, (16,))
+    loss = F.mse_loss(model(X[i]), Y[i])
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+    with torch.no_grad(): value = F.mse_loss(model(X), Y)
+    norms.append([p.grad.norm().item() for p in model.parameters()] + [value.item()])
+result = {"norms": norms, **model.state_dict()}
+"""
+SPARSE_SUMS = """
+table, head = nn.Embedding(50, 4, sparse=True), nn.Linear(4, 1)
+optimizer, slow = (torch.optim.SGD(m.parameters(), lr=0.2) for m in (head, table))
+for step in range(20):
+    loss = (head(table(torch.randint(50, (8,)))) - 1).pow(2).mean()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+    if step % 5 == 4: slow.step(); slow.zero_grad()
+result = {"head": head.state_dict(), **table.state_dict()}
+"""
+ATTACK = """
+model = make_model(0.0); optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+noise, bare = torch.zeros(16, 8), torch.zeros(8, requires_grad=True)
+for step in range(20):
+    i = torch.randint(96, (16,))
+    attacked = noise.clone().requires_grad_()
+    out = model(X[i] + attacked); out.retain_grad()
+    optimizer.zero_grad(); bare.grad = None
+    (F.mse_loss(out, Y[i]) + (bare - noise).pow(2).mean()).backward()
+    noise = (noise + 0.1 * attacked.grad.sign() + 0.01 * out.grad + bare.grad).clamp(-0.2, 0.2)
+    optimizer.step()
+result = {"noise": noise, **model.state_dict()}
+"""
+SCRIPTS = {
+    "a distribution, of an expanded tensor": DISTRIBUTION,
+    "attributes of bare tensors, private ones of an optimizer": ATTRIBUTES,
+    "sparse tensors": SPARSE,
+    "the training's own thread": THREAD,
+    "a queue": QUEUE,
+    "results of a thread": FUTURE,
+    "contexts that only a with holds": CONTEXTS,
+    "a long list and a long dictionary": LONG,
+    "gradients that are read behind an evaluation": READ_LATE,
+    "sparse gradients that are added up": SPARSE_SUMS,
+    "gradients of inputs, of a bare leaf and of an output": ATTACK,
+    "small inputs made from what was trained": CALL.format(8),
+    "large inputs made from what was trained": CALL.format(300),
+}
+
+
+@pytest.mark.parametrize("text", SCRIPTS.values(), ids=SCRIPTS)
+def test_what_such_places_hold_comes_back(tmp_path: Path, text: str) -> None:
+    script = PRELUDE + text + ENDING
+    undisturbed = train_plainly(tmp_path / "plain", script)
+    ended = supervised(
+        tmp_path / "run",
+        script,
+        settings=["checkpoint.every_steps=3", "checkpoint.background=false"],
+        faults="[{kind: sigkill, step: 14}]",
+    )
+
+    assert undisturbed.returncode == 0, undisturbed.stderr
+    assert ended.returncode == 0, ended.stderr
+    (resumed,) = ended.events("resumed")
+    assert resumed["exactness"] == "exact", resumed["reason"]
+    assert differences(undisturbed.result(), ended.result()) == []
