@@ -1,9 +1,10 @@
 """What the loops of a function go over while no variable leads there: a generator that is called in
-the loop's own line, `zip((x - mean).split(16))`.
+the loop's own line, `zip((x - mean).split(16))`; and what a comprehension has gathered so far.
 
-Python keeps the iterators on the function's stack, which it shows to nobody. The memory of the
-frame is read as plain numbers, and only those count that are the address of an object that the
-garbage collector knows; nothing is followed that might not be one. The layout is CPython's
+Python keeps both on the function's stack, which it shows to nobody. The memory of the frame is read
+as plain numbers, and only those count that are the address of an object that the garbage collector
+knows; nothing is followed that might not be one. The iterators of ranges it does not know: their
+type is read through the system, which says where there is no memory. The layout is CPython's
 (Include/internal/pycore_frame.h, pycore_interpframe_structs.h): fields, variables, stack.
 """
 
@@ -11,8 +12,9 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from types import CodeType, FrameType, MappingProxyType
 from typing import Any
 
@@ -23,6 +25,8 @@ from supervisor.training_state.census.reach import Reach
 from supervisor.worker.ground.unheld_values import loops_around
 
 _VALUES = (torch.Tensor, np.ndarray)
+_GATHERED = (list, set, dict)
+_RANGES = {id(type(iter(range(end)))) for end in (0, 1 << 70)}
 _WORD = ctypes.sizeof(ctypes.c_size_t)
 _TO_FRAME = 3 * _WORD
 """From the begin of a frame object to the address of the interpreter's frame, from Python 3.11 on;
@@ -37,7 +41,8 @@ def held_by_loops(
     frames: Sequence[tuple[str, FrameType]], variables: Mapping[str, Mapping[str, Any]]
 ) -> Mapping[str, Any]:
     """Returns function and number of the loop → each iterator that leads to tensors or arrays to
-    which no variable leads; it cannot be written.
+    which no variable leads, and function and place → the same of what a comprehension holds beside
+    its iterator; it cannot be written.
 
     Called in the thread of the functions. Goes through all objects that Python knows.
 
@@ -47,21 +52,50 @@ def held_by_loops(
     """
     stacks = [(name, _stack(frame), loops_around(frame)) for name, frame in frames]
     wanted = {word for _, words, _ in stacks for word in words}
-    iterators = {
-        id(one): one
-        for one in gc.get_objects()
-        if id(one) in wanted and hasattr(type(one), "__next__")
-    }
+    known = {id(one): one for one in gc.get_objects() if id(one) in wanted}
+    iterators = {word for word in known if hasattr(type(known[word]), "__next__")}
+    iterators |= _of_ranges(wanted - known.keys())
     reached = _objects(Reach(variables))
     found: dict[str, Any] = {}
     for name, words, count in stacks:
-        for number, word in enumerate([word for word in words if word in iterators][:count]):
-            if word in reached:
+        for place, word in _held(words, known, iterators, count):
+            if word in reached or word not in known:
                 continue
-            below = _objects(Reach({"": {"": iterators[word]}}))
+            below = _objects(Reach({"": {"": known[word]}}))
             if any(isinstance(below[key], _VALUES) for key in below.keys() - reached.keys()):
-                found[f"{name} {number}"] = iterators[word]
+                found[f"{name} {place}"] = known[word]
     return MappingProxyType(found)
+
+
+def _held(
+    words: Sequence[int], known: Mapping[int, Any], iterators: Set[int], count: int | None
+) -> Iterator[tuple[str, int]]:
+    """Yields number or place, and word: of the first iterators, and of all that is below those of
+    comprehensions: what they have gathered, and from Python 3.12 on the variables of the function
+    that have the names of theirs."""
+    places = [place for place, word in enumerate(words) if word in iterators][:count]
+    gathering = [at for at in places if at and type(known.get(words[at - 1])) in _GATHERED]
+    for place in range(max(gathering, default=0)):
+        if place not in places:
+            yield f"below {place}", words[place]
+    for number, place in enumerate(places):
+        yield str(number), words[place]
+
+
+def _of_ranges(words: Set[int]) -> set[int]:
+    memory = os.open("/proc/self/mem", os.O_RDONLY)
+    try:
+        return {word for word in words if _type_at(word, memory) in _RANGES}
+    finally:
+        os.close(memory)
+
+
+def _type_at(word: int, memory: int) -> int:
+    """Returns the address of the type of an object, if there is one at `word`; 0 without memory."""
+    try:
+        return int.from_bytes(os.pread(memory, _WORD, word + _WORD), sys.byteorder)
+    except (OSError, OverflowError):
+        return 0
 
 
 def _stack(frame: FrameType) -> list[int]:

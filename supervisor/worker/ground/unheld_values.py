@@ -29,6 +29,8 @@ GOES_OVER = frozenset(
 COUNTS = frozenset(("range", "trange"))
 """Those of them that hold numbers."""
 
+_GATHER = (ast.ListComp, ast.SetComp, ast.DictComp)
+
 Look = Callable[[FrameType], bool]
 
 
@@ -76,16 +78,16 @@ def has_unheld_values(frame: FrameType) -> bool:
 
 
 def has_unheld_loop(frame: FrameType) -> bool:
-    """Whether a function stands within a loop over something that may be in no variable."""
+    """Whether a function stands within a loop over something that may be in no variable, or within
+    one that gathers what no variable holds yet: a list comprehension."""
     source = _source(frame)
     if source is None:
         return True
     tree, line, _ = source
+    around = [node for node in ast.walk(tree) if _is_around(node, line)]
     return any(
-        not _is_gone_over(over)
-        for node in ast.walk(tree)
-        if _is_around(node, line)
-        for over in _loops_over(node)
+        isinstance(node, _GATHER) or not all(map(_is_gone_over, _loops_over(node)))
+        for node in around
     )
 
 
@@ -105,7 +107,7 @@ def _is_around(node: ast.AST, line: int) -> bool:
 def _loops_over(node: ast.AST) -> list[ast.expr]:
     if isinstance(node, (ast.For, ast.AsyncFor)):
         return [node.iter]
-    if isinstance(node, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
+    if isinstance(node, (*_GATHER, ast.GeneratorExp)):
         return [each.iter for each in node.generators]
     return []
 
@@ -126,10 +128,11 @@ def _source(frame: FrameType) -> tuple[ast.Module, int, int] | None:
     """Returns the function's source, the line in it that is executed, and how many lines of the
     file are before it; None if it cannot be had."""
     try:
-        is_module = frame.f_code.co_name == "<module>"
-        look = inspect.findsource if is_module else inspect.getsourcelines
-        lines, first = look(frame.f_code)
-        is_deep = not is_module and lines[0][:1].isspace()
+        if frame.f_code.co_name.startswith("<"):  # a comprehension, a lambda: not lines of its own
+            lines, first = inspect.findsource(frame.f_code)[0], 0
+        else:
+            lines, first = inspect.getsourcelines(frame.f_code)
+        is_deep = first > 0 and lines[0][:1].isspace()
         tree = ast.parse("".join(["if 1:\n"] * is_deep + lines))
     except (OSError, SyntaxError, ValueError, IndexError, tokenize.TokenError):
         return None
