@@ -102,7 +102,7 @@ def _stack(frame: FrameType) -> list[int]:
     """Returns the words of a function's stack, the oldest first; what lies above its top is old."""
     size = frame.f_code.co_stacksize
     if sys.version_info < (3, 11):
-        end = id(frame) + sys.getsizeof(frame)
+        end = id(frame) + frame.__sizeof__()
     else:
         begin = ctypes.c_size_t.from_address(id(frame) + _TO_FRAME).value
         end = begin + (_FIELDS + _variable_count(frame.f_code) + size) * _WORD

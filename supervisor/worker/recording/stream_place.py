@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from supervisor.training_state.census.frame_variables import FrameVariables
+from supervisor.training_state.census.frame_variables import FrameVariables, held_by
 from supervisor.training_state.census.python_iterators import reduced
 from supervisor.worker.recording.fingerprint import CannotTell
 from supervisor.worker.recording.live_locals import live_names, yields_a_statement
@@ -121,7 +121,7 @@ def _enter(iterator: Any, found: StreamPlace, depth: int) -> None:
         variables = FrameVariables(frame)
         kept = [variables[name] for name in sorted(live_names(frame) & variables.keys())]
         found.kept.extend(one for one in kept if id(one) not in own)
-        found.kept.extend(one for one in gc.get_referents(iterator) if isinstance(one, _AROUND_IT))
+        found.kept.extend(one for one in held_by(iterator) if isinstance(one, _AROUND_IT))
         if not inner:
             raise CannotTell("its generator goes over nothing that shows its place")
         for one in inner:
@@ -141,7 +141,7 @@ def _enter(iterator: Any, found: StreamPlace, depth: int) -> None:
 def _iterators_in(generator: Any) -> list[Any]:
     """Iterators that a generator's loops and variables hold, each once, outer loops first."""
     found: dict[int, Any] = {}
-    for one in gc.get_referents(generator):
+    for one in held_by(generator):
         if hasattr(type(one), "__next__"):
             found.setdefault(id(one), one)
     return list(found.values())
