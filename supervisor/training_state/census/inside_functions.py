@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
-import gc
 import types
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from supervisor.training_state.census.frame_variables import FrameVariables
+from supervisor.training_state.census.frame_variables import FrameVariables, held_by
 from supervisor.training_state.census.left_out import is_for_readers, is_of_the_process
 from supervisor.training_state.census.place import Place, write_cell, write_item
 from supervisor.training_state.census.python_iterators import ITERATORS
@@ -56,7 +55,7 @@ def of_generator(path: str, value: types.GeneratorType[Any, Any, Any]) -> Iterat
     if frame is not None:
         yield from of_variables(path, FrameVariables(frame))
         yield Place(f"{path}.yield_from", value.gi_yieldfrom)
-        loops = [one for one in gc.get_referents(value) if type(one) in ITERATORS]
+        loops = [one for one in held_by(value) if type(one) in ITERATORS]
         for number, iterator in enumerate(loops):
             yield Place(f"{path}.loops[{number}]", iterator)
 

@@ -24,6 +24,7 @@ import torch
 
 from supervisor.storage.run.script_files import ScriptFiles
 from supervisor.worker.interception.instrument import Seen
+from supervisor.worker.interception.pathlib_of_310 import patch_pathlib
 from supervisor.worker.recording.file_sizes import FileSizes
 from supervisor.worker.recording.replayed_files import ReplayedFiles
 
@@ -128,6 +129,7 @@ def _patch_open(files: _Files) -> None:
 
     builtins.open = open_
     io.open = open_  # pathlib's way
+    patch_pathlib("open", open_)
 
 
 def _record_open(record: ScriptFiles, path: str, mode: str) -> None:
@@ -250,6 +252,8 @@ def _install(module: ModuleType, name: str, original: Any, call: Any) -> None:
         if original in known:
             known.add(call)
     setattr(module, name, call)
+    if module is os and name != "open":  # a path's `open` is that of `io`
+        patch_pathlib(name, call)
 
 
 def _patch_safetensors(files: _Files) -> None:
