@@ -33,8 +33,9 @@ def watch_reads(session: Seen) -> None:
         _patch_method(session, name, kind)
     _patch_item(session)
     _patch_listing(session)
-    for name in ("equal", "allclose"):
-        _patch_function(session, name)
+    for name in ("equal", "allclose", "is_nonzero"):
+        _patch_comparison(session, torch, name)
+        _patch_comparison(session, torch.Tensor, name)
 
 
 def _patch_method(session: Seen, name: str, kind: EntryKind) -> None:
@@ -113,8 +114,9 @@ def _patch_listing(session: Seen) -> None:
         setattr(torch.Tensor, name, read)
 
 
-def _patch_function(session: Seen, name: str) -> None:
-    original = getattr(torch, name)
+def _patch_comparison(session: Seen, owner: Any, name: str) -> None:
+    """`torch.equal(a, b)` and `a.equal(b)`."""
+    original = getattr(owner, name)
     interception = session.interception
 
     @run_plainly
@@ -124,4 +126,4 @@ def _patch_function(session: Seen, name: str) -> None:
             return original(*args, **kwargs)
         return session.hooks.read(EntryKind.BOOL, functools.partial(original, *args, **kwargs))
 
-    setattr(torch, name, read)
+    setattr(owner, name, read)
