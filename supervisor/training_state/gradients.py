@@ -87,7 +87,8 @@ def check_gradients(registry: Registry, saved: Gradients) -> None:
     """Raises CheckpointError if a gradient has another shape than its parameter."""
     for name, parameters in parameters_by_holder(registry).items():
         for index, gradient in saved.get(name, {}).items():
-            shape = _shape(gradient, parameters[index]) if index < len(parameters) else None
+            known = index < len(parameters)
+            shape = tuple(_shape(gradient, parameters[index])) if known else None
             if shape is None or local(parameters[index]).shape != shape:
                 raise CheckpointError(
                     f"{name}: the gradient of parameter {index} has shape {shape} in the checkpoint"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.scenarios.loop_styles import script
+from tests.scenarios.loop_styles import ENDING, PRELUDE, script
 from tests.scenarios.runs import supervised, train_plainly
 
 LOOP = """
@@ -90,3 +90,62 @@ def _files(folder: Path) -> dict[str, int]:
     found = [*folder.iterdir(), *(folder / "cleared").iterdir()]
     wanted = (".npy", ".pkl", ".bin", ".pt")
     return {p.name: hash(p.read_bytes()) for p in found if p.suffix in wanted}
+
+
+IN_FORWARD = """
+import csv, json
+import numpy as np
+class Told(nn.Module):
+    def __init__(self): super().__init__(); self.body, self.calls = make_model(0.0), 0
+    def forward(self, x):
+        out = self.body(x); self.calls += 1
+        if self.calls % 5 == 0:
+            with open("told.csv", "a", newline="") as file:
+                csv.writer(file).writerow([self.calls, out.mean().item()])
+            with open("last.json", "w") as file: json.dump({"max": out.max().item()}, file)
+            np.save("out.npy", out.detach().numpy())
+        return out
+model = Told(); optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+for step in range(24):
+    i = torch.randint(0, 96, (8,))
+    loss = F.mse_loss(model(X[i]), Y[i]); optimizer.zero_grad(); loss.backward(); optimizer.step()
+result = model.state_dict()
+"""
+DATABASE = """
+import sqlite3
+rows = sqlite3.connect("rows.db")
+rows.execute("create table if not exists rows (step int, loss real)"); rows.commit()
+model = make_model(0.0); optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+for step in range(24):
+    i = torch.randint(0, 96, (8,))
+    loss = F.mse_loss(model(X[i]), Y[i]); optimizer.zero_grad(); loss.backward(); optimizer.step()
+    rows.execute("insert into rows values (?, ?)", (step, loss.item())); rows.commit()
+result = model.state_dict()
+"""
+KILLED = ("checkpoint.every_steps=3", "checkpoint.background=false")
+
+
+def test_what_a_forward_writes_is_that_of_plain_python(tmp_path: Path) -> None:
+    text = f"{PRELUDE}{IN_FORWARD}{ENDING}"
+
+    expected = train_plainly(tmp_path / "plain", text)
+    ended = supervised(
+        tmp_path / "killed", text, settings=KILLED, faults="[{kind: sigkill, step: 17}]"
+    )
+
+    assert [e["exactness"] for e in ended.events("resumed")] == ["exact"]
+    for name in ("told.csv", "last.json", "out.npy"):
+        assert (ended.folder / name).read_bytes() == (expected.folder / name).read_bytes(), name
+
+
+def test_a_database_that_nothing_else_tells_of_makes_a_resume_approximate(tmp_path: Path) -> None:
+    ended = supervised(
+        tmp_path / "killed",
+        f"{PRELUDE}{DATABASE}{ENDING}",
+        settings=KILLED,
+        faults="[{kind: sigkill, step: 17}]",
+    )
+
+    (resumed,) = ended.events("resumed")
+    assert resumed["exactness"] == "approximate"
+    assert "rows.db" in resumed["reason"]

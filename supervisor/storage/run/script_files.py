@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from supervisor.storage.files.complete_list import CompleteList
@@ -11,7 +11,7 @@ from supervisor.storage.files.file_clock import file_time
 from supervisor.storage.run.kept_versions import Change, KeptVersions, Loss, change_line, remove
 from supervisor.storage.run.nobodys_files import is_nobodys
 from supervisor.storage.run.rundir import RunDirectory
-from supervisor.storage.run.unseen_files import unseen_files
+from supervisor.storage.run.unseen_files import open_for_writing, unseen_files
 
 _lexists = os.path.lexists
 
@@ -62,6 +62,8 @@ class ScriptFiles:
         self._changes: dict[str, dict[int, Change]] = {}
         self._began: dict[int, float] = {}
         self._touched: set[str] = set()
+        self._open_in_c: set[str] = set()
+        self._looked_at: set[str] = set()
         for line in self._list.read():
             self._load(line)
 
@@ -137,6 +139,7 @@ class ScriptFiles:
     def begin_interval(self) -> int:
         """Begins an interval, as a checkpoint copies its state; returns its number."""
         self.at_interval()
+        self._look_at_open_files()
         self._expected = None
         self._begin(file_time())
         earlier, self._saved = self._saved, self.interval
@@ -228,7 +231,10 @@ class ScriptFiles:
             return []
         known = self._made.keys() | self._touched | self._changes.keys()
         own = tuple(folder + os.sep for folder in self._folders)
-        outside = {os.path.dirname(name) for name in known if not name.startswith(own)}
+        if self._open_in_c:
+            known = known | _real(known)
+        written = known | self._open_in_c
+        outside = {os.path.dirname(name) for name in written if not name.startswith(own)}
         return unseen_files(outside, known, min(self._began.values()), self._root)
 
     def was_made_since(self, path: str, interval: int) -> bool | None:
@@ -260,6 +266,17 @@ class ScriptFiles:
     def end(self) -> None:
         """The run is completed: nothing will be restored any more."""
         self._drop_versions(lambda number, _: True)
+
+    def _look_at_open_files(self) -> None:
+        """Notes files that are open for writing and that nobody was seen to open (a database)."""
+        new = {name for name in open_for_writing() if name not in self._looked_at}
+        self._looked_at |= new
+        if new:
+            new -= _real(self._made.keys() | self._touched)
+        for name in new:
+            if os.path.isfile(name) and not is_nobodys(name, self._root):
+                self._open_in_c.add(name)
+                self._list.append({"open_in_c": name})
 
     # --- helpers -------------------------------------------------------------------------------
 
@@ -321,6 +338,7 @@ class ScriptFiles:
         lines += [{"folder": name, "interval": made} for name, made in self._folders.items()]
         lines += [{"read": name} for name in self._read]
         lines += [{"touched": name} for name in self._touched]
+        lines += [{"open_in_c": name} for name in self._open_in_c]
         for name, changes in self._changes.items():
             lines += [change_line(name, change) for change in changes.values()]
         return lines
@@ -335,6 +353,8 @@ class ScriptFiles:
             self._read.add(line["read"])
         elif _is_path(line.get("touched")):
             self._touched.add(line["touched"])
+        elif _is_path(line.get("open_in_c")):
+            self._open_in_c.add(line["open_in_c"])
         elif isinstance(number, int) and _is_path(line.get("made")):
             self._made[line["made"]] = number
             self.early.update([line["made"]] if line.get("early") is True else [])
@@ -344,6 +364,10 @@ class ScriptFiles:
             change = self._versions.change_of(line, number)
             if change is not None:
                 self._changes.setdefault(line["changed"], {})[number] = change
+
+
+def _real(names: Iterable[str]) -> set[str]:
+    return set(map(os.path.realpath, names))
 
 
 def _is_path(value: Any) -> bool:

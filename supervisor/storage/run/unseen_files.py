@@ -77,14 +77,27 @@ def process_start() -> float:
     return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + since_boot
 
 
+def open_for_writing() -> list[str]:
+    """Returns the files that this process has open for writing, whoever opened them: databases and
+    writers in C, too."""
+    return [os.readlink(entry) for entry in _written_by(Path("/proc/self"))]
+
+
 def _open_elsewhere() -> Iterable[tuple[int, int]]:
     """Yields device and inode of every file that another process of ours has open for writing."""
     for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            for number in os.listdir(process / "fd"):
-                with contextlib.suppress(OSError, ValueError, IndexError):
-                    told = (process / "fdinfo" / number).read_text()
-                    flags = int(told.partition("flags:")[2].split()[0], 8)
-                    if flags & (os.O_WRONLY | os.O_RDWR):
-                        looked = os.stat(process / "fd" / number)
-                        yield looked.st_dev, looked.st_ino
+        for entry in _written_by(process):
+            with contextlib.suppress(OSError):
+                looked = os.stat(entry)
+                yield looked.st_dev, looked.st_ino
+
+
+def _written_by(process: Path) -> Iterable[Path]:
+    """Yields the entries of a process's open files that can be written."""
+    with contextlib.suppress(OSError):
+        for number in os.listdir(process / "fd"):
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                told = (process / "fdinfo" / number).read_text()
+                flags = int(told.partition("flags:")[2].split()[0], 8)
+                if flags & (os.O_WRONLY | os.O_RDWR):
+                    yield process / "fd" / number

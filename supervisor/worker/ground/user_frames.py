@@ -121,9 +121,13 @@ def modules_in(frames: Mapping[str, Mapping[str, Any]]) -> list[Module]:
 
 def is_users(path: str) -> bool:
     """Whether a file belongs to the script or to a library that is neither Python, torch nor us."""
-    if path.startswith((_OURS, _TORCH, "<frozen")):
+    if is_torchs_or_ours(path) or path.startswith("<frozen"):
         return False
     return not (path.startswith(_PYTHON) and "site-packages" not in path)
+
+
+def is_torchs_or_ours(path: str) -> bool:
+    return path.startswith((_OURS, _TORCH))
 
 
 _expressions = FunctionsUnderWay(has_unheld_values, lambda path: is_users(path))

@@ -17,12 +17,13 @@ import shutil
 import sys
 from collections.abc import Callable
 from threading import get_ident
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 import torch
 
 from supervisor.storage.run.script_files import ScriptFiles
+from supervisor.worker.ground.user_frames import is_torchs_or_ours, is_users
 from supervisor.worker.interception.instrument import Seen
 from supervisor.worker.interception.pathlib_of_310 import patch_pathlib
 from supervisor.worker.recording.file_sizes import FileSizes
@@ -47,15 +48,38 @@ class _Files:
 
     @property
     def is_recorded(self) -> bool:
-        """Other threads of the script count, too; what a region writes (compiled code) does not."""
+        """Other threads of the script count, too; what torch writes within a region (compiled code)
+        does not."""
         interception = self.interception
         return interception.active and not (
-            interception.depth and get_ident() == interception.thread
+            interception.depth and get_ident() == interception.thread and not _is_called_by_user()
         )
 
     @property
+    def is_ours(self) -> bool:
+        """Whether the training's own thread asks, and it is the script that does."""
+        interception = self.interception
+        if not interception.active or get_ident() != interception.thread:
+            return False
+        return not interception.depth or _is_called_by_user()
+
+    @property
     def is_replayed(self) -> bool:
-        return self.interception.replaying and self.interception.is_ours()
+        return self.interception.replaying and self.is_ours
+
+
+def _is_called_by_user() -> bool:
+    """Whether a function of the script, or of a library that is neither Python's nor torch's, has
+    called: also within a module's forward."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if is_users(file):
+            return True
+        if file != __file__ and is_torchs_or_ours(file):
+            return False
+        frame = frame.f_back
+    return False
 
 
 class _Ours:
@@ -109,7 +133,7 @@ def _patch_open(files: _Files) -> None:
             not early and mode in _READING
         ):  # most calls: nothing depends on them
             return original(file, mode, *args, **kwargs)
-        if "a" in mode and interception.is_ours():
+        if "a" in mode and interception.is_ours():  # a replay leaves most regions out
             with files.ours:
                 files.sizes.opened(os.fspath(file), replaying=interception.replaying)
         with files.ours:
@@ -122,7 +146,7 @@ def _patch_open(files: _Files) -> None:
             if files.is_recorded:
                 _record_open(files.record, os.fsdecode(file), mode)
         opened = original(file, mode, *args, **kwargs)
-        if _WRITING.intersection(mode) and "+" not in mode and interception.is_ours():
+        if _WRITING.intersection(mode) and "+" not in mode and files.is_ours:
             with files.ours:
                 files.replayed.written.opened(os.fsdecode(file), opened)
         return opened

@@ -104,6 +104,9 @@ class WrittenFiles:
         for name in now.keys() & saved.keys():
             if now[name] == saved[name] or self._put_back(name, saved[name]):
                 settled.add(name)
+        for name in saved.keys() - self._files.keys():  # a forward wrote it that was left out
+            if not os.path.lexists(name) and self._put_back(name, saved[name]):
+                settled.add(name)
         return settled
 
     def differing(self, saved: Mapping[str, list[Any]], settled: Collection[str]) -> list[str]:
@@ -139,9 +142,10 @@ class WrittenFiles:
         return True
 
     def _write(self, name: str, content: bytes) -> None:
-        file = self._files[name].file()
+        known = self._files.get(name)
+        file = None if known is None else known.file()
         if file is None or file.closed:
-            with _opened(name, os.O_WRONLY) as descriptor:
+            with _opened(name, os.O_WRONLY | os.O_CREAT) as descriptor:
                 _replace(descriptor, content)
             return
         _replace(file.fileno(), content)
