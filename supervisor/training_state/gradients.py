@@ -87,11 +87,11 @@ def check_gradients(registry: Registry, saved: Gradients) -> None:
     """Raises CheckpointError if a gradient has another shape than its parameter."""
     for name, parameters in parameters_by_holder(registry).items():
         for index, gradient in saved.get(name, {}).items():
-            known = index < len(parameters)
-            shape = tuple(_shape(gradient, parameters[index])) if known else None
+            shape = _shape(gradient, parameters[index]) if index < len(parameters) else None
             if shape is None or local(parameters[index]).shape != shape:
+                told = None if shape is None else tuple(shape)
                 raise CheckpointError(
-                    f"{name}: the gradient of parameter {index} has shape {shape} in the checkpoint"
+                    f"{name}: the gradient of parameter {index} has shape {told} in the checkpoint"
                 )
 
 

@@ -87,8 +87,8 @@ for epoch in range(6):
         out = net(X[640:])
     while True:
         nearest, rounds = torch.cdist(out, centres).argmin(1), rounds + 1
-        new = torch.stack([out[torch.cat([(nearest == c).nonzero()[:, 0], torch.tensor([c])])].mean(0)
-                           for c in range(5)])
+        members = [torch.cat([(nearest == c).nonzero()[:, 0], torch.tensor([c])]) for c in range(5)]
+        new = torch.stack([out[rows].mean(0) for rows in members])
         if new.equal(centres) or new.allclose(centres, rtol=1e-3):
             break
         centres = new
