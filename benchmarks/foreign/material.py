@@ -107,6 +107,14 @@ def language(folder: Path) -> None:
             file.write(json.dumps({"text": line}) + "\n")
 
 
+def waves(folder: Path) -> None:
+    """Sine waves of different phases, as `generate_sine_wave.py` of torch's examples saves them."""
+    import torch
+
+    phases = np.random.default_rng(0).integers(-80, 80, (12, 1))
+    torch.save(np.sin((np.arange(60) + phases) / 20), folder / "traindata.pt")
+
+
 def cora(folder: Path) -> None:
     """Papers with words and a subject each, and who cites whom, as pygcn reads them."""
     chance = np.random.default_rng(0)
@@ -326,6 +334,7 @@ KINDS: dict[str, Callable[[Path], None]] = {
     "characters": characters,
     "pictures": pictures,
     "text": text,
+    "waves": waves,
     "cora": cora,
     "language": language,
     "planetoid": planetoid,

@@ -93,6 +93,16 @@ PREPARED = (
         "pictures:pictures",
     ),
     Foreign(
+        "examples time sequences, L-BFGS",
+        _EXAMPLES,
+        "train.py --steps 8",
+        5,
+        folder="time_sequence_prediction",
+        environment="TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1",
+        needs="matplotlib",
+        material="waves:time_sequence_prediction",
+    ),
+    Foreign(
         "examples word_language_model",
         _EXAMPLES,
         "main.py --epochs 2 --emsize 16 --nhid 16 --use-optimizer --lr 0.01 --log-interval 10",
@@ -105,7 +115,7 @@ PREPARED = (
     _gan("aae"),
     _gan("ebgan", "--n_epochs 1", 12),
     _gan("infogan", "--n_epochs 1", 12),
-    _gan("lsgan", "--n_epochs 1", 12),
+    _gan("lsgan", "--n_epochs 1 --img_size 16", 12),
     _gan("softmax_gan"),
     _ignite("mnist", "mnist.py --epochs 2 --log_interval 5", "mnist:examples/mnist"),
     _ignite(
@@ -118,6 +128,16 @@ PREPARED = (
         "pytorch/opacus",
         "examples/mnist.py --device cpu -b 64 -n 2 --data-root data --lr 0.1",
         30,
+        path=".",
+        needs="opacus torchvision tqdm",
+        material="mnist:data",
+    ),
+    Foreign(
+        "opacus DP-SGD DCGAN",
+        "pytorch/opacus",
+        "examples/dcgan.py --device cpu --data-root data --workers 0 --batch-size 16 --ngf 8 "
+        "--ndf 8 --nz 16 --imageSize 64 --epochs 1 --manualSeed 3 --target-digit 8",
+        5,
         path=".",
         needs="opacus torchvision tqdm",
         material="mnist:data",
@@ -175,6 +195,14 @@ PREPARED = (
         folder="examples/fabric/kfold_cv",
         needs="lightning torchvision torchmetrics scikit-learn",
         material="mnist:Datasets",
+    ),
+    Foreign(
+        "Fabric PPO",
+        _LIGHTNING,
+        "train_fabric.py --total-timesteps 1024 --num-steps 64 --update-epochs 2 --seed 3",
+        20,
+        folder="examples/fabric/reinforcement_learning",
+        needs="lightning gymnasium torchmetrics",
     ),
     Foreign(
         "GCN of Kipf",
@@ -288,6 +316,34 @@ PREPARED = (
         13,
         needs="trl transformers datasets peft",
         material="language:. preferences:preferences",
+    ),
+    Foreign(
+        "TRL reward model",
+        "huggingface/trl",
+        "trl/scripts/reward.py --model_name_or_path tiny --dataset_name preferences --max_steps 24 "
+        "--per_device_train_batch_size 2 --output_dir out --save_steps 8 --save_total_limit 2 "
+        "--eval_strategy steps --eval_steps 8 --dataset_test_split train --report_to none "
+        "--use_cpu --logging_steps 2 --max_length 32 --learning_rate 1e-3",
+        11,
+        needs="trl transformers datasets peft",
+        material="language:. preferences:preferences",
+    ),
+    Foreign(
+        "PyG links, GCN",
+        _PYG,
+        "examples/link_pred.py",
+        60,
+        steps=100,
+        needs="torch_geometric scikit-learn",
+        material="planetoid:data/Planetoid/Cora/raw",
+    ),
+    Foreign(
+        "PyG attention",
+        _PYG,
+        "examples/gat.py --epochs 80",
+        50,
+        needs="torch_geometric",
+        material="planetoid:data/Planetoid/Cora/raw",
     ),
     *(
         Foreign(

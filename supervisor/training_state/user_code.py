@@ -1,14 +1,18 @@
-"""Tells the user's own code from Python's and that of installed packages."""
+"""Tells the user's own code from Python's and that of installed packages, and reads its source."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
+import linecache
 import os
 import site
 import sys
 import sysconfig
 from pathlib import Path
+from types import CodeType
+from typing import Any
 
 import torch
 
@@ -50,7 +54,29 @@ def _installed_in(folder: str) -> frozenset[str]:
 def is_users_class(kind: type) -> bool:
     """Whether `kind` was defined in the user's own code, not in Python's or a package's folder."""
     module = sys.modules.get(kind.__module__)
-    file = getattr(module, "__file__", None)
+    file = getattr(module, "__dict__", {}).get("__file__")
     if kind.__module__ == "__main__":
         return True
     return file is not None and not is_library_file(file)
+
+
+def source_lines(code: CodeType, variables: dict[str, Any]) -> tuple[list[str], int]:
+    """Returns the lines of a function and the number of the first one; of a module, a comprehension
+    or a lambda, which are no lines of their own, all lines of the file, and 0.
+
+    `inspect` looks for the file by asking each module for its own: a lazy module would import what
+    it stands for.
+
+    Args:
+        variables: global ones of the code.
+
+    Raises:
+        OSError: the source cannot be had.
+        SyntaxError, tokenize.TokenError: it is not this function's any more.
+    """
+    lines = linecache.getlines(code.co_filename, variables)
+    if not lines:
+        raise OSError(f"{code.co_filename}: no source")
+    if code.co_name.startswith("<"):
+        return lines, 0
+    return inspect.getblock(lines[code.co_firstlineno - 1 :]), code.co_firstlineno

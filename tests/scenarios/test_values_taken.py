@@ -56,9 +56,13 @@ torch.save(net.state_dict(), sys.argv[-1])
 STOPPED = (
     _DATA
     + """
-best, bad = 1e9, 0
+best, bad, before = 1e9, 0, torch.zeros(4)
 for epoch in range(12):
     train()
+    means = torch.stack([p.detach().mean() for p in net.parameters()])
+    if means.equal(before) or means.allclose(before, atol=1e-4) or not means[0].is_nonzero():
+        opt.param_groups[0]["lr"] *= 0.5
+    before = means
     net.eval()
     with torch.no_grad():
         out = net(X[640:])

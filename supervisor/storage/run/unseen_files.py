@@ -27,7 +27,8 @@ def unseen_files(
 
     Called before the script goes on in a new process. Files that a living process has open for
     writing are that process's, and left out; so is what the script writes before it imports torch,
-    and what this run's parents, dead ones and those of other nodes too, have printed into.
+    and what this run's parents, dead ones and those of other nodes too, have printed into. In a
+    folder that all programs share (``/tmp``), changes are anybody's, and say nothing of the script.
 
     Args:
         folders: to look into, not below them.
@@ -38,6 +39,8 @@ def unseen_files(
     until = process_start() - _CLOCK_S
     found: dict[tuple[int, int], str] = {}
     for folder in folders:
+        if _is_shared(folder):
+            continue
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
             for entry in itertools.islice(entries, MOST_FILES):
                 if entry.path in known or is_nobodys(entry.path, root):
@@ -50,6 +53,17 @@ def unseen_files(
             found.pop(file, None)
     printed = terminal_files(root) if found else ()
     return sorted(path for path in found.values() if os.path.realpath(path) not in printed)
+
+
+def _is_shared(folder: str) -> bool:
+    """Whether everybody may write in a folder, and delete only what is theirs.
+
+    Not if the script works in it.
+    """
+    try:
+        return bool(os.stat(folder).st_mode & stat.S_ISVTX) and not os.path.samefile(folder, ".")
+    except OSError:
+        return False
 
 
 def process_start() -> float:

@@ -18,6 +18,7 @@ import xxhash
 
 from supervisor.training_state.census.inside_containers import key_name
 from supervisor.training_state.census.inside_functions import is_cache
+from supervisor.training_state.census.lazy_modules import is_module, own_variables
 from supervisor.training_state.census.place import Place
 from supervisor.training_state.census.plain_containers import SCALARS, added_in_order, content
 from supervisor.training_state.census.python_iterators import is_iterator, position
@@ -49,7 +50,7 @@ _NUMBER = re.compile(
 )
 _ENTERED = re.compile(r"\w+ of \d+( by \w+)?")
 _SAME = "the object at "
-_NAMED = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
+_NAMED = (type, types.FunctionType, types.BuiltinFunctionType)
 _WORK = torch.distributed.Work if torch.distributed.is_available() else None
 _FLOATS = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 
@@ -68,6 +69,8 @@ def fact_of(place: Place) -> str:
         return _SAME + place.same_as
     if place.is_plain:
         return _plain(value)
+    if is_module(value):
+        return f"{kind.__name__} {own_variables(value).get('__name__')}"
     if isinstance(value, torch.Tensor):
         return _tensor(value)
     if isinstance(value, np.ndarray):
@@ -105,7 +108,7 @@ def fact_of(place: Place) -> str:
     if f"{kind.__module__}.{kind.__qualname__}" == "sqlite3.Connection":
         return f"database after {value.total_changes} changes"
     if isinstance(value, _NAMED):
-        return f"{kind.__name__} {getattr(value, '__qualname__', value.__name__)}"
+        return f"{kind.__name__} {value.__qualname__}"
     return f"a {kind.__module__}.{kind.__qualname__}"
 
 

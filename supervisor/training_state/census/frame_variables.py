@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import types
 from collections.abc import Iterator, Mapping
@@ -36,3 +37,12 @@ class FrameVariables(Mapping[str, Any]):
 
             to_fast = ctypes.pythonapi.PyFrame_LocalsToFast
             to_fast(ctypes.py_object(self._frame), ctypes.c_int(0))
+
+
+def held_by(generator: types.GeneratorType[Any, Any, Any]) -> list[Any]:
+    """Returns what a generator that waits refers to: values of variables, iterators of its loops,
+    the outer ones first."""
+    frame = generator.gi_frame
+    if frame is None or sys.version_info >= (3, 11):
+        return gc.get_referents(generator)
+    return gc.get_referents(frame)  # before, the frame is an object of its own

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-import gc
 import sys
 import types
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from supervisor.training_state.census.frame_variables import FrameVariables
-from supervisor.training_state.census.left_out import is_of_the_process
+from supervisor.training_state.census.frame_variables import FrameVariables, held_by
+from supervisor.training_state.census.left_out import is_for_readers, is_of_the_process
 from supervisor.training_state.census.place import Place, write_cell, write_item
 from supervisor.training_state.census.python_iterators import ITERATORS
 
@@ -32,7 +31,7 @@ def of_module_object(path: str, module: types.ModuleType) -> Iterator[Place]:
 
 def of_function(path: str, function: types.FunctionType) -> Iterator[Place]:
     """Defaults, and the variables around it."""
-    if is_of_the_process(function):
+    if is_of_the_process(function) or is_for_readers(function):
         return
     for number, item in enumerate(function.__defaults__ or ()):
         yield Place(f"{path}.defaults[{number}]", item)
@@ -63,7 +62,7 @@ def of_generator(path: str, value: types.GeneratorType[Any, Any, Any]) -> Iterat
     if frame is not None:
         yield from of_variables(path, FrameVariables(frame))
         yield Place(f"{path}.yield_from", value.gi_yieldfrom)
-        loops = [one for one in gc.get_referents(value) if type(one) in ITERATORS]
+        loops = [one for one in held_by(value) if type(one) in ITERATORS]
         for number, iterator in enumerate(loops):
             yield Place(f"{path}.loops[{number}]", iterator)
 

@@ -26,6 +26,9 @@ _OWN_OF_THE_PROCESS = frozenset(
 )
 """Modules whose objects, and those derived from them, belong to this process: locks, files,
 threads, queues between them, and what draws on its terminal."""
+_FOR_READERS = ("typing", "typing_extensions")
+"""Modules whose own objects and functions tell of types, and keep nothing but their caches; not so
+what is derived from them."""
 _OF_TORCH = (
     *("torch.utils.data.", "torch.optim.", "torch.amp.", "torch.cuda.amp."),
     *("torch.distributions.", "torch.quasirandom.", "torch.masked.", "torch.nn."),
@@ -52,12 +55,17 @@ def is_entered(kind: type) -> bool:
     module = getattr(kind, "__module__", None)
     if isinstance(module, str) and module.startswith("torch."):
         return f"{module}.".startswith(_OF_TORCH)
-    return not any(is_of_the_process(base) for base in kind.__mro__)
+    return module not in _FOR_READERS and not any(is_of_the_process(base) for base in kind.__mro__)
 
 
 def is_of_the_process(owner: Any) -> bool:
     module = getattr(owner, "__module__", None)
     return not isinstance(module, str) or module.partition(".")[0] in _OWN_OF_THE_PROCESS
+
+
+def is_for_readers(function: Any) -> bool:
+    """Whether it is one of `typing`'s own."""
+    return getattr(function, "__module__", None) in _FOR_READERS
 
 
 def is_torchs(hook: Any) -> bool:

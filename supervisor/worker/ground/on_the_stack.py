@@ -1,9 +1,11 @@
-"""What the loops and `with` blocks of a function hold while no variable leads there: a generator
-that is called in the loop's own line, `zip((x - mean).split(16))`, `with averaged_weights(model):`.
+"""What the blocks of a function hold while no variable leads there: the iterators of its loops
+(`zip((x - mean).split(16))`, a generator that is called in the loop's own line), what a `with` has
+entered (`with averaged_weights(model):`), and what a comprehension has gathered so far.
 
-Python keeps iterators and context managers on the function's stack, which it shows to nobody. The
-memory of the frame is read as plain numbers, and only those count that are the address of an object
-that the garbage collector knows; nothing is followed that might not be one. The layout is CPython's
+Python keeps them on the function's stack, which it shows to nobody. The memory of the frame is read
+as plain numbers, and only those count that are the address of an object that the garbage collector
+knows; nothing is followed that might not be one. The iterators of ranges it does not know: their
+type is read through the system, which says where there is no memory. The layout is CPython's
 (Include/internal/pycore_frame.h, pycore_interpframe_structs.h): fields, variables, stack.
 """
 
@@ -11,8 +13,9 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from types import CodeType, FrameType, MappingProxyType, MethodType
 from typing import Any
 
@@ -24,6 +27,8 @@ from supervisor.worker.ground.unheld_values import blocks_around
 
 _VALUES = (torch.Tensor, np.ndarray)
 _EXITS = ("__exit__", "__aexit__")
+_GATHERED = (list, set, dict)
+_RANGES = {id(type(iter(range(end)))) for end in (0, 1 << 70)}
 _WORD = ctypes.sizeof(ctypes.c_size_t)
 _TO_FRAME = 3 * _WORD
 """From the begin of a frame object to the address of the interpreter's frame, from Python 3.11 on;
@@ -37,8 +42,8 @@ _TAGS = 7
 def held_by_blocks(
     frames: Sequence[tuple[str, FrameType]], variables: Mapping[str, Mapping[str, Any]]
 ) -> Mapping[str, Any]:
-    """Returns function and number of the block → each iterator and each context manager that leads
-    to tensors or arrays to which no variable leads; it cannot be written.
+    """Returns function and place → each of these objects that leads to tensors or arrays to which
+    no variable leads; it cannot be written.
 
     Called in the thread of the functions. Goes through all objects that Python knows.
 
@@ -49,18 +54,41 @@ def held_by_blocks(
     stacks = [(name, _stack(frame), blocks_around(frame)) for name, frame in frames]
     wanted = {word for _, words, _ in stacks for word in words}
     known = {id(one): one for one in gc.get_objects() if id(one) in wanted}
-    iterators = {word: one for word, one in known.items() if hasattr(type(one), "__next__")}
-    managers = {word: left for word, one in known.items() if (left := _left_by(one)) is not None}
+    iterators = {word for word in known if hasattr(type(known[word]), "__next__")}
+    iterators |= _of_ranges(wanted - known.keys())
     reached = _objects(Reach(variables))
     found: dict[str, Any] = {}
     for name, words, blocks in stacks:
-        for kind, objects in (("", iterators), ("with ", managers)):
-            count = None if blocks is None else blocks[kind != ""]
-            for number, word in enumerate([word for word in words if word in objects][:count]):
-                held = objects[word]
-                if id(held) not in reached and _leads_to_values(held, reached):
-                    found[f"{name} {kind}{number}"] = held
+        loops, entered = blocks or (None, None)
+        held = [*_held_by_loops(words, known, iterators, loops), *_entered(words, known, entered)]
+        for place, one in held:
+            if id(one) not in reached and _leads_to_values(one, reached):
+                found[f"{name} {place}"] = one
     return MappingProxyType(found)
+
+
+def _held_by_loops(
+    words: Sequence[int], known: Mapping[int, Any], iterators: Set[int], count: int | None
+) -> Iterator[tuple[str, Any]]:
+    """Yields number or place, and object: the first iterators, and all that is below those of
+    comprehensions: what they have gathered, and from Python 3.12 on the variables of the function
+    that have the names of theirs."""
+    places = [place for place, word in enumerate(words) if word in iterators][:count]
+    gathering = [at for at in places if at and type(known.get(words[at - 1])) in _GATHERED]
+    for place in range(max(gathering, default=0)):
+        if place not in places and words[place] in known:
+            yield f"below {place}", known[words[place]]
+    for number, place in enumerate(places):
+        if words[place] in known:
+            yield str(number), known[words[place]]
+
+
+def _entered(
+    words: Sequence[int], known: Mapping[int, Any], count: int | None
+) -> list[tuple[str, Any]]:
+    """Returns number and context manager of the first `with` blocks."""
+    left = [one for word in words if (one := _left_by(known.get(word))) is not None]
+    return [(f"with {number}", one) for number, one in enumerate(left[:count])]
 
 
 def _left_by(value: Any) -> Any:
@@ -72,6 +100,22 @@ def _left_by(value: Any) -> Any:
     return value if is_there else None
 
 
+def _of_ranges(words: Set[int]) -> set[int]:
+    memory = os.open("/proc/self/mem", os.O_RDONLY)
+    try:
+        return {word for word in words if _type_at(word, memory) in _RANGES}
+    finally:
+        os.close(memory)
+
+
+def _type_at(word: int, memory: int) -> int:
+    """Returns the address of the type of an object, if there is one at `word`; 0 without memory."""
+    try:
+        return int.from_bytes(os.pread(memory, _WORD, word + _WORD), sys.byteorder)
+    except (OSError, OverflowError):
+        return 0
+
+
 def _leads_to_values(value: Any, reached: Mapping[int, Any]) -> bool:
     below = _objects(Reach({"": {"": value}}))
     return any(isinstance(below[key], _VALUES) for key in below.keys() - reached.keys())
@@ -81,7 +125,7 @@ def _stack(frame: FrameType) -> list[int]:
     """Returns the words of a function's stack, the oldest first; what lies above its top is old."""
     size = frame.f_code.co_stacksize
     if sys.version_info < (3, 11):
-        end = id(frame) + sys.getsizeof(frame)
+        end = id(frame) + frame.__sizeof__()
     else:
         begin = ctypes.c_size_t.from_address(id(frame) + _TO_FRAME).value
         end = begin + (_FIELDS + _variable_count(frame.f_code) + size) * _WORD

@@ -13,12 +13,13 @@ context of torch's.
 from __future__ import annotations
 
 import ast
-import inspect
 import itertools
 import sys
 import tokenize
 from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
+
+from supervisor.training_state.user_code import source_lines
 
 GOES_OVER = frozenset(
     (
@@ -37,6 +38,7 @@ HOLD_NOTHING = frozenset(
     )
 )
 """Functions and classes whose contexts hold nothing that could be trained."""
+_GATHER = (ast.ListComp, ast.SetComp, ast.DictComp)
 
 Look = Callable[[FrameType], bool]
 
@@ -86,14 +88,16 @@ def has_unheld_values(frame: FrameType) -> bool:
 
 def has_unheld_block(frame: FrameType) -> bool:
     """Whether a function stands within a loop over something, or a `with` that entered something,
-    that may be in no variable."""
+    that may be in no variable, or within a comprehension, whose result is in none yet."""
     source = _source(frame)
     if source is None:
         return True
     tree, line, _ = source
     around = [node for node in ast.walk(tree) if _is_around(node, line)]
     return not all(
-        all(map(_is_gone_over, _loops_over(node))) and all(map(_is_entered, _entered_by(node)))
+        not isinstance(node, _GATHER)
+        and all(map(_is_gone_over, _loops_over(node)))
+        and all(map(_is_entered, _entered_by(node)))
         for node in around
     )
 
@@ -106,9 +110,8 @@ def blocks_around(frame: FrameType) -> tuple[int, int] | None:
         return None
     tree, line, _ = source
     around = [node for node in ast.walk(tree) if _is_around(node, line)]
-    return sum(len(_loops_over(one)) for one in around), sum(
-        len(_entered_by(one)) for one in around
-    )
+    loops = sum(len(_loops_over(node)) for node in around)
+    return loops, sum(len(_entered_by(node)) for node in around)
 
 
 def _is_around(node: ast.AST, line: int) -> bool:
@@ -118,7 +121,7 @@ def _is_around(node: ast.AST, line: int) -> bool:
 def _loops_over(node: ast.AST) -> list[ast.expr]:
     if isinstance(node, (ast.For, ast.AsyncFor)):
         return [node.iter]
-    if isinstance(node, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
+    if isinstance(node, (*_GATHER, ast.GeneratorExp)):
         return [each.iter for each in node.generators]
     return []
 
@@ -150,10 +153,8 @@ def _source(frame: FrameType) -> tuple[ast.Module, int, int] | None:
     """Returns the function's source, the line in it that is executed, and how many lines of the
     file are before it; None if it cannot be had."""
     try:
-        is_module = frame.f_code.co_name == "<module>"
-        look = inspect.findsource if is_module else inspect.getsourcelines
-        lines, first = look(frame.f_code)
-        is_deep = not is_module and lines[0][:1].isspace()
+        lines, first = source_lines(frame.f_code, frame.f_globals)
+        is_deep = first > 0 and lines[0][:1].isspace()
         tree = ast.parse("".join(["if 1:\n"] * is_deep + lines))
     except (OSError, SyntaxError, ValueError, IndexError, tokenize.TokenError):
         return None

@@ -52,12 +52,22 @@ def user_frames() -> dict[str, Mapping[str, Any]]:
     functions = [frame for frame in reversed(frames) if frame.f_code.co_name != "<module>"]
     for depth, frame in enumerate(functions):
         found[f"{depth}:{frame.f_code.co_name}"] = FrameVariables(frame)
+    for depth, frame in enumerate(reversed(frames)):
+        if frame.f_code.co_name == "<module>" and frame.f_code.co_varnames:
+            found[f"{depth}:comprehension"] = _of_comprehension(frame)
     for name in _users_modules():
         found[name] = sys.modules[name].__dict__
     if _blocks.any():
         named = [(f"{n}:{frame.f_code.co_name}", frame) for n, frame in enumerate(reversed(frames))]
         found[UNNAMED] = held_by_blocks(named, found)
     return found
+
+
+def _of_comprehension(frame: types.FrameType) -> Mapping[str, Any]:
+    """From Python 3.12 on a comprehension is no function of its own: in a module its variables are
+    in the module's frame, and not among the module's."""
+    own, known = frame.f_locals, frame.f_code.co_varnames
+    return types.MappingProxyType({name: own[name] for name in known if name in own})
 
 
 def is_within_expression() -> bool:

@@ -25,6 +25,7 @@ import torch
 from supervisor.storage.run.script_files import ScriptFiles
 from supervisor.worker.ground.user_frames import is_torchs_or_ours, is_users
 from supervisor.worker.interception.instrument import Seen
+from supervisor.worker.interception.pathlib_of_310 import patch_pathlib
 from supervisor.worker.recording.file_sizes import FileSizes
 from supervisor.worker.recording.replayed_files import ReplayedFiles
 
@@ -128,9 +129,9 @@ def _patch_open(files: _Files) -> None:
 
     @functools.wraps(original)
     def open_(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-        if not (
-            interception.active and isinstance(mode, str) and isinstance(file, (str, os.PathLike))
-        ) or (not early and mode in _READING):  # most calls: nothing depends on them
+        if not (interception.active and isinstance(mode, str) and isinstance(file, _PATH)) or (
+            not early and mode in _READING
+        ):  # most calls: nothing depends on them
             return original(file, mode, *args, **kwargs)
         if "a" in mode and interception.is_ours():  # a replay leaves most regions out
             with files.ours:
@@ -138,7 +139,7 @@ def _patch_open(files: _Files) -> None:
         with files.ours:
             if files.is_replayed and "b" in mode and set(mode) & set("wx+") and "a" not in mode:
                 kept = files.replayed.opened(
-                    file, mode, lambda name, how: original(name, how, *args, **kwargs)
+                    os.fsdecode(file), mode, lambda name, how: original(name, how, *args, **kwargs)
                 )
                 if kept is not None:
                     return kept
@@ -152,6 +153,7 @@ def _patch_open(files: _Files) -> None:
 
     builtins.open = open_
     io.open = open_  # pathlib's way
+    patch_pathlib("open", open_)
 
 
 def _record_open(record: ScriptFiles, path: str, mode: str) -> None:
@@ -274,6 +276,8 @@ def _install(module: ModuleType, name: str, original: Any, call: Any) -> None:
         if original in known:
             known.add(call)
     setattr(module, name, call)
+    if module is os and name != "open":  # a path's `open` is that of `io`
+        patch_pathlib(name, call)
 
 
 def _patch_safetensors(files: _Files) -> None:

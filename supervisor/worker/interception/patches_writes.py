@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from supervisor.storage.files.private_files import make_private
+from supervisor.worker.interception.pathlib_of_310 import patch_pathlib
 
 
 def keep_writes_apart(root: Path) -> None:
@@ -80,6 +81,7 @@ def _patch_open(apart: _Apart) -> None:
 
     builtins.open = open_
     io.open = open_
+    patch_pathlib("open", open_)
 
 
 def _patch_torch(apart: _Apart) -> None:

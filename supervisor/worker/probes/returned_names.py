@@ -6,9 +6,12 @@ import ast
 import functools
 import inspect
 import textwrap
+import tokenize
 from typing import Any
 
 from torch import nn
+
+from supervisor.training_state.user_code import source_lines
 
 
 def returned_names(module: nn.Module) -> tuple[str, ...]:
@@ -23,9 +26,11 @@ def returned_names(module: nn.Module) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=64)
 def _names(kind: Any) -> tuple[str, ...]:
+    forward = inspect.unwrap(kind.forward)
     try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(kind.forward)))
-    except (OSError, TypeError, SyntaxError):
+        lines, _ = source_lines(forward.__code__, forward.__globals__)
+        tree = ast.parse(textwrap.dedent("".join(lines)))
+    except (AttributeError, OSError, SyntaxError, tokenize.TokenError):
         return ()
     found = {
         tuple(_name(part) for part in node.value.elts)

@@ -222,7 +222,7 @@ class _Walk:
         kind = type(value)
         if isinstance(value, (io.IOBase, Iterator, types.CoroutineType)):
             raise CannotTell(f"a {kind.__name__} goes on from sample to sample")
-        if isinstance(value, _UNCHANGING) or kind.__module__.split(".")[0] == "pyarrow":
+        if isinstance(value, _UNCHANGING) or str(kind.__module__).split(".")[0] == "pyarrow":
             return
         if isinstance(value, weakref.ref):
             self._waiting.append(value())

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 _OF_LOCALS = re.compile(r"(LOAD|STORE|DELETE)_FAST")
 _READS_ALL = frozenset({"locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe"})
 _ENDING = frozenset({"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"})
-_PASSED = frozenset({"RESUME", "NOP", "END_SEND"})
+_PASSED = frozenset({"RESUME", "NOP", "END_SEND", "YIELD_FROM"})
 _ALWAYS_JUMPS = ("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_ABSOLUTE")
 
 

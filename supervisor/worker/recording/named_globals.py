@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from supervisor.training_state.census.lazy_modules import is_module, own_variables
 from supervisor.training_state.user_code import is_library_file
 
 _OURS = str(Path(__file__).resolve().parents[2]) + os.sep
@@ -34,12 +35,14 @@ class NamedGlobals:
         assigned = _names(self.code, "STORE_ATTR")
         for name in _names(self.code, "LOAD_GLOBAL"):
             value = self.variables.get(name)
-            if not isinstance(value, types.ModuleType):
+            if not is_module(value):
                 yield value
-            elif is_users(getattr(value, "__file__", None) or "<"):
-                yield from _plain_variables(value)
+                continue
+            own = own_variables(value)
+            if is_users(own.get("__file__") or "<"):
+                yield from _plain_values(own)
             else:
-                yield from (vars(value).get(name) for name in assigned)
+                yield from (own.get(name) for name in assigned)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -57,6 +60,7 @@ def _names(code: types.CodeType, operation: str) -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
-def _plain_variables(module: types.ModuleType) -> list[Any]:
+def _plain_values(variables: Mapping[str, Any]) -> list[Any]:
     kinds = (types.ModuleType, types.FunctionType, type)
-    return [v for k, v in vars(module).items() if not k.startswith("__") and type(v) not in kinds]
+    found = variables.items()
+    return [v for k, v in found if not k.startswith("__") and type(v) not in kinds]

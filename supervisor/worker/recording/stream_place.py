@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from supervisor.training_state.census.frame_variables import FrameVariables, held_by
+from supervisor.training_state.census.python_iterators import reduced
 from supervisor.worker.recording.fingerprint import CannotTell
 from supervisor.worker.recording.live_locals import live_names, yields_a_statement
 
@@ -116,16 +118,16 @@ def _enter(iterator: Any, found: StreamPlace, depth: int) -> None:
         inner = _iterators_in(iterator)
         own = {id(one) for one in inner}
         found.codes.append(frame.f_code)
-        variables = frame.f_locals
+        variables = FrameVariables(frame)
         kept = [variables[name] for name in sorted(live_names(frame) & variables.keys())]
         found.kept.extend(one for one in kept if id(one) not in own)
-        found.kept.extend(one for one in gc.get_referents(iterator) if isinstance(one, _AROUND_IT))
+        found.kept.extend(one for one in held_by(iterator) if isinstance(one, _AROUND_IT))
         if not inner:
             raise CannotTell("its generator goes over nothing that shows its place")
         for one in inner:
             _enter(one, found, depth + 1)
     elif kind in _APPLYING:
-        function, *inner = iterator.__reduce__()[1]
+        function, *inner = reduced(iterator)[1]
         if len(inner) != 1:
             raise CannotTell(f"a {kind.__name__} goes over several iterators")
         found.kept.append(function)
@@ -139,7 +141,7 @@ def _enter(iterator: Any, found: StreamPlace, depth: int) -> None:
 def _iterators_in(generator: Any) -> list[Any]:
     """Iterators that a generator's loops and variables hold, each once, outer loops first."""
     found: dict[int, Any] = {}
-    for one in gc.get_referents(generator):
+    for one in held_by(generator):
         if hasattr(type(one), "__next__"):
             found.setdefault(id(one), one)
     return list(found.values())
@@ -148,7 +150,7 @@ def _iterators_in(generator: Any) -> list[Any]:
 def _left(iterator: Any) -> int:
     kind = type(iterator)
     if kind is itertools.count:
-        first, *step = iterator.__reduce__()[1]
+        first, *step = reduced(iterator)[1]
         if type(first) is not int or step not in ([], [1]):
             raise CannotTell("an endless count goes by other steps than one")
         return -first
@@ -162,7 +164,7 @@ def _left(iterator: Any) -> int:
 
 
 def _parts(iterator: Any) -> list[Any]:
-    parts = iterator.__reduce__()[1]
+    parts = reduced(iterator)[1]
     inner = list(parts) if type(iterator) is zip else [parts[0]]
     if not inner or not all(map(_runs_no_code, inner)):
         raise CannotTell(f"a {type(iterator).__name__} goes over something that hides its place")

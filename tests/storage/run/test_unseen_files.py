@@ -114,3 +114,24 @@ def test_a_folder_of_very_many_files_is_not_looked_through(
     monkeypatch.setattr(module, "MOST_FILES", 0)
 
     assert record.unseen() == []
+
+
+def test_what_changes_in_a_folder_of_all_programs_is_not_the_scripts(tmp_path: Path) -> None:
+    record = record_with_a_file(tmp_path)
+    (tmp_path / "of_another_program").write_text("1")
+
+    tmp_path.chmod(0o1777)
+
+    assert record.unseen() == []
+
+
+def test_a_folder_of_all_programs_is_looked_into_if_the_script_works_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = record_with_a_file(tmp_path)
+    (tmp_path / "by_c.h5").write_text("1")
+    tmp_path.chmod(0o1777)
+
+    monkeypatch.chdir(tmp_path)
+
+    assert record.unseen() == [str(tmp_path / "by_c.h5")]

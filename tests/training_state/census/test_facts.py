@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import collections
+import importlib.util
 import io
 import random
 import sqlite3
+import types
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -163,3 +166,29 @@ def test_a_database_tells_how_often_it_was_changed() -> None:
 
     assert fact_of(Place("main.database", database)) != before
     database.close()
+
+
+class ImportsWhenAsked(types.ModuleType):
+    """Written as TensorFlow's, PyG's and many others are."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"imported for {name}")
+
+
+def test_a_module_that_imports_when_it_is_asked_is_not_asked() -> None:
+    assert fact(ImportsWhenAsked("lazy")) == "ImportsWhenAsked lazy"
+
+
+def test_a_module_that_python_imports_lazily_is_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "late_one.py").write_text("raise AssertionError('imported')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    spec = importlib.util.find_spec("late_one")
+    assert spec is not None
+    assert spec.loader is not None
+    spec.loader = importlib.util.LazyLoader(spec.loader)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+    assert fact(module) == "_LazyModule late_one"

@@ -6,11 +6,13 @@ import functools
 import itertools
 import sys
 import threading
+import warnings
 from collections import deque
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Annotated, Any, Generic, Literal, TypeVar, overload
 
+import pytest
 import torch
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
@@ -72,14 +74,33 @@ def test_closures_partials_methods_and_generators_are_entered() -> None:
 
 
 def test_an_iterator_says_where_it_stands_and_is_not_moved() -> None:
-    numbers, pairs = iter(range(10)), enumerate(["a", "b"])
-    next(numbers), next(pairs)
+    letters, pairs = iter(["a", "b"]), enumerate(["a", "b"])
+    next(letters), next(pairs)
 
-    found = paths(n=numbers, e=pairs)
+    found = paths(n=letters, e=pairs)
 
     assert found["main.n.position[1]"] == 1
     assert found["main.e.position[1]"] == 1
-    assert (next(numbers), next(pairs)) == (1, (1, "b"))
+    assert (next(letters), next(pairs)) == ("b", (1, "b"))
+
+
+def test_the_place_in_a_range_is_told_by_every_python() -> None:
+    numbers = iter(range(10))
+    places = [paths(n=numbers) for _ in range(3) if next(numbers) >= 0]
+
+    told = [sorted((k, str(v)) for k, v in one.items() if "position" in k) for one in places]
+
+    assert told[0] != told[1] != told[2] != told[0]
+
+
+@pytest.mark.filterwarnings("error")
+def test_reading_the_place_in_itertools_warns_of_nothing() -> None:
+    filters = list(warnings.filters)
+
+    found = paths(n=itertools.count(5), c=itertools.cycle([7]))
+
+    assert found["main.n.position[0]"] == 5
+    assert warnings.filters == filters
 
 
 def test_a_generator_that_waits_shows_where_its_loops_stand() -> None:
@@ -108,6 +129,18 @@ def test_threads_locks_and_files_are_left_alone() -> None:
     found = paths(t=threading.Thread(), lock=threading.Lock(), out=sys.stdout)
 
     assert sorted(found) == ["main.lock", "main.out", "main.t"]
+
+
+def test_what_tells_of_types_keeps_nothing() -> None:
+    T = TypeVar("T")
+
+    class Mean(Generic[T]):
+        def __init__(self) -> None:
+            self.total = 1.0
+
+    found = paths(form=Literal, alias=Annotated[int, 3], check=overload, mean=Mean())
+
+    assert set(found) == {"main.form", "main.alias", "main.check", "main.mean", "main.mean.total"}
 
 
 def test_plain_containers_are_one_place_and_long_ones_of_objects_show_their_ends() -> None:

@@ -91,3 +91,46 @@ def test_what_an_ended_loop_has_left_on_the_stack_is_not_taken() -> None:
     assert [float(row.sum()) for row in (X + 2).split(2)]
 
     assert found(sys._getframe()) == {}
+
+
+def gathered(held: dict[str, list[float]]) -> list[list[float]]:
+    return [values for name, values in held.items() if "below" in name]
+
+
+def test_what_a_comprehension_has_gathered_so_far_is_found() -> None:
+    seen: list[list[list[float]]] = []
+
+    def look(value: torch.Tensor) -> torch.Tensor:
+        seen.append(gathered(found(sys._getframe(1))))
+        return value + 1
+
+    [look(one) for one in X[:3]]
+    {number: look(X[number]) for number in range(3)}
+    [look(one * factor) for one in X[1:3] for factor in (10, 20)]
+
+    assert seen[:3] == [[], [[1]], [[1, 2]]]
+    assert seen[3:6] == [[], [[1]], [[1, 2]]]
+    assert seen[6:] == [[], [[11]], [[11, 21]], [[11, 21]]]
+
+
+def test_a_variable_with_the_name_of_a_comprehensions_is_found_beside_it() -> None:
+    def look() -> int:
+        held = found(sys._getframe(1))
+        seen.append([value for values in held.values() for value in values])
+        return 0
+
+    seen: list[list[float]] = []
+    one = X + 100
+    [look() for one in range(2)]
+
+    assert one.tolist() == [100, 101, 102, 103, 104, 105]
+    if sys.version_info >= (3, 12):  # before, it stays a variable of the function around
+        assert seen == [one.tolist()] * 2
+
+
+def test_no_list_that_a_loop_goes_over_is_taken_for_gathered() -> None:
+    for _ in [X + 1, X + 2]:
+        held = found(sys._getframe())
+        break
+
+    assert gathered(held) == []

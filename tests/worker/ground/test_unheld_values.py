@@ -134,3 +134,13 @@ def test_a_loop_over_what_may_be_in_no_variable_is_seen() -> None:
     seen.append(in_a_loop())
 
     assert seen == [False, False, False, False, True, True, True, True, False]
+
+
+def test_a_comprehension_holds_what_it_has_gathered() -> None:
+    rows = [1]
+
+    seen = [in_a_loop() for _ in rows]
+    seen += {number: in_a_loop() for number in rows}.values()
+    seen += list(in_a_loop() for _ in rows)  # noqa: C400
+
+    assert seen == [True, True, False]
