@@ -143,7 +143,7 @@ def _put(place: Place, value: Any) -> str:
         if local(live).shape == value.shape and live.dtype == value.dtype:
             write_into(live, value)
             return ""
-        value = value.to(live.device, copy=True)
+        value = value.to(live.device, copy=True).as_subclass(type(live))
     elif (
         isinstance(live, np.ndarray)
         and isinstance(value, np.ndarray)

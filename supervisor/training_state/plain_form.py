@@ -18,11 +18,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from supervisor.training_state.tensors import local
+
 KIND = "__kind__"
 _SCALARS = (bool, int, float, str)
 _FACTORIES: dict[str, Callable[[], Any]] = {
     kind.__name__: kind for kind in (int, float, list, dict, set, str, bool)
 }
+_TENSORS = (torch.Tensor, torch.nn.Parameter)
 _DEPTH_LIMIT = 32
 
 
@@ -35,8 +38,11 @@ def to_plain(value: Any, where: str, left_out: list[str], depth: int = 0) -> Any
         left_out: gets one line for each value without a plain form, which becomes None.
         depth: of nesting; past 32 it is taken for a cycle and left out.
     """
-    if value is None or type(value) in _SCALARS or isinstance(value, torch.Tensor):
+    if value is None or type(value) in _SCALARS:
         return value
+    if isinstance(value, torch.Tensor):
+        is_known = type(value) in _TENSORS or hasattr(value, "to_local")
+        return value if is_known else local(value)  # other classes cannot be read again
     if depth > _DEPTH_LIMIT:
         left_out.append(f"{where}: nested deeper than {_DEPTH_LIMIT}")
         return None

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 
 @contextlib.contextmanager
@@ -20,10 +21,15 @@ def outside_autograd() -> Iterator[None]:
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns what this rank holds of `tensor` (a DTensor's shard), detached, memory shared."""
+    """Returns what this rank holds of `tensor` (a DTensor's shard), detached, memory shared; of a
+    class that a script or a library derives from torch's, a tensor of torch's."""
     detached = tensor.detach()
     to_local = getattr(detached, "to_local", None)
-    return to_local() if to_local is not None else detached
+    found: torch.Tensor = to_local() if to_local is not None else detached
+    if type(found) is torch.Tensor or is_traceable_wrapper_subclass(found):
+        return found
+    with torch._C.DisableTorchFunctionSubclass():
+        return found.as_subclass(torch.Tensor)
 
 
 def write_into(target: torch.Tensor, saved: torch.Tensor) -> None:

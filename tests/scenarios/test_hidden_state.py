@@ -177,6 +177,37 @@ for step in range(20):
     optimizer.step()
 result = {"noise": noise, **model.state_dict()}
 """
+MODULES = """
+import types
+code = '''mean = None
+def note(x):
+    global mean
+    mean = x if mean is None else 0.9 * mean + 0.1 * x'''
+known, nameless = types.ModuleType("known"), types.ModuleType("nameless")
+for module in (known, nameless): exec(code, vars(module))
+sys.modules["known"] = known
+import known as figures
+del known, module
+model = make_model(0.0); optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+for step in range(20):
+    i = torch.randint(96, (16,))
+    out = model(X[i]); figures.note(out.detach().mean()); nameless.note(out.detach().std())
+    loss = F.mse_loss(out - figures.mean, Y[i] * nameless.mean)
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+result = {"means": [figures.mean, nameless.mean], **model.state_dict()}
+"""
+SUBCLASS = """
+class Tagged(torch.Tensor): pass
+model = make_model(0.0); optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+mean = torch.zeros(1).as_subclass(Tagged)
+for step in range(20):
+    i = torch.randint(96, (16,)).as_subclass(Tagged)
+    out = model(X[i.as_subclass(torch.Tensor)])
+    loss = F.mse_loss(out - mean.as_subclass(torch.Tensor), Y[i.as_subclass(torch.Tensor)])
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+    mean = 0.9 * mean + 0.1 * out.detach().mean(0)
+result = {"mean": mean.as_subclass(torch.Tensor), **model.state_dict()}
+"""
 SCRIPTS = {
     "a distribution, of an expanded tensor": DISTRIBUTION,
     "attributes of bare tensors, private ones of an optimizer": ATTRIBUTES,
@@ -189,6 +220,8 @@ SCRIPTS = {
     "gradients that are read behind an evaluation": READ_LATE,
     "sparse gradients that are added up": SPARSE_SUMS,
     "gradients of inputs, of a bare leaf and of an output": ATTACK,
+    "modules that the script makes": MODULES,
+    "a class derived from the tensor": SUBCLASS,
     "small inputs made from what was trained": CALL.format(8),
     "large inputs made from what was trained": CALL.format(300),
 }

@@ -29,6 +29,7 @@ from supervisor.training_state.census.inside_functions import (
     of_function,
     of_generator,
     of_method,
+    of_module_object,
     of_partial,
 )
 from supervisor.training_state.census.inside_objects import (
@@ -57,7 +58,7 @@ Entry: TypeAlias = Callable[[str, Any], Iterable[Place]]
 
 def find_entry(kind: type) -> Entry | None:
     """Returns None for what is not entered."""
-    if issubclass(kind, (np.generic, types.ModuleType, *SINGLE)):
+    if issubclass(kind, (np.generic, *SINGLE)):
         return None
     for kinds, entry in (
         ((list, tuple, collections.deque), of_sequence),
@@ -67,6 +68,7 @@ def find_entry(kind: type) -> Entry | None:
         ((nn.Module,), of_module),
         ((torch.optim.Optimizer,), of_optimizer),
         ((_MultiProcessingDataLoaderIter,), of_loader),
+        ((types.ModuleType,), of_module_object),
         ((types.FunctionType,), of_function),
         ((types.MethodType,), of_method),
         ((functools.partial,), of_partial),

@@ -105,6 +105,8 @@ def fact_of(place: Place) -> str:
         return "work of a collective"  # a replay sends nothing, so another class stands for it
     if is_iterator(kind):
         return f"{kind.__name__} {_position(value)}"
+    if f"{kind.__module__}.{kind.__qualname__}" == "sqlite3.Connection":
+        return f"database after {value.total_changes} changes"
     if isinstance(value, _NAMED):
         return f"{kind.__name__} {value.__qualname__}"
     return f"a {kind.__module__}.{kind.__qualname__}"

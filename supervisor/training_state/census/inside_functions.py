@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import types
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -20,6 +21,12 @@ def of_variables(name: str, variables: Mapping[str, Any]) -> Iterator[Place]:
     for key in list(variables):
         if isinstance(key, str) and not key.startswith("__"):
             yield Place(f"{name}.{key}", variables[key], variables, key, write)
+
+
+def of_module_object(path: str, module: types.ModuleType) -> Iterator[Place]:
+    """The variables of a module that Python does not know by its name: the script executed it."""
+    if type(module) is types.ModuleType and sys.modules.get(module.__name__) is not module:
+        yield from of_variables(path, vars(module))
 
 
 def of_function(path: str, function: types.FunctionType) -> Iterator[Place]:

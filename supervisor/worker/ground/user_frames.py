@@ -101,10 +101,24 @@ def _users_modules() -> list[str]:
 
 def _is_users_module(name: str) -> bool:
     # from its own variables: a lazy module would import what it stands for, and may not find it
-    file = getattr(sys.modules.get(name), "__dict__", {}).get("__file__")
-    if not isinstance(file, str) or name.partition(".")[0] in _KNOWN:
+    variables = getattr(sys.modules.get(name), "__dict__", {})
+    file = variables.get("__file__")
+    if name.partition(".")[0] in _KNOWN:
         return False
+    if not isinstance(file, str):
+        return _is_made_by_hand(name, variables)
     return not file.startswith(_OURS) and not is_library_file(file)
+
+
+def _is_made_by_hand(name: str, variables: Mapping[str, Any]) -> bool:
+    """Whether it is no extension in C, but a module that the script made (`types.ModuleType`)."""
+    is_made = variables.get("__name__") == name and variables.get("__spec__", name) is None
+    return is_made and "." not in name and any(map(_is_of_script, variables.values()))
+
+
+def _is_of_script(value: Any) -> bool:
+    """Whether it is a function of Python code that belongs to no library."""
+    return isinstance(value, types.FunctionType) and not is_library_file(value.__code__.co_filename)
 
 
 def modules_in(frames: Mapping[str, Mapping[str, Any]]) -> list[Module]:

@@ -6,6 +6,7 @@ import collections
 import importlib.util
 import io
 import random
+import sqlite3
 import types
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from supervisor.training_state.census.facts import (
     put_generator_back,
     value_of,
 )
+from supervisor.training_state.census.place import Place
 from supervisor.training_state.census.plain_containers import content, is_plain
 from supervisor.training_state.census.reach import Reach
 
@@ -153,6 +155,17 @@ def test_a_random_generator_is_put_back_to_its_fact(make: Any) -> None:
 
     assert fact(generator) == then
     assert draw(generator) == drawn
+
+
+def test_a_database_tells_how_often_it_was_changed() -> None:
+    database = sqlite3.connect(":memory:")
+    database.execute("create table losses (value real)")
+    before = fact_of(Place("main.database", database))
+
+    database.execute("insert into losses values (1.0)")
+
+    assert fact_of(Place("main.database", database)) != before
+    database.close()
 
 
 class ImportsWhenAsked(types.ModuleType):
