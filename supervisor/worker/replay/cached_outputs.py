@@ -11,8 +11,8 @@ import torch
 from torch.nn import Module
 from torch.utils import _pytree as pytree
 
-from supervisor.worker.ground.step_probe import tensors_in
 from supervisor.worker.interception.training_hooks import Call
+from supervisor.worker.replay.argument_form import argument_form
 
 
 class CachedOutputs:
@@ -52,8 +52,7 @@ class CachedOutputs:
             id(module),
             module.training,
             torch.is_grad_enabled(),
-            tuple((t.shape, t.dtype) for t in tensors_in(args, kwargs)),
-            tuple(v for v in (*args, *kwargs.values()) if isinstance(v, (int, str, bool))),
+            argument_form(args, kwargs),
         )
         if executes:
             output = call()
