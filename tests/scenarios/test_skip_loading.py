@@ -24,6 +24,8 @@ for epoch in range(4):
         x = x / x.abs().mean().item()
         loss = F.mse_loss(model(x), y); optimizer.zero_grad(); loss.backward(); optimizer.step()
         best = min(best, loss.item())
+        if epoch == 2 and len(x) == 8:
+            with torch.inference_mode(): best = min(best, model(x).square().mean().item())
 result = {"model": model.state_dict(), "best": best, "x": x}
 """
 SETTINGS = (

@@ -60,8 +60,30 @@ class PlaceholderTracker(TorchDispatchMode):
             return
         self.is_active = False
         self._restore()
-        if _get_current_dispatch_mode_stack()[-1:] == [self]:  # else within one of the script's
+        if torch.is_inference_mode_enabled():
+            self._leave_behind_inference_mode()
+        else:
+            self._leave()
+
+    def _leave(self) -> None:
+        transforms = torch._C._functorch.peek_interpreter_stack()
+        if transforms is None and _get_current_dispatch_mode_stack()[-1:] == [self]:
             self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        # Else it stands within one of the script's, and lets everything pass.
+
+    def _leave_behind_inference_mode(self) -> None:
+        """Inference mode, where it ends, has torch call the modes that there were when it began."""
+        kind: Any = torch.inference_mode
+        original = kind.__exit__
+
+        def __exit__(mode: Any, *raised: Any) -> Any:
+            left = original(mode, *raised)
+            if not torch.is_inference_mode_enabled() and self in _get_current_dispatch_mode_stack():
+                kind.__exit__ = original
+                self._leave()
+            return left
+
+        kind.__exit__ = __exit__
 
     def hand_out(self, batch: Any) -> None:
         """Every batch that stands for another comes by here."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from supervisor.training_state.held_values import storages
 from supervisor.worker.ground.interception_state import InterceptionState
@@ -139,3 +140,19 @@ def test_everything_is_as_before_at_the_end(
     assert torch.Tensor.numpy is not before
     assert len(batch[batch > 0]) == 299
     assert batch.numpy().shape == (3, 200)
+
+
+def test_it_can_be_ended_within_inference_mode_and_goes_with_it() -> None:
+    guard = PlaceholderTracker(InterceptionState(), lambda why: None)
+    exit_of_torch = torch.inference_mode.__exit__
+
+    guard.begin()
+    with torch.inference_mode():
+        with torch.inference_mode():
+            guard.end()
+        inside = torch.ones(2) + 1
+    outside = torch.ones(2) + 1
+
+    assert inside.is_inference() and not outside.is_inference()
+    assert _get_current_dispatch_mode_stack() == []
+    assert torch.inference_mode.__exit__ is exit_of_torch
