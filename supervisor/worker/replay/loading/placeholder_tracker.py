@@ -30,6 +30,18 @@ _SWEEP = 4096
 _storage_of = torch.Tensor.untyped_storage  # before it is patched
 
 
+class _Then:
+    """A context manager that has been entered, and what is called behind its end."""
+
+    def __init__(self, entered: Any, then: Callable[[], None]) -> None:
+        self._entered = entered
+        self._then = then
+
+    def __exit__(self, *raised: Any) -> None:
+        self._entered.__exit__(*raised)
+        self._then()
+
+
 class PlaceholderTracker(TorchDispatchMode):
     """Active from `begin` to `end`, in the training's thread.
 
@@ -66,24 +78,21 @@ class PlaceholderTracker(TorchDispatchMode):
             self._leave()
 
     def _leave(self) -> None:
+        inference = torch.is_inference_mode_enabled()
         transforms = torch._C._functorch.peek_interpreter_stack()
-        if transforms is None and _get_current_dispatch_mode_stack()[-1:] == [self]:
-            self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        stack = _get_current_dispatch_mode_stack()
+        if not inference and transforms is None and stack[-1:] == [self]:
+            self.__exit__(None, None, None)
         # Else it stands within one of the script's, and lets everything pass.
 
     def _leave_behind_inference_mode(self) -> None:
         """Inference mode, where it ends, has torch call the modes that there were when it began."""
-        kind: Any = torch.inference_mode
-        original = kind.__exit__
-
-        def __exit__(mode: Any, *raised: Any) -> Any:
-            left = original(mode, *raised)
-            if not torch.is_inference_mode_enabled() and self in _get_current_dispatch_mode_stack():
-                kind.__exit__ = original
-                self._leave()
-            return left
-
-        kind.__exit__ = __exit__
+        for one in gc.get_objects():
+            if type(one) is torch.inference_mode and hasattr(one, "_inference_mode_context"):
+                context: Any = one
+                context._inference_mode_context = _Then(
+                    context._inference_mode_context, self._leave
+                )
 
     def hand_out(self, batch: Any) -> None:
         """Every batch that stands for another comes by here."""
