@@ -19,6 +19,7 @@ FLOORS: dict[str, int] = {
     "version": 1,
     "begin": 1,
     "own_process": 1,
+    "unwarned": 1,
     "settings": 1,
     "risk_lines": 1,
     "table": 1,

@@ -133,9 +133,7 @@ class Trial:
             start_new_session=True,
             env={
                 **os.environ,
-                "PYTHONPATH": os.pathsep.join(
-                    [str(WITNESS), *self._path(top), str(_here()), os.environ.get("PYTHONPATH", "")]
-                ),
+                "PYTHONPATH": os.pathsep.join([str(WITNESS), *self._path(top), str(_here())]),
                 "FOREIGN_RESULT": str(result),
                 "FOREIGN_STEPS": str(self._script.steps),
                 "FOREIGN_KILL_IN_SAVE": str(kill_in_save),

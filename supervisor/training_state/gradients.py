@@ -89,8 +89,9 @@ def check_gradients(registry: Registry, saved: Gradients) -> None:
         for index, gradient in saved.get(name, {}).items():
             shape = _shape(gradient, parameters[index]) if index < len(parameters) else None
             if shape is None or local(parameters[index]).shape != shape:
+                told = None if shape is None else tuple(shape)
                 raise CheckpointError(
-                    f"{name}: the gradient of parameter {index} has shape {shape} in the checkpoint"
+                    f"{name}: the gradient of parameter {index} has shape {told} in the checkpoint"
                 )
 
 

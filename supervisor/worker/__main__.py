@@ -19,7 +19,7 @@ from supervisor.storage.files.private_files import open_private
 from supervisor.storage.run.exit_notes import ExitNote, save_exit_note
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.run.set_aside import SetAside
-from supervisor.worker.interception.patches_process import watch_exec, watch_exit
+from supervisor.worker.interception.patches_process import watch_exec, watch_exit, watch_fork
 from supervisor.worker.process.exit_request import ExitRequest
 from supervisor.worker.process.program import Program
 from supervisor.worker.process.start_over import remember_start, started_as
@@ -73,6 +73,7 @@ class Worker:
         arrival = TorchArrival(self._torch_is_here)
         arrival.install()
         watch_exit(self._script_leaves)
+        watch_fork()
         watch_exec(lambda line, environment: self._again(program, line, environment))
         try:
             program.run(self._make_run)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import sys
-import warnings
 from typing import Any
+
+from supervisor.unwarned import unwarned
 
 _EMPTY: tuple[Any, ...] = ([], (), "", range(0), {}, {}.values(), {}.items(), set())
 _OF_ITERTOOLS = tuple(own for own in vars(itertools).values() if isinstance(own, type))
@@ -15,7 +16,6 @@ ITERATORS: tuple[type, ...] = (
     *_OF_ITERTOOLS,
 )
 _WARN = _OF_ITERTOOLS if (3, 12) <= sys.version_info < (3, 14) else ()
-_QUIET = ("ignore", None, DeprecationWarning, None, 0)
 
 
 def is_iterator(kind: type) -> bool:
@@ -36,15 +36,6 @@ def position(iterator: Any) -> list[Any]:
 def reduced(iterator: Any) -> Any:
     """Returns what `copy` would make another one of, as `__reduce__` does.
 
-    Python 3.12 and 3.13 warn that those of `itertools` will not tell from 3.14 on; the script has
-    not asked.
+    Python 3.12 and 3.13 warn that those of `itertools` will not tell from 3.14 on.
     """
-    if type(iterator) not in _WARN:
-        return iterator.__reduce__()
-    # not `catch_warnings`: Python would then show again what it has shown the script once
-    filters: Any = warnings.filters
-    filters.insert(0, _QUIET)
-    try:
-        return iterator.__reduce__()
-    finally:
-        filters.remove(_QUIET)
+    return unwarned(iterator.__reduce__) if type(iterator) in _WARN else iterator.__reduce__()

@@ -5,8 +5,16 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import sys
+import threading
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from supervisor.unwarned import unwarned
+
+OUR_THREADS = "supervisor-"
+"""The names of our threads begin so."""
 
 
 def watch_exit(ended: Callable[[int], None]) -> None:
@@ -59,3 +67,35 @@ def watch_exec(again: Again) -> None:
             execve(path, args, env)
 
     os.execv, os.execve = execv_, execve_  # type: ignore[assignment]
+
+
+def watch_fork() -> None:
+    """Has `os.fork` count the script's own threads where Python warns of several, as 3.12 does."""
+    for name in ("fork", "forkpty"):
+        setattr(os, name, _counting(name, getattr(os, name)))
+
+
+def _counting(name: str, original: Callable[[], Any]) -> Callable[[], Any]:
+    @functools.wraps(original)
+    def fork() -> Any:
+        before = os.getpid()
+        made = unwarned(original)
+        if sys.version_info >= (3, 12) and os.getpid() == before and _has_script_several_threads():
+            warnings.warn(
+                f"This process (pid={before}) is multi-threaded, use of {name}() may lead to "
+                "deadlocks in the child.",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+        return made
+
+    return fork
+
+
+def _has_script_several_threads() -> bool:
+    try:
+        count = len(os.listdir("/proc/self/task"))
+    except OSError:
+        count = threading.active_count()
+    ours = sum(thread.name.startswith(OUR_THREADS) for thread in threading.enumerate())
+    return count - ours > 1

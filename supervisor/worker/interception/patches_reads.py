@@ -34,8 +34,8 @@ def watch_reads(session: Seen) -> None:
     _patch_item(session)
     _patch_listing(session)
     for name in ("equal", "allclose", "is_nonzero"):
-        _patch_function(session, torch, name)
-        _patch_function(session, torch.Tensor, name)
+        _patch_comparison(session, torch, name)
+        _patch_comparison(session, torch.Tensor, name)
 
 
 def _patch_method(session: Seen, name: str, kind: EntryKind) -> None:
@@ -114,7 +114,8 @@ def _patch_listing(session: Seen) -> None:
         setattr(torch.Tensor, name, read)
 
 
-def _patch_function(session: Seen, owner: Any, name: str) -> None:
+def _patch_comparison(session: Seen, owner: Any, name: str) -> None:
+    """`torch.equal(a, b)` and `a.equal(b)`."""
     original = getattr(owner, name)
     interception = session.interception
 
