@@ -32,8 +32,8 @@ def category_table(verdicts: Iterable[Verdict]) -> str:
 
 def script_table(verdicts: Iterable[Verdict]) -> str:
     """Returns the long table: a row for each script, the kills in words."""
-    lines = ["| script | date | healthy | killed: what was said, what was true |"]
-    lines.append("| --- | --- | --- | --- |")
+    lines = ["| script | date | torch | healthy | killed: what was said, what was true |"]
+    lines.append("| --- | --- | --- | --- | --- |")
     chosen = [verdict for verdict in verdicts if verdict.healthy]
     for verdict in sorted(chosen, key=lambda v: (in_order(category_of(v.name)), v.name)):
         told = [f"{k.place}: {k.said}, {_plain(k.true)}{_reason(k.reason)}" for k in verdict.struck]
@@ -42,7 +42,8 @@ def script_table(verdicts: Iterable[Verdict]) -> str:
         healthy = _plain(verdict.healthy) + (", treated" if verdict.treatments else "")
         if verdict.plain != "same":
             healthy += f" ({_plain(verdict.plain)} in plain python)"
-        lines.append(f"| {verdict.name} | {verdict.date} | {healthy} | {'; '.join(told)} |")
+        ran = f"{verdict.date} | {verdict.torch}"
+        lines.append(f"| {verdict.name} | {ran} | {healthy} | {'; '.join(told)} |")
     return "\n".join(lines)
 
 

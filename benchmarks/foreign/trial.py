@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,7 @@ class Trial:
             steps=steps,
             seconds=round(time.monotonic() - started),
             date=time.strftime("%Y-%m-%d"),
+            torch=version("torch"),
         )
 
     def _start(self, name: str, before: list[str], *, kill_in_save: int = 0) -> Ended:

@@ -43,6 +43,7 @@ class Verdict:
         healthy: "same", or what was different from plain python; "" when it did not run.
         treatments: of the healthy run.
         date: when it ran.
+        torch: version that it ran with.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Verdict:
     steps: int = 0
     seconds: float = 0.0
     date: str = ""
+    torch: str = ""
 
     @property
     def struck(self) -> list[Kill]:
