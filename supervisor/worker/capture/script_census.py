@@ -23,6 +23,7 @@ from supervisor.training_state.registry import Registry
 from supervisor.training_state.rng import random_position
 from supervisor.worker.capture.user_tensors import UserTensors, registry_tensors
 from supervisor.worker.ground.error_barrier import ErrorBarrier
+from supervisor.worker.ground.gathering_calls import unseen_gathering
 from supervisor.worker.ground.user_frames import call_under_way, user_frames
 
 SHARE = 0.005
@@ -154,6 +155,8 @@ class ScriptCensus:
         now, _ = self._look(then)
         left = differences(then, now, nature)
         different = {one.path for one in left}
+        if unseen := unseen_gathering(user_frames()):
+            problems.append(f"a function in C gathers tensors out of sight: {unseen}")
         restored = set(changed) - different
         return Compared(
             equal=len(then.facts) - len(restored) - len(different),

@@ -102,6 +102,18 @@ def has_unheld_block(frame: FrameType) -> bool:
     )
 
 
+def call_names(frame: FrameType) -> list[str]:
+    """Returns the names of the functions that a frame is calling: of one, or of all on the line
+    where Python does not tell which; none where nobody can say."""
+    source = _source(frame)
+    if source is None:
+        return []
+    tree, line, before = source
+    place = _place(frame, before)
+    calls = [path[-1] for path in _paths(tree, [], line) if _is_at(path[-1], place)]
+    return [_name(call.func) for call in calls if isinstance(call, ast.Call)]
+
+
 def blocks_around(frame: FrameType) -> tuple[int, int] | None:
     """Returns how many loops a function stands in, and how many contexts it has entered, or a few
     more; None where nobody can say."""
