@@ -25,6 +25,8 @@ _ASK_ONCE = frozenset({"next", "send", "throw", "__next__", "any", "all", "exten
 _UNPACK = frozenset({"LIST_EXTEND", "SET_UPDATE", "UNPACK_SEQUENCE", "UNPACK_EX"})
 _GATHER = frozenset({"dict", "frozenset", "list", "max", "min", "set", "sorted", "sum", "tuple"})
 """Of Python's own functions, those that keep what an iterator of Python's own (`map`) gives."""
+_OWN_FUNCTIONS = ("<listcomp>", "<setcomp>", "<dictcomp>")
+"""Before Python 3.12: what they gather is found on their own stacks."""
 _KEEPERS = (torch.Tensor, list, tuple, set, dict, collections.deque)
 
 
@@ -49,12 +51,16 @@ def unseen_gathering(variables: Mapping[str, Mapping[str, Any]]) -> str:
 
 def _is_gathered(inner: FrameType, around: FrameType) -> bool:
     is_generator = bool(inner.f_code.co_flags & inspect.CO_GENERATOR)
+    if inner.f_code.co_name in _OWN_FUNCTIONS:
+        return False
     operation = _operation(around)
     if operation in _ITERATE or operation in _UNPACK:
         return operation in _UNPACK
     names = call_names(around)
     if is_generator:
         return not _ASK_ONCE.intersection(names)
+    if inner.f_code.co_name in names:
+        return False  # called by the line itself
     return any(
         name in _GATHER and around.f_globals.get(name) in (None, getattr(builtins, name))
         for name in names
