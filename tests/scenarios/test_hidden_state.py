@@ -208,6 +208,24 @@ for step in range(20):
     mean = 0.9 * mean + 0.1 * out.detach().mean(0)
 result = {"mean": mean.as_subclass(torch.Tensor), **model.state_dict()}
 """
+SCRIPTED = """
+class Counting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.line = nn.Linear(8, 1); self.calls = 0; self.level = 0.0
+        self.register_buffer("mean", torch.zeros(1))
+        self.register_buffer("last", torch.zeros(1), persistent=False)
+    def forward(self, x):
+        self.calls += 1; self.level = 0.9 * self.level + 0.1 * float(x.mean())
+        self.mean += 0.1 * (x.mean() - self.mean); self.last.copy_(x.mean())
+        return self.line(x) * (1.0 + 0.01 * self.calls) + self.mean + self.last + self.level
+model = torch.jit.script(Counting()); optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+for step in range(20):
+    i = torch.randint(96, (16,))
+    loss = F.mse_loss(model(X[i]), Y[i])
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+result = {"calls": model.calls, "level": model.level, "last": model.last, **model.state_dict()}
+"""
 SCRIPTS = {
     "a distribution, of an expanded tensor": DISTRIBUTION,
     "attributes of bare tensors, private ones of an optimizer": ATTRIBUTES,
@@ -222,6 +240,7 @@ SCRIPTS = {
     "gradients of inputs, of a bare leaf and of an output": ATTACK,
     "modules that the script makes": MODULES,
     "a class derived from the tensor": SUBCLASS,
+    "a model of torch.jit.script": SCRIPTED,
     "small inputs made from what was trained": CALL.format(8),
     "large inputs made from what was trained": CALL.format(300),
 }

@@ -40,6 +40,20 @@ def of_module(path: str, module: nn.Module) -> Iterator[Place]:
                     yield Place(f"{path}.{name}[{number}]", hook)
         elif name not in _PARTS_OF_MODULE and not name.startswith("__"):
             yield Place(f"{path}.{name}", own, vars(module), name, write_item)
+    if isinstance(module, torch.jit.ScriptModule):
+        yield from _of_script_module(path, module)
+
+
+def _of_script_module(path: str, module: Any) -> Iterator[Place]:
+    """Attributes of a module that `torch.jit.script` has made: they are in C++."""
+    known = getattr(module, "_concrete_type", None)
+    for name in known.get_attributes() if known is not None else ():
+        own = module._c  # to set it on the module would only hide the one that its forward reads
+        yield Place(f"{path}.{name}", own.getattr(name), own, name, _write_in_script_module)
+
+
+def _write_in_script_module(own: Any, name: Any, value: Any) -> None:
+    own.setattr(name, value)
 
 
 def of_tensor(path: str, tensor: torch.Tensor) -> Iterator[Place]:

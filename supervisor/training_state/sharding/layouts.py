@@ -52,7 +52,7 @@ def transient_buffers(registry: Registry) -> dict[str, list[str]]:
         model: [
             f"{path}.{name}" if path else name
             for path, part in named_parts(module)
-            for name in sorted(part._non_persistent_buffers_set & part._buffers.keys())
+            for name in sorted(part._non_persistent_buffers_set.intersection(part._buffers.keys()))
         ]
         for model, module in registry.models.items()
     }
