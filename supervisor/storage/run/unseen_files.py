@@ -80,7 +80,11 @@ def process_start() -> float:
 def open_for_writing() -> list[str]:
     """Returns the files that this process has open for writing, whoever opened them: databases and
     writers in C, too."""
-    return [os.readlink(entry) for entry in _written_by(Path("/proc/self"))]
+    found = []
+    for entry in _written_by(Path("/proc/self")):
+        with contextlib.suppress(OSError):  # another thread has closed it
+            found.append(os.readlink(entry))
+    return found
 
 
 def _open_elsewhere() -> Iterable[tuple[int, int]]:
