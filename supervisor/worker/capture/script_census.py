@@ -97,23 +97,26 @@ class ScriptCensus:
         self._was_asked = True
         with self._part:
             self._training_begins()
-            first = self._take({})
+            first = self._take(user_frames(), {})
             first.facts[RANDOM_NUMBERS] = random_position()
             self._first = first
         return True
 
-    def packed(self, *, is_paid: bool = False) -> torch.Tensor | None:
+    def packed(
+        self, frames: Mapping[str, Mapping[str, Any]], *, is_paid: bool = False
+    ) -> torch.Tensor | None:
         """Returns what a checkpoint holds of it; None where it would take too long. Called at a
         boundary.
 
         Args:
+            frames: the variables of the script (`user_frames`).
             is_paid: its time is limited by whoever asks.
         """
         if self._first is None or not (is_paid or self._spent_s <= self._allowed_s()):
             return None
         with self._part:
             spent = self._spent_s
-            packed = self._take(call_under_way()).pack(self._first)
+            packed = self._take(frames, call_under_way()).pack(self._first)
             if is_paid:
                 self._spent_s = spent
             return packed
@@ -190,9 +193,9 @@ class ScriptCensus:
         but = storages(registry_tensors(self._registry))
         return Census.with_places(user_frames(), but, call_under_way(), like=then)
 
-    def _take(self, call: Mapping[str, Any]) -> Census:
+    def _take(self, frames: Mapping[str, Mapping[str, Any]], call: Mapping[str, Any]) -> Census:
         started = time.thread_time()  # waiting for other processes is no cost of the census
-        census = Census.take(user_frames(), storages(registry_tensors(self._registry)), call)
+        census = Census.take(frames, storages(registry_tensors(self._registry)), call)
         self._spent_s += time.thread_time() - started
         return census
 

@@ -73,7 +73,7 @@ class WholeState:
         state["owners"] = find_owners(self._registry, frames)
         state["layouts"] = layouts(self._registry, held)
         state["transient"] = transient_buffers(self._registry)
-        census = self._census.packed(is_paid=for_later)
+        census = self._census.packed(frames, is_paid=for_later)
         if census is not None:
             state["census"] = census
         meta = {

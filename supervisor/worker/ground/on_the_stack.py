@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import itertools
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -53,7 +54,9 @@ def held_by_blocks(
     """
     stacks = [(name, _stack(frame), blocks_around(frame)) for name, frame in frames]
     wanted = {word for _, words, _ in stacks for word in words}
-    known = {id(one): one for one in gc.get_objects() if id(one) in wanted}
+    objects = gc.get_objects()
+    chosen = itertools.compress(objects, map(wanted.__contains__, map(id, objects)))  # fast: in C
+    known = {id(one): one for one in chosen}
     iterators = {word for word in known if hasattr(type(known[word]), "__next__")}
     iterators |= _of_ranges(wanted - known.keys())
     reached = _objects(Reach(variables))
