@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import itertools
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -54,9 +53,7 @@ def held_by_blocks(
     """
     stacks = [(name, _stack(frame), blocks_around(frame)) for name, frame in frames]
     wanted = {word for _, words, _ in stacks for word in words}
-    objects = gc.get_objects()
-    chosen = itertools.compress(objects, map(wanted.__contains__, map(id, objects)))  # fast: in C
-    known = {id(one): one for one in chosen}
+    known = {id(one): one for one in gc.get_objects() if id(one) in wanted}
     iterators = {word for word in known if hasattr(type(known[word]), "__next__")}
     iterators |= _of_ranges(wanted - known.keys())
     reached = _objects(Reach(variables))

@@ -117,13 +117,13 @@ def call_names(frame: FrameType) -> list[str]:
 def blocks_around(frame: FrameType) -> tuple[int, int] | None:
     """Returns how many loops a function stands in, and how many contexts it has entered, or a few
     more; None where nobody can say."""
-    key = (frame.f_code, frame.f_lineno)
+    key = (frame.f_code.co_filename, frame.f_code, frame.f_lineno)
     if key not in _blocks_known:
         _blocks_known[key] = _blocks_around(frame)
     return _blocks_known[key]
 
 
-_blocks_known: dict[tuple[CodeType, int], tuple[int, int] | None] = {}
+_blocks_known: dict[tuple[str, CodeType, int], tuple[int, int] | None] = {}
 
 
 def _blocks_around(frame: FrameType) -> tuple[int, int] | None:
