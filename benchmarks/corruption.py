@@ -47,6 +47,7 @@ from benchmarks.corruption_table import (
     tell_missed,
     tell_results,
 )
+from benchmarks.fault_mark import mark_of
 from benchmarks.flipped_models import MODELS, OPTIMIZERS
 from benchmarks.flipped_training import TARGETS
 from benchmarks.generated.warm_client import WarmClient
@@ -151,11 +152,11 @@ def run_job(job: tuple[Row, str, float | None]) -> Row:
             row = {"code": left.returncode}
         if row["code"] == EXIT_INTERRUPTED or not _client().is_alive:
             raise SystemExit("a run was ended from outside: begin again, what is done is kept")
-        for name in ("result", "struck"):
-            path = folder / f"{name}.json"
+        for name, path in (("result", folder / "result.json"), ("struck", mark_of(folder))):
             row[name] = json.loads(path.read_text()) if path.exists() else None
         return row
     finally:
+        mark_of(folder).unlink(missing_ok=True)
         shutil.rmtree(folder, ignore_errors=True)
 
 

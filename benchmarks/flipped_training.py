@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from benchmarks.fault_mark import mark_of
 from benchmarks.flipped_models import Training, build
 
 TARGETS = ("weight", "first", "second", "mean", "variance", "average", "gradient")
@@ -72,7 +73,7 @@ def train(
     parameters = list(training.model.parameters())
     order = torch.Generator().manual_seed(1000 + seed)
     fault = Flip(**flip) if flip else None  # type: ignore[arg-type]
-    struck = Path(folder, "struck.json")  # a process that starts over does not meet it again
+    struck = mark_of(Path(folder))
     losses: deque[float] = deque(maxlen=50)
     largest, has_leapt = 0.0, False
     for step in range(steps):

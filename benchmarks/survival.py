@@ -32,6 +32,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from benchmarks.fault_mark import mark_of
 from benchmarks.healthy import KINDS, trial
 from benchmarks.plain_runs import PlainRuns
 from benchmarks.survival_table import Row, name_of, table, tell_healthy, tell_kinds
@@ -156,6 +157,7 @@ def _make(case: Row, arm: str, folder: Path) -> Row:
         row |= _plain(words, arm, hangs=case["fault"] == "hang")
     else:
         row |= _supervised(words, arm, folder, hangs=case["fault"] == "hang")
+    mark_of(folder).unlink(missing_ok=True)
     result = folder / "result.json"
     row["final_loss"] = json.loads(result.read_text())["final_loss"] if result.exists() else None
     return row

@@ -24,6 +24,7 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.fault_mark import mark_of
 from benchmarks.unlucky_tasks import TASKS, Batch, Task, build
 
 FAULTS = (
@@ -37,8 +38,8 @@ OWN_CHECKPOINT_STEPS = 25
 class Misfortune:
     """The one fault of a run; every method does nothing at other steps and for other kinds."""
 
-    def __init__(self, kind: str, at: int, folder: Path) -> None:
-        self.kind, self.at, self._mark = kind, at, folder / "struck"
+    def __init__(self, kind: str, at: int, mark: Path) -> None:
+        self.kind, self.at, self._mark = kind, at, mark
 
     def strikes(self, step: int, *kinds: str) -> bool:
         if self.kind not in kinds or step != self.at or self._mark.exists():
@@ -132,7 +133,7 @@ def train(options: argparse.Namespace) -> dict[str, float]:
     task = build(options.task, HIGH_LR[options.task] if options.fault == "high_lr" else 1.0)
     order = torch.Generator().manual_seed(100 + options.seed)
     base = [group["lr"] for group in task.optimizer.param_groups]
-    misfortune = Misfortune(options.fault, options.at, options.folder)
+    misfortune = Misfortune(options.fault, options.at, mark_of(options.folder))
     rule = Rule(options.rule)
     saved, step = options.folder / "own.pt", 0
     if options.own_checkpoints and saved.exists():

@@ -102,7 +102,7 @@ class TreatedTraining:
 
     def run(self) -> Treated:
         with tempfile.TemporaryDirectory() as folder:
-            misfortune = Misfortune(self._fault, self._at, Path(folder))
+            misfortune = Misfortune(self._fault, self._at, Path(folder, "struck"))
             for step in range(STEPS):
                 self._step(step, misfortune)
                 if self._stopped:
