@@ -287,7 +287,7 @@ class GuardSettings:
     skip_spike: bool = True
     """Leave out an update whose gradient is far beyond the recent and all of the first ones."""
     spike_factor: float = 10.0
-    """Gradient norm that many times its recent median is absurd, if it is beyond the first ones."""
+    """Gradient norm that many times the largest usual ones is absurd, if it is beyond the first."""
     rollback_after_skips: int = 3
     """So many skipped updates within `skip_window` steps: the weights themselves are sick."""
     skip_window: int = 10

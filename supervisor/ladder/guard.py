@@ -18,10 +18,6 @@ from supervisor.settings import GuardSettings
 MIN_WINDOW = 10
 """Accepted steps until a value can be called absurd."""
 
-NORMAL_VARIATION = 2.0
-"""Absurd values lie beyond this times the 99th percentile of the recent ones, too: single steps of
-healthy runs reach 15 times the median of their gradient norm."""
-
 PERSIST_STEPS = 3
 """Trouble so soon after a skipped update means that the weights are sick, not the batch."""
 
@@ -186,7 +182,14 @@ class Guard:
             return False
         if window.median <= 0:  # most are zero, which is no yardstick for the others
             return norm > self.settings.spike_factor * self.norm_scale.line
-        return norm > self.settings.spike_factor * window.median and _is_unusual(norm, window)
+        return norm > self._usual_limit(window) and _is_unusual(norm, window)
+
+    def _usual_limit(self, window: RobustWindow) -> float:
+        """Times the largest usual norms: single steps of healthy runs with small batches reach 40
+        times the largest of 20 norms and 3 times that of 100. The fewer norms are known, the
+        farther out the largest to come may lie."""
+        rarity = window.size / len(window)
+        return self.settings.spike_factor * rarity * window.quantile(0.99)
 
     def _accept(self, record: StepRecord) -> None:
         if record.loss_seen and math.isfinite(record.loss):
@@ -222,14 +225,13 @@ class Guard:
 
 
 def _is_unusual(value: float, window: RobustWindow) -> bool:
-    """Beyond all variation of the positive values in `window`.
+    """Beyond the variation of the positive values in `window`, where that is wide.
 
     The 90th percentile lies 1.28 standard deviations above the median: its fifth power in the log
     domain, 6.4.
     """
     median = window.median
-    wide = median * min((window.quantile(0.9) / median) ** 5, 1e300)
-    return value > max(wide, NORMAL_VARIATION * window.quantile(0.99))
+    return value > median * min((window.quantile(0.9) / median) ** 5, 1e300)
 
 
 def _is_nonfinite(record: StepRecord) -> bool:

@@ -48,4 +48,4 @@ def test_a_rate_that_creeps_up_is_survived_because_a_relapse_brings_a_cut_along(
     without = TreatedTraining("vae", "creeping_lr", 120, 0, without="cut_on_relapse").run()
 
     assert usual.final_loss <= TOLERANCE * healthy.final_loss
-    assert without.final_loss > 2.0 * healthy.final_loss
+    assert without.final_loss > 1.5 * healthy.final_loss

@@ -142,6 +142,25 @@ def test_absurd_gradients_alone_are_skipped_up_to_the_limit() -> None:
     assert actions(made) == [("skip_update",), ("skip_update",), ("rollback",)]
 
 
+def test_a_norm_far_beyond_few_others_is_a_healthy_batch() -> None:
+    """A batch of four under batch normalisation, with a penalty on the gradient's norm."""
+    course = Course()
+    course.go(0.0, 20)
+
+    assert course.go(0.0, grad=45.0) == []
+
+
+def test_where_norms_vary_widely_a_larger_one_is_a_healthy_batch() -> None:
+    course = Course()
+    for _ in range(5):
+        course.go(0.0, 18)
+        course.go(0.0, grad=4.0)
+        course.go(0.0, grad=6.0)
+
+    assert course.go(0.0, grad=25.0) == []
+    assert actions(course.go(0.0, grad=5000.0)) == [("skip_update",)]
+
+
 def test_the_guard_can_be_switched_off() -> None:
     policy = load_policy()
     policy.guard.skip_nonfinite = policy.guard.skip_spike = False

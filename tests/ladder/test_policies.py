@@ -41,8 +41,8 @@ def test_default_begins_mildly_and_goes_up() -> None:
 def test_cautious_bears_what_default_treats_and_rolls_back_late() -> None:
     course = course_of("cautious")
 
-    assert course.go(0.0, grad=15.0) == []
-    assert course_of("default").go(0.0, grad=15.0) != []
+    assert course.go(0.0, grad=25.0) == []
+    assert course_of("default").go(0.0, grad=25.0) != []
     assert actions(course.go(0.6, 5)) == [("checkpoint",)]
     assert treatments(course.go(0.75, 150)) == [("cut_lr",), ("cut_lr",)]
     assert "rollback" in {name for d in course.go(CERTAIN, 150) for name in d.actions}
