@@ -16,6 +16,7 @@ from supervisor.parent.restarts import starting_point
 from supervisor.parent.restarts.backoff import Backoff
 from supervisor.parent.restarts.exits import ProcessEnding, judge_group
 from supervisor.parent.restarts.history import group_history
+from supervisor.parent.restarts.leftovers import may_be_in_the_way, set_leftovers_aside
 from supervisor.parent.restarts.restart_policy import RestartPolicy, Verdict, may_be_sick
 from supervisor.parent.restarts.starting_point import StartingPoint
 from supervisor.parent.restarts.ways_back import START, WaysBack
@@ -119,7 +120,10 @@ class OuterLoop:
             self.run_log.count_crashes(restarts.crashes)
             if not verdict.again:
                 return outcomes.gave_up(verdict.reason)
-            order = self._next_order(order.attempt + 1, verdict)
+            following = self._next_order(order.attempt + 1, verdict)
+            if following.checkpoint_step is None and may_be_in_the_way(order, worker_exit):
+                self._set_leftovers_aside(order.attempt)
+            order = following
             self.run_log.restart(verdict, order)
             if self._inbox.sleep(verdict.delay_s):
                 return self._outcome(worker_exit)
@@ -161,6 +165,20 @@ class OuterLoop:
         )
         self._save_kept(worker_exit)
         return worker_exit
+
+    def _set_leftovers_aside(self, attempt: int) -> None:
+        """Files that an attempt which was killed had half written may be why the script fails."""
+        ranks = self._ranks[: self.context.local_ranks]
+        try:
+            count, place = set_leftovers_aside(self.rundir, ranks, attempt)
+        except OSError as error:
+            self.run_log.warn(f"files of earlier attempts stay where they are: {error}")
+            return
+        if place is not None:
+            self.run_log.warn(
+                f"the script fails before its first step with what earlier attempts left: "
+                f"{count} file(s) that they made are now in {place}"
+            )
 
     def _save_kept(self, worker_exit: WorkerExit) -> None:
         """Has the state written that all ranks kept in memory, if it is newer than what is on disk

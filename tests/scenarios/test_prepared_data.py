@@ -92,3 +92,51 @@ def test_what_is_read_before_the_training_need_not_be_read_again(tmp_path: Path)
 def _weights(ended: Ended) -> list[float]:
     state = torch.load(ended.folder / "out.pt", weights_only=True)
     return [value for tensor in state.values() for value in tensor.flatten().tolist()]
+
+
+HALF_WRITTEN = """
+import os, signal, subprocess, sys
+import torch
+
+torch.set_num_threads(1); torch.manual_seed(0)
+out, struck = sys.argv[1:]
+if not os.path.exists("data/y.pt"):
+    os.makedirs("data", exist_ok=True)
+    torch.save(torch.arange(40.0).reshape(10, 4).cos(), "data/x.pt")
+    X = torch.load("data/x.pt")
+    with open("data/y.pt", "wb") as file:
+        if not os.path.exists(struck):
+            subprocess.run(["touch", struck])
+            os.kill(os.getpid(), signal.SIGKILL)
+        torch.save(X.sum(1), file)
+X, Y = torch.load("data/x.pt"), torch.load("data/y.pt")
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+for step in range(25):
+    loss = ((model(X)[:, 0] - Y) ** 2).mean()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+torch.save(model.state_dict(), out)
+"""
+
+
+def test_half_a_file_left_by_a_kill_does_not_stop_every_later_start(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "struck before").touch()
+    plain = ("out.pt", str(elsewhere / "struck before"))
+    undisturbed = train_plainly(tmp_path / "plain", HALF_WRITTEN, plain)
+    (tmp_path / "killed").mkdir()
+    (tmp_path / "killed" / "own.txt").write_text("the user's")
+
+    ended = supervised(
+        tmp_path / "killed", HALF_WRITTEN, ("out.pt", str(elsewhere / "struck")), settings=SETTINGS
+    )
+
+    assert ended.returncode == 0, ended.stderr
+    assert len(ended.events("attempt_started")) == 3
+    assert _weights(ended) == _weights(undisturbed)
+    (warning,) = [e for e in ended.events("warning") if "earlier attempts left" in e["message"]]
+    assert "2 file(s)" in warning["message"]
+    kept = tmp_path / "killed" / "run" / "aside" / "attempt_2" / "data"
+    assert sorted(path.name for path in kept.iterdir()) == ["x.pt", "y.pt"]
+    assert (tmp_path / "killed" / "own.txt").read_text() == "the user's"

@@ -191,18 +191,19 @@ class ScriptFiles:
 
     # --- what a resume asks --------------------------------------------------------------------
 
-    def results(self) -> tuple[list[str], list[str]]:
+    def results(self, *, with_data: bool = False) -> tuple[list[str], list[str]]:
         """Files and folders that the script made and that still exist.
 
         All in such a folder counts, whoever wrote it. Data that the script downloaded or prepared
-        before training, and read again, does not.
+        before training, and read again, does so only `with_data`.
         """
         folders = [name for name in self._folders if os.path.isdir(name)]
         found = {name: None for name in self._made if _lexists(name)}
         for inner, subfolders, names in (walked for f in folders for walked in os.walk(f)):
             links = [each for each in subfolders if os.path.islink(os.path.join(inner, each))]
             found.update({os.path.join(inner, name): None for name in [*names, *links]})
-        files = [f for f in found if f not in self._read and not os.path.isdir(f)]
+        data = set() if with_data else self._read
+        files = [f for f in found if f not in data and not os.path.isdir(f)]
         return files + [f for f in found if os.path.islink(f) and os.path.isdir(f)], folders
 
     def changed_since(self, interval: int) -> dict[str, Change]:
@@ -257,6 +258,13 @@ class ScriptFiles:
         self._folders = {name: min(made, interval - 1) for name, made in self._folders.items()}
         self._drop_versions(lambda number, _: number >= interval)
         self._list.rewrite()
+
+    def forget(self, gone: set[str]) -> None:
+        """Files and folders were set aside for good: the script makes them once more."""
+        self._folders = {name: n for name, n in self._folders.items() if name not in gone}
+        self._read -= gone
+        self.early -= gone
+        self.continue_at(self.interval, gone)
 
     def begin_anew(self) -> None:
         """Starts over, because the training departs from the recorded one: nothing is restored."""
