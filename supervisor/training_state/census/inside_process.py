@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.training_state.census.frame_variables import FrameVariables
-from supervisor.training_state.census.inside_functions import of_variables
+from supervisor.training_state.census.inside_functions import of_stack, of_variables
 from supervisor.training_state.census.inside_objects import attributes
 from supervisor.training_state.census.left_out import assigned_by, is_of_the_process
 from supervisor.training_state.census.place import Place
@@ -57,6 +57,7 @@ def of_coroutine(path: str, value: types.CoroutineType[Any, Any, Any]) -> Iterat
     if frame is not None and not value.cr_running:
         yield from of_variables(path, FrameVariables(frame))
         yield Place(f"{path}.await", value.cr_await)
+        yield from of_stack(path, value)
 
 
 def _runs_beside(thread: threading.Thread) -> bool:

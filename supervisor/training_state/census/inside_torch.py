@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from supervisor.training_state.census.left_out import assigned_by, is_torchs
+from supervisor.training_state.census.left_out import assigned_by, is_pythons_own, is_torchs
 from supervisor.training_state.census.place import Place, write_attribute, write_item
 
 _HOOKS = (
@@ -38,7 +38,7 @@ def of_module(path: str, module: nn.Module) -> Iterator[Place]:
             for number, hook in enumerate(list(own.values())):
                 if not is_torchs(hook):
                     yield Place(f"{path}.{name}[{number}]", hook)
-        elif name not in _PARTS_OF_MODULE and not name.startswith("__"):
+        elif name not in _PARTS_OF_MODULE and not is_pythons_own(name):
             yield Place(f"{path}.{name}", own, vars(module), name, write_item)
     if isinstance(module, torch.jit.ScriptModule):
         yield from _of_script_module(path, module)
@@ -76,7 +76,7 @@ def of_optimizer(path: str, optimizer: torch.optim.Optimizer) -> Iterator[Place]
     kinds = [kind for kind in type(optimizer).__mro__ if kind.__module__.startswith("torch.")]
     torchs = _OF_SCHEDULES.union(*map(assigned_by, kinds))
     for name, item in list(vars(optimizer).items()):
-        if name not in torchs and not name.startswith("__"):
+        if name not in torchs and not is_pythons_own(name):
             yield Place(f"{path}.{name}", item, optimizer, name, write_attribute)
 
 
