@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import io
 import json
 import pathlib
 import random
@@ -20,6 +19,7 @@ from supervisor.training_state.census.frame_variables import FRAMES
 from supervisor.training_state.census.inside_containers import key_name
 from supervisor.training_state.census.inside_functions import is_cache
 from supervisor.training_state.census.lazy_modules import is_module, own_variables
+from supervisor.training_state.census.memory_facts import is_memory, memory_fact
 from supervisor.training_state.census.place import Place
 from supervisor.training_state.census.plain_containers import SCALARS, added_in_order, content
 from supervisor.training_state.census.python_iterators import is_iterator, position
@@ -53,6 +53,9 @@ _ENTERED = re.compile(r"\w+ of \d+( by \w+)?")
 _SAME = "the object at "
 _IN_C: dict[str, Callable[[Any], Any]] = {
     "sqlite3.Connection": lambda database: database.total_changes,
+    "numpy.random.bit_generator.SeedSequence": lambda seeds: json.dumps(
+        _without_arrays(seeds.state)
+    ),
     "zlib.Compress": lambda stream: _digest(stream.copy().flush()),
     **dict.fromkeys(
         ("_hashlib.HASH", "_hashlib.HMAC", "_blake2.blake2b", "_blake2.blake2s"),
@@ -102,8 +105,8 @@ def fact_of(place: Place) -> str:
         return f"{kind.__qualname__} {_scalar(base(value))}"
     if isinstance(value, (pathlib.PurePath, torch.dtype, torch.device, np.dtype)):
         return f"{kind.__name__} {value}"
-    if isinstance(value, (io.StringIO, io.BytesIO)):
-        return f"{kind.__name__} at {value.tell()} {_digest(value.getvalue())}"
+    if is_memory(value):
+        return memory_fact(value)
     if is_generator(value):
         return f"{_GENERATOR}{kind.__name__} {json.dumps(generator_state(value))}"
     if isinstance(value, (list, tuple, collections.deque, set, frozenset)):

@@ -60,6 +60,16 @@ def of_coroutine(path: str, value: types.CoroutineType[Any, Any, Any]) -> Iterat
         yield from of_stack(path, value)
 
 
+def of_logger(path: str, logger: Any) -> Iterator[Place]:
+    """Its handlers and filters; those that are the script's own are entered."""
+    for number, one in enumerate([*logger.handlers, *logger.filters]):
+        yield Place(f"{path}.parts[{number}]", one)
+
+
+def of_shared(path: str, value: Any) -> Iterator[Place]:
+    yield Place(f"{path}.value", value.get_obj())
+
+
 def _runs_beside(thread: threading.Thread) -> bool:
     return thread.is_alive() and thread is not threading.current_thread()
 
@@ -82,6 +92,15 @@ def _is_of_script(frame: types.FrameType | None) -> bool:
 _BY_NAME: dict[str, Callable[[str, Any], Iterator[Place]]] = {
     "queue.Queue": of_queue,
     "asyncio.queues.Queue": of_queue_of_tasks,
+    "logging.Logger": of_logger,
+    "logging.RootLogger": of_logger,
+    **dict.fromkeys(
+        (
+            *("multiprocessing.sharedctypes.Synchronized",),
+            *("multiprocessing.sharedctypes.SynchronizedArray",),
+        ),
+        of_shared,
+    ),
     "concurrent.futures._base.Future": of_future,
     "_asyncio.Future": of_future,
     "_asyncio.Task": of_task,

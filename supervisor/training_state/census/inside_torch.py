@@ -15,6 +15,7 @@ _HOOKS = (
     *("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"),
     *("_state_dict_hooks", "_load_state_dict_pre_hooks"),
 )
+_OF_OPTIMIZER = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 _PARTS_OF_MODULE = frozenset(vars(nn.Module()))
 _OF_SCHEDULES = frozenset({"step", "_opt_called"})
 """What torch's schedules write to an optimizer."""
@@ -75,6 +76,10 @@ def of_optimizer(path: str, optimizer: torch.optim.Optimizer) -> Iterator[Place]
     it. What a class of torch's has written there belongs to its state."""
     kinds = [kind for kind in type(optimizer).__mro__ if kind.__module__.startswith("torch.")]
     torchs = _OF_SCHEDULES.union(*map(assigned_by, kinds))
+    for name in _OF_OPTIMIZER:
+        for number, hook in enumerate(list(getattr(optimizer, name, {}).values())):
+            if not is_torchs(hook):
+                yield Place(f"{path}.{name}[{number}]", hook)
     for name, item in list(vars(optimizer).items()):
         if name not in torchs and not is_pythons_own(name):
             yield Place(f"{path}.{name}", item, optimizer, name, write_attribute)
