@@ -125,3 +125,50 @@ def test_what_lies_between_two_steps_resumes_exactly(tmp_path: Path, script: str
     assert ended.returncode == 0, ended.stderr
     assert [e["exactness"] for e in ended.events("resumed")] == ["exact"]
     assert differences(undisturbed.result(), ended.result()) == []
+
+
+EPISODES = (
+    PRELUDE
+    + """
+actor, critic = make_model(0.0), make_model(0.0)
+slow, fast = (torch.optim.Adam(m.parameters(), lr=0.02) for m in (actor, critic))
+for step in range(36):
+    if step % 6 == 0: kept = []
+    rows = torch.randint(0, len(X), (16,))
+    kept.append((actor(X[rows]) * Y[rows]).mean())
+    loss = F.mse_loss(critic(X[rows]), Y[rows])
+    fast.zero_grad(); loss.backward(); fast.step()
+    if step % 6 == 5:
+        slow.zero_grad(); (torch.stack(kept) ** 2).sum().backward(); slow.step()
+torch.save(torch.nn.ModuleList([actor, critic]).state_dict(), sys.argv[-1])
+"""
+)
+
+
+def test_a_checkpoint_waits_until_no_graph_is_kept_across_updates(tmp_path: Path) -> None:
+    undisturbed = train_plainly(tmp_path / "plain", EPISODES)
+
+    ended = supervised(
+        tmp_path / "killed",
+        EPISODES,
+        settings=("checkpoint.every_steps=4", "checkpoint.background=false"),
+        faults="[{kind: sigkill, step: 29}]",
+    )
+
+    assert ended.returncode == 0, ended.stderr
+    assert [(e["exactness"], e["step"]) for e in ended.events("resumed")] == [("exact", 24)]
+    assert differences(undisturbed.result(), ended.result()) == []
+
+
+def test_before_that_is_known_a_list_of_graphs_makes_the_resume_approximate(tmp_path: Path) -> None:
+    ended = supervised(
+        tmp_path / "killed",
+        EPISODES,
+        settings=("checkpoint.every_steps=4", "checkpoint.background=false"),
+        faults="[{kind: sigkill, step: 5}]",
+    )
+
+    assert ended.returncode == 0, ended.stderr
+    (resumed,) = ended.events("resumed")
+    assert resumed["exactness"] == "approximate"
+    assert "main.kept[0] keeps its graph across updates" in resumed["reason"]

@@ -226,6 +226,97 @@ for step in range(20):
     optimizer.zero_grad(); loss.backward(); optimizer.step()
 result = {"calls": model.calls, "level": model.level, "last": model.last, **model.state_dict()}
 """
+IN_C = """
+import asyncio, functools, queue, random
+def memo(function):
+    known = {}
+    def inner(k):
+        if k not in known: known[k] = function(k)
+        return known[k]
+    return inner
+class Teacher:
+    @staticmethod
+    @memo
+    def soft(k): return model(X[16 * k:16 * k + 16]).detach()
+class Noisy(nn.Module):
+    def __init__(self):
+        super().__init__(); self.line, self.coin = nn.Linear(8, 1), random.Random(3).random
+    def forward(self, x): return self.line(x) * (1.0 if self.coin() < 0.5 else 0.9)
+@functools.lru_cache(3)
+def level(k): return model(X[16 * k:16 * k + 16]).detach().mean()
+@functools.lru_cache(None)
+def spread(k): return model(X[16 * k:16 * k + 16]).detach().std()
+model = Noisy(); optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+earlier, __mean = queue.SimpleQueue(), torch.zeros(1)
+async def rows():
+    weight = torch.ones(96)
+    while True:
+        i = torch.multinomial(weight, 16)
+        weight[i] = 0.5 * weight[i] + (yield i)
+async def train():
+    global __mean
+    source = rows(); i = await source.asend(None)
+    for step in range(20):
+        out, k = model(X[i]), step // 4 + int(torch.randint(2, ()))
+        loss = F.mse_loss(out - __mean, Y[i]) + (out - level(k % 5) - spread(k % 6)).pow(2).mean()
+        loss = loss + 0.1 * (out - Teacher.soft(k % 6)).pow(2).mean()
+        if earlier.qsize() > 3: loss = loss + (out - earlier.get()).pow(2).mean()
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+        earlier.put(out.detach()); __mean = 0.9 * __mean + 0.1 * out.detach().mean(0)
+        i = await source.asend((out.detach() - Y[i]).abs()[:, 0])
+asyncio.run(train())
+result = {"mean": __mean, **model.state_dict()}
+"""
+PROCESS_WIDE = """
+import ctypes, io, logging, mmap, os, struct
+def by_norm():
+    mean = torch.zeros(())
+    def before(optimizer, args, kwargs):
+        nonlocal mean
+        norm = torch.stack([p.grad.norm() for p in model.parameters()]).norm()
+        mean = 0.9 * mean + 0.1 * norm
+        optimizer.param_groups[0]["lr"] = 0.05 / (1.0 + norm.item())
+        for p in model.parameters(): p.grad.div_(1.0 + mean)
+    return before
+def centred():
+    kept = {"mean": torch.zeros(())}
+    def after(module, args, out):
+        if not isinstance(module, nn.Tanh): return None
+        kept["mean"] = 0.9 * kept["mean"] + 0.1 * out.detach().mean()
+        return out - kept["mean"]
+    return after
+nn.modules.module.register_module_forward_hook(centred())
+class Once(logging.Filter):
+    known = set()
+    def filter(self, record):
+        self.known.add(record.getMessage())
+        return False
+log = logging.getLogger("own"); log.addFilter(Once())
+class Count(ctypes.Structure): _fields_ = [("calls", ctypes.c_int), ("mean", ctypes.c_double)]
+class Keeps(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.line, self.count = nn.Sequential(nn.Linear(8, 1), nn.Tanh()), Count(0, 0.0)
+        self.text, self.map = io.StringIO(), mmap.mmap(-1, 64)
+    def forward(self, x):
+        out = self.line(x); value = float(out.mean())
+        self.count.calls += 1; self.count.mean = 0.9 * self.count.mean + 0.1 * value
+        self.text.write(f"{value:.1f}"); struct.pack_into("d", self.map, 0, value)
+        os.environ["CALLS"] = str(int(os.environ.get("CALLS", 0)) + 1)
+        log.warning("about %.1f", value)
+        torch.set_default_dtype((torch.float32, torch.float64)[self.count.calls % 2])
+        kept = self.count.mean + 0.001 * len(self.text.getvalue()) + 0.01 * len(Once.known)
+        return out + kept + 0.01 * int(os.environ["CALLS"])
+model = Keeps(); optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+optimizer.register_step_pre_hook(by_norm())
+for step in range(20):
+    i = torch.randint(96, (16,))
+    loss = (model(X[i]) - Y[i] - struct.unpack_from("d", model.map, 0)[0]).pow(2).mean()
+    loss = loss * torch.ones(1).mean().float() + 0.001 * torch.rand(1).float().sum()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+torch.set_default_dtype(torch.float32)
+result = model.state_dict()
+"""
 SCRIPTS = {
     "a distribution, of an expanded tensor": DISTRIBUTION,
     "attributes of bare tensors, private ones of an optimizer": ATTRIBUTES,
@@ -241,6 +332,8 @@ SCRIPTS = {
     "modules that the script makes": MODULES,
     "a class derived from the tensor": SUBCLASS,
     "a model of torch.jit.script": SCRIPTED,
+    "caches, queues, methods in C, asynchronous generators": IN_C,
+    "hooks, filters and settings of the process, memory of C": PROCESS_WIDE,
     "small inputs made from what was trained": CALL.format(8),
     "large inputs made from what was trained": CALL.format(300),
 }

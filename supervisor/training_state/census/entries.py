@@ -8,7 +8,7 @@ import functools
 import threading
 import types
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,6 +16,12 @@ import torch
 from torch import nn
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
+from supervisor.training_state.census.inside_c_objects import (
+    METHODS_IN_C,
+    held_in_c,
+    holds_in_c,
+    of_method_in_c,
+)
 from supervisor.training_state.census.inside_containers import (
     of_array,
     of_dict,
@@ -25,12 +31,14 @@ from supervisor.training_state.census.inside_containers import (
 )
 from supervisor.training_state.census.inside_functions import (
     CACHE,
+    of_async_generator,
     of_cache,
     of_function,
     of_generator,
     of_method,
     of_module_object,
     of_partial,
+    of_wrapper,
 )
 from supervisor.training_state.census.inside_objects import (
     attributes,
@@ -71,9 +79,12 @@ def find_entry(kind: type) -> Entry | None:
         ((types.ModuleType,), of_module_object),
         ((types.FunctionType,), of_function),
         ((types.MethodType,), of_method),
+        ((staticmethod, classmethod), of_wrapper),
         ((functools.partial,), of_partial),
         ((types.GeneratorType,), of_generator),
         ((types.CoroutineType,), of_coroutine),
+        ((types.AsyncGeneratorType,), of_async_generator),
+        (METHODS_IN_C, of_method_in_c),
         ((np.ndarray,), of_array),
         ((memoryview,), of_view),
         ((contextvars.ContextVar,), of_context),
@@ -91,5 +102,10 @@ def find_entry(kind: type) -> Entry | None:
     if not is_entered(kind):
         return of_derived if is_users_class(kind) else None
     if kind.__dictoffset__ or any("__slots__" in vars(one) for one in kind.__mro__):
-        return attributes
-    return None
+        return _all_of if holds_in_c(kind) else attributes
+    return held_in_c if holds_in_c(kind) else None
+
+
+def _all_of(path: str, value: Any) -> Iterator[Place]:
+    yield from attributes(path, value)
+    yield from held_in_c(path, value)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import io
 import json
 import pathlib
 import random
@@ -16,9 +15,11 @@ import numpy as np
 import torch
 import xxhash
 
+from supervisor.training_state.census.frame_variables import FRAMES
 from supervisor.training_state.census.inside_containers import key_name
 from supervisor.training_state.census.inside_functions import is_cache
 from supervisor.training_state.census.lazy_modules import is_module, own_variables
+from supervisor.training_state.census.memory_facts import is_memory, memory_fact
 from supervisor.training_state.census.place import Place
 from supervisor.training_state.census.plain_containers import SCALARS, added_in_order, content
 from supervisor.training_state.census.python_iterators import is_iterator, position
@@ -50,6 +51,21 @@ _NUMBER = re.compile(
 )
 _ENTERED = re.compile(r"\w+ of \d+( by \w+)?")
 _SAME = "the object at "
+_IN_C: dict[str, Callable[[Any], Any]] = {
+    "sqlite3.Connection": lambda database: database.total_changes,
+    "numpy.random.bit_generator.SeedSequence": lambda seeds: json.dumps(
+        _without_arrays(seeds.state)
+    ),
+    "zlib.Compress": lambda stream: _digest(stream.copy().flush()),
+    **dict.fromkeys(
+        ("_hashlib.HASH", "_hashlib.HMAC", "_blake2.blake2b", "_blake2.blake2s"),
+        lambda digest: digest.hexdigest(),
+    ),
+    **dict.fromkeys(
+        ("_md5.md5", "_sha1.sha1", "_sha2.SHA256Type"), lambda digest: digest.hexdigest()
+    ),
+}
+"""Kinds of objects of C code → what tells their state."""
 _NAMED = (type, types.FunctionType, types.BuiltinFunctionType)
 _WORK = torch.distributed.Work if torch.distributed.is_available() else None
 _FLOATS = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
@@ -89,8 +105,8 @@ def fact_of(place: Place) -> str:
         return f"{kind.__qualname__} {_scalar(base(value))}"
     if isinstance(value, (pathlib.PurePath, torch.dtype, torch.device, np.dtype)):
         return f"{kind.__name__} {value}"
-    if isinstance(value, (io.StringIO, io.BytesIO)):
-        return f"{kind.__name__} at {value.tell()} {_digest(value.getvalue())}"
+    if is_memory(value):
+        return memory_fact(value)
     if is_generator(value):
         return f"{_GENERATOR}{kind.__name__} {json.dumps(generator_state(value))}"
     if isinstance(value, (list, tuple, collections.deque, set, frozenset)):
@@ -98,18 +114,20 @@ def fact_of(place: Place) -> str:
     if isinstance(value, dict):
         names = "\n".join(key_name(key, number) for number, key in enumerate(dict.keys(value)))
         return f"{kind.__name__} of {len(value)} by {_digest(names)}"
-    if isinstance(value, types.GeneratorType):
-        frame = value.gi_frame
-        return f"generator {value.__qualname__} {'ended' if frame is None else frame.f_lasti}"
+    if kind in FRAMES:
+        frame = getattr(value, FRAMES[kind])
+        at = "ended" if frame is None else frame.f_lasti
+        return f"{kind.__name__} {value.__qualname__} {at}"
     if _WORK is not None and isinstance(value, _WORK):
         return "work of a collective"  # a replay sends nothing, so another class stands for it
     if is_iterator(kind):
         return f"{kind.__name__} {_position(value)}"
-    if f"{kind.__module__}.{kind.__qualname__}" == "sqlite3.Connection":
-        return f"database after {value.total_changes} changes"
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    if name in _IN_C:
+        return f"{kind.__qualname__} {_IN_C[name](value)}"
     if isinstance(value, _NAMED):
         return f"{kind.__name__} {value.__qualname__}"
-    return f"a {kind.__module__}.{kind.__qualname__}"
+    return f"a {name}"
 
 
 def same_as(fact: str) -> str:

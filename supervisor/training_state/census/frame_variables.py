@@ -8,6 +8,13 @@ import types
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+FRAMES: dict[type, str] = {
+    types.GeneratorType: "gi_frame",
+    types.CoroutineType: "cr_frame",
+    types.AsyncGeneratorType: "ag_frame",
+}
+"""Functions that wait → the attribute that is their frame."""
+
 
 class FrameVariables(Mapping[str, Any]):
     """The variables of a function that is being executed, or of a generator that waits.
@@ -39,10 +46,10 @@ class FrameVariables(Mapping[str, Any]):
             to_fast(ctypes.py_object(self._frame), ctypes.c_int(0))
 
 
-def held_by(generator: types.GeneratorType[Any, Any, Any]) -> list[Any]:
-    """Returns what a generator that waits refers to: values of variables, iterators of its loops,
-    the outer ones first."""
-    frame = generator.gi_frame
+def held_by(generator: Any) -> list[Any]:
+    """Returns what a generator or coroutine that waits refers to: values of variables, iterators of
+    its loops, the outer ones first, and parts of its statement."""
+    frame = getattr(generator, FRAMES[type(generator)])
     if frame is None or sys.version_info >= (3, 11):
         return gc.get_referents(generator)
     return gc.get_referents(frame)  # before, the frame is an object of its own

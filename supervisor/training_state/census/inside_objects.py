@@ -8,6 +8,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
+from supervisor.training_state.census.left_out import is_pythons_own
 from supervisor.training_state.census.place import (
     Place,
     write_attribute,
@@ -29,7 +30,7 @@ def attributes(path: str, value: Any) -> Iterator[Place]:
     except AttributeError:
         own = {}
     for name, item in list(own.items()):
-        if not name.startswith("__") and name not in _CONNECTIONS:
+        if not is_pythons_own(name) and name not in _CONNECTIONS:
             yield Place(f"{path}.{name}", item, value, name, write_attribute)
     for kind in type(value).__mro__:
         slots = vars(kind).get("__slots__", ())
@@ -51,9 +52,7 @@ def _slot(slot: types.MemberDescriptorType, value: Any) -> Any:
 def of_class(path: str, kind: type) -> Iterator[Place]:
     if is_users_class(kind):
         for name, item in list(vars(kind).items()):
-            if not name.startswith("__") and not isinstance(
-                item, (staticmethod, classmethod, property, types.MemberDescriptorType)
-            ):
+            if not is_pythons_own(name) and not isinstance(item, types.MemberDescriptorType):
                 yield Place(f"{path}.{name}", item, kind, name, write_class)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.training_state.census.frame_variables import FrameVariables
-from supervisor.training_state.census.inside_functions import of_variables
+from supervisor.training_state.census.inside_functions import of_stack, of_variables
 from supervisor.training_state.census.inside_objects import attributes
 from supervisor.training_state.census.left_out import assigned_by, is_of_the_process
 from supervisor.training_state.census.place import Place
@@ -57,6 +57,17 @@ def of_coroutine(path: str, value: types.CoroutineType[Any, Any, Any]) -> Iterat
     if frame is not None and not value.cr_running:
         yield from of_variables(path, FrameVariables(frame))
         yield Place(f"{path}.await", value.cr_await)
+        yield from of_stack(path, value)
+
+
+def of_logger(path: str, logger: Any) -> Iterator[Place]:
+    """Its handlers and filters; those that are the script's own are entered."""
+    for number, one in enumerate([*logger.handlers, *logger.filters]):
+        yield Place(f"{path}.parts[{number}]", one)
+
+
+def of_shared(path: str, value: Any) -> Iterator[Place]:
+    yield Place(f"{path}.value", value.get_obj())
 
 
 def _runs_beside(thread: threading.Thread) -> bool:
@@ -81,6 +92,15 @@ def _is_of_script(frame: types.FrameType | None) -> bool:
 _BY_NAME: dict[str, Callable[[str, Any], Iterator[Place]]] = {
     "queue.Queue": of_queue,
     "asyncio.queues.Queue": of_queue_of_tasks,
+    "logging.Logger": of_logger,
+    "logging.RootLogger": of_logger,
+    **dict.fromkeys(
+        (
+            *("multiprocessing.sharedctypes.Synchronized",),
+            *("multiprocessing.sharedctypes.SynchronizedArray",),
+        ),
+        of_shared,
+    ),
     "concurrent.futures._base.Future": of_future,
     "_asyncio.Future": of_future,
     "_asyncio.Task": of_task,

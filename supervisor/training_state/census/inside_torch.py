@@ -8,13 +8,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from supervisor.training_state.census.left_out import assigned_by, is_torchs
+from supervisor.training_state.census.left_out import assigned_by, is_pythons_own, is_torchs
 from supervisor.training_state.census.place import Place, write_attribute, write_item
 
 _HOOKS = (
     *("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"),
     *("_state_dict_hooks", "_load_state_dict_pre_hooks"),
 )
+_OF_OPTIMIZER = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 _PARTS_OF_MODULE = frozenset(vars(nn.Module()))
 _OF_SCHEDULES = frozenset({"step", "_opt_called"})
 """What torch's schedules write to an optimizer."""
@@ -38,7 +39,7 @@ def of_module(path: str, module: nn.Module) -> Iterator[Place]:
             for number, hook in enumerate(list(own.values())):
                 if not is_torchs(hook):
                     yield Place(f"{path}.{name}[{number}]", hook)
-        elif name not in _PARTS_OF_MODULE and not name.startswith("__"):
+        elif name not in _PARTS_OF_MODULE and not is_pythons_own(name):
             yield Place(f"{path}.{name}", own, vars(module), name, write_item)
     if isinstance(module, torch.jit.ScriptModule):
         yield from _of_script_module(path, module)
@@ -75,8 +76,12 @@ def of_optimizer(path: str, optimizer: torch.optim.Optimizer) -> Iterator[Place]
     it. What a class of torch's has written there belongs to its state."""
     kinds = [kind for kind in type(optimizer).__mro__ if kind.__module__.startswith("torch.")]
     torchs = _OF_SCHEDULES.union(*map(assigned_by, kinds))
+    for name in _OF_OPTIMIZER:
+        for number, hook in enumerate(list(getattr(optimizer, name, {}).values())):
+            if not is_torchs(hook):
+                yield Place(f"{path}.{name}[{number}]", hook)
     for name, item in list(vars(optimizer).items()):
-        if name not in torchs and not name.startswith("__"):
+        if name not in torchs and not is_pythons_own(name):
             yield Place(f"{path}.{name}", item, optimizer, name, write_attribute)
 
 

@@ -19,9 +19,9 @@ from supervisor.training_state.census.single_values import SINGLE
 
 _OWN_OF_THE_PROCESS = frozenset(
     {
-        *("_ctypes", "_io", "_thread", "_weakref", "asyncio", "concurrent", "ctypes", "importlib"),
-        *("io", "logging", "multiprocessing", "queue", "select", "socket", "sqlite3", "ssl"),
-        *("rich", "subprocess", "supervisor", "tempfile", "threading", "weakref"),
+        *("_abc", "_contextvars", "_ctypes", "_io", "_thread", "_weakref", "asyncio", "concurrent"),
+        *("ctypes", "importlib", "io", "logging", "multiprocessing", "queue", "select", "socket"),
+        *("sqlite3", "ssl", "rich", "subprocess", "supervisor", "tempfile", "threading", "weakref"),
     }
 )
 """Modules whose objects, and those derived from them, belong to this process: locks, files,
@@ -56,6 +56,11 @@ def is_entered(kind: type) -> bool:
     if isinstance(module, str) and module.startswith("torch."):
         return f"{module}.".startswith(_OF_TORCH)
     return module not in _FOR_READERS and not any(is_of_the_process(base) for base in kind.__mro__)
+
+
+def is_pythons_own(name: str) -> bool:
+    """Whether a variable is one that Python itself sets (`__name__`, `__class__`)."""
+    return name.startswith("__") and name.endswith("__")
 
 
 def is_of_the_process(owner: Any) -> bool:

@@ -21,6 +21,7 @@ from supervisor.training_state.census.facts import (
     value_of,
     wants_gradient,
 )
+from supervisor.training_state.census.memory_facts import put_memory_back
 from supervisor.training_state.census.place import Place
 from supervisor.training_state.census.plain_containers import added_in_order, is_plain
 from supervisor.training_state.census.single_values import member_of
@@ -88,6 +89,8 @@ def _put(one: Difference, places: Mapping[str, Place], held: Mapping[str, Any]) 
         return False  # another order, or other objects in it
     if is_generator(place.value) and holds_generator_state(one.recorded):
         put_generator_back(place.value, one.recorded)
+        return True
+    if put_memory_back(place.value, one.recorded):
         return True
     if one.path in held and isinstance(place.value, (torch.Tensor, np.ndarray)):
         # `held_values.put_back` writes its content

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import array
+import collections
 import itertools
 import sys
 from typing import Any
 
 from supervisor.unwarned import unwarned
 
-_EMPTY: tuple[Any, ...] = ([], (), "", range(0), {}, {}.values(), {}.items(), set())
+_EMPTY: tuple[Any, ...] = (
+    *([], (), "", b"", bytearray(), range(0), array.array("b"), collections.deque()),
+    *({}, {}.values(), {}.items(), collections.OrderedDict(), set()),
+)
+_REVERSIBLE: tuple[Any, ...] = ([], {}, {}.items(), {}.values(), collections.deque())
 _OF_ITERTOOLS = tuple(own for own in vars(itertools).values() if isinstance(own, type))
 ITERATORS: tuple[type, ...] = (
     *(type(iter(empty)) for empty in _EMPTY),
-    *(enumerate, zip, map, filter, reversed, type(reversed([]))),
+    *(enumerate, zip, map, filter, reversed, type(iter(int, 1))),
+    *(type(reversed(empty)) for empty in _REVERSIBLE),
     *_OF_ITERTOOLS,
 )
 _WARN = _OF_ITERTOOLS if (3, 12) <= sys.version_info < (3, 14) else ()

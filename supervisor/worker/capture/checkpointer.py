@@ -50,6 +50,7 @@ class Checkpointer:
         self._journal = journal
         self._puts_off = puts_off
         self._last_step = 0
+        self._due_at = math.inf  # not every multiple of `every_steps` is a boundary
         self._interval = SaveInterval(settings, time.monotonic())
         self._written_in_s = 0.0
         self._buffers: dict[str, Any] | None = None
@@ -105,10 +106,11 @@ class Checkpointer:
         Returns:
             Steps done and `time.monotonic()`, whichever comes first; a step of 0 is the next one.
         """
-        if self._is_late or self._interval.is_measuring:
-            return 0.0, math.inf
         every = self._settings.every_steps
         save = math.inf if every is None else float(step - step % every + every)
+        self._due_at = save
+        if self._is_late or self._interval.is_measuring:
+            return 0.0, math.inf
         if self._unstable:
             save = min(save, self._unstable[0] + self._settings.stable_after_steps)
         return save, self._interval.next_at if every is None else math.inf
@@ -123,7 +125,7 @@ class Checkpointer:
         if step in self._abandoned:
             self._is_late = self._is_late or step % every == 0
             return False
-        return step % every == 0 or self._is_late
+        return step % every == 0 or self._is_late or step >= self._due_at
 
     def save(self, captured: CapturedCheckpoint, *, wait: bool, usual_step_s: float = 0.0) -> float:
         """Copies the state now and has it written; returns the seconds the training waited.
@@ -138,6 +140,10 @@ class Checkpointer:
         cost = self._hand_over(captured, wait, self._write)
         self._interval.begun(captured.step, time.monotonic(), cost, usual_step_s)
         return cost
+
+    def put_off(self) -> None:
+        """A save that is due is made later; the next boundary is asked."""
+        self._is_late = True
 
     def keep_abandoned(self, captured: CapturedCheckpoint) -> None:
         """As `save`, for a state that a treatment is about to throw away.

@@ -17,6 +17,7 @@ from supervisor.training_state.sharding.layouts import layouts, transient_buffer
 from supervisor.training_state.state import TrainingState
 from supervisor.worker.capture.script_census import ScriptCensus
 from supervisor.worker.capture.user_tensors import UserTensors
+from supervisor.worker.ground.graphs_across import GRAPHS_ACROSS, KEPT_GRAPHS
 from supervisor.worker.ground.loop_count import IS_COUNTED, SPLITS_DATA, UPDATES
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.run_health import RunHealth
@@ -90,9 +91,18 @@ class WholeState:
             "controls": self._controls.state_dict(),
             "loss_under_way": progress.probe.loss if progress.probe.loss_seen else None,
             "held_left_out": self._held.left_out,
+            GRAPHS_ACROSS: progress.graphs.seen,
+            KEPT_GRAPHS: progress.graphs.kept(held, progress.steps_done),
             "risk": self._health.risk,
         }
         return state, meta
+
+    def puts_off(self) -> bool:
+        """Whether the script keeps graphs across updates here, and will soon have none to keep."""
+        graphs, steps = self._progress.graphs, self._progress.steps_done
+        if not graphs.seen:
+            return False
+        return graphs.puts_off(self._held.find(user_frames(), call_under_way()), steps)
 
     def _tape_offset(self, *, for_later: bool) -> int:
         """Length of the tape; -1 when it does not tell how the script came here."""

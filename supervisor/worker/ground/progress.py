@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from supervisor.worker.ground.graphs_across import GraphsAcross
 from supervisor.worker.ground.step_probe import StepProbe
 
 
@@ -25,6 +26,7 @@ class Progress:
             another number of ranks.
         is_counted: no tape tells how the script came here, but its updates were counted.
         tape_lost: why it does not, as a resume says it; empty while nothing special is known.
+        graphs: that the script keeps across updates.
     """
 
     probe: StepProbe
@@ -38,6 +40,7 @@ class Progress:
     tape_lost: str = ""
     loop_shift: int = 0
     is_counted: bool = False
+    graphs: GraphsAcross = field(default_factory=GraphsAcross)
 
     def boundaries_at_updates(self) -> None:
         """From here on the boundary of a step is at the end of its update."""

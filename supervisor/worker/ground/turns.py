@@ -27,7 +27,13 @@ class TimedListener(BoundaryListener):
 
 
 class Turns:
-    """Of a training in one process: each listener's own clock decides."""
+    """Of a training in one process: each listener's own clock decides.
+
+    Attributes:
+        are_own: a listener may also act at another boundary than the one that was its turn.
+    """
+
+    are_own = True
 
     def __init__(self) -> None:
         self._timed: list[TimedListener] = []
@@ -43,6 +49,8 @@ class Turns:
 
 class GroupTurns(Turns):
     """Of several ranks: the first rank's clocks decide, told with the step before the boundary."""
+
+    are_own = False
 
     def __init__(self) -> None:
         super().__init__()

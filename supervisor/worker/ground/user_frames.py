@@ -13,6 +13,7 @@ import torch
 from torch.nn import Module
 
 from supervisor.training_state.census.frame_variables import FrameVariables
+from supervisor.training_state.census.process_wide import ProcessWide
 from supervisor.training_state.user_code import is_library_file
 from supervisor.worker.ground.on_the_stack import held_by_blocks
 from supervisor.worker.ground.unheld_values import (
@@ -28,13 +29,16 @@ _KNOWN = ("supervisor", "__main__", "__mp_main__")
 """Ours, and the names of the main module: `multiprocessing` gives it the other one."""
 UNNAMED = "in blocks"
 """Stands for a function: what loops go over, and `with` has entered, that no variable holds."""
+PROCESS = "process"
+"""Stands for a function, too: what was set for the whole process."""
 _OF_FORWARD = ("self", "module", "args", "kwargs", "call")
 """Arguments of `TrainingHooks.forward`."""
 
 
 def user_frames() -> dict[str, Mapping[str, Any]]:
     """Returns name → variables of ``__main__``, of the script's other modules, and of every user
-    function on the stack, which can be written; and under `UNNAMED` what only blocks hold.
+    function on the stack, which can be written; under `PROCESS` what it has set for all of them,
+    and under `UNNAMED` what only blocks hold.
 
     Called in the training's thread. A function's name here is its own and its depth from the
     outside, so the same place has the same name in a replay.
@@ -57,6 +61,7 @@ def user_frames() -> dict[str, Mapping[str, Any]]:
             found[f"{depth}:comprehension"] = _of_comprehension(frame)
     for name in _users_modules():
         found[name] = sys.modules[name].__dict__
+    found[PROCESS] = ProcessWide()
     if _blocks.any():
         named = [(f"{n}:{frame.f_code.co_name}", frame) for n, frame in enumerate(reversed(frames))]
         found[UNNAMED] = held_by_blocks(named, found)

@@ -20,8 +20,6 @@ from torch.nn.utils import stateless
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import (
     Optimizer,
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
 )
 from torch.utils.data import dataloader
 from torch.utils.data.distributed import DistributedSampler
@@ -191,7 +189,17 @@ def _patch_updates(session: Seen) -> None:
     hooked_step = Optimizer.profile_hook_step
 
     def profile_hook_step(step: Callable[..., Any]) -> Callable[..., Any]:
-        original = hooked_step(step)
+        @functools.wraps(step)
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            # Within the hooks that the script has registered: they see gradients, and what they
+            # read is its own. Torch would call ours before its.
+            optimizer = args[0]
+            args, kwargs = before(optimizer, args, kwargs) or (args, kwargs)
+            result = step(*args, **kwargs)
+            after(optimizer, args, kwargs)
+            return result
+
+        original = hooked_step(watched)
 
         @outside_dynamo
         def failed(optimizer: Optimizer, depth: int) -> None:
@@ -214,8 +222,6 @@ def _patch_updates(session: Seen) -> None:
         return wrapper
 
     Optimizer.profile_hook_step = staticmethod(profile_hook_step)  # type: ignore[method-assign,assignment]
-    register_optimizer_step_pre_hook(before)
-    register_optimizer_step_post_hook(after)
 
 
 def _patch_scaler(session: Seen) -> None:

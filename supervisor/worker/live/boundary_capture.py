@@ -26,6 +26,10 @@ class BoundaryCapture:
         self._dispatcher = dispatcher
         self._pipeline = pipeline
 
+    def puts_off(self) -> bool:
+        """Whether a checkpoint that is due had better wait for a later boundary."""
+        return self._whole_state.puts_off()
+
     def take(self, step: int, reason: str) -> CapturedCheckpoint:
         """Returns what is to be saved now; the script's files are kept from here on."""
         self._dispatcher.judge_waiting()

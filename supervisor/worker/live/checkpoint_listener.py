@@ -40,7 +40,9 @@ class CheckpointListener(TimedListener):
             return
         wanted = schedule.checkpoint_reason
         due = wanted or (not health.is_alarm and self.has_turn(step))
-        if due and checkpointer.may_save(step):
+        if due and not wanted and self._turns.are_own and self._capture.puts_off():
+            checkpointer.put_off()
+        elif due and checkpointer.may_save(step):
             schedule.checkpoint_reason = ""
             self.save(step, wanted or "interval", wait=False)
         checkpointer.healthy_at(step, health.last_trouble_step)

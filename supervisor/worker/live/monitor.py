@@ -133,6 +133,9 @@ class Monitor(TrainingHooks):
             earlier = random.before()
             output = call()
             random.after(earlier)
+            if not progress.graphs.seen and torch.is_grad_enabled():
+                with self._loss_part:
+                    progress.graphs.watch(output)
             return self._injector.on_output(progress.steps_done, output) if self._armed else output
         finally:
             interception.depth -= 1
@@ -327,6 +330,7 @@ class Monitor(TrainingHooks):
         step, schedule = self._progress.steps_done, self._schedule
         if self._boundary_at != step:
             self._boundary_at = step
+            self._progress.graphs.boundaries += 1
             if step >= schedule.step or time.monotonic() >= schedule.time:
                 self._boundary.at_boundary(step)
 

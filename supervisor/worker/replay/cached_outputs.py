@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -65,6 +65,13 @@ class CachedOutputs:
             known = self._keep(signature, module, call())
             torch.set_rng_state(random_state)
         return _fresh(known[1])
+
+    def watch(self, reached: Callable[[], None]) -> None:
+        """Has `reached` called if a backward comes to one that was handed out."""
+        for _, output in self._known.values():
+            for one in pytree.tree_leaves(output):
+                if isinstance(one, torch.Tensor) and one.requires_grad:
+                    one.register_hook(lambda _: reached())
 
     def _keep(
         self, signature: tuple[Any, ...], module: Module, output: Any

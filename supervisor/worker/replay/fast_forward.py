@@ -125,6 +125,10 @@ class FastForward(TrainingHooks):
         probe.backward_calls = self._probe.backward_calls
         probe.forward_calls = self._probe.forward_calls
 
+    def watch_stand_ins(self, reached: Callable[[], None]) -> None:
+        """Has `reached` called if a backward of the live run comes to an output of the replay."""
+        self._outputs.watch(reached)
+
     def catch_up(self) -> None:
         """Called at the target: what still stands behind batches that were left out moves on."""
         if self.disproof is None:

@@ -6,12 +6,13 @@ import os
 from dataclasses import dataclass, replace
 
 from supervisor.codes import Exactness
-from supervisor.events.state_events import Resumed
+from supervisor.events.state_events import Resumed, WarningEvent
 from supervisor.ranks import RankPlace
 from supervisor.records import WorkerOrder
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
 from supervisor.storage.journal.journal import Journal
 from supervisor.training_state.census.reach import Reach
+from supervisor.worker.ground.graphs_across import GRAPHS_ACROSS
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.user_frames import user_frames
 from supervisor.worker.group.agreement import Agreement
@@ -28,6 +29,10 @@ from supervisor.worker.treatment.exact_retry import ExactRetry
 from supervisor.worker.treatment.ordered_treatments import OrderedTreatments
 
 NAMED_FILES = 3
+STAND_IN_REACHED = (
+    "a backward went through a graph that the script had kept from before the checkpoint: its "
+    "gradient is not that of the recorded run"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +125,8 @@ class Arrival:
         progress.tape_is_whole = replay.disproof is None
         progress.is_counted = replay.count is not None
         progress.loop_shift = replay.steps_done - step
+        progress.graphs.seen = bool(meta.get(GRAPHS_ACROSS))
+        replay.watch_stand_ins(self._stand_in_reached)
         if self.place.leads:
             self.ring.discard_after(step)
         self.ordered.be_careful()
@@ -147,3 +154,13 @@ class Arrival:
                 compared=self.restorer.compared.as_event(),
             )
         )
+
+    def _stand_in_reached(self) -> None:
+        """A backward of the live run has come to what the replay put out."""
+        progress = self.progress
+        if not progress.graphs.seen or progress.tape_is_whole:
+            self.journal.write(
+                WarningEvent(step=progress.steps_done, message=STAND_IN_REACHED, aloud=True)
+            )
+        progress.graphs.seen = True
+        progress.tape_is_broken(STAND_IN_REACHED)

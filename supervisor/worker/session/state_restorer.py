@@ -23,10 +23,14 @@ from supervisor.training_state.state import ALL_PARTS, TrainingState
 from supervisor.worker.capture.script_census import Compared, ScriptCensus
 from supervisor.worker.capture.user_tensors import UserTensors
 from supervisor.worker.ground.error_barrier import ErrorBarrier
+from supervisor.worker.ground.graphs_across import KEPT_GRAPHS
 from supervisor.worker.ground.user_frames import modules_in, user_frames
 from supervisor.worker.session.starting_point import ResumePoint
 from supervisor.worker.treatment.ordered_treatments import OrderedTreatments
 
+HAS_GRAPH = (
+    "keeps its graph across updates, which no checkpoint holds: detach it if no backward follows"
+)
 STEP_IS_BEGUN = "a part of the step was computed before the forward of its checkpoint"
 
 
@@ -137,6 +141,7 @@ class StateRestorer:
             if remembered is not None:
                 self._pipeline.load_state_dict(remembered)
         problems = [STEP_IS_BEGUN] if meta.get("step_is_begun") else []
+        problems += [f"{path} {HAS_GRAPH}" for path in meta.get(KEPT_GRAPHS, [])]
         return [*problems, *meta.get("held_left_out", []), *start.state.get("left_out", [])]
 
     def begin_variables(self, saved: dict[str, Any]) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import collections
+import hashlib
 import importlib.util
 import io
 import random
 import sqlite3
 import types
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +168,19 @@ def test_a_database_tells_how_often_it_was_changed() -> None:
 
     assert fact_of(Place("main.database", database)) != before
     database.close()
+
+
+@pytest.mark.parametrize(
+    ("value", "change"),
+    [(hashlib.sha256(), "update"), (hashlib.blake2b(), "update"), (zlib.compressobj(), "compress")],
+    ids=["a hash", "a hash of Python's own", "a stream"],
+)
+def test_what_c_code_has_taken_in_is_told(value: Any, change: str) -> None:
+    before = fact(value)
+
+    getattr(value, change)(b"more")
+
+    assert fact(value) != before
 
 
 class ImportsWhenAsked(types.ModuleType):

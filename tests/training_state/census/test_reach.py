@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import itertools
+import queue
+import random
 import sys
 import threading
 import warnings
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from types import SimpleNamespace
 from typing import Annotated, Any, Generic, Literal, TypeVar, overload
 
@@ -123,6 +126,65 @@ def test_hooks_of_a_module_are_entered_and_torchs_own_are_not() -> None:
 
     assert any(path.endswith("kept.total") for path in found)
     assert not any("parametrizations" in path and "hooks" in path for path in found)
+
+
+def test_what_objects_of_c_code_hold_is_entered() -> None:
+    waiting: queue.SimpleQueue[Meter] = queue.SimpleQueue()
+    waiting.put(Meter())
+    found = paths(
+        draw=random.Random(1).random,
+        step=itertools.count(5).__next__,
+        asked=iter(Meter().__init__, 1),  # type: ignore[misc, call-overload]
+        waiting=waiting,
+        keys={"first": 1}.keys(),
+        __own=3,
+        __name__=4,
+    )
+
+    assert isinstance(found["main.draw.self"], random.Random)
+    assert found["main.step.self.position[0]"] == 5
+    assert found["main.asked.position[0].self.total"] == 1.0
+    assert 1.0 in [value for path, value in found.items() if path.startswith("main.waiting.")]
+    assert (("first", 1),) in found.values()
+    assert found["main.__own"] == 3
+    assert "main.__name__" not in found
+
+
+def test_results_that_a_cache_holds_are_entered_and_its_own_dictionary_is_not() -> None:
+    without_limit, three = (functools.lru_cache(size)(lambda _: Meter()) for size in (None, 3))
+    without_limit(5), three(6)
+
+    found = paths(a=without_limit, b=three)
+
+    assert [path for path, value in found.items() if value == 1.0] == [
+        path for path in found if path.endswith(".total")
+    ]
+    assert sum(path.endswith(".total") for path in found) == 2
+    assert not any(isinstance(value, dict) for value in found.values())
+
+
+@pytest.mark.parametrize("wrap", [staticmethod, classmethod, property, functools.cached_property])
+def test_wrapped_functions_of_a_class_are_entered(wrap: Any) -> None:
+    kept = Meter()
+
+    class Teacher:
+        soft = wrap(lambda *_: kept)
+
+    assert kept in paths(kind=Teacher).values()
+
+
+def test_an_asynchronous_generator_shows_its_variables() -> None:
+    async def rows(weights: list[float]) -> AsyncIterator[float]:
+        for weight in weights:
+            yield weight
+
+    waiting = rows([0.5, 0.25])
+    asyncio.run(waiting.__anext__())  # type: ignore[arg-type]
+
+    found = paths(rows=waiting)
+
+    assert found["main.rows.weight"] == 0.5
+    assert found["main.rows.loops[0].position[1]"] == 1
 
 
 def test_threads_locks_and_files_are_left_alone() -> None:

@@ -43,3 +43,21 @@ def test_what_the_writing_cost_the_steps_puts_the_next_save_off(tmp_path: Path) 
     assert step == 1.0 + settings.stable_after_steps
     assert at > soon
     assert [checkpoint.step for checkpoint in ring.checkpoints()] == [1]
+
+
+def test_a_save_that_is_due_between_two_boundaries_is_made_at_the_next_one(tmp_path: Path) -> None:
+    settings = CheckpointSettings(every_steps=5, min_free_gib=0.0)
+    ring = CheckpointRing(tmp_path / "checkpoints", settings)
+    journal = Journal(tmp_path / "journal.jsonl", attempt=1, rank=0)
+    checkpointer = Checkpointer(SingleWriter(ring, lambda: None), settings, journal)
+
+    due = []
+    for step in range(1, 25, 3):  # 1, 4, 7, 10, 13, ...
+        if checkpointer.is_due(step):
+            due.append(step)
+            captured = CapturedCheckpoint(step=step, state={}, meta={}, reason="interval")
+            checkpointer.save(captured, wait=True)
+        checkpointer.next_look(step)
+    checkpointer.close()
+
+    assert due == [7, 10, 16, 22]
