@@ -113,6 +113,8 @@ class Monitor(TrainingHooks):
     def forward(
         self, module: Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], call: Call
     ) -> Any:
+        if self._lead.clock.is_before_training():
+            return call()
         interception = self._interception
         interception.depth += 1
         try:
