@@ -22,6 +22,7 @@ from supervisor.worker.ground.loop_count import IS_COUNTED, SPLITS_DATA, UPDATES
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.run_health import RunHealth
 from supervisor.worker.ground.user_frames import call_under_way, user_frames
+from supervisor.worker.group.exchanges import EXCHANGED, Exchanges
 from supervisor.worker.recording.loading_proofs import LoadingProofs
 from supervisor.worker.recording.written_files import WrittenFiles
 
@@ -43,6 +44,7 @@ class WholeState:
         recorder: FlightRecorder,
         progress: Progress,
         health: RunHealth,
+        exchanges: Exchanges,
     ) -> None:
         self._state = state
         self._held = held
@@ -55,6 +57,7 @@ class WholeState:
         self._recorder = recorder
         self._progress = progress
         self._health = health
+        self._exchanges = exchanges
 
     def take(self, *, for_later: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
         """Returns the state and the manifest's part of it.
@@ -94,6 +97,7 @@ class WholeState:
             GRAPHS_ACROSS: progress.graphs.seen,
             KEPT_GRAPHS: progress.graphs.kept(held, progress.steps_done),
             "risk": self._health.risk,
+            EXCHANGED: self._exchanges.balance(),
         }
         return state, meta
 

@@ -43,6 +43,7 @@ from supervisor.worker.replay.loading.loader_skipping import NEAR_STEPS, KnownSh
 from supervisor.worker.replay.loading.placeholder_tracker import PlaceholderTracker
 from supervisor.worker.replay.loading.stream_skipping import StreamSkipping
 from supervisor.worker.replay.loading.worker_skipping import WorkerSkipping
+from supervisor.worker.replay.no_norm import no_norm
 from supervisor.worker.replay.replayed_gradients import zero_gradients
 from supervisor.worker.replay.silenced_collectives import SilencedCollectives
 
@@ -146,6 +147,8 @@ class FastForward(TrainingHooks):
         interception.depth += 1
         try:
             if not self.steps_done:
+                if self.clock.is_before_training():
+                    return call()
                 self._begin_training()
             self._registry.add_model(module)
             self.clock.has_forwards = True
@@ -204,8 +207,7 @@ class FastForward(TrainingHooks):
     def clip(
         self, parameters: list[torch.Tensor], max_norm: float, call: Callable[[float], Any]
     ) -> Any:
-        device = parameters[0].device if parameters else "cpu"
-        return torch.zeros((), device=device)
+        return no_norm(parameters)
 
     def read(self, kind: int, call: Call) -> Any:
         if not self._is_on_tape():
