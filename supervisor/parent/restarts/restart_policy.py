@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -33,6 +34,12 @@ def is_numerical(cause: ExitCause | None, *, risky: bool) -> bool:
     risk is treated by the running attempt, if at all.
     """
     return cause is ExitCause.NONFINITE or (risky and cause is ExitCause.EXCEPTION)
+
+
+def _was_killed(worker_exit: WorkerExit) -> bool:
+    """Whether somebody ended it, so that its data is not to blame. Memory that ran out, where that
+    is proved, has a cause of its own."""
+    return worker_exit.cause is ExitCause.KILLED and worker_exit.signum == signal.SIGKILL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,13 +129,12 @@ class RestartPolicy:
         if self._memory.without_progress >= self._settings.crash_limit:
             return Verdict(again=False, reason=self._limit_reached(worker_exit))
         reason = _reason(start, numerical=numerical)
-        if same >= _FAILURES_UNTIL_SKIP and worker_exit.last_step is not None:
+        step = worker_exit.last_step
+        if same >= _FAILURES_UNTIL_SKIP and step is not None and not _was_killed(worker_exit):
             # The record of a step is written before its update, so a crash in the forward of the
             # next step leaves the same last step as one in this update: either may be at fault.
-            self._memory.skip_steps.update((worker_exit.last_step, worker_exit.last_step + 1))
-            reason += (
-                f"; the same failure twice at step {worker_exit.last_step}: its data is left out"
-            )
+            self._memory.skip_steps.update((step, step + 1))
+            reason += f"; the same failure twice at step {step}: its data is left out"
         return self._again(reason, start=start, numerical=numerical)
 
     def _with_smaller_batches(self, worker_exit: WorkerExit) -> Verdict:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
 
 import pytest
@@ -74,6 +75,15 @@ def test_the_same_failure_is_retried_then_skipped_then_final() -> None:
     assert third.reason == (
         "the same failure 3 times after step 40, the last without its data: bad image"
     )
+
+
+def test_a_process_that_somebody_kills_twice_at_one_step_keeps_its_data() -> None:
+    restarts = policy(crash_limit=10)
+    killed = WorkerExit(
+        cause=ExitCause.KILLED, last_step=40, signum=signal.SIGKILL, evidence=("SIGKILL",)
+    )
+
+    assert [restarts.decide(killed).skip_steps for _ in range(2)] == [(), ()]
 
 
 def test_a_failure_before_the_first_step_has_no_data_to_leave_out() -> None:
