@@ -31,8 +31,8 @@ PARTS = (
         setup="$slow = [p.detach().clone() for p in $model.parameters()]",
         after="""
             if $step % 5 == 0:
-                for s, p in zip($slow, $model.parameters()):
-                    s.add_(0.5 * (p.detach() - s)); p.data.copy_(s)
+                for held, p in zip($slow, $model.parameters()):
+                    held.add_(0.5 * (p.detach() - held)); p.data.copy_(held)
         """,
     ),
     Part(
