@@ -140,3 +140,62 @@ def test_half_a_file_left_by_a_kill_does_not_stop_every_later_start(tmp_path: Pa
     kept = tmp_path / "killed" / "run" / "aside" / "attempt_2" / "data"
     assert sorted(path.name for path in kept.iterdir()) == ["x.pt", "y.pt"]
     assert (tmp_path / "killed" / "own.txt").read_text() == "the user's"
+
+
+FEATURES = """
+import sys
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+torch.set_num_threads(1); torch.manual_seed(0)
+X = torch.randn(64, 6); Y = (X[:, 0] > 0).long()
+
+class Features(Dataset):
+    def __init__(self, encoder, loader):
+        self.rows = []
+        encoder.eval()
+        with torch.no_grad():
+            for x, y in loader:
+                self.rows += [(row, label.item()) for row, label in zip(encoder(x), y)]
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, number):
+        return self.rows[number]
+
+def pretrain():
+    encoder = nn.Linear(6, 6)
+    optimizer = torch.optim.Adam(encoder.parameters(), lr=0.02)
+    for epoch in range(2):
+        for x, _ in DataLoader(TensorDataset(X, Y), 16, shuffle=True):
+            loss = (encoder(x) - x).pow(2).mean()
+            optimizer.zero_grad(); loss.backward(); optimizer.step()
+    return encoder
+
+encoder = pretrain()
+data = Features(encoder, DataLoader(TensorDataset(X, Y), 32))
+head = nn.Linear(6, 2)
+optimizer = torch.optim.Adam(head.parameters(), lr=0.02)
+for epoch in range(5):
+    for x, y in DataLoader(data, 8, shuffle=True):
+        loss = nn.functional.cross_entropy(head(x), y)
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+torch.save([head.state_dict(), encoder.state_dict()], sys.argv[1])
+"""
+
+
+def test_a_data_set_made_of_what_the_model_gave_is_as_it_was_in_a_replay(tmp_path: Path) -> None:
+    undisturbed = train_plainly(tmp_path / "plain", FEATURES)
+
+    ended = supervised(
+        tmp_path / "killed", FEATURES, settings=SETTINGS, faults="[{kind: sigkill, step: 28}]"
+    )
+
+    assert ended.returncode == 0, ended.stderr
+    (resumed,) = ended.events("resumed")
+    assert (resumed["exactness"], resumed["from_step"]) == ("exact", 25)
+    before, after = (torch.load(one.folder / "out.pt") for one in (undisturbed, ended))
+    for one, other in zip(before, after, strict=True):
+        assert all(torch.equal(one[name], other[name]) for name in one)

@@ -62,6 +62,11 @@ class LoadingProof:
         self._fetches = 0
         self._times: list[float] = []
 
+    @property
+    def data(self) -> Any:
+        """The data set; None once it is gone."""
+        return self._data()
+
     def is_of(self, data: Any, collate: Any) -> bool:
         return self._data() is data and self._collate() is owner(collate)
 

@@ -41,6 +41,7 @@ from supervisor.worker.replay.executed_regions import ExecutedRegions
 from supervisor.worker.replay.leaf_gradients import LeafGradients
 from supervisor.worker.replay.loading.loader_skipping import NEAR_STEPS, KnownShapes, LoaderSkipping
 from supervisor.worker.replay.loading.placeholder_tracker import PlaceholderTracker
+from supervisor.worker.replay.loading.recorded_data import RecordedData
 from supervisor.worker.replay.loading.stream_skipping import StreamSkipping
 from supervisor.worker.replay.loading.worker_skipping import WorkerSkipping
 from supervisor.worker.replay.no_norm import no_norm
@@ -55,6 +56,7 @@ class FastForward(TrainingHooks):
         target: steps done at the checkpoint's boundary.
         at_update: that boundary is at the end of an update (`BoundaryClock`).
         skips: numbers of the data sets whose batches may be others, see `LoaderSkipping`.
+        data: what the checkpoint holds of the script's data.
         guard: follows those others, where there may be any.
         collectives: silenced from the first step on.
         arrive: called at the target, within the first forward after it: restores and makes the
@@ -74,6 +76,7 @@ class FastForward(TrainingHooks):
         target: int,
         at_update: bool = False,
         skips: Collection[int] = (),
+        data: RecordedData | None = None,
         guard: PlaceholderTracker | None = None,
         collectives: SilencedCollectives | None = None,
         count: LoopCount | None = None,
@@ -98,7 +101,9 @@ class FastForward(TrainingHooks):
         self.random = RandomReplay(tape)
         allowed = skips if guard is not None else ()
         shapes = KnownShapes(guard.hand_out if guard is not None else lambda batch: None)
-        self._skipping = LoaderSkipping(tape, interception, allowed=allowed, shapes=shapes)
+        self._skipping = LoaderSkipping(
+            tape, interception, allowed=allowed, shapes=shapes, data=data or RecordedData({})
+        )
         self._of_workers = WorkerSkipping(
             tape, interception, target=target, allowed=allowed, shapes=shapes
         )
@@ -255,7 +260,7 @@ class FastForward(TrainingHooks):
             if batch is None:
                 with self._interception.region():
                     earlier = look()
-                batch = proof.watch(indices, call)
+                batch = self._skipping.load(proof, indices, call, earlier)
                 self._skipping.loaded(proof, indices, batch, earlier)
         except ReplayError as error:
             self._disprove(f"step {self.steps_done}: {error}")

@@ -32,6 +32,7 @@ from supervisor.worker.recording.attempt_files import AttemptFiles
 from supervisor.worker.recording.loading_proofs import LoadingProofs
 from supervisor.worker.replay.fast_forward import FastForward
 from supervisor.worker.replay.loading.placeholder_tracker import PlaceholderTracker
+from supervisor.worker.replay.loading.recorded_data import RecordedData
 from supervisor.worker.replay.silence import Silence
 from supervisor.worker.replay.silenced_collectives import SilencedCollectives
 from supervisor.worker.session.arrival import Arrival
@@ -147,6 +148,7 @@ class Resumption:
             target=checkpoint.step,
             at_update=checkpoint.meta.get("at_update") is True,
             skips=skips,
+            data=RecordedData(self._start.state.get("held", {})),
             guard=self._guard,
             collectives=self.collectives,
             count=self._count,

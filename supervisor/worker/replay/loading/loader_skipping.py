@@ -24,6 +24,7 @@ from supervisor.training_state.draws import Generators, advance, between, look
 from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.ground.step_probe import first_tensor
 from supervisor.worker.recording.loading_proof import LoadingProof
+from supervisor.worker.replay.loading.recorded_data import RecordedData
 
 NEAR_STEPS = 8
 """So many steps before the target everything is loaded: its batches may still be in use there,
@@ -71,6 +72,7 @@ class LoaderSkipping:
         allowed: numbers of the data sets whose batches may be others; those of the rest are loaded
             and only compared.
         shapes: of the batches that were really loaded.
+        data: what the checkpoint holds of the script's data.
     """
 
     def __init__(
@@ -80,11 +82,13 @@ class LoaderSkipping:
         *,
         allowed: Collection[int],
         shapes: KnownShapes,
+        data: RecordedData,
     ) -> None:
         self._tape = tape
         self._interception = interception
         self._allowed = allowed
         self._shapes = shapes
+        self._data = data
 
     def load_all(self) -> None:
         """From here on every batch is loaded."""
@@ -110,6 +114,34 @@ class LoaderSkipping:
             batch = self._shapes.stand_in(mark)
             self._advance(self._drawn())
         return batch
+
+    def load(
+        self,
+        proof: LoadingProof,
+        indices: Any,
+        call: Callable[[], Any],
+        earlier: Generators,
+    ) -> Any:
+        """Returns what `call` loads; if that is not the recorded batch, what it loads once the
+        data set is as the checkpoint has it: the script may have computed it with its model."""
+        batch = proof.watch(indices, call)
+        if not self._is_other(proof, batch):
+            return batch
+        with self._interception.region():
+            if between(earlier, look()) or not self._data.put_into(proof.data):
+                return batch
+        return call()
+
+    def _is_other(self, proof: LoadingProof, batch: Any) -> bool:
+        """Whether a batch does not begin as the recorded one."""
+        data = None if proof.is_given_up else self._tape.find_next(EntryKind.BATCH)
+        first = first_tensor(batch)
+        if not data or first is None:
+            return False
+        mark = FetchMark.unpack(data)
+        with self._interception.region():
+            is_same_form = bool(mark.head) and mark.form == form_of(batch)
+            return is_same_form and mark.head != _head(first).numpy().tobytes()
 
     def loaded(self, proof: LoadingProof, indices: Any, batch: Any, earlier: Generators) -> None:
         """Called behind a batch that was really loaded, with what the recorded run noted there.
