@@ -59,8 +59,9 @@ def is_entered(kind: type) -> bool:
 
 
 def is_pythons_own(name: str) -> bool:
-    """Whether a variable is one that Python itself sets (`__name__`, `__class__`)."""
-    return name.startswith("__") and name.endswith("__")
+    """Whether a variable is one that Python itself sets (`__name__`), or that torch's compiler puts
+    among those of the script (`__compiled_fn_3_...`, `__resume_at_40_5`)."""
+    return name.startswith("__") and (name.endswith("__") or any(map(str.isdigit, name)))
 
 
 def is_of_the_process(owner: Any) -> bool:

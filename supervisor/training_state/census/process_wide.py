@@ -31,7 +31,8 @@ class ProcessWide(Mapping[str, Any]):
     worker began, the type of new tensors, what NumPy does about overflows, and the root logger."""
 
     def __iter__(self) -> Iterator[str]:
-        yield from (_TYPE, _NUMPY, _LOGGER, *_HOOKS)
+        yield from (_TYPE, _NUMPY, _LOGGER)
+        yield from (name for name in _HOOKS if self[name])
         changed = (key for key, text in os.environ.items() if _AT_FIRST.get(key) != text)
         yield from (_VARIABLE + key for key in changed)
 

@@ -46,7 +46,17 @@ class GraphsAcross:
         self._outputs = 0
         self._waiting_since: int | None = None
         self._has_waited_in_vain = False
+        self._first_node = 0  # of the live run: what a replay has made leads to stand-ins
         self._lifetime = 0  # of the longest that was seen, in boundaries
+
+    def arrived(self, *, seen: bool) -> None:
+        """Called where a replay has arrived.
+
+        Args:
+            seen: as the recorded run had it.
+        """
+        self.seen = seen
+        self._first_node = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
 
     def watch(self, output: Any) -> None:
         """Called with what an outermost forward has put out, unless `seen`."""
@@ -78,6 +88,7 @@ class GraphsAcross:
             for path, one in held.items()
             if isinstance(one, torch.Tensor)
             and one.grad_fn is not None
+            and one.grad_fn._sequence_nr() >= self._first_node
             and (self.seen or _IN_A_ROW.search(path))
             and has_living_graph(one)
         )

@@ -125,7 +125,7 @@ class Arrival:
         progress.tape_is_whole = replay.disproof is None
         progress.is_counted = replay.count is not None
         progress.loop_shift = replay.steps_done - step
-        progress.graphs.seen = bool(meta.get(GRAPHS_ACROSS))
+        progress.graphs.arrived(seen=bool(meta.get(GRAPHS_ACROSS)))
         replay.watch_stand_ins(self._stand_in_reached)
         if self.place.leads:
             self.ring.discard_after(step)

@@ -82,3 +82,13 @@ def test_a_checkpoint_waits_for_a_boundary_without_them_and_not_twice_in_vain() 
     graphs.boundaries += MOST_BOUNDARIES
     assert not graphs.puts_off(held, 4)
     assert not graphs.puts_off(held, 5)
+
+
+def test_what_a_replay_has_made_is_not_told() -> None:
+    graphs = GraphsAcross()
+    held = {"main.losses[0]": model(torch.ones(2, 4)).sum()}
+
+    graphs.arrived(seen=False)
+
+    assert graphs.kept(held, 10) == []
+    assert graphs.kept({"main.losses[1]": model(torch.ones(2, 4)).sum()}, 10) == ["main.losses[1]"]
