@@ -32,6 +32,7 @@ from supervisor.worker.assembly.task import load_task
 from supervisor.worker.assembly.treatment import build_treatment
 from supervisor.worker.corruption.normalisation_watch import NormalisationWatch
 from supervisor.worker.ground.error_barrier import Part
+from supervisor.worker.group.exchanges import Exchanges
 from supervisor.worker.live.corruption_listener import CorruptionListener
 from supervisor.worker.recording.attempt_files import AttemptFiles
 from supervisor.worker.recording.loading_proofs import LoadingProofs
@@ -50,6 +51,7 @@ class BuiltWorker:
         first_random: path of the random states with which the script began.
         is_experiment: this is a replay for `supervisor explain`.
         collectives: silenced in the replay under way; None for none.
+        exchanges: of several ranks; else None.
         watching: the part to which `normalisation` belongs.
     """
 
@@ -60,6 +62,7 @@ class BuiltWorker:
     samples: SampleGuard
     ranks: SeveralRanks
     collectives: SilencedCollectives | None
+    exchanges: Exchanges | None
     normalisation: NormalisationWatch
     watching: Part
     seed: int | None
@@ -120,6 +123,7 @@ def build_worker(
         samples=recorders.samples,
         ranks=build_ranks(task, ground, group, treatment),
         collectives=resumption.collectives,
+        exchanges=None if place.is_alone else ground.exchanges,
         normalisation=state.watch.normalisation,
         watching=ground.barrier(CorruptionListener.name),
         seed=task.settings.seed,

@@ -65,6 +65,7 @@ def _patch(worker: BuiltWorker) -> None:
     from supervisor.worker.interception.instrument import instrument
     from supervisor.worker.interception.patches_collectives import watch_collectives
     from supervisor.worker.interception.patches_files import watch_files
+    from supervisor.worker.interception.patches_messages import watch_messages
     from supervisor.worker.interception.patches_normalisation import watch_normalisation
     from supervisor.worker.interception.patches_random import watch_random_states
     from supervisor.worker.interception.patches_ranks import watch_ranks
@@ -78,6 +79,8 @@ def _patch(worker: BuiltWorker) -> None:
     watch_files(session, files.sizes, files.replayed, files.record)
     watch_ranks(worker.ranks)
     watch_collectives(session, worker.collectives)
+    if worker.exchanges is not None:
+        watch_messages(worker.exchanges)
     watch_samples(worker.samples)
     watch_normalisation(session.interception, worker.normalisation, worker.watching)
     if worker.loading.is_noted:

@@ -19,6 +19,7 @@ from supervisor.worker.ground.run_warnings import RunWarnings
 from supervisor.worker.ground.script_use import ScriptUse
 from supervisor.worker.ground.step_probe import StepProbe
 from supervisor.worker.ground.turns import GroupTurns, Turns
+from supervisor.worker.group.exchanges import Exchanges
 from supervisor.worker.group.group_schedule import GroupSchedule
 
 
@@ -42,6 +43,7 @@ class Ground:
     use: ScriptUse
     registry: Registry
     controls: Controls
+    exchanges: Exchanges
 
 
 def build_ground(task: Task) -> Ground:
@@ -67,4 +69,5 @@ def build_ground(task: Task) -> Ground:
         use=ScriptUse(),
         registry=Registry(),
         controls=Controls(),
+        exchanges=Exchanges(),
     )

@@ -62,6 +62,7 @@ def build_group(task: Task, ground: Ground, snapshots: SnapshotRing) -> Group:
         schedule,
         turns,
         ground.progress,
+        ground.exchanges,
         rank=place.rank,
         on_lost=lost,
         on_split=split,

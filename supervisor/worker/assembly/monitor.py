@@ -62,6 +62,7 @@ def build_monitor(
         loaders=LoaderHooks(interception, progress, recording, recorders.heartbeat, barrier),
         injector=injector,
         heartbeat=recorders.heartbeat,
+        exchanges=ground.exchanges,
         barrier=barrier,
     )
 

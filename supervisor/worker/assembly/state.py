@@ -52,6 +52,7 @@ def build_state(task: Task, ground: Ground, ring: CheckpointRing, recorders: Rec
         recorder=recorders.recorder,
         progress=ground.progress,
         health=ground.health,
+        exchanges=ground.exchanges,
     )
     return State(
         training=training,

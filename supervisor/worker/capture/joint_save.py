@@ -13,6 +13,7 @@ from supervisor.training_state.replicated import tensor_digests, without_replica
 from supervisor.training_state.snapshot import state_bytes
 from supervisor.worker.capture.captured_checkpoint import CapturedCheckpoint
 from supervisor.worker.capture.single_writer import fill, with_digest
+from supervisor.worker.group.exchanges import check_same_place
 
 
 def save_jointly(ring: CheckpointRing, parts: Mapping[int, CapturedCheckpoint]) -> Checkpoint:
@@ -26,8 +27,9 @@ def save_jointly(ring: CheckpointRing, parts: Mapping[int, CapturedCheckpoint]) 
 
     Raises:
         StateNotFinite: one of them is not finite; nothing is written.
-        CheckpointError: the disk refuses.
+        CheckpointError: the disk refuses, or they do not belong together.
     """
+    check_same_place({rank: captured.meta for rank, captured in parts.items()})
     first = parts[LEAD_RANK]
     metas = {rank: with_digest(captured) for rank, captured in parts.items()}
     others = {str(rank): meta for rank, meta in metas.items() if rank != LEAD_RANK}

@@ -33,6 +33,7 @@ from supervisor.training_state.sharding.rank_state import read_rank_state
 from supervisor.training_state.snapshot import state_bytes
 from supervisor.worker.capture.captured_checkpoint import CapturedCheckpoint
 from supervisor.worker.capture.single_writer import SingleWriter, fill, make_durable, with_digest
+from supervisor.worker.group.exchanges import check_same_place
 
 TIMEOUT_S = 600.0
 """For the slowest rank to write its part. A rank that has died ends the attempt long before."""
@@ -93,6 +94,7 @@ class LeadWriter(SingleWriter):
         for rank, part in parts.items():
             if refusal_of(part):
                 raise StateNotFinite(f"rank {rank}: {refusal_of(part)}")
+        check_same_place({self._place.rank: meta, **{r: part.meta for r, part in parts.items()}})
         told = ((rank, part.meta.get(DIVERGED, {})) for rank, part in parts.items())
         found = splits(told, self._place.world_size)
         if found:

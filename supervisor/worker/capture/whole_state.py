@@ -21,6 +21,7 @@ from supervisor.worker.ground.loop_count import IS_COUNTED, SPLITS_DATA, UPDATES
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.run_health import RunHealth
 from supervisor.worker.ground.user_frames import call_under_way, user_frames
+from supervisor.worker.group.exchanges import EXCHANGED, Exchanges
 from supervisor.worker.recording.loading_proofs import LoadingProofs
 from supervisor.worker.recording.written_files import WrittenFiles
 
@@ -42,6 +43,7 @@ class WholeState:
         recorder: FlightRecorder,
         progress: Progress,
         health: RunHealth,
+        exchanges: Exchanges,
     ) -> None:
         self._state = state
         self._held = held
@@ -54,6 +56,7 @@ class WholeState:
         self._recorder = recorder
         self._progress = progress
         self._health = health
+        self._exchanges = exchanges
 
     def take(self, *, for_later: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
         """Returns the state and the manifest's part of it.
@@ -91,6 +94,7 @@ class WholeState:
             "loss_under_way": progress.probe.loss if progress.probe.loss_seen else None,
             "held_left_out": self._held.left_out,
             "risk": self._health.risk,
+            EXCHANGED: self._exchanges.balance(),
         }
         return state, meta
 

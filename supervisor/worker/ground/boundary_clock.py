@@ -123,6 +123,12 @@ class BoundaryClock:
         self._awaited, self._seen = set(), set()
         return True
 
+    def is_before_training(self) -> bool:
+        """Whether the outermost forward that begins is one of a rank alone, before the training:
+        what ranks then send each other is as before their first step."""
+        is_first = not self.has_forwards and self.lead is _nobody
+        return self.of_ranks and is_first and not torch.is_grad_enabled()
+
     def is_due_here(self) -> bool:
         """Whether the outermost forward that begins is a boundary."""
         is_place = not self.at_update and (not self.of_ranks or torch.is_grad_enabled())

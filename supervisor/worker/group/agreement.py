@@ -12,6 +12,7 @@ from supervisor.ranks import LEAD_RANK
 from supervisor.records import StepRecord
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.turns import GroupTurns
+from supervisor.worker.group.exchanges import Exchanges, is_same_place
 from supervisor.worker.group.group_schedule import GroupSchedule
 from supervisor.worker.group.nodes_board import Board
 from supervisor.worker.group.step_message import StepMessage
@@ -60,8 +61,9 @@ class GroupAgreement(Agreement):
 
     With the record go: which listeners' clocks say that it is time (the first rank's count),
     whether somebody wants this rank to end, whether a part of the step was computed before its
-    first forward (then all have their boundaries at updates), and a digest of what was decided so
-    far. If the digests differ the training has split, and all ranks begin again from their last
+    first forward, what was exchanged before it, and a digest of what was decided so far. Where a
+    step is begun, or the ranks are not at the same place, all have their boundaries at updates from
+    then on. If the digests differ the training has split, and all begin again from their last
     common checkpoint.
 
     Args:
@@ -76,6 +78,7 @@ class GroupAgreement(Agreement):
         schedule: GroupSchedule,
         turns: GroupTurns,
         progress: Progress,
+        exchanges: Exchanges,
         *,
         rank: int,
         on_lost: Callable[[], None],
@@ -85,6 +88,7 @@ class GroupAgreement(Agreement):
         self._schedule = schedule
         self._turns = turns
         self._progress = progress
+        self._exchanges = exchanges
         self._rank = rank
         self._on_lost = on_lost
         self._on_split = on_split
@@ -102,6 +106,7 @@ class GroupAgreement(Agreement):
             leaves=bool(self._schedule.wishes_to_leave),
             step_is_begun=self._progress.step_is_begun,
             decided=self._decided,
+            exchanged=self._exchanges.at_boundary,
         )
         told = self._board.exchange(own.pack(self._board.max_bytes))
         try:
@@ -122,7 +127,8 @@ class GroupAgreement(Agreement):
             self._on_split(record.step)
         if any(message.leaves for message in messages):
             self._schedule.agreed_to_leave()
-        if any(message.step_is_begun for message in messages):
+        at_one_place = is_same_place(message.exchanged for message in messages)
+        if not at_one_place or any(message.step_is_begun for message in messages):
             self._progress.boundaries_at_updates()
         return agree([message.record for message in messages])
 

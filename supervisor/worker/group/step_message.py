@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from supervisor.records import StepRecord
 
-_NUMBERS = struct.Struct("<qqQQQ7d")
+_NUMBERS = struct.Struct("<qqQQQQ7d")
 _FLAGS = (
     "loss_seen",
     "grad_norm_seen",
@@ -36,6 +36,7 @@ class StepMessage:
         leaves: somebody wants this rank to end.
         step_is_begun: see `Progress`.
         decided: digest of all that was decided and done until the step before.
+        exchanged: `Exchanges.balance` at the boundary behind which the step began.
     """
 
     record: StepRecord
@@ -43,6 +44,7 @@ class StepMessage:
     leaves: bool = False
     step_is_begun: bool = False
     decided: int = 0
+    exchanged: int = 0
 
     def pack(self, max_bytes: int) -> bytes:
         """Returns it as bytes; observed values that do not fit into `max_bytes` are left out."""
@@ -64,6 +66,7 @@ class StepMessage:
             | (_LEAVES if self.leaves else 0)
             | (_STEP_IS_BEGUN if self.step_is_begun else 0),
             self.decided,
+            self.exchanged,
             record.loss,
             record.grad_norm,
             record.lr,
@@ -86,7 +89,7 @@ class StepMessage:
         """
         if len(data) < _NUMBERS.size:
             raise ValueError(f"{len(data)} bytes are no message of a step")
-        step, batch_size, flags, due, decided, *values = _NUMBERS.unpack_from(data)
+        step, batch_size, flags, due, decided, exchanged, *values = _NUMBERS.unpack_from(data)
         loss, grad_norm, lr, loss_scale, step_time_s, memory_gib, clips_at = values
         observed = data[_NUMBERS.size :]
         record = StepRecord(
@@ -108,4 +111,5 @@ class StepMessage:
             leaves=bool(due & _LEAVES),
             step_is_begun=bool(due & _STEP_IS_BEGUN),
             decided=decided,
+            exchanged=exchanged,
         )

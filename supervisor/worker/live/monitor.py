@@ -38,6 +38,7 @@ from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.step_probe import read_number
 from supervisor.worker.ground.user_frames import is_within_expression
+from supervisor.worker.group.exchanges import Exchanges
 from supervisor.worker.interception.training_hooks import Call, TrainingHooks
 from supervisor.worker.live.boundary import Boundary
 from supervisor.worker.live.lead import Lead
@@ -73,6 +74,7 @@ class Monitor(TrainingHooks):
         loaders: LoaderHooks,
         injector: FaultInjector,
         heartbeat: Heartbeat,
+        exchanges: Exchanges,
         barrier: ErrorBarrier,
     ) -> None:
         self._interception = interception
@@ -91,6 +93,7 @@ class Monitor(TrainingHooks):
         self._injector = injector
         self._armed = injector.is_armed
         self._heartbeat = heartbeat
+        self._exchanges = exchanges
         self._forward_part = barrier("forward", records=True)
         self._loss_part = barrier("loss")
         self._reads_part = barrier("reads", records=True)
@@ -110,6 +113,8 @@ class Monitor(TrainingHooks):
     def forward(
         self, module: Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], call: Call
     ) -> Any:
+        if self._lead.clock.is_before_training():
+            return call()
         interception = self._interception
         interception.depth += 1
         try:
@@ -230,6 +235,10 @@ class Monitor(TrainingHooks):
         with self._interception.region():
             return note_objects(self._recording.tape, place, call, all_have=all_have)
 
+    def plans(self, call: Call) -> Any:
+        with self._interception.region():
+            return call()
+
     def looks_at_random(self) -> None:
         self._random.looked_at()
 
@@ -333,10 +342,13 @@ class Monitor(TrainingHooks):
     def _boundary_at_forward(self, clock: BoundaryClock) -> None:
         """The first outermost forward behind an update is the boundary. If a part of the step was
         computed before it, all later ones are at the end of an update; several ranks agree on that
-        with the record of the step, and resume approximately from here."""
+        with the record of the step, also where they do not all stand at the same place here. From
+        here they resume approximately, or not at all."""
         progress = self._progress
         progress.step_is_begun = clock.has_begun_graph() or is_within_expression()
-        if progress.step_is_begun and not clock.of_ranks:
+        if clock.of_ranks:
+            self._exchanges.at_boundary = self._exchanges.balance()
+        elif progress.step_is_begun:
             progress.boundaries_at_updates()
             clock.at_update = True
             return
@@ -361,6 +373,7 @@ class Monitor(TrainingHooks):
         self._lead.clock = clock
         self._progress.at_update = clock.at_update
         clock.is_due = False
+        self._exchanges.begin()
 
     def _meet(self, found: Any, register: Callable[[Any], Any]) -> None:
         """Registers an object when it is first seen; asked at every step, so by its id first."""

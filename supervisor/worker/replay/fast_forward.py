@@ -43,6 +43,7 @@ from supervisor.worker.replay.loading.loader_skipping import NEAR_STEPS, KnownSh
 from supervisor.worker.replay.loading.placeholder_tracker import PlaceholderTracker
 from supervisor.worker.replay.loading.stream_skipping import StreamSkipping
 from supervisor.worker.replay.loading.worker_skipping import WorkerSkipping
+from supervisor.worker.replay.no_norm import no_norm
 from supervisor.worker.replay.replayed_gradients import zero_gradients
 from supervisor.worker.replay.silenced_collectives import SilencedCollectives
 
@@ -142,6 +143,8 @@ class FastForward(TrainingHooks):
         interception.depth += 1
         try:
             if not self.steps_done:
+                if self.clock.is_before_training():
+                    return call()
                 self._begin_training()
             self._registry.add_model(module)
             self.clock.has_forwards = True
@@ -200,8 +203,7 @@ class FastForward(TrainingHooks):
     def clip(
         self, parameters: list[torch.Tensor], max_norm: float, call: Callable[[float], Any]
     ) -> Any:
-        device = parameters[0].device if parameters else "cpu"
-        return torch.zeros((), device=device)
+        return no_norm(parameters)
 
     def read(self, kind: int, call: Call) -> Any:
         if not self._is_on_tape():
@@ -235,6 +237,10 @@ class FastForward(TrainingHooks):
             except ReplayError as error:
                 self._disprove(f"step {self.steps_done}: {error}")
         return None
+
+    def plans(self, call: Call) -> Any:
+        with self._interception.region(), self._collectives.really():
+            return call()
 
     def looks_at_random(self) -> None:
         """What the script looks at is as it was: the tape has it."""

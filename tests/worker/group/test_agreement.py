@@ -13,6 +13,7 @@ from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.step_probe import StepProbe
 from supervisor.worker.ground.turns import GroupTurns, TimedListener
 from supervisor.worker.group.agreement import GroupAgreement
+from supervisor.worker.group.exchanges import Exchanges
 from supervisor.worker.group.group_schedule import GroupSchedule
 from supervisor.worker.group.step_message import StepMessage
 
@@ -34,6 +35,7 @@ class Rank:
     def __init__(self, folder: Path, rank: int, ranks: int = 2) -> None:
         self.schedule, self.turns = GroupSchedule(), GroupTurns()
         self.progress = Progress(probe=StepProbe())
+        self.exchanges = Exchanges()
         self.saver, self.other = Saver(self.turns), Saver(self.turns)
         self.lost: list[bool] = []
         self.split: list[int] = []
@@ -42,6 +44,7 @@ class Rank:
             self.schedule,
             self.turns,
             self.progress,
+            self.exchanges,
             rank=rank,
             on_lost=lambda: self.lost.append(True),
             on_split=self.split.append,
@@ -188,3 +191,17 @@ def test_a_graph_begun_on_one_rank_moves_the_boundaries_of_all(ranks: list[Rank]
 
     assert [rank.progress.at_update for rank in ranks] == [True, True]
     assert not ranks[1].progress.step_is_begun
+
+
+def test_where_ranks_stand_at_other_places_their_boundaries_are_at_updates(
+    ranks: list[Rank],
+) -> None:
+    ranks[0].exchanges.at_boundary, ranks[1].exchanges.at_boundary = 5, 2**53 - 5
+    agreed(ranks, step(0, 1.0, 1.0))
+
+    assert not any(rank.progress.at_update for rank in ranks)
+    ranks[1].exchanges.at_boundary = 7
+
+    agreed(ranks, step(1, 1.0, 1.0))
+
+    assert all(rank.progress.at_update for rank in ranks)
