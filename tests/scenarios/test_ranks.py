@@ -146,6 +146,72 @@ with open(f"end_{rank}.txt", "w") as file:
     print([p.tolist() for p in model.parameters()], heard, file=file)
 dist.destroy_process_group()
 """
+ONE_ALONE = """
+import torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(5)
+net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+told = torch.zeros(1)
+if rank == 0:  # as it is before any training
+    with torch.no_grad():
+        told += net(torch.ones(2, 8)).sum()
+dist.broadcast(told, 0)
+model = DistributedDataParallel(net)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+torch.manual_seed(20 + rank)
+heard = [told.item()]
+log = open(f"log_{rank}.txt", "w")
+for step in range(24):
+    x = torch.randn(16, 8)
+    loss = nn.functional.mse_loss(model(x), x.sum(1, keepdim=True))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print(step, loss.item(), file=log, flush=True)
+    if step % 4 == 3:
+        if rank == 0:  # with a graph, and before the others hear of it
+            probe = torch.ones(2, 8, requires_grad=True)
+            told = torch.autograd.grad(net(probe).sum(), probe)[0].sum().reshape(1)
+            torch.save(net.state_dict(), f"step_{step}.pt")
+        dist.broadcast(told, 0)
+        heard.append(told.item())
+log.close()
+with open(f"end_{rank}.txt", "w") as file:
+    print([p.tolist() for p in model.parameters()], heard, file=file)
+dist.destroy_process_group()
+"""
+SHARDED = """
+import torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict
+from torch.distributed.fsdp import fully_shard
+
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(5)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+fully_shard(model, mesh=dist.init_device_mesh("cpu", (world,)))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+torch.manual_seed(20 + rank)
+norms = []
+for step in range(24):
+    x = torch.randn(16, 8)
+    loss = nn.functional.mse_loss(model(x), x.sum(1, keepdim=True))
+    optimizer.zero_grad()
+    loss.backward()
+    norms.append(nn.utils.clip_grad_norm_(model.parameters(), 1.0).full_tensor().item())
+    optimizer.step()
+    if step % 6 == 5:
+        states = get_state_dict(model, optimizer)
+        dcp.save({"model": states[0], "optimizer": states[1]}, checkpoint_id=f"saved_{step}")
+with open(f"end_{rank}.txt", "w") as file:
+    print([p.full_tensor().tolist() for p in model.parameters()], norms, file=file)
+dist.destroy_process_group()
+"""
 EVERY_8 = ("checkpoint.every_steps=8",)
 
 
@@ -252,6 +318,37 @@ def test_a_rank_that_fails_without_any_save_costs_no_step(tmp_path: Path, kind: 
     resumed = {(e["from_step"], e["exactness"]) for e in ended.events("resumed")}
     assert len(resumed) == 1
     assert resumed <= {(21, "exact"), (22, "exact")}
+
+
+def test_what_one_rank_does_alone_with_a_graph_or_before_the_training_keeps_nobody_waiting(
+    tmp_path: Path,
+) -> None:
+    """All save where all stand at the same place; what each has written is that rank's file."""
+    expected = torchrun(tmp_path / "torchrun", 2, ONE_ALONE)
+    faults = "[{kind: sigkill, step: 14, rank: 1}]"
+
+    ended = group(tmp_path / "run", 2, "checkpoint.every_steps=4", faults=faults, script=ONE_ALONE)
+
+    assert ended.returncode == 0, ended.stderr
+    assert ends(ended.folder, 2) == expected
+    assert {e["exactness"] for e in ended.events("resumed")} == {"exact"}
+    assert [e["cause"] for e in ended.events("worker_exited")] == ["killed", "completed"]
+
+
+@pytest.mark.exhaustive
+def test_shards_that_are_clipped_and_saved_by_the_script_come_back_exactly(tmp_path: Path) -> None:
+    expected = torchrun(tmp_path / "torchrun", 2, SHARDED)
+    faults = "[{kind: sigkill, step: 15, rank: 1}]"
+
+    ended = group(tmp_path / "run", 2, *EVERY_8, faults=faults, script=SHARDED)
+
+    assert ended.returncode == 0, ended.stderr
+    assert ends(ended.folder, 2) == expected
+    assert {e["exactness"] for e in ended.events("resumed")} == {"exact"}
+    assert [e["cause"] for e in ended.events("worker_exited")] == ["killed", "completed"]
+    for plain in sorted((tmp_path / "torchrun").glob("saved_*/*.distcp")):
+        again = ended.folder / plain.relative_to(tmp_path / "torchrun")
+        assert again.read_bytes() == plain.read_bytes()
 
 
 @pytest.mark.exhaustive

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from supervisor.storage.files.complete_list import CompleteList
 from supervisor.storage.files.file_clock import file_time
+from supervisor.storage.files.line_file import parse_line
 from supervisor.storage.run.kept_versions import Change, KeptVersions, Loss, change_line, remove
 from supervisor.storage.run.nobodys_files import is_nobodys
 from supervisor.storage.run.rundir import RunDirectory
@@ -15,6 +17,8 @@ from supervisor.storage.run.unseen_files import open_for_writing, unseen_files
 
 _lexists = os.path.lexists
 
+_FILES = ("made", "touched", "changed", "open_in_c")
+"""Kinds of lines that name a file which was written."""
 BEFORE = -1
 """The interval of files older than the run, or than the step that a replay reached."""
 
@@ -51,9 +55,9 @@ class ScriptFiles:
         self.is_replay = False
         self.at_interval: Callable[[], None] = lambda: None
         self._root = os.path.abspath(rundir.root)
-        folder = rundir.script_files
-        self._list = CompleteList(folder / f"rank_{rank}.jsonl", self._all_lines, tell)
-        self._versions = KeptVersions(folder / f"rank_{rank}")
+        self._folder, self._name = rundir.script_files, f"rank_{rank}.jsonl"
+        self._list = CompleteList(self._folder / self._name, self._all_lines, tell)
+        self._versions = KeptVersions(self._folder / f"rank_{rank}")
         self._is_training = is_training
         self._made: dict[str, int] = {}
         self._folders: dict[str, int] = {}
@@ -194,14 +198,17 @@ class ScriptFiles:
     def results(self, *, with_data: bool = False) -> tuple[list[str], list[str]]:
         """Files and folders that the script made and that still exist.
 
-        All in such a folder counts, whoever wrote it. Data that the script downloaded or prepared
-        before training, and read again, does so only `with_data`.
+        All in such a folder counts, whoever wrote it, but for what other ranks have written: they
+        see to that themselves. Data that the script downloaded or prepared before training, and
+        read again, does so only `with_data`.
         """
+        others = self._names_of_other_ranks() - self._made.keys()
         folders = [name for name in self._folders if os.path.isdir(name)]
         found = {name: None for name in self._made if _lexists(name)}
         for inner, subfolders, names in (walked for f in folders for walked in os.walk(f)):
             links = [each for each in subfolders if os.path.islink(os.path.join(inner, each))]
-            found.update({os.path.join(inner, name): None for name in [*names, *links]})
+            here = (os.path.join(inner, name) for name in [*names, *links])
+            found.update({name: None for name in here if name not in others})
         data = set() if with_data else self._read
         files = [f for f in found if f not in data and not os.path.isdir(f)]
         return files + [f for f in found if os.path.islink(f) and os.path.isdir(f)], folders
@@ -231,10 +238,11 @@ class ScriptFiles:
         if not self._began:
             return []
         known = self._made.keys() | self._touched | self._changes.keys()
+        known = known | self._names_of_other_ranks()
         own = tuple(folder + os.sep for folder in self._folders)
         if self._open_in_c:
             known = known | _real(known)
-        written = known | self._open_in_c
+        written = self._made.keys() | self._touched | self._changes.keys() | self._open_in_c
         outside = {os.path.dirname(name) for name in written if not name.startswith(own)}
         return unseen_files(outside, known, min(self._began.values()), self._root)
 
@@ -274,6 +282,17 @@ class ScriptFiles:
     def end(self) -> None:
         """The run is completed: nothing will be restored any more."""
         self._drop_versions(lambda number, _: True)
+
+    def _names_of_other_ranks(self) -> set[str]:
+        """Returns the files whose writer is another rank, as far as its record can be read."""
+        found: set[str] = set()
+        for path in self._folder.glob("rank_*.jsonl"):
+            if path.name != self._name:
+                with contextlib.suppress(OSError):
+                    for line in map(parse_line, path.read_bytes().split(b"\n")):
+                        named = [line.get(what) for what in _FILES] if line else []
+                        found.update(str(name) for name in named if _is_path(name))
+        return found
 
     def _look_at_open_files(self) -> None:
         """Notes files that are open for writing and that nobody was seen to open (a database)."""

@@ -96,6 +96,10 @@ class TrainingHooks(ABC):
         """
 
     @abstractmethod
+    def plans(self, call: Call) -> Any:
+        """Ranks exchange objects by which torch writes or reads one checkpoint of all of them."""
+
+    @abstractmethod
     def looks_at_random(self) -> None:
         """The script looks at the state of a global random generator."""
 

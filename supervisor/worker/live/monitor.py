@@ -238,6 +238,10 @@ class Monitor(TrainingHooks):
         with self._interception.region():
             return note_objects(self._recording.tape, place, call, all_have=all_have)
 
+    def plans(self, call: Call) -> Any:
+        with self._interception.region():
+            return call()
+
     def looks_at_random(self) -> None:
         self._random.looked_at()
 

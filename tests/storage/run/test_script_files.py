@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -360,3 +361,28 @@ def test_an_interval_without_a_change_is_begun_for_a_killed_process(tmp_path: Pa
 
     assert record_in(tmp_path).problem_at(interval) == ""
     assert record_in(tmp_path).began_at(interval) == began
+
+
+def test_what_another_rank_has_written_is_neither_unseen_nor_put_aside(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "run")
+    first, second = ScriptFiles(run, 0), ScriptFiles(run, 1)
+    shared = tmp_path / "shared"
+    for record in (first, second):
+        record.begin_interval()
+    first.makes_folder(str(shared))
+    shared.mkdir()
+    write(first, shared / "log_0.txt", "a")
+    write(second, shared / "log_1.txt", "b")
+    write(first, tmp_path / "best.pt", "c")
+    write(second, tmp_path / "log_1.txt", "d")
+
+    again = [ScriptFiles(run, rank) for rank in range(2)]
+
+    files = [
+        {Path(name).relative_to(tmp_path).as_posix() for name in r.results()[0]} for r in again
+    ]
+    assert files == [{"shared/log_0.txt", "best.pt"}, {"shared/log_1.txt", "log_1.txt"}]
+    until = time.time() + 10.0
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("supervisor.storage.run.unseen_files.process_start", lambda: until)
+        assert [record.unseen() for record in again] == [[], []]
