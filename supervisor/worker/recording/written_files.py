@@ -137,9 +137,9 @@ class WrittenFiles:
             if [len(content), xxhash.xxh3_64_hexdigest(content)] != then:
                 return False
             self._write(name, content)
+            return _beginning(name, len(content) + 1) == content
         except OSError:
             return False
-        return True
 
     def _write(self, name: str, content: bytes) -> None:
         known = self._files.get(name)
@@ -172,8 +172,8 @@ def _beginning(path: str, size: int) -> bytes:
 
 def _replace(descriptor: int, content: bytes) -> None:
     """Replaces what is in a file, of which the script goes on with the end."""
+    os.ftruncate(descriptor, 0)  # first, because one that was opened for appending writes at its end
     os.lseek(descriptor, 0, os.SEEK_SET)
     left = memoryview(content)
     while left:
         left = left[os.write(descriptor, left) :]
-    os.ftruncate(descriptor, len(content))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from supervisor.worker.recording.written_files import WrittenFiles
 from tests.worker.recording.test_replayed_files import aside_of
 
@@ -24,7 +26,10 @@ def test_equal_texts_are_left_alone(tmp_path: Path) -> None:
         assert replay.put_back(saved) == {str(path)}
 
 
-def test_a_log_and_a_closed_text_get_what_they_held_at_the_checkpoint(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["w", "a"])
+def test_a_log_and_a_closed_text_get_what_they_held_at_the_checkpoint(
+    tmp_path: Path, mode: str
+) -> None:
     aside, path, whole = aside_of(tmp_path), tmp_path / "log.csv", tmp_path / "state.json"
     live, replay = WrittenFiles(aside), WrittenFiles(aside)
     with open(path, "w") as log, open(whole, "w") as file:
@@ -36,7 +41,7 @@ def test_a_log_and_a_closed_text_get_what_they_held_at_the_checkpoint(tmp_path: 
         log.write("2,later\n")
     aside.move_all([str(path), str(whole)])
 
-    log = open(path, "w")  # noqa: SIM115
+    log = open(path, mode)  # noqa: SIM115
     replay.opened(str(path), log)
     log.write("0,wrong\n1,wrong\n")
     with open(whole, "w") as file:
