@@ -111,6 +111,24 @@ for step in range(24):
     loss = F.mse_loss(model(X[i]), Y[i]); optimizer.zero_grad(); loss.backward(); optimizer.step()
 result = model.state_dict()
 """
+ROTATED = """
+import logging.handlers
+log = logging.getLogger("told"); log.propagate = False; log.setLevel(logging.INFO)
+log.addHandler(logging.handlers.RotatingFileHandler("turns.log", maxBytes=220, backupCount=9))
+log.addHandler(logging.FileHandler("all.log"))
+class Told(nn.Module):
+    def __init__(self): super().__init__(); self.body, self.calls = make_model(0.0), 0
+    def forward(self, x):
+        out = self.body(x); self.calls += 1
+        log.warning("call %d %.5f", self.calls, out.mean().item())
+        return out
+model = Told(); optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+for step in range(24):
+    i = torch.randint(0, 96, (8,))
+    loss = F.mse_loss(model(X[i]), Y[i]); optimizer.zero_grad(); loss.backward(); optimizer.step()
+    log.info("step %d", step)
+result = model.state_dict()
+"""
 DATABASE = """
 import sqlite3
 rows = sqlite3.connect("rows.db")
@@ -136,6 +154,22 @@ def test_what_a_forward_writes_is_that_of_plain_python(tmp_path: Path) -> None:
     assert [e["exactness"] for e in ended.events("resumed")] == ["exact"]
     for name in ("told.csv", "last.json", "out.npy"):
         assert (ended.folder / name).read_bytes() == (expected.folder / name).read_bytes(), name
+
+
+def test_logs_that_a_forward_appends_to_and_rotates_are_those_of_plain_python(
+    tmp_path: Path,
+) -> None:
+    text = f"{PRELUDE}{ROTATED}{ENDING}"
+
+    expected = train_plainly(tmp_path / "plain", text)
+    ended = supervised(
+        tmp_path / "killed", text, settings=KILLED, faults="[{kind: sigkill, step: 17}]"
+    )
+
+    assert [e["exactness"] for e in ended.events("resumed")] == ["exact"]
+    logs = {path.name: path.read_text() for path in expected.folder.glob("*.log*")}
+    assert len(logs) > 3
+    assert {path.name: path.read_text() for path in ended.folder.glob("*.log*")} == logs
 
 
 def test_a_database_that_nothing_else_tells_of_makes_a_resume_approximate(tmp_path: Path) -> None:

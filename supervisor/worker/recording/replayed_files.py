@@ -184,6 +184,13 @@ class ReplayedFiles:
                     self.removed(name)
         return False
 
+    def kept(self) -> dict[str, str]:
+        """Returns path → where the content at the checkpoint is kept, of files changed since."""
+        if self._interval is None:
+            return {}
+        changed = self._record.changed_since(self._interval)
+        return {path: change.kept for path, change in changed.items() if change.kept}
+
     def restore_in_place(self) -> None:
         """The target is reached, and the state not yet put back: arrays may be mapped files.
 

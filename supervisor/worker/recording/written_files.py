@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import weakref
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import IO, Any
 
@@ -88,24 +88,30 @@ class WrittenFiles:
                     found[name] = [written.size, written.checksum.hexdigest()]
         return found
 
-    def put_back(self, saved: Mapping[str, list[Any]]) -> set[str]:
+    def put_back(
+        self, saved: Mapping[str, list[Any]], kept: Mapping[str, str] | None = None
+    ) -> set[str]:
         """Gives files that a replay has written otherwise what they held at the checkpoint.
 
         Called at the target, while the files of the recorded run stand aside.
 
         Args:
             saved: `checksums` of the checkpoint.
+            kept: path → where the content is of a file that was replaced or renamed since.
 
         Returns:
             Those that are as they were.
         """
         now = self.checksums()
+        kept = kept or {}
         settled = set()
         for name in now.keys() & saved.keys():
-            if now[name] == saved[name] or self._put_back(name, saved[name]):
+            old = self._aside.stored.get(name), kept.get(name)
+            if now[name] == saved[name] or self._put_back(name, saved[name], old):
                 settled.add(name)
         for name in saved.keys() - self._files.keys():  # a forward wrote it that was left out
-            if not os.path.lexists(name) and self._put_back(name, saved[name]):
+            old = self._aside.stored.get(name), kept.get(name)
+            if not os.path.lexists(name) and self._put_back(name, saved[name], old):
                 settled.add(name)
         return settled
 
@@ -127,19 +133,15 @@ class WrittenFiles:
                 found.append(name)
         return found
 
-    def _put_back(self, name: str, then: list[Any]) -> bool:
-        """Writes what the recorded run's file begins with, if that is what it held."""
-        old = self._aside.stored.get(name)
-        if old is None:
-            return False
-        try:
-            content = _beginning(old, int(then[0]))
-            if [len(content), xxhash.xxh3_64_hexdigest(content)] != then:
-                return False
-            self._write(name, content)
-            return _beginning(name, len(content) + 1) == content
-        except OSError:
-            return False
+    def _put_back(self, name: str, then: list[Any], places: Iterable[str | None]) -> bool:
+        """Writes what a file of the recorded run begins with, if that is what it held."""
+        for old in filter(None, places):
+            with contextlib.suppress(OSError):
+                content = _beginning(old, int(then[0]))
+                if [len(content), xxhash.xxh3_64_hexdigest(content)] == then:
+                    self._write(name, content)
+                    return _beginning(name, len(content) + 1) == content
+        return False
 
     def _write(self, name: str, content: bytes) -> None:
         known = self._files.get(name)
@@ -172,7 +174,9 @@ def _beginning(path: str, size: int) -> bytes:
 
 def _replace(descriptor: int, content: bytes) -> None:
     """Replaces what is in a file, of which the script goes on with the end."""
-    os.ftruncate(descriptor, 0)  # first, because one that was opened for appending writes at its end
+    os.ftruncate(
+        descriptor, 0
+    )  # first, because one that was opened for appending writes at its end
     os.lseek(descriptor, 0, os.SEEK_SET)
     left = memoryview(content)
     while left:

@@ -92,7 +92,7 @@ class Arrival:
         mapped = mapped_files(p.value for p in Reach(user_frames()) if p.path in held)
         saved = start.state.get("written", {})
         written = self.files.replayed.written
-        settled = written.put_back(saved)
+        settled = written.put_back(saved, self.files.replayed.kept())
         files = self.files.replayed.end(f"attempt_{self.attempt}", mapped, settled)
         if self.order.experiment:  # `explain` replays a copy of the run, without this record
             files = replace(files, unknown="")
