@@ -27,7 +27,7 @@ import torch
 from torch import nn
 
 torch.manual_seed(1); torch.set_num_threads(1)
-stream = csv.reader(f"{i % 7 / 7}" for i in range(1000))  # C code, whose place nobody sees
+stream = csv.reader(f"{i % 7 / 7}" for i in range(1000))  # C code, whose place nobody puts back
 class Noisy(nn.Linear):
     def forward(self, x):
         return super().forward(x) + float(next(stream)[0])
