@@ -185,9 +185,8 @@ class Guard:
         return norm > self._usual_limit(window) and _is_unusual(norm, window)
 
     def _usual_limit(self, window: RobustWindow) -> float:
-        """Times the largest usual norms: single steps of healthy runs with small batches reach 40
-        times the largest of 20 norms and 3 times that of 100. The fewer norms are known, the
-        farther out the largest to come may lie."""
+        """`spike_factor` times the largest usual norms, and more while the window is not full: the
+        fewer norms are known, the farther out the largest to come may lie."""
         rarity = window.size / len(window)
         return self.settings.spike_factor * rarity * window.quantile(0.99)
 

@@ -10,17 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-import torch
-
 from supervisor.training_state.census.reach import Reach
-from supervisor.training_state.held_values import put_back
+from supervisor.training_state.held_values import put_back, storages
 from supervisor.training_state.tensors import storage_of
 from supervisor.worker.ground.user_frames import user_frames
 
 
 class RecordedData:
     """Puts values of a checkpoint into a data set.
+
+    Tensors alone: what the script takes out of them as arrays comes off the tape.
 
     Args:
         saved: path → tensor or array, in its plain form.
@@ -31,17 +30,13 @@ class RecordedData:
 
     def put_into(self, data: Any) -> bool:
         """Called during a replay, within a region; returns whether the data set had any of them."""
-        own = {storage_of(place.value) for place in Reach({"data": {"set": data}}) if _has(place)}
+        own = storages(place.value for place in Reach({"data": {"set": data}}))
         frames = user_frames()
         inside = {
             place.path
             for place in Reach(frames)
-            if place.path in self._saved and _has(place) and storage_of(place.value) in own
+            if place.path in self._saved and storage_of(place.value) in own
         }
         if not inside:
             return False
         return not put_back(frames, {path: self._saved[path] for path in inside})
-
-
-def _has(place: Any) -> bool:
-    return isinstance(place.value, (torch.Tensor, np.ndarray))
