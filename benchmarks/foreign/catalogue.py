@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from benchmarks.foreign.foreign_script import Foreign
 from benchmarks.foreign.prepared_scripts import PREPARED
+from benchmarks.foreign.several_ranks import on_two_ranks
 
-SCRIPTS = (
+_ALONE = (
     *PREPARED,
     Foreign("makemore transformer", "karpathy/makemore", "makemore.py --max-steps 300", 170),
     Foreign("makemore MLP", "karpathy/makemore", "makemore.py --type mlp --max-steps 1500", 700),
@@ -295,3 +296,4 @@ SCRIPTS = (
         needs="torchaudio hyperpyyaml soundfile sentencepiece",
     ),
 )
+SCRIPTS = (*_ALONE, *on_two_ranks(_ALONE))

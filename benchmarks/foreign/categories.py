@@ -29,15 +29,17 @@ _BEGINNINGS = {
     "Pyro": ("pyro",),
     "skorch": ("skorch",),
 }
-OTHERS = "plain loops"
+OTHERS, TWO_RANKS = "plain loops", "two ranks"
 
 
 def category_of(name: str) -> str:
     """Returns the category of a script of the catalogue, by its name's beginning."""
+    if name.endswith("2 ranks"):
+        return TWO_RANKS
     is_of: Callable[[tuple[str, ...]], bool] = name.startswith
     return next((kind for kind, words in _BEGINNINGS.items() if is_of(words)), OTHERS)
 
 
 def in_order(category: str) -> int:
     """Where a category stands in a table."""
-    return [*_BEGINNINGS, OTHERS].index(category)
+    return [*_BEGINNINGS, OTHERS, TWO_RANKS].index(category)

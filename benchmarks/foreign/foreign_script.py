@@ -19,6 +19,7 @@ class Foreign:
         needs: packages beyond ours.
         environment: variables, ``NAME=value`` by spaces.
         material: data that it would fetch, see `material.py`.
+        ranks: processes that torchrun starts, and the supervisor with the same options.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Foreign:
     needs: str = ""
     environment: str = ""
     material: str = ""
+    ranks: int = 1
 
     @property
     def checkout(self) -> str:

@@ -74,14 +74,21 @@ class Trial:
         every = f"checkpoint.every_steps={max(1, min(25, step // 3))}"
 
         def killed(fault: list[str], save: int = 0) -> Ended:
-            line = _supervised([*settings, every, *fault], options)
+            line = self._supervised([*settings, every, *fault], options)
             return self._start("killed", line, kill_in_save=save)
 
-        healthy = killed([_fault(max(1, step // 2), "evaluation", every=True)])
+        def fault(step: int, moment: str, *, every: bool = False) -> str:
+            rank = (
+                f", rank: {chance.randrange(self._script.ranks)}" if self._script.ranks > 1 else ""
+            )
+            more = ", every: true" if every else ""
+            return f"faults=[{{kind: sigkill, step: {step}, moment: {moment}{rank}{more}}}]"
+
+        healthy = killed([fault(max(1, step // 2), "evaluation", every=True)])
         kills = []
         if _was_killed(healthy):
             kills.append(_kill("evaluation", first, healthy, masked))
-            healthy = self._start("healthy", _supervised(settings, options))
+            healthy = self._start("healthy", self._supervised(settings, options))
         steps = max((e["step"] or 0 for e in healthy.events), default=0)
         steps = steps or self._script.steps or 2 * step
         if first.saves:
@@ -93,7 +100,7 @@ class Trial:
         for at in (step, *(chance.randint(1, max(1, steps - 1)) for _ in range(TRIES))):
             if sum(bool(kill.said) for kill in kills) == KILLS or not moments:
                 break
-            ended = killed([_fault(at, moments[0])])
+            ended = killed([fault(at, moments[0])])
             kills.append(_kill(f"step {at}, {moments[0]}", first, ended, masked))
             if not kills[-1].said:  # a script without modules has no forward to be killed in
                 del moments[0]
@@ -120,9 +127,9 @@ class Trial:
         folder = top / self._script.folder
         earlier = _files(folder)
         result = top.with_suffix(".json")
-        result.unlink(missing_ok=True)
-        Path(f"{result}.killed").unlink(missing_ok=True)
-        python = before or [sys.executable]
+        for earlier_run in top.parent.glob(f"{result.name}*"):
+            earlier_run.unlink()
+        python = before or [sys.executable, *self._torchrun()]
         started = time.monotonic()
         process = subprocess.Popen(
             [*python, *self._script.script.split()],
@@ -154,19 +161,37 @@ class Trial:
             errors += "\ntimed out"
         events = folder / "run" / "events.jsonl"
         files = {k: v for k, v in _files(folder).items() if earlier.get(k) != v}
-        told = json.loads(result.read_text()) if result.exists() else {"weights": [], "saves": 0}
+        told = [json.loads(path.read_text()) for path in top.parent.glob(f"{result.name}.rank*")]
         return Ended(
             returncode=process.returncode,
-            lines=[DURATION.sub("#", line) for line in out.splitlines()],
+            lines=self._lines(out),
             errors=errors,
-            weights=sorted(told["weights"]),
-            saves=told["saves"],
+            weights=sorted(digest for one in told for digest in one["weights"]),
+            saves=max((one["saves"] for one in told), default=0),
             files=files,
             seconds=time.monotonic() - started,
             events=[json.loads(e) for e in events.read_text().splitlines()]
             if events.exists()
             else [],
         )
+
+    def _torchrun(self) -> list[str]:
+        if self._script.ranks == 1:
+            return []
+        line = ["-m", "torch.distributed.run", "--standalone"]
+        return [*line, "--nproc-per-node", str(self._script.ranks)]
+
+    def _supervised(self, settings: list[str], options: list[str]) -> list[str]:
+        line = [sys.executable, "-m", "supervisor.cli.main", "run", "--run-dir", "run", *options]
+        for setting in ["report.enabled=false", "restart.backoff_s=0.05", *settings]:
+            line += ["--set", setting]
+        ranks = self._script.ranks
+        return line if ranks == 1 else [*line, "--nproc-per-node", str(ranks)]
+
+    def _lines(self, out: str) -> list[str]:
+        """What was printed; nothing of several ranks, whose lines come in any order."""
+        lines = out.splitlines() if self._script.ranks == 1 else []
+        return [DURATION.sub("#", line) for line in lines]
 
     def _path(self, top: Path) -> list[str]:
         return [str(top / self._script.path)] if self._script.path else []
@@ -183,22 +208,10 @@ def _here() -> Path:
     return Path(__file__).resolve().parents[2]
 
 
-def _supervised(settings: list[str], options: list[str]) -> list[str]:
-    line = [sys.executable, "-m", "supervisor.cli.main", "run", "--run-dir", "run", *options]
-    for setting in ["report.enabled=false", "restart.backoff_s=0.05", *settings]:
-        line += ["--set", setting]
-    return line
-
-
 def _files(folder: Path) -> dict[str, bytes]:
     names = (p for p in folder.rglob("*") if p.is_file() and not p.is_symlink())
     found = {str(p.relative_to(folder)): p for p in names}
     return {n: p.read_bytes() for n, p in found.items() if not IGNORED_FILES.search(n)}
-
-
-def _fault(step: int, moment: str, *, every: bool = False) -> str:
-    more = ", every: true" if every else ""
-    return f"faults=[{{kind: sigkill, step: {step}, moment: {moment}{more}}}]"
 
 
 def _kill(place: str, plain: Ended, killed: Ended, masked: set[str]) -> Kill:

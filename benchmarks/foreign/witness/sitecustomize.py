@@ -154,10 +154,11 @@ def _tell(kept):
         digest = hashlib.sha256()
         for group in groups:
             for parameter in group["params"]:
-                array = parameter.detach().cpu().contiguous().reshape(-1)
+                own = getattr(parameter, "to_local", lambda p=parameter: p)()  # of a sharded one
+                array = own.detach().cpu().contiguous().reshape(-1)
                 digest.update(array.view(_bytes()).numpy().tobytes())
         digests.append(digest.hexdigest()[:16])
-    with open(RESULT, "w") as file:
+    with open(f"{RESULT}.rank{os.environ.get('RANK', '0')}", "w") as file:
         json.dump({"weights": digests, "saves": _saves[0]}, file)
 
 
