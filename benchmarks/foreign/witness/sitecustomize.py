@@ -158,7 +158,10 @@ def _tell(kept):
                 array = own.detach().cpu().contiguous().reshape(-1)
                 digest.update(array.view(_bytes()).numpy().tobytes())
         digests.append(digest.hexdigest()[:16])
-    with open(f"{RESULT}.rank{os.environ.get('RANK', '0')}", "w") as file:
+    path = f"{RESULT}.rank{os.environ.get('RANK', '0')}"
+    if not digests and os.path.exists(path):
+        return  # torchrun's own process
+    with open(path, "w") as file:
         json.dump({"weights": digests, "saves": _saves[0]}, file)
 
 
