@@ -44,7 +44,7 @@ def test_each_gets_its_own_state_back(tmp_path: Path) -> None:
     ended = supervised(
         tmp_path / "killed",
         SCRIPT,
-        settings=["checkpoint.every_steps=20"],
+        settings=["checkpoint.every_steps=20", "checkpoint.background=false"],
         faults="[{kind: sigkill, step: 70}]",
     )
 

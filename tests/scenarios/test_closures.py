@@ -108,7 +108,7 @@ def test_a_healthy_training_and_a_killed_one_end_as_without_us(name: str, tmp_pa
     killed = supervised(
         tmp_path / "killed",
         _script(name),
-        settings=["checkpoint.every_steps=10"],
+        settings=["checkpoint.every_steps=10", "checkpoint.background=false"],
         faults="[{kind: sigkill, step: 37}]",
     )
 
@@ -127,7 +127,7 @@ def test_an_exact_resume_across_an_update_that_was_left_out(tmp_path: Path) -> N
     killed = supervised(
         tmp_path / "killed",
         text,
-        settings=["checkpoint.every_steps=10"],
+        settings=["checkpoint.every_steps=10", "checkpoint.background=false"],
         faults="[{kind: sigkill, step: 47}]",
     )
 

@@ -33,6 +33,7 @@ def test_a_training_is_scraped_and_leaves_its_last_figures(tmp_path: Path) -> No
         "metrics_port=0",
         "metrics_textfile=last.prom",
         "checkpoint.every_steps=10",
+        "checkpoint.background=false",
         "restart.backoff_s=0.05",
         "faults=[{kind: sigkill, step: 35}]",
     )
@@ -103,7 +104,7 @@ def test_useful_seconds_are_the_ledgers(tmp_path: Path) -> None:
     ended = supervised(
         tmp_path,
         LOOP.replace("step == 50", "False"),
-        settings=("checkpoint.every_steps=10",),
+        settings=("checkpoint.every_steps=10", "checkpoint.background=false"),
         faults="[{kind: sigkill, step: 35}]",
     )
     run = load_material(ended.run_dir)

@@ -18,7 +18,7 @@ import pytest
 from tests.scenarios.runs import QUICK, TIMEOUT_S, supervisor_command
 from tests.scenarios.test_ranks import SCRIPT, torchrun
 
-EVERY_8 = ("checkpoint.every_steps=8",)
+EVERY_8 = ("checkpoint.every_steps=8", "checkpoint.background=false")
 SLOW = SCRIPT.replace("        schedule.step()\n", "        schedule.step(); slow()\n").replace(
     "means = []\n", "import time; slow = lambda: time.sleep(0.15)\nmeans = []\n"
 )

@@ -213,7 +213,7 @@ UNCAUGHT = {
     "the end in order": """
         import atexit, sys, threading, time
         atexit.register(print, "at exit")
-        def work(): time.sleep(0.2); print("the thread ends")
+        def work(): time.sleep(0.7); print("the thread ends")
         threading.Thread(target=work).start()
         sys.excepthook = lambda *_: print("the hook")
         raise ValueError("bad")""",

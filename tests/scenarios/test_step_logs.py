@@ -38,7 +38,11 @@ def test_tensorboard_shows_each_step_once(tmp_path: Path) -> None:
     ended = supervised(
         tmp_path,
         LOOP,
-        settings=("log.tensorboard=true", "checkpoint.every_steps=10"),
+        settings=(
+            "log.tensorboard=true",
+            "checkpoint.every_steps=10",
+            "checkpoint.background=false",
+        ),
         faults="[{kind: sigkill, step: 38}]",
     )
 

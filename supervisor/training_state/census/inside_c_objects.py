@@ -35,8 +35,10 @@ def holds_in_c(kind: type) -> bool:
 
 
 def _is_made_in_c(kind: type) -> bool:
-    """A class that is written in Python has a dictionary for its attributes, or names them."""
-    return not kind.__dictoffset__ and "__slots__" not in vars(kind)
+    """A class that is written in Python has a dictionary for its attributes, or names them; one of
+    C that adds no memory to its base, such as `typing.Generic`, holds nothing by itself."""
+    adds_memory = kind.__base__ is not None and kind.__basicsize__ > kind.__base__.__basicsize__
+    return adds_memory and not kind.__dictoffset__ and "__slots__" not in vars(kind)
 
 
 def held_in_c(path: str, value: Any) -> Iterator[Place]:
