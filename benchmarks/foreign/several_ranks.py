@@ -16,7 +16,6 @@ _ON_TWO = {
     "TRL SFT by HF's trainer": "",
     "TRL DPO with LoRA": "",
     "TRL reward model": "",
-    "timm train": "",
 }
 """Name → what its environment says beside."""
 
