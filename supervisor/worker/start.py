@@ -78,9 +78,9 @@ def _patch(worker: BuiltWorker) -> None:
     watch_random_states(session)
     watch_files(session, files.sizes, files.replayed, files.record)
     watch_ranks(worker.ranks)
-    watch_collectives(session, worker.collectives)
-    if worker.exchanges is not None:
-        watch_messages(worker.exchanges)
+    watch_collectives(session, worker.collectives, worker.exchanges, worker.counting)
+    if worker.is_of_ranks:
+        watch_messages(worker.exchanges, worker.counting)
     watch_samples(worker.samples)
     watch_normalisation(session.interception, worker.normalisation, worker.watching)
     if worker.loading.is_noted:

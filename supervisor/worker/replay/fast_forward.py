@@ -115,6 +115,8 @@ class FastForward(TrainingHooks):
         self._unhide: Callable[[], None] | None = None
         self._is_updating = False
         self._collectives = collectives or SilencedCollectives()
+        self._collectives.silent_early = self._begin_early
+        self._reads_before = 0
         self._executed = ExecutedRegions(self._collectives)
         self.compiled_updates = False
 
@@ -216,7 +218,10 @@ class FastForward(TrainingHooks):
 
     def read(self, kind: int, call: Call) -> Any:
         if not self._is_on_tape():
-            return call()
+            value = call()
+            if not self._is_on_tape():
+                self._reads_before += 1
+                return value
         try:
             return decode(kind, self._tape.take(kind))
         except ReplayError as error:
@@ -225,6 +230,7 @@ class FastForward(TrainingHooks):
 
     def read_all(self, tensor: torch.Tensor) -> torch.Tensor | None:
         if not self._is_on_tape():
+            self._reads_before += 1
             return None
         with self._interception.region():
             try:
@@ -428,6 +434,15 @@ class FastForward(TrainingHooks):
             self.disproof = why
             if self._guard is not None:
                 self._guard.disproved(why)
+
+    def _begin_early(self) -> None:
+        """Something is not received that the recorded run received before it trained: from here on
+        what the script reads is the recorded run's."""
+        if self.disproof is None:
+            try:
+                self._tape.begin_early(self._reads_before)
+            except ReplayError as error:
+                self._disprove(f"before the training: {error}")
 
     def _begin_training(self) -> None:
         self._before_training()

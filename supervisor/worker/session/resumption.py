@@ -24,6 +24,8 @@ from supervisor.worker.ground.loop_count import LoopCount
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.run_warnings import RunWarnings
 from supervisor.worker.ground.user_frames import user_frames
+from supervisor.worker.group.common_beginning import began_of
+from supervisor.worker.group.exchanges import Exchanges
 from supervisor.worker.interception.training_hooks import TrainingHooks
 from supervisor.worker.process.exit_request import SHORT, ExitRequest
 from supervisor.worker.process.heartbeat import Heartbeat
@@ -48,6 +50,7 @@ class Resumption:
         start: the checkpoint and its state; None for none.
         is_enabled: the setting ``fast_forward.enabled``.
         tape: path of the tape.
+        exchanges: counts what this rank exchanges.
         barrier: where ranks wait for each other in the fast-forward; None where they cannot.
 
     Attributes:
@@ -71,6 +74,7 @@ class Resumption:
         journal: Journal,
         warn: RunWarnings,
         arrival: Arrival,
+        exchanges: Exchanges,
         barrier: MeetingPlace | None = None,
     ) -> None:
         self.has_arrived = start is None
@@ -87,12 +91,13 @@ class Resumption:
         self._journal = journal
         self._warn = warn
         self._arrival = arrival
+        self._exchanges = exchanges
         self._silence = Silence()
         self._replay: FastForward | None = None
         self._count = None if start is None else self._counted(start)
         self._guard: PlaceholderTracker | None = None
         several = start is not None and not arrival.place.is_alone
-        self.collectives = SilencedCollectives(barrier) if several else None
+        self.collectives = SilencedCollectives(barrier, exchanges) if several else None
         self._announced_at = -1
         self._arrived: Callable[[], None] = lambda: None
 
@@ -157,6 +162,9 @@ class Resumption:
             heartbeat=self._beat,
         )
         self._replay.disproof = problem
+        if problem is None and self.collectives is not None:
+            self._exchanges.began = began_of(checkpoint.meta)
+            self.collectives.beginning = self._start.beginning
         self._silence.begin()
         return self._replay
 
