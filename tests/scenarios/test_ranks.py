@@ -212,6 +212,50 @@ with open(f"end_{rank}.txt", "w") as file:
     print([p.full_tensor().tolist() for p in model.parameters()], norms, file=file)
 dist.destroy_process_group()
 """
+PIPELINE = """
+import torch, torch.distributed as dist
+from torch import nn
+
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+last = world - 1
+seed, scale = [11 if rank == 0 else None], torch.full((1,), 0.5 if rank == 0 else 0.0)
+dist.broadcast_object_list(seed, 0)
+dist.broadcast(scale, 0)
+torch.manual_seed(seed[0] + rank)
+stage = nn.Linear(6, 16) if rank == 0 else nn.Sequential(nn.Tanh(), nn.Linear(16, 16))
+optimizer = torch.optim.SGD(stage.parameters(), lr=0.1 * scale.item(), momentum=0.9)
+seen = []
+for step in range(24):
+    optimizer.zero_grad()
+    if rank == 0:
+        x = torch.randn(16, 6)
+        h = stage(x)
+        dist.send(x.argmax(1), last)
+    else:
+        if rank == last:
+            y = torch.empty(16, dtype=torch.long)
+            source = dist.recv(y)  # before its first forward, and not said from whom
+            seen.append((source, y.sum().item()))
+        given = torch.empty(16, 16)
+        dist.recv(given, rank - 1)
+        h = stage(given.requires_grad_())
+    if rank == last:
+        loss = nn.functional.cross_entropy(h, y)
+        loss.backward()
+        seen.append(loss.item())
+    else:
+        dist.send(h.detach(), rank + 1)
+        gradient = torch.empty_like(h)
+        dist.recv(gradient, rank + 1)
+        h.backward(gradient)
+    if rank > 0:
+        dist.send(given.grad, rank - 1)
+    optimizer.step()
+with open(f"end_{rank}.txt", "w") as file:
+    print([p.tolist() for p in stage.parameters()], seen, file=file)
+dist.destroy_process_group()
+"""
 EVERY_8 = ("checkpoint.every_steps=8",)
 
 
@@ -331,6 +375,21 @@ def test_what_one_rank_does_alone_with_a_graph_or_before_the_training_keeps_nobo
 
     assert ended.returncode == 0, ended.stderr
     assert ends(ended.folder, 2) == expected
+    assert {e["exactness"] for e in ended.events("resumed")} == {"exact"}
+    assert [e["cause"] for e in ended.events("worker_exited")] == ["killed", "completed"]
+
+
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.exhaustive)])
+def test_a_rank_that_receives_before_it_trains_what_another_sends_when_it_does_waits_for_nobody(
+    tmp_path: Path, ranks: int
+) -> None:
+    expected = torchrun(tmp_path / "torchrun", ranks, PIPELINE)
+    faults = "[{kind: sigkill, step: 14, rank: 1}]"
+
+    ended = group(tmp_path / "run", ranks, *EVERY_8, faults=faults, script=PIPELINE)
+
+    assert ended.returncode == 0, ended.stderr
+    assert ends(ended.folder, ranks) == expected
     assert {e["exactness"] for e in ended.events("resumed")} == {"exact"}
     assert [e["cause"] for e in ended.events("worker_exited")] == ["killed", "completed"]
 

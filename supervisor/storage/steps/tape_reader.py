@@ -97,12 +97,17 @@ class TapeReader:
         Returns:
             Whether it had done all that this one did before, or less: False where it loaded or
             opened more.
+
+        Raises:
+            ReplayError: it had done more behind the place of `begin_early`.
         """
         if not self.is_before_training and not self._is_early:
             return True
         if not self._is_early:
             self._pass_reads()
         did_no_more = self._kind == EntryKind.TRAINING
+        if self._is_early and not did_no_more:
+            raise ReplayError("the script does less before its training than it did")
         while self._kind not in (EntryKind.TRAINING, 0):
             self._pass()
         self.is_before_training = self._is_early = False

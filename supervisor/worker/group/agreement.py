@@ -8,6 +8,7 @@ from collections.abc import Callable
 import xxhash
 
 from supervisor.agreement import agree
+from supervisor.errors import ReplayError
 from supervisor.ranks import LEAD_RANK
 from supervisor.records import StepRecord
 from supervisor.worker.ground.progress import Progress
@@ -46,6 +47,9 @@ class Agreement:
 
         Returns:
             Why the training's resume is not exact: that of one rank is that of all.
+
+        Raises:
+            ReplayError: another rank has not come to this step.
         """
         return reasons
 
@@ -139,9 +143,9 @@ class GroupAgreement(Agreement):
             places = [json.loads(data) for data in told or ()]
             if not places or any(int(place[0]) != step for place in places):
                 raise ValueError("another rank stands elsewhere")
-        except (ValueError, TypeError, LookupError):
-            self._lose()
-            return [*reasons, "the other ranks have not arrived at this step"]
+        except (ValueError, TypeError, LookupError) as error:
+            self._board.leave()
+            raise ReplayError("the other ranks have not arrived at this step") from error
         others = [
             f"rank {rank}: {place[1]}"
             for rank, place in enumerate(places)

@@ -31,7 +31,7 @@ _NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtenso
 _JOINT = "torch.distributed.checkpoint."
 """Its modules write files of all ranks together, in a replay as well: what they exchange describes
 these files, and is of no use to a script."""
-NOBODY = -1
+_NOBODY = -1
 _ALL_HAVE = frozenset({"all_gather_object", "broadcast_object_list"})
 """Behind these all ranks have the same objects."""
 
@@ -114,16 +114,20 @@ def _patch_receipt_from_any(session: Seen, alike: AllAlike | None) -> None:
         if is_known or not session.interception.is_ours():
             return call()
 
-        def receive() -> Any:
+        received: list[int] = []
+
+        def receive() -> int:
             silenced = 0 if alike is None else alike.silenced
             try:
-                return call()
+                received.append(call())
             except RuntimeError:
                 if alike is None or alike.silenced == silenced:
                     raise
-                return NOBODY
+                received.append(_NOBODY)
+            return received[-1]
 
-        return session.hooks.read(EntryKind.INT, receive)
+        source = session.hooks.read(EntryKind.INT, receive)
+        return source if received else (receive(), source)[1]
 
     distributed_c10d.recv = recv
     torch.distributed.recv = recv

@@ -447,9 +447,14 @@ class FastForward(TrainingHooks):
     def _begin_training(self) -> None:
         self._before_training()
         self._collectives.begin()
-        if self.disproof is None and not self._tape.begin_training():
-            self._skipping.load_all()  # its data sets may have other numbers
-            self._streams.load_all()
+        if self.disproof is not None:
+            return
+        try:
+            if not self._tape.begin_training():
+                self._skipping.load_all()  # its data sets may have other numbers
+                self._streams.load_all()
+        except ReplayError as error:
+            self._disprove(f"before the training: {error}")
 
     # --- helpers -----------------------------------------------------------------------------
 

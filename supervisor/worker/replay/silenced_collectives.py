@@ -128,14 +128,12 @@ class SilencedCollectives(TorchDispatchMode):
 
 def _group_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Returns the group in which an operation exchanges something; None if it is none such."""
-    if func.namespace == _IN_PLACE:
-        return _group_at(args[1]) if len(args) > 1 else None
-    if func.namespace not in _FUNCTIONAL:
+    if func.namespace != _IN_PLACE and func.namespace not in _FUNCTIONAL:
         return None
-    for argument, value in zip(func._schema.arguments, args, strict=False):
-        if argument.name == "group_name":
-            return _group_at(value)
-    return _group_at(kwargs["group_name"]) if "group_name" in kwargs else None
+    names = [argument.name for argument in func._schema.arguments]
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    found = next((given[name] for name in ("process_group", "group_name") if name in given), None)
+    return None if found is None else _group_at(found)
 
 
 def _group_at(argument: Any) -> Any:
