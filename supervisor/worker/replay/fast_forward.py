@@ -172,8 +172,10 @@ class FastForward(TrainingHooks):
             executes = self._executed.executes_forward(module)
             call = functools.partial(self._executed.run, call)
             output = self._outputs.output(module, args, kwargs, call, executes=executes)
-            if not executes:
-                self._leaves.saw((args, kwargs, output))
+            if executes:
+                self._leaves.executed_forward(module)
+            else:
+                self._leaves.saw(module, (args, kwargs, output))
             self._replay_random()
             return output
         finally:
@@ -183,6 +185,7 @@ class FastForward(TrainingHooks):
         self._probe.backward_calls += 1
         optimizers = self._registry.optimizers.values()
         self._region(functools.partial(self._executed.backward, roots, call, optimizers))
+        self._leaves.executed_backward()
         self._zero_gradients.give(optimizers)
         self._leaves.give(roots)
         self._executed.notes.give(optimizers)
