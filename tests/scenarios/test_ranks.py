@@ -379,6 +379,32 @@ def test_what_one_rank_does_alone_with_a_graph_or_before_the_training_keeps_nobo
     assert [e["cause"] for e in ended.events("worker_exited")] == ["killed", "completed"]
 
 
+REFUSES = """
+import os
+if os.environ["RANK"] == "1" and os.path.exists("epoch_0.pt"):
+    from supervisor.storage.run.set_aside import SetAside
+    def refuse(*args):
+        raise OSError("a disk that is full")
+    SetAside.move_all = refuse
+"""
+
+
+@pytest.mark.exhaustive
+def test_where_one_rank_cannot_begin_its_replay_all_go_another_way(tmp_path: Path) -> None:
+    expected = torchrun(tmp_path / "torchrun", 2)
+    faults = "[{kind: sigkill, step: 20, rank: 1}]"
+
+    ended = group(tmp_path / "run", 2, *EVERY_8, faults=faults, script=REFUSES + SCRIPT)
+
+    assert ended.returncode == 0, ended.stderr
+    assert ends(ended.folder, 2) == expected
+    _, second = ended.events("restart")
+    assert second["checkpoint_step"] is None
+    exits = ended.events("worker_exited")
+    assert [e["cause"] for e in exits] == ["killed", "exception", "completed"]
+    assert "a disk that is full" in exits[1]["evidence"][0]
+
+
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.exhaustive)])
 def test_a_rank_that_receives_before_it_trains_what_another_sends_when_it_does_waits_for_nobody(
     tmp_path: Path, ranks: int

@@ -27,7 +27,7 @@ from supervisor.worker.interception.training_hooks import TrainingHooks
 from supervisor.worker.live.monitor import Monitor
 from supervisor.worker.live.parting_checkpoint import PartingCheckpoint
 from supervisor.worker.live.unseen_updates import ANOTHER_TRAINING
-from supervisor.worker.process.exit_request import ExitRequest
+from supervisor.worker.process.exit_request import SHORT, ExitRequest
 from supervisor.worker.process.unsupported import refuse_fsdp1
 from supervisor.worker.session.ending import Ending
 from supervisor.worker.session.resumption import Resumption
@@ -160,9 +160,14 @@ class Session:
         """The script may go on: from here on its training is seen.
 
         Raises:
-            OSError: the script's files could not be hidden for the replay.
+            ExitRequest: the script's files could not be hidden for the replay.
         """
-        self._resumption.begin_script()
+        try:
+            self._resumption.begin_script()
+        except OSError as error:
+            self._resumption.end()
+            text = f"the script's files could not be hidden: {error}"
+            raise ExitRequest(SHORT, text) from error
         self.interception.active = True
         os.register_at_fork(after_in_child=self.interception.turn_off)
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # else the script has its own
