@@ -54,6 +54,16 @@ class CommonBeginning:
     def __init__(self, began: Mapping[int, Counts]) -> None:
         self._began = began
 
+    @property
+    def is_one_place(self) -> bool:
+        """Whether all have begun to train at one place: nothing was exchanged by half before it."""
+        counts = self._began.values()
+        names = {name for each in counts for name in each.calls}
+        calls = [{each.calls[name] for each in counts if name in each.calls} for name in names]
+        sent = {name: number for each in counts for name, number in each.sent.items()}
+        received = {name: number for each in counts for name, number in each.received.items()}
+        return sent == received and all(len(found) == 1 for found in calls)
+
     def has_call(self, group: str, ranks: list[int], number: int) -> bool:
         """Whether a collective is one of these.
 

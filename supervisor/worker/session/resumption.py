@@ -40,6 +40,9 @@ from supervisor.worker.replay.silenced_collectives import SilencedCollectives
 from supervisor.worker.session.arrival import Arrival
 from supervisor.worker.session.starting_point import ResumePoint
 
+_NOT_ONE_PLACE = (
+    "some ranks wait for others before they begin to train: they cannot all begin in the middle"
+)
 _OF_LOADING = (EntryKind.BATCH, EntryKind.WORKER_BATCH, EntryKind.STREAM_BATCH)
 
 
@@ -173,10 +176,14 @@ class Resumption:
 
         Raises:
             OSError: not all could be moved; those that were are put back.
+            ReplayError: ranks would wait for each other.
         """
         replay, start = self._replay, self._start
         if replay is None or start is None:
             return
+        beginning = start.beginning
+        if replay.disproof is not None and beginning is not None and not beginning.is_one_place:
+            raise ReplayError(f"{replay.disproof}; and {_NOT_ONE_PLACE}")
         interval = int(start.checkpoint.meta.get("script_files", 0))
         if replay.disproof is not None or interval < 1:
             self._files.record.begin_anew()

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from supervisor.actions.activation_checkpointing import ActivationCheckpointing
 from supervisor.actions.controls import Controls
+from supervisor.errors import ReplayError
 from supervisor.training_state.registry import Registry
 from supervisor.worker.ground.boundary_schedule import BoundarySchedule
 from supervisor.worker.ground.error_barrier import ErrorBarrier
@@ -160,14 +161,13 @@ class Session:
         """The script may go on: from here on its training is seen.
 
         Raises:
-            ExitRequest: the script's files could not be hidden for the replay.
+            ExitRequest: a replay cannot begin, as where the script's files could not be hidden.
         """
         try:
             self._resumption.begin_script()
-        except OSError as error:
+        except (OSError, ReplayError) as error:
             self._resumption.end()
-            text = f"the script's files could not be hidden: {error}"
-            raise ExitRequest(SHORT, text) from error
+            raise ExitRequest(SHORT, f"the fast-forward could not begin: {error}") from error
         self.interception.active = True
         os.register_at_fork(after_in_child=self.interception.turn_off)
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # else the script has its own

@@ -131,12 +131,16 @@ def test_ranks_of_different_steps_agree_no_more(ranks: list[Rank]) -> None:
     assert ranks[0].agreement.group_record(StepRecord(step=5)) is None
 
 
-def arrivals(ranks: list[Rank], steps: list[int], reasons: list[list[str]]) -> list[list[str]]:
+def arrivals(
+    ranks: list[Rank], steps: list[int], reasons: list[list[str]], done: list[int] | None = None
+) -> list[list[str]]:
     found: list[list[str]] = [[] for _ in ranks]
 
     def one(index: int) -> None:
         try:
-            found[index] = ranks[index].agreement.arrived(steps[index], reasons[index])
+            found[index] = ranks[index].agreement.arrived(
+                steps[index], reasons[index], done=(done or steps)[index]
+            )
         except ReplayError as error:
             found[index] = [str(error)]
 
@@ -168,7 +172,14 @@ def test_nobody_goes_on_without_a_rank_that_has_gone_before_it_arrived(ranks: li
     ranks[1].agreement.end()
 
     with pytest.raises(ReplayError, match="have not arrived"):
-        ranks[0].agreement.arrived(8, [])
+        ranks[0].agreement.arrived(8, [], done=8)
+
+
+def test_ranks_whose_loops_stand_elsewhere_do_not_go_on(ranks: list[Rank]) -> None:
+    """One of them would come to its end before the other."""
+    why = ["the ranks do not stand at the same step of their loops (a value differs)"]
+
+    assert arrivals(ranks, [8, 8], [[], ["a value differs"]], done=[8, 3]) == [why, why]
 
 
 def test_a_message_comes_back_as_it_was_packed() -> None:

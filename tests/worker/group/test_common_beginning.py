@@ -65,6 +65,18 @@ def test_messages_of_a_group_are_of_its_own_numbers() -> None:
     assert not beginning.has_message("part", [0, 2], (0, 1), 0)
 
 
+def test_all_begin_at_one_place_where_nothing_is_exchanged_by_half() -> None:
+    first = pair("all", 0, 1)
+    whole = {
+        0: Counts({"all": 3, "part": 1}, sent={first: 1}),
+        1: Counts({"all": 3}, received={first: 1}),
+    }
+
+    assert CommonBeginning(whole).is_one_place
+    assert not CommonBeginning({**whole, 1: Counts({"all": 3})}).is_one_place
+    assert not CommonBeginning({**whole, 2: Counts({"part": 0})}).is_one_place
+
+
 @pytest.mark.parametrize("knows", [True, False])
 def test_a_checkpoint_has_it_of_all_ranks_or_not_at_all(knows: bool) -> None:
     counts = json.loads(json.dumps(Counts({"all": 2}).as_meta()))
