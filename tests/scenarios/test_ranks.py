@@ -379,6 +379,51 @@ def test_what_one_rank_does_alone_with_a_graph_or_before_the_training_keeps_nobo
     assert [e["cause"] for e in ended.events("worker_exited")] == ["killed", "completed"]
 
 
+ASTRAY = """
+import os
+import torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+is_again = os.path.exists(f".begun_{rank}")
+os.system(f"touch .begun_{rank}")
+torch.manual_seed(5)
+model = DistributedDataParallel(nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+torch.manual_seed(20 + rank)
+for step in range(24):
+    x = torch.randn(16, 8)
+    loss = nn.functional.mse_loss(model(x), x.sum(1, keepdim=True))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if is_again and rank == 1 and step == 5:
+        loss.item()  # what the first attempt has not read
+with open(f"end_{rank}.txt", "w") as file:
+    print(step, [p.tolist() for p in model.parameters()], file=file)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.exhaustive
+def test_where_one_rank_goes_astray_in_its_replay_none_goes_on_from_there(tmp_path: Path) -> None:
+    """It would have more steps left than the others, and wait for them at the end."""
+    faults = "[{kind: sigkill, step: 14, rank: 0}]"
+
+    ended = group(tmp_path / "run", 2, *EVERY_8, faults=faults, script=ASTRAY)
+
+    assert ended.returncode == 0, ended.stderr
+    steps = [text.split()[0] for text in ends(ended.folder, 2)]
+    assert steps == ["23", "23"]
+    weights = {text.split(maxsplit=1)[1] for text in ends(ended.folder, 2)}
+    assert len(weights) == 1
+    exits = ended.events("worker_exited")
+    assert [e["cause"] for e in exits] == ["killed", "exception", "completed"]
+    assert "same step of their loops" in exits[1]["evidence"][0]
+
+
 REFUSES = """
 import os
 if os.environ["RANK"] == "1" and os.path.exists("epoch_0.pt"):
