@@ -167,7 +167,9 @@ class Resumption:
         self._replay.disproof = problem
         if problem is None and self.collectives is not None:
             self._exchanges.began = began_of(checkpoint.meta)
-            self.collectives.beginning = self._start.beginning
+            beginning = self._start.beginning
+            if beginning is not None and not beginning.is_one_place:
+                self.collectives.beginning = beginning
         self._silence.begin()
         return self._replay
 
