@@ -124,6 +124,8 @@ def _object_to_plain(
         names = [f.name for f in dataclasses.fields(value) if hasattr(value, f.name)]
         fields = {name: inner(getattr(value, name), name) for name in names}
         return {KIND: "dataclass", **named, "fields": fields}
+    if isinstance(value, torch.Size):
+        return {KIND: "torch_size", "items": list(value)}
     if isinstance(value, torch.dtype):
         return {KIND: "torch_dtype", "name": str(value).removeprefix("torch.")}
     if isinstance(value, torch.device):
@@ -134,7 +136,7 @@ def _object_to_plain(
         return {KIND: "complex", "parts": [value.real, value.imag]}
     bases: tuple[Callable[[Any], Any], ...] = (*_SCALARS, list, tuple)
     for base in bases:
-        if isinstance(value, base):  # type: ignore[arg-type]  # torch.Size and the like
+        if isinstance(value, base):  # type: ignore[arg-type]  # one of the script's own kinds
             return to_plain(base(value), where, left_out)
     left_out.append(
         f"{where}: {kind.__module__}.{kind.__qualname__} cannot be saved without pickle"
@@ -214,6 +216,7 @@ _BUILDERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "enum": _enum,
     "namedtuple": _namedtuple,
     "dataclass": _dataclass,
+    "torch_size": lambda form: torch.Size(form["items"]),
     "torch_dtype": lambda form: getattr(torch, form["name"]),
     "torch_device": lambda form: torch.device(form["name"]),
     "path": lambda form: pathlib.Path(form["name"]),

@@ -20,7 +20,7 @@ from supervisor.storage.run.exit_notes import ExitNote, save_exit_note
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.run.set_aside import SetAside
 from supervisor.worker.interception.patches_process import watch_exec, watch_exit, watch_fork
-from supervisor.worker.process.exit_request import ExitRequest
+from supervisor.worker.process.exit_request import SHORT, ExitRequest
 from supervisor.worker.process.program import Program
 from supervisor.worker.process.start_over import remember_start, started_as
 from supervisor.worker.process.torch_arrival import TorchArrival
@@ -195,7 +195,8 @@ class Worker:
         import time
 
         last = self._session.steps_done - 1 if self._session is not None else -1
-        replaying = self._session is not None and not self._session.has_arrived
+        replaying = note.kind == SHORT
+        replaying |= self._session is not None and not self._session.has_arrived
         if replaying:
             last = -1
         asks = self._session is not None and self._session.use.batch_size

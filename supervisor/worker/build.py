@@ -51,7 +51,9 @@ class BuiltWorker:
         first_random: path of the random states with which the script began.
         is_experiment: this is a replay for `supervisor explain`.
         collectives: silenced in the replay under way; None for none.
-        exchanges: of several ranks; else None.
+        exchanges: counts what ranks exchange.
+        counting: the part to which it belongs.
+        is_of_ranks: several were started together.
         watching: the part to which `normalisation` belongs.
     """
 
@@ -62,7 +64,9 @@ class BuiltWorker:
     samples: SampleGuard
     ranks: SeveralRanks
     collectives: SilencedCollectives | None
-    exchanges: Exchanges | None
+    exchanges: Exchanges
+    counting: Part
+    is_of_ranks: bool
     normalisation: NormalisationWatch
     watching: Part
     seed: int | None
@@ -123,7 +127,9 @@ def build_worker(
         samples=recorders.samples,
         ranks=build_ranks(task, ground, group, treatment),
         collectives=resumption.collectives,
-        exchanges=None if place.is_alone else ground.exchanges,
+        exchanges=ground.exchanges,
+        counting=ground.barrier("exchanges"),
+        is_of_ranks=not place.is_alone,
         normalisation=state.watch.normalisation,
         watching=ground.barrier(CorruptionListener.name),
         seed=task.settings.seed,

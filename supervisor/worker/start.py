@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 from supervisor.errors import SupervisorError
 from supervisor.own_process import Given
+from supervisor.storage.run.orders import load_order
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.worker import current
+from supervisor.worker.process.exit_request import SHORT, ExitRequest
 
 if TYPE_CHECKING:
     from supervisor.worker.build import BuiltWorker
@@ -23,6 +25,9 @@ def start_session(rundir: RunDirectory, attempt: int, given: Given) -> Session |
     Args:
         rundir, attempt: of the run.
         given: what the process was started with.
+
+    Raises:
+        ExitRequest: it could not be built, and others are in the middle of a training.
     """
     try:
         from supervisor.worker.build import build_worker
@@ -37,14 +42,35 @@ def start_session(rundir: RunDirectory, attempt: int, given: Given) -> Session |
         _seed(worker.seed)
         worker.session.begin()
     except (SupervisorError, OSError) as error:
+        _leave_where_others_resume(rundir, attempt, given, error)
         print(f"supervisor: error: {error}: supervision is off", file=sys.stderr)
         return None
-    except Exception:  # an error of ours must not stop the script
+    except Exception as error:  # an error of ours must not stop the script
         traceback.print_exc()
+        _leave_where_others_resume(rundir, attempt, given, error)
         print("supervisor: error: the lines above: supervision is off", file=sys.stderr)
         return None
     current.api = worker.api
     return worker.session
+
+
+def _leave_where_others_resume(
+    rundir: RunDirectory, attempt: int, given: Given, error: Exception
+) -> None:
+    """A rank that trained from the start, while others replay to a checkpoint, would wait for them
+    for ever.
+
+    Raises:
+        ExitRequest: they do.
+    """
+    if given.place.is_alone:
+        return
+    try:
+        resumes = load_order(rundir, attempt).checkpoint_step is not None
+    except (SupervisorError, OSError):
+        resumes = True
+    if resumes:
+        raise ExitRequest(SHORT, f"the fast-forward could not begin: {error}") from error
 
 
 def _begin_random(worker: BuiltWorker) -> None:
@@ -80,9 +106,9 @@ def _patch(worker: BuiltWorker) -> None:
     watch_files(session, files.sizes, files.replayed, files.record)
     patch_group_ends()
     watch_ranks(worker.ranks)
-    watch_collectives(session, worker.collectives)
-    if worker.exchanges is not None:
-        watch_messages(worker.exchanges)
+    watch_collectives(session, worker.collectives, worker.exchanges, worker.counting)
+    if worker.is_of_ranks:
+        watch_messages(worker.exchanges, worker.counting)
     watch_samples(worker.samples)
     watch_normalisation(session.interception, worker.normalisation, worker.watching)
     if worker.loading.is_noted:

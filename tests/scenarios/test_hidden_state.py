@@ -177,6 +177,19 @@ for step in range(20):
     optimizer.step()
 result = {"noise": noise, **model.state_dict()}
 """
+FLAT_COPY = """
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+model = make_model(0.0); weights = list(model.parameters())
+flat = nn.Parameter(parameters_to_vector(weights).detach().clone())
+optimizer = torch.optim.AdamW([flat], lr=0.02)
+for step in range(20):
+    i = torch.randint(96, (16,))
+    for weight in weights: weight.grad = None
+    F.mse_loss(model(X[i]), Y[i]).backward()
+    flat.grad = torch.cat([weight.grad.flatten() for weight in weights]).clamp(-0.1, 0.1)
+    optimizer.step(); vector_to_parameters(flat.detach(), weights)
+result = {"flat": flat, **model.state_dict()}
+"""
 MODULES = """
 import types
 code = '''mean = None
@@ -329,6 +342,7 @@ SCRIPTS = {
     "gradients that are read behind an evaluation": READ_LATE,
     "sparse gradients that are added up": SPARSE_SUMS,
     "gradients of inputs, of a bare leaf and of an output": ATTACK,
+    "gradients of weights of which the optimizer has a flat copy": FLAT_COPY,
     "modules that the script makes": MODULES,
     "a class derived from the tensor": SUBCLASS,
     "a model of torch.jit.script": SCRIPTED,

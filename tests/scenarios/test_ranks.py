@@ -212,6 +212,50 @@ with open(f"end_{rank}.txt", "w") as file:
     print([p.full_tensor().tolist() for p in model.parameters()], norms, file=file)
 dist.destroy_process_group()
 """
+PIPELINE = """
+import torch, torch.distributed as dist
+from torch import nn
+
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+last = world - 1
+seed, scale = [11 if rank == 0 else None], torch.full((1,), 0.5 if rank == 0 else 0.0)
+dist.broadcast_object_list(seed, 0)
+dist.broadcast(scale, 0)
+torch.manual_seed(seed[0] + rank)
+stage = nn.Linear(6, 16) if rank == 0 else nn.Sequential(nn.Tanh(), nn.Linear(16, 16))
+optimizer = torch.optim.SGD(stage.parameters(), lr=0.1 * scale.item(), momentum=0.9)
+seen = []
+for step in range(24):
+    optimizer.zero_grad()
+    if rank == 0:
+        x = torch.randn(16, 6)
+        h = stage(x)
+        dist.send(x.argmax(1), last)
+    else:
+        if rank == last:
+            y = torch.empty(16, dtype=torch.long)
+            source = dist.recv(y)  # before its first forward, and not said from whom
+            seen.append((source, y.sum().item()))
+        given = torch.empty(16, 16)
+        dist.recv(given, rank - 1)
+        h = stage(given.requires_grad_())
+    if rank == last:
+        loss = nn.functional.cross_entropy(h, y)
+        loss.backward()
+        seen.append(loss.item())
+    else:
+        dist.send(h.detach(), rank + 1)
+        gradient = torch.empty_like(h)
+        dist.recv(gradient, rank + 1)
+        h.backward(gradient)
+    if rank > 0:
+        dist.send(given.grad, rank - 1)
+    optimizer.step()
+with open(f"end_{rank}.txt", "w") as file:
+    print([p.tolist() for p in stage.parameters()], seen, file=file)
+dist.destroy_process_group()
+"""
 EVERY_8 = ("checkpoint.every_steps=8",)
 
 
@@ -331,6 +375,92 @@ def test_what_one_rank_does_alone_with_a_graph_or_before_the_training_keeps_nobo
 
     assert ended.returncode == 0, ended.stderr
     assert ends(ended.folder, 2) == expected
+    assert {e["exactness"] for e in ended.events("resumed")} == {"exact"}
+    assert [e["cause"] for e in ended.events("worker_exited")] == ["killed", "completed"]
+
+
+ASTRAY = """
+import os
+import torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+is_again = os.path.exists(f".begun_{rank}")
+os.system(f"touch .begun_{rank}")
+torch.manual_seed(5)
+model = DistributedDataParallel(nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+torch.manual_seed(20 + rank)
+for step in range(24):
+    x = torch.randn(16, 8)
+    loss = nn.functional.mse_loss(model(x), x.sum(1, keepdim=True))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if is_again and rank == 1 and step == 5:
+        loss.item()  # what the first attempt has not read
+with open(f"end_{rank}.txt", "w") as file:
+    print(step, [p.tolist() for p in model.parameters()], file=file)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.exhaustive
+def test_where_one_rank_goes_astray_in_its_replay_none_goes_on_from_there(tmp_path: Path) -> None:
+    """It would have more steps left than the others, and wait for them at the end."""
+    faults = "[{kind: sigkill, step: 14, rank: 0}]"
+
+    ended = group(tmp_path / "run", 2, *EVERY_8, faults=faults, script=ASTRAY)
+
+    assert ended.returncode == 0, ended.stderr
+    steps = [text.split()[0] for text in ends(ended.folder, 2)]
+    assert steps == ["23", "23"]
+    weights = {text.split(maxsplit=1)[1] for text in ends(ended.folder, 2)}
+    assert len(weights) == 1
+    exits = ended.events("worker_exited")
+    assert [e["cause"] for e in exits] == ["killed", "exception", "completed"]
+    assert "same step of their loops" in exits[1]["evidence"][0]
+
+
+REFUSES = """
+import os
+if os.environ["RANK"] == "1" and os.path.exists("epoch_0.pt"):
+    from supervisor.storage.run.set_aside import SetAside
+    def refuse(*args):
+        raise OSError("a disk that is full")
+    SetAside.move_all = refuse
+"""
+
+
+@pytest.mark.exhaustive
+def test_where_one_rank_cannot_begin_its_replay_all_go_another_way(tmp_path: Path) -> None:
+    expected = torchrun(tmp_path / "torchrun", 2)
+    faults = "[{kind: sigkill, step: 20, rank: 1}]"
+
+    ended = group(tmp_path / "run", 2, *EVERY_8, faults=faults, script=REFUSES + SCRIPT)
+
+    assert ended.returncode == 0, ended.stderr
+    assert ends(ended.folder, 2) == expected
+    _, second = ended.events("restart")
+    assert second["checkpoint_step"] is None
+    exits = ended.events("worker_exited")
+    assert [e["cause"] for e in exits] == ["killed", "exception", "completed"]
+    assert "a disk that is full" in exits[1]["evidence"][0]
+
+
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.exhaustive)])
+def test_a_rank_that_receives_before_it_trains_what_another_sends_when_it_does_waits_for_nobody(
+    tmp_path: Path, ranks: int
+) -> None:
+    expected = torchrun(tmp_path / "torchrun", ranks, PIPELINE)
+    faults = "[{kind: sigkill, step: 14, rank: 1}]"
+
+    ended = group(tmp_path / "run", ranks, *EVERY_8, faults=faults, script=PIPELINE)
+
+    assert ended.returncode == 0, ended.stderr
+    assert ends(ended.folder, ranks) == expected
     assert {e["exactness"] for e in ended.events("resumed")} == {"exact"}
     assert [e["cause"] for e in ended.events("worker_exited")] == ["killed", "completed"]
 

@@ -70,6 +70,7 @@ def test_containers_come_back_as_they_were(value: Any) -> None:
         Progress(3, 0.5),
         pathlib.Path("a/b"),
         complex(1, -2),
+        torch.Size([2, 3]),
         torch.float16,
         torch.device("cpu"),
         np.float64(0.1),

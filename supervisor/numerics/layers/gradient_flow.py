@@ -15,6 +15,7 @@ from supervisor.numerics.figures.picture import picture_bytes, write_picture
 from supervisor.numerics.figures.readable import figure, percent
 from supervisor.numerics.forward.model_call import bare_model
 from supervisor.table import table
+from supervisor.training_state.tensors import local
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +159,8 @@ def _layer(name: str, kind: str, gradients: list[torch.Tensor]) -> LayerGradient
 
 
 def _elements(gradient: torch.Tensor) -> torch.Tensor:
-    dense = gradient.detach().to_dense() if gradient.is_sparse else gradient.detach()
+    own = local(gradient)  # what lies on this rank: the others may not be looking
+    dense = own.to_dense() if own.is_sparse else own
     return dense.flatten().abs().float() if dense.is_complex() else dense.flatten().float()
 
 

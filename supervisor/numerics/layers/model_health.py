@@ -13,6 +13,7 @@ from supervisor.numerics.figures.readable import figure
 from supervisor.numerics.forward.model_call import bare_model
 from supervisor.numerics.forward.tensor_tree import is_float
 from supervisor.table import table
+from supervisor.training_state.tensors import local
 
 HUGE = 1e4
 """A sixth of FP16's largest value (65504), near which one more sum or product overflows."""
@@ -88,7 +89,7 @@ def model_health(model: nn.Module, *, huge: float = HUGE) -> ModelHealth:
     findings, count = [], 0
     for layer, name, kind, tensor in _tensors(bare_model(model)):
         count += 1
-        finding = _examine(layer, name, kind, tensor.detach(), huge)
+        finding = _examine(layer, name, kind, local(tensor), huge)
         if finding is not None:
             findings.append(finding)
     return ModelHealth(findings=tuple(findings), tensors=count)

@@ -49,7 +49,8 @@ class WaysBack:
         None if there is no other way: the end is then judged like any other.
         """
         if worker_exit.cause in _FROM_OUTSIDE:
-            self._killed += 1
+            # A silence is more often this way's own than the network's, and costs minutes.
+            self._killed += 2 if worker_exit.cause is ExitCause.HANG else 1
             if self._killed < self._kills:
                 return self.way
         self._killed = 0

@@ -78,6 +78,12 @@ def ranks_of(checkpoint: Checkpoint) -> int:
     return 1 if others is None else 1 + len(others)
 
 
+def metas_of(checkpoint: Checkpoint) -> dict[int, Mapping[str, Any]]:
+    """Returns what each rank has told of its part: rank → meta."""
+    others = checkpoint.meta.get(RANKS) or {}
+    return {LEAD_RANK: checkpoint.meta, **{int(rank): meta for rank, meta in others.items()}}
+
+
 def part_of(checkpoint: Checkpoint, rank: int, world_size: int) -> Checkpoint:
     """Returns what a rank reads of a checkpoint: with its own folder and meta.
 

@@ -25,10 +25,10 @@ class TapeReader:
 
     What the script reads before it trains is as it is, in a replay as well; and a script that finds
     its prepared data does not read what the one that prepared them did. So `take` passes over these
-    entries until `begin_training`.
+    entries until `begin_training`, or until `begin_early`.
 
     Attributes:
-        is_before_training: `begin_training` has not been called, and the recorded run came to it.
+        is_before_training: neither has been called, and the recorded run came to train.
         on_passed: called with the data of each `TENSOR` entry that is passed over.
 
     Raises:
@@ -36,6 +36,7 @@ class TapeReader:
     """
 
     is_before_training: bool
+    _is_early: bool
 
     def __init__(self, path: Path, *, end: int) -> None:
         try:
@@ -96,22 +97,46 @@ class TapeReader:
         Returns:
             Whether it had done all that this one did before, or less: False where it loaded or
             opened more.
+
+        Raises:
+            ReplayError: it had done more behind the place of `begin_early`.
         """
-        if not self.is_before_training:
+        if not self.is_before_training and not self._is_early:
             return True
-        self._pass_reads()
+        if not self._is_early:
+            self._pass_reads()
         did_no_more = self._kind == EntryKind.TRAINING
+        if self._is_early and not did_no_more:
+            raise ReplayError("the script does less before its training than it did")
         while self._kind not in (EntryKind.TRAINING, 0):
             self._pass()
-        self.is_before_training = False
+        self.is_before_training = self._is_early = False
         self._kind = self._cursor.next()
         return did_no_more
+
+    def begin_early(self, reads: int) -> None:
+        """Hands out what is read before the training as well, from here on.
+
+        Args:
+            reads: how many values the script has read so far.
+
+        Raises:
+            ReplayError: the recorded run had not read as many here.
+        """
+        if not self.is_before_training:
+            return
+        while self._kind in _READ and (self._passed < reads or self._kind == EntryKind.UNUSED):
+            self._pass()
+        if self._passed != reads:
+            raise ReplayError("the script reads other values before its training")
+        self.is_before_training, self._is_early = False, True
 
     def _pass_reads(self) -> None:
         while self._kind in _READ:
             self._pass()
 
     def _pass(self) -> None:
+        self._passed += self._kind in _READ and self._kind != EntryKind.UNUSED
         if self._kind == EntryKind.TENSOR:
             self.on_passed(self._cursor.data())
         self._kind = self._cursor.next()
@@ -131,6 +156,8 @@ class TapeReader:
     def _begin(self, end: int) -> None:
         self._cursor = _Cursor(self._descriptor, end)
         self._kind = self._cursor.next()
+        self._passed = 0
+        self._is_early = False
         self.on_passed: Callable[[bytes], object] = lambda data: None
         self.is_before_training = self.find_next(EntryKind.TRAINING) is not None
 

@@ -91,6 +91,7 @@ def build_resumption(
         warn=ground.warn,
         arrival=arrival,
         barrier=_build_barrier(task) if start is not None else None,
+        exchanges=ground.exchanges,
     )
 
 

@@ -38,7 +38,13 @@ class State:
 def build_state(task: Task, ground: Ground, ring: CheckpointRing, recorders: Recorders) -> State:
     training, held = TrainingState(ground.registry), UserTensors(ground.registry)
     written = recorders.files.replayed.written
-    census = ScriptCensus(ground.registry, ground.barrier, written.training_begins)
+
+    def training_begins() -> None:
+        written.training_begins()
+        if not task.place.is_alone:
+            ground.exchanges.training_begins()
+
+    census = ScriptCensus(ground.registry, ground.barrier, training_begins)
     checkpointer = build_checkpointer(task, ground, ring, recorders.tape)
     whole = WholeState(
         state=training,

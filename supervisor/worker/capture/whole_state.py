@@ -22,6 +22,7 @@ from supervisor.worker.ground.loop_count import IS_COUNTED, SPLITS_DATA, UPDATES
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.run_health import RunHealth
 from supervisor.worker.ground.user_frames import call_under_way, user_frames
+from supervisor.worker.group.common_beginning import BEGAN
 from supervisor.worker.group.exchanges import EXCHANGED, Exchanges
 from supervisor.worker.recording.loading_proofs import LoadingProofs
 from supervisor.worker.recording.written_files import WrittenFiles
@@ -98,6 +99,7 @@ class WholeState:
             KEPT_GRAPHS: progress.graphs.kept(held, progress.steps_done),
             "risk": self._health.risk,
             EXCHANGED: self._exchanges.balance(),
+            BEGAN: None if (began := self._exchanges.began) is None else began.as_meta(),
         }
         return state, meta
 

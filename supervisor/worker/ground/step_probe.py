@@ -148,6 +148,15 @@ def gradient_norm(parameters: Iterable[torch.Tensor]) -> float | None:
     if not grads:
         return None
     dense = [g.to_dense() if g.is_sparse else g for g in grads]
+    kinds: dict[Any, list[torch.Tensor]] = {}
+    for g in dense:
+        kinds.setdefault((type(g), getattr(g, "device_mesh", None)), []).append(g)
+    if len(kinds) > 1:  # some layers are spread over ranks, and not all alike
+        return math.hypot(*(_norm(alike) for alike in kinds.values()))
+    return _norm(dense)
+
+
+def _norm(dense: list[torch.Tensor]) -> float:
     if len({g.device for g in dense}) > 1 or len({g.dtype for g in dense}) > 1:
         return math.sqrt(sum(float(torch.linalg.vector_norm(_real(g).float())) ** 2 for g in dense))
     norms = torch._foreach_norm(dense)

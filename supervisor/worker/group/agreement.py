@@ -8,6 +8,7 @@ from collections.abc import Callable
 import xxhash
 
 from supervisor.agreement import agree
+from supervisor.errors import ReplayError
 from supervisor.ranks import LEAD_RANK
 from supervisor.records import StepRecord
 from supervisor.worker.ground.progress import Progress
@@ -37,15 +38,19 @@ class Agreement:
         """
         return record
 
-    def arrived(self, step: int, reasons: list[str]) -> list[str]:
+    def arrived(self, step: int, reasons: list[str], *, done: int) -> list[str]:
         """Called when a resume has put its state back, before it says how exact it is.
 
         Args:
             step: of the checkpoint.
+            done: steps that the script's loop has made in its replay.
             reasons: why this rank's resume is not exact; empty if it is.
 
         Returns:
             Why the training's resume is not exact: that of one rank is that of all.
+
+        Raises:
+            ReplayError: another rank has not come to this step, or its loop stands elsewhere.
         """
         return reasons
 
@@ -132,16 +137,20 @@ class GroupAgreement(Agreement):
             self._progress.boundaries_at_updates()
         return agree([message.record for message in messages])
 
-    def arrived(self, step: int, reasons: list[str]) -> list[str]:
-        own = json.dumps([step, "; ".join(reasons)[:LONGEST_REASON]]).encode()
+    def arrived(self, step: int, reasons: list[str], *, done: int) -> list[str]:
+        own = json.dumps([step, "; ".join(reasons)[:LONGEST_REASON], done]).encode()
         told = self._board.exchange(own, ARRIVES_WITHIN_S)
         try:
             places = [json.loads(data) for data in told or ()]
-            if not places or any(int(place[0]) != step for place in places):
+            if not places or any(int(place[0]) != step or len(place) < 3 for place in places):
                 raise ValueError("another rank stands elsewhere")
-        except (ValueError, TypeError, LookupError):
-            self._lose()
-            return [*reasons, "the other ranks have not arrived at this step"]
+        except (ValueError, TypeError, LookupError) as error:
+            self._board.leave()
+            raise ReplayError("the other ranks have not arrived at this step") from error
+        if len({place[2] for place in places}) > 1:  # one would be done before the others
+            self._board.leave()
+            why = next((f" ({place[1]})" for place in places if place[1]), "")
+            raise ReplayError(f"the ranks do not stand at the same step of their loops{why}")
         others = [
             f"rank {rank}: {place[1]}"
             for rank, place in enumerate(places)

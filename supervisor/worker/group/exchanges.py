@@ -10,6 +10,7 @@ import torch
 import xxhash
 
 from supervisor.errors import CheckpointError
+from supervisor.worker.group.common_beginning import CommonBeginning, Counts, pair
 
 EXCHANGED = "exchanged"
 """In a checkpoint's meta of each rank: `Exchanges.balance`, where its state was taken."""
@@ -28,10 +29,17 @@ class Exchanges:
 
     Attributes:
         at_boundary: the balance at the last boundary that was at a forward; else 0.
+        began: what had been exchanged when this rank began to train; None before. A replay is
+            given that of the attempt that it replays.
     """
 
     def __init__(self) -> None:
         self.at_boundary = 0
+        self.began: Counts | None = None
+        self._has_begun = False
+        self._so_far = Counts()
+        self._told: dict[str, int] = {}
+        self._tells = 0
         self._messages = 0
         self._aside: dict[str, int] = {}
         self._before: dict[str, int] = {}
@@ -44,6 +52,77 @@ class Exchanges:
         self._unknown.clear()
         self._before = {name: _sequence(group) for group, name, _, _ in _groups()}
         self._aside.clear()
+
+    def training_begins(self) -> None:
+        """Called just before this rank's first forward or update, live and in a replay."""
+        self._look_at_unknown()
+        self._has_begun = True
+        if self.began is None:
+            calls = {name: self.calls(group) for group, name, _, _ in _groups()}
+            self.began = Counts(calls, self._so_far.sent, self._so_far.received)
+
+    def calls(self, group: Any) -> int | None:
+        """Returns how many collectives of the group this rank has called in this process; None if
+        nobody counts them. Objects and messages do not count."""
+        name = _own(group)[1]
+        try:
+            number = int(group._get_sequence_number_for_group())
+        except RuntimeError:
+            return None
+        return number - self._aside.get(name, 0) - self._told.get(name, 0)
+
+    def messages_sent(self, group: Any, peer: int) -> int:
+        """Returns how many messages this rank has sent to the rank `peer` of the group before it
+        trained; those that carry objects do not count."""
+        own, name = _own(group)
+        return self._so_far.sent.get(pair(name, own, peer), 0)
+
+    def messages_received(self, group: Any, peer: int | None) -> int:
+        """The same for what came from `peer`; None for any."""
+        own, name = _own(group)
+        if peer is not None:
+            return self._so_far.received.get(pair(name, peer, own), 0)
+        received = self._so_far.received
+        from_all = sum(received.get(pair(name, other, own), 0) for other in range(group.size()))
+        return from_all + sum(waiting is group for waiting, _ in self._unknown)
+
+    def is_common(
+        self, beginning: CommonBeginning, group: Any, kind: str, args: tuple[Any, ...]
+    ) -> bool:
+        """Whether all ranks that take part come to the next exchange before they train.
+
+        Args:
+            beginning: of them.
+            group: in which it is made.
+            kind: name of the operation of torch.
+            args: its arguments.
+        """
+        own, name = _own(group)
+        ranks = torch.distributed.get_process_group_ranks(group)
+        if kind == "send":
+            number, ends = self.messages_sent(group, args[2]), (own, args[2])
+            return beginning.has_message(name, ranks, ends, number)
+        if kind == "recv_":
+            number, ends = self.messages_received(group, args[2]), (args[2], own)
+            return beginning.has_message(name, ranks, ends, number)
+        if kind == "recv_any_source_":
+            number = self.messages_received(group, None)
+            return beginning.has_message_from_any(name, ranks, own, number)
+        calls = self.calls(group)
+        return calls is None or beginning.has_call(name, ranks, calls)
+
+    @contextlib.contextmanager
+    def tells(self, group: Any) -> Iterator[None]:
+        """Within it objects are exchanged, which a replay takes off its tape."""
+        name = _own(group)[1]
+        before = _sequence(group) - self._aside.get(name, 0)
+        self._tells += 1
+        try:
+            yield
+        finally:
+            self._tells -= 1
+            moved = _sequence(group) - self._aside.get(name, 0) - before
+            self._told[name] = self._told.get(name, 0) + moved
 
     def balance(self) -> int:
         """Returns what this rank adds to the sum."""
@@ -59,11 +138,13 @@ class Exchanges:
         """A message to the rank `peer` of the group was begun."""
         own, name = _own(group)
         self._messages += _weight(name, own, peer)
+        self._count(self._so_far.sent, pair(name, own, peer))
 
     def received(self, group: Any, peer: int) -> None:
         """The receipt of a message from the rank `peer` of the group was begun."""
         own, name = _own(group)
         self._messages -= _weight(name, peer, own)
+        self._count(self._so_far.received, pair(name, peer, own))
 
     def received_from_any(self, group: Any, work: Any) -> None:
         """The same where it is not known yet from which one."""
@@ -88,11 +169,16 @@ class Exchanges:
                 moved = _sequence(group) - before - counts
                 self._aside[name] = self._aside.get(name, 0) + moved
 
+    def _count(self, counts: dict[str, int], name: str) -> None:
+        if not (self._has_begun or self._tells):
+            counts[name] = counts.get(name, 0) + 1
+
     def _look_at_unknown(self) -> None:
-        known = [pair for pair in self._unknown if pair[1].is_completed()]
-        self._unknown = [pair for pair in self._unknown if pair not in known]
+        known = [one for one in self._unknown if one[1].is_completed()]
+        self._unknown = [one for one in self._unknown if one not in known]
         for group, work in known:
-            self.received(group, work._source_rank())
+            with contextlib.suppress(RuntimeError):  # of a replay: it came from nobody
+                self.received(group, work._source_rank())
 
 
 def is_same_place(balances: Iterable[int]) -> bool:

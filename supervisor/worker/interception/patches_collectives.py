@@ -11,7 +11,11 @@ from typing import Any, Protocol
 
 import torch
 
+from supervisor.storage.steps.tape import EntryKind
+from supervisor.worker.ground.error_barrier import Part
+from supervisor.worker.group.exchanges import Exchanges
 from supervisor.worker.interception.instrument import Seen
+from supervisor.worker.interception.patches_messages import counted
 
 _RECEIVING = {
     "all_gather_object": "object_list",
@@ -27,6 +31,7 @@ _NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtenso
 _JOINT = "torch.distributed.checkpoint."
 """Its modules write files of all ranks together, in a replay as well: what they exchange describes
 these files, and is of no use to a script."""
+_NOBODY = -1
 _ALL_HAVE = frozenset({"all_gather_object", "broadcast_object_list"})
 """Behind these all ranks have the same objects."""
 
@@ -34,14 +39,20 @@ _ALL_HAVE = frozenset({"all_gather_object", "broadcast_object_list"})
 class AllAlike(Protocol):
     """Within it collectives are sent in a replay, too."""
 
+    silenced: int
+
     def really(self) -> contextlib.AbstractContextManager[None]: ...
 
 
-def watch_collectives(session: Seen, alike: AllAlike | None) -> None:
+def watch_collectives(
+    session: Seen, alike: AllAlike | None, exchanges: Exchanges, part: Part
+) -> None:
     """Patches torch.distributed for the rest of this process's life. Called once.
 
     Args:
         alike: of the replay under way; None for none.
+        exchanges: counts what carries objects.
+        part: keeps its errors from the script.
     """
     if not torch.distributed.is_available():
         return
@@ -50,15 +61,22 @@ def watch_collectives(session: Seen, alike: AllAlike | None) -> None:
     for namespace in _NAMESPACES:  # else a replay, which looks at them, is the first to make them
         getattr(torch.ops, namespace)
     for name, into in _RECEIVING.items():
-        replacement = _told(session, getattr(distributed_c10d, name), into, name in _ALL_HAVE)
+        original = getattr(distributed_c10d, name)
+        count = functools.partial(counted, part=part, count=exchanges.tells)
+        replacement = _told(session, original, into, name in _ALL_HAVE, count)
         setattr(distributed_c10d, name, replacement)
         setattr(torch.distributed, name, replacement)
+    _patch_receipt_from_any(session, alike)
     if alike is not None:
         _patch_wrapping(alike)
 
 
 def _told(
-    session: Seen, original: Callable[..., Any], into: str | None, all_have: bool
+    session: Seen,
+    original: Callable[..., Any],
+    into: str | None,
+    all_have: bool,
+    count: Callable[..., tuple[Any, Any]],
 ) -> Callable[..., Any]:
     signature = inspect.signature(original)
 
@@ -66,13 +84,53 @@ def _told(
     def exchange(*args: Any, **kwargs: Any) -> Any:
         if not session.interception.is_ours():
             return original(*args, **kwargs)
-        place = signature.bind(*args, **kwargs).arguments.get(into) if into else None
         call = functools.partial(original, *args, **kwargs)
+        try:
+            given = signature.bind(*args, **kwargs).arguments
+        except TypeError:
+            return call()  # torch says what is wrong
+        place = given.get(into) if into else None
         if sys._getframe(1).f_globals.get("__name__", "").startswith(_JOINT):
             return session.hooks.plans(call)
-        return session.hooks.objects(place, call, all_have=all_have)
+        return session.hooks.objects(
+            place, lambda: count(call, given.get("group"))[1], all_have=all_have
+        )
 
     return exchange
+
+
+def _patch_receipt_from_any(session: Seen, alike: AllAlike | None) -> None:
+    """Whose message it was is a value that the script reads."""
+    from torch.distributed import distributed_c10d
+
+    original = distributed_c10d.recv
+
+    @functools.wraps(original)
+    def recv(
+        tensor: Any, src: Any = None, group: Any = None, tag: int = 0, group_src: Any = None
+    ) -> Any:
+        call = functools.partial(original, tensor, src, group, tag, group_src)
+        is_known = src is not None or group_src is not None
+        if is_known or not session.interception.is_ours():
+            return call()
+
+        received: list[int] = []
+
+        def receive() -> int:
+            silenced = 0 if alike is None else alike.silenced
+            try:
+                received.append(call())
+            except RuntimeError:
+                if alike is None or alike.silenced == silenced:
+                    raise
+                received.append(_NOBODY)
+            return received[-1]
+
+        source = session.hooks.read(EntryKind.INT, receive)
+        return source if received else (receive(), source)[1]
+
+    distributed_c10d.recv = recv
+    torch.distributed.recv = recv
 
 
 def _patch_wrapping(alike: AllAlike) -> None:

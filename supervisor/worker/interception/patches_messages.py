@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 
+from supervisor.worker.ground.error_barrier import Part
 from supervisor.worker.group.exchanges import Exchanges
 
 
-def watch_messages(exchanges: Exchanges) -> None:
+def watch_messages(exchanges: Exchanges, part: Part) -> None:
     """Patches torch.distributed for the rest of this process's life. Called once.
 
     Collectives are counted by torch itself.
+
+    Args:
+        exchanges: counts them.
+        part: keeps its errors from the script.
     """
     if not torch.distributed.is_available():
         return
-    _patch_messages(exchanges)
-    _patch_calls_of_messages(exchanges)
+    _patch_messages(exchanges, part)
+    _patch_calls_of_messages(exchanges, part)
 
 
-def _patch_messages(exchanges: Exchanges) -> None:
+def _patch_messages(exchanges: Exchanges, part: Part) -> None:
     from torch.distributed import distributed_c10d
 
     send, receive = distributed_c10d.isend, distributed_c10d.irecv
@@ -30,27 +37,25 @@ def _patch_messages(exchanges: Exchanges) -> None:
     def isend(
         tensor: Any, dst: Any = None, group: Any = None, tag: int = 0, group_dst: Any = None
     ) -> Any:
-        place = _shared(group)
-        if place is None:
-            return send(tensor, dst, group, tag, group_dst)
-        with exchanges.aside(place):
-            work = send(tensor, dst, group, tag, group_dst)
-        exchanges.sent(place, _number(place, dst, group_dst))
+        call = functools.partial(send, tensor, dst, group, tag, group_dst)
+        place, work = counted(call, group, part, exchanges.aside)
+        if place is not None:
+            with part:
+                exchanges.sent(place, _number(place, dst, group_dst))
         return work
 
     @functools.wraps(receive)
     def irecv(
         tensor: Any, src: Any = None, group: Any = None, tag: int = 0, group_src: Any = None
     ) -> Any:
-        place = _shared(group)
-        if place is None:
-            return receive(tensor, src, group, tag, group_src)
-        with exchanges.aside(place):
-            work = receive(tensor, src, group, tag, group_src)
-        if src is None and group_src is None:
-            exchanges.received_from_any(place, work)
-        else:
-            exchanges.received(place, _number(place, src, group_src))
+        call = functools.partial(receive, tensor, src, group, tag, group_src)
+        place, work = counted(call, group, part, exchanges.aside)
+        if place is not None:
+            with part:
+                if src is None and group_src is None:
+                    exchanges.received_from_any(place, work)
+                else:
+                    exchanges.received(place, _number(place, src, group_src))
         return work
 
     for name, replacement in (("isend", isend), ("irecv", irecv)):
@@ -58,7 +63,7 @@ def _patch_messages(exchanges: Exchanges) -> None:
         setattr(torch.distributed, name, replacement)
 
 
-def _patch_calls_of_messages(exchanges: Exchanges) -> None:
+def _patch_calls_of_messages(exchanges: Exchanges, part: Part) -> None:
     """What torch makes of messages of its own, and what it counts once for many of them."""
     from torch.distributed import distributed_c10d
 
@@ -66,23 +71,50 @@ def _patch_calls_of_messages(exchanges: Exchanges) -> None:
 
     @functools.wraps(monitored)
     def monitored_barrier(group: Any = None, *args: Any, **kwargs: Any) -> Any:
-        place = _shared(group)
-        if place is None:
-            return monitored(group, *args, **kwargs)
-        with exchanges.aside(place, counts=1):
-            return monitored(group, *args, **kwargs)
+        call = functools.partial(monitored, group, *args, **kwargs)
+        return counted(call, group, part, functools.partial(exchanges.aside, counts=1))[1]
 
     @functools.wraps(many)
     def batch_isend_irecv(p2p_op_list: Any) -> Any:
-        place = _shared(p2p_op_list[0].group) if p2p_op_list else None
-        if place is None:
-            return many(p2p_op_list)
-        with exchanges.aside(place):
-            return many(p2p_op_list)
+        first = p2p_op_list[0] if isinstance(p2p_op_list, list) and p2p_op_list else None
+        call = functools.partial(many, p2p_op_list)
+        return counted(call, getattr(first, "group", None), part, exchanges.aside)[1]
 
     for replacement in (monitored_barrier, batch_isend_irecv):
         setattr(distributed_c10d, replacement.__name__, replacement)
         setattr(torch.distributed, replacement.__name__, replacement)
+
+
+def counted(
+    call: Callable[[], Any],
+    group: Any,
+    part: Part,
+    count: Callable[[Any], AbstractContextManager[None]],
+) -> tuple[Any, Any]:
+    """Makes a call of torch within `count`; what fails there is not told to the script.
+
+    Args:
+        call: exchanges something.
+        group: that it was given.
+        part: keeps errors of ours from the script.
+        count: is given the group, where this rank has a part in it.
+
+    Returns:
+        That group, or None, and what the call has returned.
+    """
+    place = counting = None
+    with part:
+        place = _shared(group)
+        if place is not None and part.is_on:
+            counting = count(place)
+            counting.__enter__()
+    try:
+        result = call()
+    finally:
+        if counting is not None:
+            with part:
+                counting.__exit__(None, None, None)
+    return place if part.is_on else None, result
 
 
 def _shared(group: Any) -> Any:

@@ -97,6 +97,7 @@ class Monitor(TrainingHooks):
         self._forward_part = barrier("forward", records=True)
         self._loss_part = barrier("loss")
         self._reads_part = barrier("reads", records=True)
+        self._objects_part = barrier("objects", records=True)
         self._scaler_part = barrier("scaler", records=True)
         self._clipping_part = barrier("clipping")
         self._update_part = barrier("update", is_essential=True, records=True)
@@ -236,7 +237,10 @@ class Monitor(TrainingHooks):
 
     def objects(self, place: list[Any] | None, call: Call, *, all_have: bool) -> Any:
         with self._interception.region():
-            return note_objects(self._recording.tape, place, call, all_have=all_have)
+            result = call()
+            with self._objects_part:
+                note_objects(self._recording.tape, place, result, all_have=all_have)
+            return result
 
     def plans(self, call: Call) -> Any:
         with self._interception.region():

@@ -67,9 +67,10 @@ class ReplayedFiles:
         self._unseen = self._record.unseen()
         room = COPIED_BYTES
         for path in self._unseen:
-            room -= os.path.getsize(path)
-            if room >= 0:
-                self._in_place.keep(path, anew=False)
+            with contextlib.suppress(FileNotFoundError):  # another rank has set it aside
+                room -= os.path.getsize(path)
+                if room >= 0:
+                    self._in_place.keep(path, anew=False)
         files, folders = self._record.results()
         self._aside.move_all(files)
         for folder in sorted(folders, key=len, reverse=True):

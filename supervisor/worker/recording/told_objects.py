@@ -19,17 +19,15 @@ LARGEST = 1 << 23
 _WHOLE, _ASK_AGAIN, _LOST = b"w", b"a", b"l"
 
 
-def note_objects(
-    tape: TapeWriter, place: list[Any] | None, call: Callable[[], Any], *, all_have: bool
-) -> Any:
-    """Exchanges objects, and writes what came on the tape.
+def note_objects(tape: TapeWriter, place: list[Any] | None, result: Any, *, all_have: bool) -> None:
+    """Writes what came of an exchange of objects on the tape.
 
     Args:
-        place: the list into which they come; None for none.
+        place: the list into which they came; None for none.
+        result: what the exchange has returned.
         all_have: every rank has the same ones behind it: what cannot be recorded is exchanged again
             in a replay.
     """
-    result = call()
     left_out: list[str] = []
     came = to_plain([result, list(place or ())], "objects", left_out)
     data = _packed(came) if not left_out else b""
@@ -38,7 +36,6 @@ def note_objects(
         tape.append(EntryKind.OBJECTS, (_ASK_AGAIN if all_have else _LOST) + why.encode())
     else:
         tape.append(EntryKind.OBJECTS, _WHOLE + data)
-    return result
 
 
 def recorded_objects(tape: TapeReader, place: list[Any] | None, exchange: Callable[[], Any]) -> Any:

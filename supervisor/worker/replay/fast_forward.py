@@ -109,6 +109,8 @@ class FastForward(TrainingHooks):
         self._unhide: Callable[[], None] | None = None
         self._is_updating = False
         self._collectives = collectives or SilencedCollectives()
+        self._collectives.silent_early = self._begin_early
+        self._reads_before = 0
         self._executed = ExecutedRegions(self._collectives)
         self.compiled_updates = False
 
@@ -168,8 +170,10 @@ class FastForward(TrainingHooks):
             executes = self._executed.executes_forward(module)
             call = functools.partial(self._executed.run, call)
             output = self._outputs.output(module, args, kwargs, call, executes=executes)
-            if not executes:
-                self._leaves.saw((args, kwargs, output))
+            if executes:
+                self._leaves.executed_forward(module)
+            else:
+                self._leaves.saw(module, (args, kwargs, output))
             self._replay_random()
             return output
         finally:
@@ -179,6 +183,7 @@ class FastForward(TrainingHooks):
         self._probe.backward_calls += 1
         optimizers = self._registry.optimizers.values()
         self._region(functools.partial(self._executed.backward, roots, call, optimizers))
+        self._leaves.executed_backward()
         self._zero_gradients.give(optimizers)
         self._leaves.give(roots)
         self._executed.notes.give(optimizers)
@@ -213,15 +218,21 @@ class FastForward(TrainingHooks):
         return no_norm(parameters)
 
     def read(self, kind: int, call: Call) -> Any:
-        if self._is_on_tape():
-            with self.comparison:
-                return decode(kind, self._tape.take(kind))
+        if not self._is_on_tape():
+            value = call()
+            if not self._is_on_tape():
+                self._reads_before += 1
+                return value
+        with self.comparison:
+            return decode(kind, self._tape.take(kind))
         return call()
 
     def read_all(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        if self._is_on_tape():
-            with self._interception.region(), self.comparison:
-                return self._reads.recorded(tensor)
+        if not self._is_on_tape():
+            self._reads_before += 1
+            return None
+        with self._interception.region(), self.comparison:
+            return self._reads.recorded(tensor)
         return None
 
     def objects(self, place: list[Any] | None, call: Call, *, all_have: bool) -> Any:
@@ -360,11 +371,20 @@ class FastForward(TrainingHooks):
         if self._guard is not None:
             self._guard.disproved(why)
 
+    def _begin_early(self) -> None:
+        """Something is not received that the recorded run received before it trained: from here on
+        what the script reads is the recorded run's."""
+        if self.comparison.holds:
+            with self.comparison:
+                self._tape.begin_early(self._reads_before)
+
     def _begin_training(self) -> None:
         self._before_training()
         self._collectives.begin()
-        if self.disproof is None and not self._tape.begin_training():
-            self._loaders.load_all()
+        if self.comparison.holds:
+            with self.comparison:
+                if not self._tape.begin_training():
+                    self._loaders.load_all()  # its data sets may have other numbers
 
     # --- helpers -----------------------------------------------------------------------------
 

@@ -1,11 +1,14 @@
-"""Gradients of a script's own leaves in a fast-forward: inputs that are attacked, latent codes."""
+"""Gradients of a script's own leaves in a fast-forward: inputs that are attacked, latent codes, and
+parameters that no optimizer has (it has a flat copy, or a slice of one)."""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.nn import Module
 from torch.utils import _pytree as pytree
 
 _NODES = 10_000
@@ -23,9 +26,30 @@ class LeafGradients:
     def __init__(self, is_ours: Callable[[torch.Tensor], bool]) -> None:
         self._is_ours = is_ours
         self._since_update: list[torch.Tensor] = []
+        self._executed: list[Module] = []
+        self._left_out: list[Module] = []
+        self._reached: weakref.WeakKeyDictionary[Module, list[weakref.ref[torch.Tensor]]] = (
+            weakref.WeakKeyDictionary()
+        )
 
-    def saw(self, value: Any) -> None:
-        """Called with what a forward that is left out was given, and with what it put out."""
+    def executed_forward(self, module: Module) -> None:
+        """Called behind a forward that was executed."""
+        if torch.is_grad_enabled():
+            self._executed.append(module)
+
+    def executed_backward(self) -> None:
+        """Called behind a backward that may have been executed."""
+        for module in self._executed:
+            found: list[weakref.ref[torch.Tensor]] = [
+                weakref.ref(p) for p in module.parameters() if p.grad is not None
+            ]
+            if found:
+                self._reached[module] = found
+
+    def saw(self, module: Module, value: Any) -> None:
+        """Called with a module whose forward is left out, and what that was given and puts out."""
+        if module in self._reached and torch.is_grad_enabled():
+            self._left_out.append(module)
         found = (one for one in pytree.tree_leaves(value) if isinstance(one, torch.Tensor))
         self._since_update += [one for one in found if one.requires_grad]
 
@@ -38,9 +62,16 @@ class LeafGradients:
         for leaf in _leaves([*self._since_update, *given]):
             if leaf.grad is None and not self._is_ours(leaf):
                 leaf.grad = _zeros(leaf)
+        for module in self._left_out:
+            for reached in self._reached[module]:
+                parameter = reached()
+                if parameter is not None and parameter.grad is None and parameter.requires_grad:
+                    parameter.grad = _zeros(parameter)
 
     def step_ended(self) -> None:
         self._since_update.clear()
+        self._executed.clear()
+        self._left_out.clear()
 
 
 def _leaves(values: list[torch.Tensor]) -> Iterator[torch.Tensor]:

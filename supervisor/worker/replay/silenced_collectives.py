@@ -8,7 +8,7 @@ calls: sent for real, they would wait for each other for ever.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -16,29 +16,52 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from supervisor.storage.run.meeting_place import MeetingPlace
+from supervisor.worker.group.common_beginning import CommonBeginning
+from supervisor.worker.group.exchanges import Exchanges
 
 _IN_PLACE = "c10d"
 _FUNCTIONAL = frozenset(
     {"_c10d_functional", "c10d_functional", "_c10d_functional_autograd", "_dtensor"}
 )
+_RECEIVES = frozenset(
+    f"c10d::{name}"
+    for name in (
+        *("recv_", "recv_any_source_", "scatter_", "gather_", "alltoall_", "alltoall_base_"),
+        *("allgather_", "_allgather_base_", "allgather_coalesced_"),
+        *("allgather_into_tensor_coalesced_", "reduce_scatter_", "_reduce_scatter_base_"),
+        "reduce_scatter_tensor_coalesced_",
+    )
+)
+"""Operations whose first argument is what comes."""
 
 
 class SilencedCollectives(TorchDispatchMode):
     """Active from `enter` to `leave`, in the training's thread; silent from `begin` on.
 
     A silenced collective leaves its tensors as they are, or returns zeros of the right shapes, and
-    its work is done. What comes before the first step, and what runs within `really`, is sent.
+    its work is done. What all ranks that take part do before their first step, and what runs within
+    `really`, is sent.
 
     A barrier of all ranks sends nothing either, but is one: what a rank wrote before it (a file)
     others may read behind it.
 
     Args:
         barrier: where all ranks wait for each other; None where they cannot.
+        exchanges: counts what this rank exchanges.
+
+    Attributes:
+        beginning: what is sent before the first step; None for all.
+        silent_early: called when something is not, before `begin`.
     """
 
-    def __init__(self, barrier: MeetingPlace | None = None) -> None:
+    def __init__(
+        self, barrier: MeetingPlace | None = None, exchanges: Exchanges | None = None
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._barrier = barrier
+        self._exchanges = exchanges
+        self.beginning: CommonBeginning | None = None
+        self.silent_early: Callable[[], None] = lambda: None
         self.silenced = 0
         self._is_silent = False
         self._real = 0
@@ -53,10 +76,12 @@ class SilencedCollectives(TorchDispatchMode):
     def begin(self) -> None:
         """The training begins; may be called again."""
         self._is_silent = True
+        self.beginning = None
 
     def leave(self) -> None:
         """Called at the target. May be called again; then it does nothing."""
         self._is_silent = False
+        self.beginning = None
         if self._barrier is not None:
             self._barrier.leave()
         if _get_current_dispatch_mode_stack()[-1:] == [self]:  # else within one of the script's
@@ -76,7 +101,7 @@ class SilencedCollectives(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         namespace = func.namespace
-        if not self._is_silent or self._real:
+        if self._real or not (self._is_silent or self._is_early(func, args, kwargs)):
             return func(*args, **kwargs)
         if namespace == _IN_PLACE:
             self.silenced += 1
@@ -88,13 +113,44 @@ class SilencedCollectives(TorchDispatchMode):
             return _done(func, args, kwargs)
         return func(*args, **kwargs)
 
+    def _is_early(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether another rank comes to this only when it trains."""
+        if self.beginning is None or self._exchanges is None:
+            return False
+        group = _group_of(func, args, kwargs)
+        if group is None or self._exchanges.is_common(
+            self.beginning, group, func._schema.name.rpartition("::")[2], args
+        ):
+            return False
+        self.silent_early()
+        return True
+
+
+def _group_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Returns the group in which an operation exchanges something; None if it is none such."""
+    if func.namespace != _IN_PLACE and func.namespace not in _FUNCTIONAL:
+        return None
+    names = [argument.name for argument in func._schema.arguments]
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    found = next((given[name] for name in ("process_group", "group_name") if name in given), None)
+    return None if found is None else _group_at(found)
+
+
+def _group_at(argument: Any) -> Any:
+    """Returns the group that an operation was given."""
+    if isinstance(argument, str):
+        found: Any = torch._C._distributed_c10d
+        return found._resolve_process_group(argument)
+    if isinstance(argument, torch.distributed.ProcessGroup):
+        return argument
+    return torch.distributed.ProcessGroup.unbox(argument)
+
 
 def _is_of_all(func: Any, args: tuple[Any, ...]) -> bool:
     """Whether this is a barrier, and of all ranks."""
     if func._schema.name != "c10d::barrier":
         return False
-    group: Any = torch.distributed.ProcessGroup.unbox(args[1])
-    return int(group.size()) == torch.distributed.get_world_size()
+    return int(_group_at(args[1]).size()) == torch.distributed.get_world_size()
 
 
 def _done_in_place(func: Any, args: tuple[Any, ...]) -> Any:
@@ -102,10 +158,30 @@ def _done_in_place(func: Any, args: tuple[Any, ...]) -> Any:
     from torch._C._distributed_c10d import FakeWork
 
     returned = len(func._schema.returns)
+    if _receives(func, args):
+        for tensor in pytree.tree_leaves(args[0]):
+            _settle(tensor)
     if not returned:
         return None
     work = FakeWork().boxed()
     return work if returned == 1 else (args[0], work)
+
+
+def _receives(func: Any, args: tuple[Any, ...]) -> bool:
+    """Whether the tensors of the first argument are to hold what others have sent."""
+    name = func._schema.name
+    if name == "c10d::broadcast_":
+        return bool(_group_at(args[1]).rank() != args[2])
+    return name in _RECEIVES
+
+
+def _settle(received: torch.Tensor) -> None:
+    """Memory that nobody has written may hold what the script's own operations refuse: indices
+    beyond a table, NaN for a distribution."""
+    if received.is_floating_point() or received.is_complex():
+        received.nan_to_num_(0.0, 0.0, 0.0)
+    else:
+        received.zero_()
 
 
 def _done(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

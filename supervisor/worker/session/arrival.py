@@ -121,7 +121,7 @@ class Arrival:
             batches_left_out: whose loading the replay left out.
         """
         step, meta, progress = start.checkpoint.step, start.checkpoint.meta, self.progress
-        reasons = self.agreement.arrived(step, reasons)
+        reasons = self.agreement.arrived(step, reasons, done=replay.steps_done)
         progress.tape_is_whole = replay.disproof is None
         progress.is_counted = replay.count is not None
         progress.loop_shift = replay.steps_done - step

@@ -24,6 +24,8 @@ from supervisor.worker.ground.loop_count import LoopCount
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.run_warnings import RunWarnings
 from supervisor.worker.ground.user_frames import user_frames
+from supervisor.worker.group.common_beginning import began_of
+from supervisor.worker.group.exchanges import Exchanges
 from supervisor.worker.interception.training_hooks import TrainingHooks
 from supervisor.worker.process.exit_request import SHORT, ExitRequest
 from supervisor.worker.process.heartbeat import Heartbeat
@@ -38,6 +40,9 @@ from supervisor.worker.replay.silenced_collectives import SilencedCollectives
 from supervisor.worker.session.arrival import Arrival
 from supervisor.worker.session.starting_point import ResumePoint
 
+_NOT_ONE_PLACE = (
+    "some ranks wait for others before they begin to train: they cannot all begin in the middle"
+)
 _OF_LOADING = (EntryKind.BATCH, EntryKind.WORKER_BATCH, EntryKind.STREAM_BATCH)
 
 
@@ -48,6 +53,7 @@ class Resumption:
         start: the checkpoint and its state; None for none.
         is_enabled: the setting ``fast_forward.enabled``.
         tape: path of the tape.
+        exchanges: counts what this rank exchanges.
         barrier: where ranks wait for each other in the fast-forward; None where they cannot.
 
     Attributes:
@@ -71,6 +77,7 @@ class Resumption:
         journal: Journal,
         warn: RunWarnings,
         arrival: Arrival,
+        exchanges: Exchanges,
         barrier: MeetingPlace | None = None,
     ) -> None:
         self.has_arrived = start is None
@@ -87,12 +94,13 @@ class Resumption:
         self._journal = journal
         self._warn = warn
         self._arrival = arrival
+        self._exchanges = exchanges
         self._silence = Silence()
         self._replay: FastForward | None = None
         self._count = None if start is None else self._counted(start)
         self._guard: PlaceholderTracker | None = None
         several = start is not None and not arrival.place.is_alone
-        self.collectives = SilencedCollectives(barrier) if several else None
+        self.collectives = SilencedCollectives(barrier, exchanges) if several else None
         self._announced_at = -1
         self._arrived: Callable[[], None] = lambda: None
 
@@ -157,6 +165,11 @@ class Resumption:
             heartbeat=self._beat,
         )
         self._replay.comparison.disproof = problem
+        if problem is None and self.collectives is not None:
+            self._exchanges.began = began_of(checkpoint.meta)
+            beginning = self._start.beginning
+            if beginning is not None and not beginning.is_one_place:
+                self.collectives.beginning = beginning
         self._silence.begin()
         return self._replay
 
@@ -165,10 +178,14 @@ class Resumption:
 
         Raises:
             OSError: not all could be moved; those that were are put back.
+            ReplayError: ranks would wait for each other.
         """
         replay, start = self._replay, self._start
         if replay is None or start is None:
             return
+        beginning = start.beginning
+        if replay.disproof is not None and beginning is not None and not beginning.is_one_place:
+            raise ReplayError(f"{replay.disproof}; and {_NOT_ONE_PLACE}")
         interval = int(start.checkpoint.meta.get("script_files", 0))
         if replay.disproof is not None or interval < 1:
             self._files.record.begin_anew()

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from supervisor.actions.activation_checkpointing import ActivationCheckpointing
 from supervisor.actions.controls import Controls
+from supervisor.errors import ReplayError
 from supervisor.training_state.registry import Registry
 from supervisor.worker.ground.boundary_schedule import BoundarySchedule
 from supervisor.worker.ground.error_barrier import ErrorBarrier
@@ -27,7 +28,7 @@ from supervisor.worker.interception.training_hooks import TrainingHooks
 from supervisor.worker.live.monitor import Monitor
 from supervisor.worker.live.parting_checkpoint import PartingCheckpoint
 from supervisor.worker.live.unseen_updates import ANOTHER_TRAINING
-from supervisor.worker.process.exit_request import ExitRequest
+from supervisor.worker.process.exit_request import SHORT, ExitRequest
 from supervisor.worker.process.unsupported import refuse_fsdp1
 from supervisor.worker.session.ending import Ending
 from supervisor.worker.session.resumption import Resumption
@@ -160,9 +161,13 @@ class Session:
         """The script may go on: from here on its training is seen.
 
         Raises:
-            OSError: the script's files could not be hidden for the replay.
+            ExitRequest: a replay cannot begin, as where the script's files could not be hidden.
         """
-        self._resumption.begin_script()
+        try:
+            self._resumption.begin_script()
+        except (OSError, ReplayError) as error:
+            self._resumption.end()
+            raise ExitRequest(SHORT, f"the fast-forward could not begin: {error}") from error
         self.interception.active = True
         os.register_at_fork(after_in_child=self.interception.turn_off)
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # else the script has its own

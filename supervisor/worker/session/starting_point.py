@@ -11,7 +11,7 @@ from supervisor.events.state_events import CheckpointRejected, WarningEvent
 from supervisor.ranks import RankPlace
 from supervisor.records import WorkerOrder
 from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRing
-from supervisor.storage.checkpoints.parts import part_of, ranks_of
+from supervisor.storage.checkpoints.parts import metas_of, part_of, ranks_of
 from supervisor.storage.journal.journal import Journal
 from supervisor.training_state.sharding.gathered import GatheredState, gather
 from supervisor.training_state.sharding.rank_state import (
@@ -19,6 +19,7 @@ from supervisor.training_state.sharding.rank_state import (
     read_all_ranks,
     read_rank_state,
 )
+from supervisor.worker.group.common_beginning import CommonBeginning, common_beginning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,12 +31,14 @@ class ResumePoint:
         state: what this rank puts back; the first rank's if there is a `gathered` one.
         saved_by: how many ranks it is of.
         gathered: the state of all ranks, if another number of ranks saved it; else None.
+        beginning: what these ranks had exchanged when they began to train; None if not known.
     """
 
     checkpoint: Checkpoint
     state: dict[str, Any]
     saved_by: int = 1
     gathered: GatheredState | None = None
+    beginning: CommonBeginning | None = None
 
     @property
     def tape_offset(self) -> int:
@@ -85,7 +88,12 @@ def find_starting_point(
 def _of_same_ranks(checkpoint: Checkpoint, place: RankPlace) -> ResumePoint:
     part = part_of(checkpoint, place.rank, place.world_size)
     state = read_rank_state(checkpoint, place)
-    start = ResumePoint(checkpoint=part, state=state, saved_by=place.world_size)
+    start = ResumePoint(
+        checkpoint=part,
+        state=state,
+        saved_by=place.world_size,
+        beginning=common_beginning(metas_of(checkpoint)),
+    )
     start.check_digest()
     return start
 

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.tensor import DTensor, Shard
+from torch.testing._internal.distributed import fake_pg  # noqa: F401 (registers the backend)
 
 from supervisor.errors import UsageError
 from supervisor.numerics.layers.gradient_flow import gradient_flow
@@ -126,3 +129,22 @@ def test_the_line_for_huge_is_the_callers_choice() -> None:
 
     assert [(f.layer, f.name, f.huge_count) for f in health.findings] == [("(model)", "weight", 1)]
     assert health.to_dict()["healthy"] is False
+
+
+def test_of_tensors_that_are_spread_over_ranks_only_the_own_part_is_looked_at() -> None:
+    """One rank may look alone: what it asked the others for they would not send."""
+    dist.init_process_group("fake", store=dist.HashStore(), rank=0, world_size=2)
+    try:
+        mesh = dist.init_device_mesh("cpu", (2,))
+        model = nn.Linear(3, 4, bias=False)
+        part = torch.tensor([[1.0, 0.0, float("nan")], [0.0, 2.0, 2.0]])
+        model.weight = nn.Parameter(DTensor.from_local(part, mesh, [Shard(0)]))
+        model.weight.grad = DTensor.from_local(part.nan_to_num(), mesh, [Shard(0)])
+
+        (layer,) = gradient_flow(model).layers
+        (finding,) = model_health(model).findings
+    finally:
+        dist.destroy_process_group()
+
+    assert (layer.size, layer.norm, layer.max) == (6, 3.0, 2.0)
+    assert (finding.kind, finding.nan_count, finding.size) == ("parameter", 1, 6)

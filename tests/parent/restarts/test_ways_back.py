@@ -60,6 +60,14 @@ def test_kills_on_the_way_get_the_same_way_again_but_not_for_ever() -> None:
     assert tried == [REPLAY] * 2 + ["approximate"] * 3 + [START]
 
 
+def test_a_way_that_hangs_is_tried_once_more() -> None:
+    back = ways()
+
+    tried = [back.next(WorkerExit(cause=ExitCause.HANG), 80) for _ in range(4)]
+
+    assert tried == [REPLAY, "approximate", "approximate", START]
+
+
 def test_another_parent_goes_on_with_the_way_that_was_found() -> None:
     assert ways(way="approximate").next(RAISED, 80) == START
 

@@ -58,3 +58,38 @@ def test_a_tape_that_never_came_to_training_is_read_as_it_is(tmp_path: Path) -> 
 
     assert not reader.is_before_training
     assert reader.take(EntryKind.BOOL) == bytes([0])
+
+
+EARLY = (EntryKind.BOOL, EntryKind.FILE_SIZE, EntryKind.UNUSED, EntryKind.INT, EntryKind.FLOAT)
+
+
+def test_values_behind_an_early_beginning_are_handed_out(tmp_path: Path) -> None:
+    reader = reader_of(tmp_path, *EARLY, EntryKind.TRAINING, EntryKind.STEP)
+    reader.take(EntryKind.FILE_SIZE)
+
+    reader.begin_early(2)  # a truth value and a whole number were read as they are
+
+    assert not reader.is_before_training
+    assert reader.take(EntryKind.FLOAT) == bytes([4])
+    assert reader.begin_training()
+    assert reader.take(EntryKind.STEP) == bytes([6])
+    assert reader.begin_training()
+
+
+@pytest.mark.parametrize("reads", [0, 3])
+def test_an_early_beginning_behind_another_number_of_values_is_not_the_recorded_run(
+    tmp_path: Path, reads: int
+) -> None:
+    reader = reader_of(tmp_path, EntryKind.BOOL, EntryKind.FILE_SIZE, EntryKind.TRAINING)
+    reader.take(EntryKind.FILE_SIZE)
+
+    with pytest.raises(ReplayError, match="other values"):
+        reader.begin_early(reads)
+
+
+def test_what_is_left_of_an_early_beginning_is_not_the_recorded_run(tmp_path: Path) -> None:
+    reader = reader_of(tmp_path, EntryKind.BOOL, EntryKind.TRAINING)
+    reader.begin_early(0)
+
+    with pytest.raises(ReplayError, match="does less"):
+        reader.begin_training()

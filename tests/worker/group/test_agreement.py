@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.errors import ReplayError
 from supervisor.records import StepRecord
 from supervisor.storage.run.rank_board import RankBoard
 from supervisor.worker.ground.progress import Progress
@@ -130,11 +131,18 @@ def test_ranks_of_different_steps_agree_no_more(ranks: list[Rank]) -> None:
     assert ranks[0].agreement.group_record(StepRecord(step=5)) is None
 
 
-def arrivals(ranks: list[Rank], steps: list[int], reasons: list[list[str]]) -> list[list[str]]:
+def arrivals(
+    ranks: list[Rank], steps: list[int], reasons: list[list[str]], done: list[int] | None = None
+) -> list[list[str]]:
     found: list[list[str]] = [[] for _ in ranks]
 
     def one(index: int) -> None:
-        found[index] = ranks[index].agreement.arrived(steps[index], reasons[index])
+        try:
+            found[index] = ranks[index].agreement.arrived(
+                steps[index], reasons[index], done=(done or steps)[index]
+            )
+        except ReplayError as error:
+            found[index] = [str(error)]
 
     threads = [threading.Thread(target=one, args=(index,)) for index in range(len(ranks))]
     for thread in threads:
@@ -153,11 +161,25 @@ def test_all_ranks_are_exact_or_none(ranks: list[Rank]) -> None:
     assert agreed(ranks, step(8, 1.0, 3.0))[0] is not None
 
 
-def test_ranks_that_arrive_elsewhere_agree_no_more(ranks: list[Rank]) -> None:
+def test_ranks_that_arrive_elsewhere_do_not_go_on(ranks: list[Rank]) -> None:
+    """Each would train alone, from another step; the attempt has trained nothing yet."""
     why = ["the other ranks have not arrived at this step"]
 
     assert arrivals(ranks, [8, 16], [[], []]) == [why, why]
-    assert [rank.lost for rank in ranks] == [[True], [True]]
+
+
+def test_nobody_goes_on_without_a_rank_that_has_gone_before_it_arrived(ranks: list[Rank]) -> None:
+    ranks[1].agreement.end()
+
+    with pytest.raises(ReplayError, match="have not arrived"):
+        ranks[0].agreement.arrived(8, [], done=8)
+
+
+def test_ranks_whose_loops_stand_elsewhere_do_not_go_on(ranks: list[Rank]) -> None:
+    """One of them would come to its end before the other."""
+    why = ["the ranks do not stand at the same step of their loops (a value differs)"]
+
+    assert arrivals(ranks, [8, 8], [[], ["a value differs"]], done=[8, 3]) == [why, why]
 
 
 def test_a_message_comes_back_as_it_was_packed() -> None:

@@ -10,6 +10,8 @@ import torch.distributed as dist
 from torch.distributed import _functional_collectives as functional
 from torch.testing._internal.distributed import fake_pg  # noqa: F401 (registers the backend)
 
+from supervisor.worker.group.common_beginning import CommonBeginning, Counts
+from supervisor.worker.group.exchanges import Exchanges
 from supervisor.worker.replay.silenced_collectives import SilencedCollectives
 
 
@@ -114,3 +116,47 @@ def test_a_barrier_of_all_ranks_is_one_without_anything_sent() -> None:
     dist.destroy_process_group()
 
     assert (place.waited, place.left) == (2, True)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_before_the_training_only_what_all_ranks_do_before_theirs_is_sent() -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    exchanges = Exchanges()
+    collectives = SilencedCollectives(exchanges=exchanges)
+    name = dist.distributed_c10d._world.pg_names[dist.group.WORLD]
+    calls = exchanges.calls(dist.group.WORLD)
+    assert calls is not None
+    collectives.beginning = CommonBeginning({0: Counts({name: calls + 2})})
+    early: list[int] = []
+    collectives.silent_early = lambda: early.append(collectives.silenced)
+    received = []
+    try:
+        collectives.enter()
+        for _ in range(3):
+            gathered = torch.zeros(2)
+            dist.all_gather_into_tensor(gathered, torch.ones(2))
+            received.append(gathered.tolist())
+        assert functional.all_reduce(torch.ones(2), "sum", dist.group.WORLD).tolist() == [0, 0]
+    finally:
+        collectives.leave()
+        dist.destroy_process_group()
+
+    assert received == [[1.0, 1.0], [1.0, 1.0], [0.0, 0.0]]
+    assert early[0] == 0
+    assert collectives.silenced >= 2
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_memory_that_nothing_was_received_into_holds_values_that_can_be_used(
+    one_of_two: SilencedCollectives,
+) -> None:
+    rates = torch.tensor([1.0, float("nan"), float("inf")])
+    labels, own = torch.tensor([2**40, -7]), torch.tensor([5, 6])
+
+    dist.recv(rates, 1)
+    dist.recv(labels, 1)
+    dist.broadcast(own, 0)  # from this rank
+
+    assert rates.tolist() == [1.0, 0.0, 0.0]
+    assert labels.tolist() == [0, 0]
+    assert own.tolist() == [5, 6]
