@@ -70,6 +70,13 @@ class StepMark:
     def unpack(cls, data: bytes) -> StepMark:
         return cls(*_STEP.unpack(data))
 
+    @staticmethod
+    def pack(
+        step: int, lr: float, backward_calls: int, forward_calls: int, signature: int
+    ) -> bytes:
+        """Returns what `append_step` writes of these fields, without creating the object."""
+        return _STEP.pack(step, lr, backward_calls, forward_calls, signature)
+
 
 _STEP_ENTRY = struct.Struct(f"{HEAD.format}{_STEP.format[1:]}")
 _STEP_ENTRY_BYTES = _STEP_ENTRY.size

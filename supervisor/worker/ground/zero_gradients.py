@@ -14,6 +14,7 @@ class ZeroGradients:
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
+        self._writes: dict[int, int] = {}  # that torch counted when they were made, by their ids
 
     def give(self, optimizers: Iterable[Optimizer]) -> None:
         """Called in place of a backward."""
@@ -23,9 +24,18 @@ class ZeroGradients:
                     if parameter.grad is None and parameter.requires_grad:
                         parameter.grad = self._zeros_for(parameter)
 
+    def are_still_zero(self, gradient: torch.Tensor) -> bool:
+        """Whether it was given here, and nobody has written to it since."""
+        writes = self._writes.get(id(gradient))
+        return writes is not None and writes == gradient._version
+
     def _zeros_for(self, parameter: torch.Tensor) -> torch.Tensor:
         known = self._known.get(id(parameter))
         if known is None or known[0]() is not parameter:
+            if known is not None:
+                self._writes.pop(id(known[1]), None)
             zeros = torch.zeros_like(parameter, requires_grad=False)
             known = self._known[id(parameter)] = (weakref.ref(parameter), zeros)
+            if not zeros.is_inference():
+                self._writes[id(zeros)] = zeros._version
         return known[1]

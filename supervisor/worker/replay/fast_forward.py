@@ -303,7 +303,7 @@ class FastForward(TrainingHooks):
             return live.before_update(optimizer, args, kwargs)
         self._interception.depth += 1
         executed = self._executed.begin_update(optimizer) if closure is None else None
-        self._unhide = executed or hide_gradients(optimizer)
+        self._unhide = executed or hide_gradients(optimizer, self._zero_gradients.are_still_zero)
         if closure is None:
             return None
         expected = self._recorded_backward_calls()
@@ -351,7 +351,7 @@ class FastForward(TrainingHooks):
 
     def _finish_step(self, lead: Optimizer) -> None:
         probe = self._probe
-        now = StepMark(
+        now = (
             self.steps_done,
             float(lead.param_groups[0]["lr"]),
             probe.backward_calls,
@@ -360,7 +360,7 @@ class FastForward(TrainingHooks):
         )
         if self.comparison.holds:
             with self.comparison:
-                self.comparison.compare(StepMark.unpack(self._tape.take(EntryKind.STEP)), now)
+                self.comparison.compare(self._tape.take(EntryKind.STEP), now)
         probe.forget()
         self._executed.step_ended()
         self._leaves.step_ended()

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 from torch.nn import Module
-from torch.utils import _pytree as pytree
+
+from supervisor.training_state.tensors import tensors_within
 
 _NODES = 10_000
 """Of a graph that is gone through; larger ones are none of a stand-in."""
@@ -50,16 +51,15 @@ class LeafGradients:
         """Called with a module whose forward is left out, and what that was given and puts out."""
         if module in self._reached and torch.is_grad_enabled():
             self._left_out.append(module)
-        found = (one for one in pytree.tree_leaves(value) if isinstance(one, torch.Tensor))
-        self._since_update += [one for one in found if one.requires_grad]
+        self._since_update += [one for one in tensors_within(value) if one.requires_grad]
 
     def give(self, roots: Any) -> None:
         """Called in place of a backward."""
-        given = [one for one in pytree.tree_leaves(roots) if isinstance(one, torch.Tensor)]
-        for value in [*self._since_update, *given]:
+        values = [*self._since_update, *tensors_within(roots)]
+        for value in values:
             if value.retains_grad and value.grad is None:
                 value.grad = _zeros(value)
-        for leaf in _leaves([*self._since_update, *given]):
+        for leaf in _leaves(values):
             if leaf.grad is None and not self._is_ours(leaf):
                 leaf.grad = _zeros(leaf)
         for module in self._left_out:

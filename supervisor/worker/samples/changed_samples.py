@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 import xxhash
-from torch.utils import _pytree as pytree
 
+from supervisor.training_state.tensors import tensors_within
 from supervisor.worker.ground.interception_state import InterceptionState
 
 WATCHED = 64
@@ -71,8 +71,9 @@ class ChangedSamples:
     def _compare(
         self, data: Any, known: _Known, found: frozenset[int], indices: Sequence[Any], batch: Any
     ) -> None:
-        for sample in found:
-            now = _digest_of_row(batch, indices.index(sample), len(indices))
+        rows = [indices.index(sample) for sample in found]
+        digests = _digests_of_rows(batch, rows, len(indices))
+        for sample, now in zip(found, digests, strict=True):
             before = known.digests.setdefault(sample, now)
             if sample == known.odd:
                 continue
@@ -93,13 +94,20 @@ def _spread(count: int) -> frozenset[int]:
     return frozenset(range(0, count, max(1, count // WATCHED)))
 
 
-def _digest_of_row(batch: Any, row: int, rows: int) -> str:
-    """Returns a digest of a sample's tensors in a batch that was collated row by row."""
-    checksum = xxhash.xxh3_128()
-    for value in pytree.tree_leaves(batch):
-        if isinstance(value, torch.Tensor) and value.dim() and value.shape[0] == rows:
-            own = value.detach()[row].cpu().contiguous()
-            checksum.update(f"{own.dtype} {tuple(own.shape)}".encode())
-            data: Any = own.reshape(-1).view(torch.uint8).numpy()
-            checksum.update(data)
-    return checksum.hexdigest()
+def _digests_of_rows(batch: Any, rows: list[int], count: int) -> list[str]:
+    """Returns a digest of each sample's tensors in a batch that was collated row by row.
+
+    Args:
+        rows: places of the samples in the batch.
+        count: of all of its samples.
+    """
+    checksums = [xxhash.xxh3_128() for _ in rows]
+    for value in tensors_within(batch):
+        if value.dim() and value.shape[0] == count:
+            own = value.detach()[rows].cpu().contiguous()
+            head = f"{own.dtype} {tuple(own.shape[1:])}".encode()
+            data: Any = own.reshape(len(rows), -1).view(torch.uint8).numpy()
+            for checksum, row in zip(checksums, data, strict=True):
+                checksum.update(head)
+                checksum.update(row)
+    return [checksum.hexdigest() for checksum in checksums]
