@@ -18,6 +18,7 @@ _CONTENT = re.compile(r"(tensor|array) |\w+ of \d+")
 _NOT_PLAIN = "float|complex|Decimal|Fraction"
 _ROW = re.compile(rf'= (\[|\{{(?!"": "(bytes|datetime|date|{_NOT_PLAIN})"))')
 _NUMBER = re.compile(rf'= (-?\d|true|false|\{{"": "({_NOT_PLAIN})")')
+_PATH = re.compile(r"(Pure)?(Posix|Windows)Path ")
 _DISTINCT = len("= 12345")
 """Shorter values (0, 1, true) lie in too many places to be known again."""
 _LETTERS = 60
@@ -52,6 +53,7 @@ class Nature:
     Attributes:
         differing: paths of all that was another before the training.
         data_differ: some of that are data or random numbers, or may be drawn.
+        texts: those of the script that differ, as they were and as they are.
     """
 
     def __init__(self, recorded: Census, live: Census) -> None:
@@ -60,7 +62,7 @@ class Nature:
         drew_otherwise = RANDOM_NUMBERS in self.differing
         pairs = {path: (recorded.facts[path], live.facts[path]) for path in self.differing}
         single = {p for p, pair in pairs.items() if not any(map(_is_data, pair))}
-        self._texts = [
+        self.texts = [
             texts
             for texts in map(_texts, {pairs[path] for path in single})
             if texts is not None and min(map(len, texts)) > 3
@@ -78,7 +80,7 @@ class Nature:
             return True
         if recorded is None or live is None:
             return path in self._only_one_has
-        return any(recorded.replace(*own) == live for own in self._texts)
+        return any(recorded.replace(*own) == live for own in self.texts)
 
     @property
     def count(self) -> int:
@@ -146,9 +148,11 @@ def _parents(path: str) -> list[str]:
 
 
 def _texts(pair: tuple[str, str]) -> tuple[str, str] | None:
-    """Two texts as they stand within facts, without their quotation marks."""
+    """Two texts as they stand within facts, without their quotation marks; paths count as texts."""
     if all(fact.startswith('= "') for fact in pair):
         return pair[0][3:-1], pair[1][3:-1]
+    if all(map(_PATH.match, pair)):
+        return _PATH.sub("", pair[0]), _PATH.sub("", pair[1])
     return None
 
 

@@ -44,6 +44,10 @@ _CONTAINERS: dict[str, Callable[[Any], Any]] = {
     "OrderedDict": collections.OrderedDict,
     "Counter": collections.Counter,
 }
+_PATHS: dict[str, Callable[[str], pathlib.PurePath]] = {
+    kind.__name__: kind
+    for kind in (type(pathlib.Path()), pathlib.PurePosixPath, pathlib.PureWindowsPath)
+}
 _WITH_GRADIENT = " with gradient"
 _TENSOR = re.compile(rf"tensor \w+ \[[\d, ]*\] \w+({_WITH_GRADIENT})?")
 _NUMBER = re.compile(
@@ -149,6 +153,8 @@ def value_of(fact: str) -> Any:
     head, _, rest = fact.partition(" ")
     if head == "=":
         return _from_json(json.loads(rest))
+    if head in _PATHS:
+        return _PATHS[head](rest)
     if number := _NUMBER.fullmatch(fact):
         kind = np.dtype(number["kind"])
         return kind.type(number["value"] == "True" if kind.kind == "b" else number["value"])

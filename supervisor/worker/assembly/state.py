@@ -37,8 +37,8 @@ class State:
 
 def build_state(task: Task, ground: Ground, ring: CheckpointRing, recorders: Recorders) -> State:
     training, held = TrainingState(ground.registry), UserTensors(ground.registry)
-    written = recorders.files.replayed.written
-    census = ScriptCensus(ground.registry, ground.barrier, written.training_begins)
+    files = recorders.files.replayed
+    census = ScriptCensus(ground.registry, ground.barrier, files.training_begins)
     checkpointer = build_checkpointer(task, ground, ring, recorders.tape)
     whole = WholeState(
         state=training,
@@ -48,7 +48,7 @@ def build_state(task: Task, ground: Ground, ring: CheckpointRing, recorders: Rec
         controls=ground.controls,
         tape=recorders.tape,
         loading=recorders.loading,
-        written=written,
+        files=files,
         recorder=recorders.recorder,
         progress=ground.progress,
         health=ground.health,

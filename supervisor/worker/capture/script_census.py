@@ -46,6 +46,7 @@ class Compared:
         different: places that are still another.
         out_of_reach: objects that hide their state.
         problems: what is not as it was, in words.
+        texts: those that differ by nature, as they were and as they are.
     """
 
     equal: int = 0
@@ -53,6 +54,7 @@ class Compared:
     different: int = 0
     out_of_reach: int = 0
     problems: list[str] = field(default_factory=list)
+    texts: tuple[tuple[str, str], ...] = ()
 
     def as_event(self) -> dict[str, Any]:
         """The counts, and the first paths of what was put back, for the event `resumed`."""
@@ -167,6 +169,7 @@ class ScriptCensus:
             different=len(different),
             out_of_reach=then.out_of_reach,
             problems=problems + _named(left),
+            texts=tuple(nature.texts),
         )
 
     def _put_back(self, then: Census, nature: Nature, tensors: Mapping[str, Any]) -> list[str]:

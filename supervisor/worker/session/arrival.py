@@ -90,10 +90,17 @@ class Arrival:
             forget_compiled()
         held = start.state.get("held", {})
         mapped = mapped_files(p.value for p in Reach(user_frames()) if p.path in held)
-        saved = start.state.get("written", {})
-        written = self.files.replayed.written
-        settled = written.put_back(saved, self.files.replayed.kept())
-        files = self.files.replayed.end(f"attempt_{self.attempt}", mapped, settled)
+        replayed = self.files.replayed
+        names = replayed.take_names(self.restorer.compared.texts)
+        saved, whole = names.keys(start.state.get("written", {})), start.state.get("whole_files")
+        written = replayed.written
+        settled = written.put_back(saved, replayed.kept())
+        files = replayed.end(
+            f"attempt_{self.attempt}",
+            mapped,
+            settled,
+            None if whole is None else names.keys(whole),
+        )
         if self.order.experiment:  # `explain` replays a copy of the run, without this record
             files = replace(files, unknown="")
         if files.later:
