@@ -38,6 +38,7 @@ class ScriptFiles:
         interval: the current one; 0 before the first checkpoint.
         is_replay: a fast-forward is under way; files it makes belong to earlier intervals.
         at_interval: called when an interval begins.
+        replayed: files that a fast-forward was seen to write.
         texts: what differs by nature → what it was when the names of this record were taken.
         early: files made before the training, of which it is noted whether they are read.
     """
@@ -67,6 +68,7 @@ class ScriptFiles:
         self._changes: dict[str, dict[int, Change]] = {}
         self._began: dict[int, float] = {}
         self.texts: dict[str, str] = {}
+        self.replayed: set[str] = set()
         self._touched: set[str] = set()
         self._open_in_c: set[str] = set()
         self._looked_at: set[str] = set()
@@ -116,6 +118,8 @@ class ScriptFiles:
         name = os.path.abspath(path)
         if is_nobodys(name, self._root):
             return
+        if self.is_replay:
+            self.replayed.add(name)
         if _lexists(name):
             self._keep(name, Loss.NAME)
         else:
@@ -354,6 +358,8 @@ class ScriptFiles:
             name = os.path.realpath(name)
         if is_nobodys(name, self._root):
             return
+        if self.is_replay:
+            self.replayed.add(name)
         if _lexists(name):
             if name not in self._touched:
                 self._touched.add(name)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from supervisor.training_state.census.census import ADDRESS, RANDOM_NUMBERS, Census
 from supervisor.training_state.census.facts import (
+    TEMPORARY,
     CannotPutBack,
     holds_generator_state,
     same_as,
@@ -18,9 +19,11 @@ _CONTENT = re.compile(r"(tensor|array) |\w+ of \d+")
 _NOT_PLAIN = "float|complex|Decimal|Fraction"
 _ROW = re.compile(rf'= (\[|\{{(?!"": "(bytes|datetime|date|{_NOT_PLAIN})"))')
 _NUMBER = re.compile(rf'= (-?\d|true|false|\{{"": "({_NOT_PLAIN})")')
-_PATH = re.compile(r"(Pure)?(Posix|Windows)Path ")
+_PATH = re.compile(rf"(Pure)?(Posix|Windows)Path |{TEMPORARY}")
 _DISTINCT = len("= 12345")
 """Shorter values (0, 1, true) lie in too many places to be known again."""
+_LEAST_DIGITS = 4
+"""Of a number that is known again within a text."""
 _LETTERS = 60
 """Of a value in a message."""
 
@@ -62,14 +65,15 @@ class Nature:
         drew_otherwise = RANDOM_NUMBERS in self.differing
         pairs = {path: (recorded.facts[path], live.facts[path]) for path in self.differing}
         single = {p for p, pair in pairs.items() if not any(map(_is_data, pair))}
+        self._paths = {
+            path for path in single if not (drew_otherwise and any(map(_is_number, pairs[path])))
+        }
         self.texts = [
             texts
             for texts in map(_texts, {pairs[path] for path in single})
             if texts is not None and min(map(len, texts)) > 3
         ]
-        self._paths = {
-            path for path in single if not (drew_otherwise and any(map(_is_number, pairs[path])))
-        }
+        self.texts += [digits for digits in map(_digits, {pairs[p] for p in self._paths}) if digits]
         self.data_differ = drew_otherwise or self._paths != self.differing
         self._pairs = {pairs[p] for p in self._paths if min(map(len, pairs[p])) >= _DISTINCT}
         self._only_one_has = recorded.facts.keys() ^ live.facts.keys()
@@ -80,6 +84,8 @@ class Nature:
             return True
         if recorded is None or live is None:
             return path in self._only_one_has
+        if recorded.startswith(TEMPORARY) and live.startswith(TEMPORARY):
+            return True
         return any(recorded.replace(*own) == live for own in self.texts)
 
     @property
@@ -153,6 +159,14 @@ def _texts(pair: tuple[str, str]) -> tuple[str, str] | None:
         return pair[0][3:-1], pair[1][3:-1]
     if all(map(_PATH.match, pair)):
         return _PATH.sub("", pair[0]), _PATH.sub("", pair[1])
+    return None
+
+
+def _digits(pair: tuple[str, str]) -> tuple[str, str] | None:
+    """Two whole numbers, of a time or a process, as they stand within names made of them."""
+    first, second = (fact.removeprefix("= ") for fact in pair)
+    if first.isdigit() and second.isdigit() and min(len(first), len(second)) >= _LEAST_DIGITS:
+        return first, second
     return None
 
 

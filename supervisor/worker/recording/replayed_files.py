@@ -11,16 +11,18 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from supervisor.storage.run.files_at_target import FilesAtTarget
-from supervisor.storage.run.kept_versions import COPIED_BYTES, Change
+from supervisor.storage.run.kept_versions import COPIED_BYTES, Change, copy_private
 from supervisor.storage.run.script_files import ScriptFiles
 from supervisor.storage.run.set_aside import SetAside, remove
+from supervisor.storage.run.unseen_files import open_for_writing
 from supervisor.worker.recording.changed_in_place import ChangedInPlace
 from supervisor.worker.recording.nameless_files import NamelessFiles
 from supervisor.worker.recording.other_names import OtherNames
 from supervisor.worker.recording.whole_files import WholeFiles, is_as_recorded
 from supervisor.worker.recording.written_files import WrittenFiles
 
-_unlink, _link = os.unlink, os.link  # before they are patched
+_unlink, _link, _os_open = os.unlink, os.link, os.open  # before they are patched
+_SQLITE = b"SQLite format 3\0"
 
 _CLOCK_S = 0.05
 """The clock of file times is that much behind `time.time`, at most."""
@@ -53,6 +55,7 @@ class ReplayedFiles:
         self._kept: set[str] = set()
         self._again: set[str] = set()
         self._began = time.time() - _CLOCK_S
+        self._names = OtherNames(())
 
     def training_begins(self) -> None:
         """Called before the first forward or update, live and in a replay."""
@@ -215,7 +218,8 @@ class ReplayedFiles:
         if names:
             self._aside.take_names(names.keys)
             self._record.take_names(names.keys, dict(pairs))
-        return OtherNames(pairs, own)
+        self._names = OtherNames(pairs, own)
+        return self._names
 
     def restore_in_place(self) -> None:
         """The target is reached, and the state not yet put back: arrays may be mapped files.
@@ -244,8 +248,8 @@ class ReplayedFiles:
             aside_name: of the folder for the latter.
             mapped: files that arrays map which the checkpoint holds: they are as they were.
             settled: others that are known to be as they were.
-            recorded: files written as a whole, of which size and time are known; None if they are
-                not known.
+            recorded: files written as a whole, by the names of the recorded run, of which size and
+                time are known; None if they are not known.
 
         Raises:
             OSError: a file could not be moved.
@@ -254,8 +258,11 @@ class ReplayedFiles:
         restored, not_restored = self._restore(settled)
         later: list[str] = list(restored & self._aside.stored.keys())
         known = {*settled, *mapped, *self._nameless.still_open()}
-        self._bring_recorded_back(recorded or {}, known)
-        surplus = [] if recorded is None else self._remove_surplus(recorded)
+        self._copy_from_other_names(recorded or {})
+        whole = self._names.keys(recorded or {})
+        self._bring_recorded_back(whole, known)
+        surplus = [] if recorded is None else self._remove_surplus(whole)
+        surplus += self._written_by_others(known)
         done: list[str] = []
         for path in list(self._aside.stored):
             if path in restored:
@@ -287,9 +294,19 @@ class ReplayedFiles:
         if self._interval is not None:
             unknown = self._record.problem_at(self._interval)
             self._record.continue_at(self._interval, set(later) - restored)
-        lost = self._not_as_recorded(recorded or {}, known)
+        lost = self._not_as_recorded(whole, known)
         not_restored = sorted({*not_restored, *surplus, *lost})
         return FilesAtTarget(sorted(later), str(kept_in), not_restored, unknown, self._unseen)
+
+    def _copy_from_other_names(self, recorded: Mapping[str, list[int]]) -> None:
+        """A temporary file is in no record, so the killed attempt's is still there."""
+        for old, then in recorded.items():
+            path = self._names.of(old)
+            if path != old and path not in self._aside.stored and is_as_recorded(old, then):
+                with contextlib.suppress(OSError):
+                    if os.path.lexists(path):
+                        _unlink(path)
+                    copy_private(old, path, os.lstat(old))
 
     def _bring_recorded_back(
         self, recorded: Mapping[str, list[int]], known: Collection[str]
@@ -315,6 +332,27 @@ class ReplayedFiles:
             elif path not in self._kept or not self._aside.move(path):
                 _unlink(path)
         return stay
+
+    def _written_by_others(self, known: Collection[str]) -> list[str]:
+        """What another program, or a library in C, has written for the replay: that of the recorded
+        run comes back. Returns what it had not, or not any more.
+
+        A database is written by what the script says, which is what it said then.
+        """
+        seen = {*self._record.replayed, *self._created, *self._kept, *self._again, *known}
+        seen.update(open_for_writing())
+        lost = []
+        for path in self._record.results()[0]:
+            if path in seen or path in self._in_place or not self._is_new(path):
+                continue
+            if _is_database(path):
+                continue
+            if path in self._aside.stored and not self._is_later(path):
+                _unlink(path)
+                self._aside.bring_back(path)
+            else:
+                lost.append(path)
+        return lost
 
     def _not_as_recorded(
         self, recorded: Mapping[str, list[int]], known: Collection[str]
@@ -379,6 +417,17 @@ class ReplayedFiles:
             return os.lstat(path).st_mtime >= self._began
         except OSError:
             return False
+
+
+def _is_database(path: str) -> bool:
+    try:
+        descriptor = _os_open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        return os.read(descriptor, len(_SQLITE)) == _SQLITE
+    finally:
+        os.close(descriptor)
 
 
 def _has_content(path: str) -> bool:

@@ -92,14 +92,14 @@ class Arrival:
         mapped = mapped_files(p.value for p in Reach(user_frames()) if p.path in held)
         replayed = self.files.replayed
         names = replayed.take_names(self.restorer.compared.texts)
-        saved, whole = names.keys(start.state.get("written", {})), start.state.get("whole_files")
+        saved = names.keys(start.state.get("written", {}))
         written = replayed.written
         settled = written.put_back(saved, replayed.kept())
         files = replayed.end(
             f"attempt_{self.attempt}",
             mapped,
             settled,
-            None if whole is None else names.keys(whole),
+            start.state.get("whole_files"),
         )
         if self.order.experiment:  # `explain` replays a copy of the run, without this record
             files = replace(files, unknown="")
