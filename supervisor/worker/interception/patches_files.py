@@ -75,6 +75,18 @@ class _Files:
             return self.is_ours
         return interception.active and not _is_called_by_us()
 
+    def leaves_out_whole(self, path: str | os.PathLike[str]) -> bool:
+        """Asked before a whole file is written by other means than `open`."""
+        if self.is_recorded:
+            with self.ours:
+                self.replayed.whole.wrote(os.fsdecode(path))
+        if self.is_replayed and self.replayed.keeps(path):
+            return True
+        if self.is_recorded:
+            with self.ours:
+                self.record.writes(os.fsdecode(path), anew=True)
+        return False
+
 
 def _is_called_by_user() -> bool:
     """Whether a function of the script, or of a library that is neither Python's nor torch's, has
@@ -125,6 +137,7 @@ def watch_files(
     _patch_open(files)
     _patch_os_open(files)
     _patch_save(files)
+    _patch_scripted_save(files)
     for name in ("rename", "replace"):
         _patch_pair(files, os, name, replayed.renamed, record.renames)
     _patch_pair(files, os, "link", replayed.linked, lambda source, target: record.becomes(target))
@@ -228,15 +241,8 @@ def _patch_save(files: _Files) -> None:
 
     @functools.wraps(original)
     def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
-        is_path = isinstance(f, (str, os.PathLike))
-        if is_path and files.is_recorded:
-            with files.ours:
-                files.replayed.whole.wrote(os.fsdecode(f))
-        if is_path and files.is_replayed and files.replayed.keeps(f):
+        if isinstance(f, (str, os.PathLike)) and files.leaves_out_whole(f):
             return None
-        if is_path and files.is_recorded:
-            with files.ours:
-                files.record.writes(os.fsdecode(f), anew=True)
         if not interception.is_ours():
             return original(obj, f, *args, **kwargs)
         interception.depth += 1  # what `torch.save` reads from tensors decides nothing
@@ -246,6 +252,21 @@ def _patch_save(files: _Files) -> None:
             interception.depth -= 1
 
     torch.save = save
+
+
+def _patch_scripted_save(files: _Files) -> None:
+    """A scripted or traced module is written outside of Python, by `torch.jit.save` too."""
+    scripts: Any = torch.jit._script
+    original = scripts.RecursiveScriptModule.save
+
+    @functools.wraps(original)
+    def save(self: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(f, (str, os.PathLike)) and files.leaves_out_whole(os.fspath(f)):
+            return None
+        return original(self, f, *args, **kwargs)
+
+    for kind in (scripts.RecursiveScriptModule, scripts.ScriptModule):
+        kind.save = save
 
 
 def _patch_pair(
@@ -322,14 +343,8 @@ def _patch_safetensors(files: _Files) -> None:
 
     @functools.wraps(original)
     def serialize_file(tensors: Any, filename: Any, *args: Any, **kwargs: Any) -> Any:
-        if files.is_recorded:
-            with files.ours:
-                files.replayed.whole.wrote(os.fsdecode(filename))
-        if files.is_replayed and files.replayed.keeps(filename):
+        if files.leaves_out_whole(filename):
             return None
-        if files.is_recorded:
-            with files.ours:
-                files.record.writes(os.fsdecode(filename), anew=True)
         return original(tensors, filename, *args, **kwargs)
 
     library.serialize_file = serialize_file
