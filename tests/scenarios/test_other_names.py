@@ -1,4 +1,4 @@
-"""Files whose names are others in each process, or that the script tells apart by their times."""
+"""Files with another name in each process, told apart by their times, or not written by `open`."""
 
 from __future__ import annotations
 
@@ -65,11 +65,30 @@ for step in range(24):
 pool.shutdown()
 result = model.state_dict()
 """
+TRACED = f"""{BEGIN}
+for step in range(24):
+    {UPDATE.strip()}
+    if step == 3: torch.jit.trace(model, X[:2]).save("traced.ts")
+traced = torch.jit.load("traced.ts"); model(X)
+torch.jit.trace(model, X[:2])
+result = traced.state_dict()
+"""
+COPIED = f"""{BEGIN}
+import subprocess
+os.makedirs("final")
+for step in range(24):
+    {UPDATE.strip()}
+    torch.save(model.state_dict(), "newest.pt")
+    if step % 5 == 0: subprocess.run(["cp", "newest.pt", f"final/{{step}}.pt"], check=True)
+result = model.state_dict()
+"""
 STYLES = {
     "temporary folder": TEMPORARY,
     "folder of the time": OF_THE_TIME,
     "by age": BY_AGE,
     "in a thread": IN_A_THREAD,
+    "traced": TRACED,
+    "copied by another program": COPIED,
 }
 
 

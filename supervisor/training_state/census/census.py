@@ -94,7 +94,7 @@ class Census:
                     hidden += 1
                 if type(value) is int and value > _ADDRESSES:
                     numbers.append((place, [value]))
-                elif asks_gc and place.is_plain and (large := _large(value)):
+                elif place.is_plain and (large := _large(value)):
                     numbers.append((place, large))
         known: Collection[int] = reach.objects.keys()
         if asks_gc and numbers:
@@ -121,10 +121,12 @@ class Census:
         return torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
 
-def _large(container: Any) -> list[int]:
-    """Numbers among a container's keys or items that may be addresses."""
-    items = container if isinstance(container, Iterable) else ()
-    return [one for one in items if type(one) is int and one > _ADDRESSES]
+def _large(container: Iterable[Any]) -> list[int]:
+    """Numbers among a container's keys or items that may be addresses, if its first one may be."""
+    first = next(iter(container), None)
+    if type(first) is not int or first <= _ADDRESSES:
+        return []
+    return [one for one in container if type(one) is int and one > _ADDRESSES]
 
 
 def _reach(
