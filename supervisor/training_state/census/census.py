@@ -19,6 +19,8 @@ from supervisor.training_state.tensors import outside_autograd, storage_of
 ADDRESS = "the address of an object"
 RANDOM_NUMBERS = "random numbers before the training"
 """Path in the first census of a run: where the global generators stood."""
+PROCESS_NUMBER = "number of the process"
+"""Path in the first census of a run."""
 CALL = "call"
 """Begins the paths of the call under way."""
 _ADDRESSES = 1 << 32

@@ -14,16 +14,14 @@ from supervisor.training_state.census.facts import (
     same_as,
     value_of,
 )
+from supervisor.training_state.census.other_texts import texts_of
 
 _CONTENT = re.compile(r"(tensor|array) |\w+ of \d+")
 _NOT_PLAIN = "float|complex|Decimal|Fraction"
-_ROW = re.compile(rf'= (\[|\{{(?!"": "(bytes|datetime|date|{_NOT_PLAIN})"))')
+_ROW = re.compile(rf'= (\[|\{{(?!"": "(bytes|datetime|date|UUID|{_NOT_PLAIN})"))')
 _NUMBER = re.compile(rf'= (-?\d|true|false|\{{"": "({_NOT_PLAIN})")')
-_PATH = re.compile(rf"(Pure)?(Posix|Windows)Path |{TEMPORARY}")
 _DISTINCT = len("= 12345")
 """Shorter values (0, 1, true) lie in too many places to be known again."""
-_LEAST_DIGITS = 4
-"""Of a number that is known again within a text."""
 _LETTERS = 60
 """Of a value in a message."""
 
@@ -68,12 +66,7 @@ class Nature:
         self._paths = {
             path for path in single if not (drew_otherwise and any(map(_is_number, pairs[path])))
         }
-        self.texts = [
-            texts
-            for texts in map(_texts, {pairs[path] for path in single})
-            if texts is not None and min(map(len, texts)) > 3
-        ]
-        self.texts += [digits for digits in map(_digits, {pairs[p] for p in self._paths}) if digits]
+        self.texts = [texts for path in self._paths for texts in texts_of(*pairs[path])]
         self.data_differ = drew_otherwise or self._paths != self.differing
         self._pairs = {pairs[p] for p in self._paths if min(map(len, pairs[p])) >= _DISTINCT}
         self._only_one_has = recorded.facts.keys() ^ live.facts.keys()
@@ -151,23 +144,6 @@ def _outermost(found: list[Difference]) -> list[Difference]:
 
 def _parents(path: str) -> list[str]:
     return [path[: match.start()] for match in re.finditer(r"(?<=.)[.\[]", path)]
-
-
-def _texts(pair: tuple[str, str]) -> tuple[str, str] | None:
-    """Two texts as they stand within facts, without their quotation marks; paths count as texts."""
-    if all(fact.startswith('= "') for fact in pair):
-        return pair[0][3:-1], pair[1][3:-1]
-    if all(map(_PATH.match, pair)):
-        return _PATH.sub("", pair[0]), _PATH.sub("", pair[1])
-    return None
-
-
-def _digits(pair: tuple[str, str]) -> tuple[str, str] | None:
-    """Two whole numbers, of a time or a process, as they stand within names made of them."""
-    first, second = (fact.removeprefix("= ") for fact in pair)
-    if first.isdigit() and second.isdigit() and min(len(first), len(second)) >= _LEAST_DIGITS:
-        return first, second
-    return None
 
 
 def _said(fact: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from typing import Any
 
 import torch
 
-from supervisor.training_state.census.census import RANDOM_NUMBERS, Census, unpack
+from supervisor.training_state.census.census import PROCESS_NUMBER, RANDOM_NUMBERS, Census, unpack
 from supervisor.training_state.census.comparison import (
     Difference,
     Nature,
@@ -101,6 +102,7 @@ class ScriptCensus:
             self._training_begins()
             first = self._take(user_frames(), {})
             first.facts[RANDOM_NUMBERS] = random_position()
+            first.facts[PROCESS_NUMBER] = f"= {os.getpid()}"
             self._first = first
         return True
 

@@ -25,11 +25,10 @@ class OtherNames:
         """Returns a file's or folder's path in this process; the same where it is none other."""
         if path in self._own:
             return path
+        other = path
         for old, new in self._texts:
-            other = path.replace(old, new)
-            if other != path and os.path.isdir(os.path.dirname(other)):
-                return other
-        return path
+            other = other.replace(old, new)
+        return other if os.path.isdir(os.path.dirname(other)) else path
 
     def keys(self, recorded: Mapping[str, _V]) -> dict[str, _V]:
         """Returns the same by the names of this process; what the recorded run noted of a file
