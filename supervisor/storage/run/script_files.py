@@ -38,6 +38,8 @@ class ScriptFiles:
         interval: the current one; 0 before the first checkpoint.
         is_replay: a fast-forward is under way; files it makes belong to earlier intervals.
         at_interval: called when an interval begins.
+        replayed: files that a fast-forward was seen to write.
+        texts: what differs by nature → what it was when the names of this record were taken.
         early: files made before the training, of which it is noted whether they are read.
     """
 
@@ -65,6 +67,8 @@ class ScriptFiles:
         self._read: set[str] = set()
         self._changes: dict[str, dict[int, Change]] = {}
         self._began: dict[int, float] = {}
+        self.texts: dict[str, str] = {}
+        self.replayed: set[str] = set()
         self._touched: set[str] = set()
         self._open_in_c: set[str] = set()
         self._looked_at: set[str] = set()
@@ -114,6 +118,8 @@ class ScriptFiles:
         name = os.path.abspath(path)
         if is_nobodys(name, self._root):
             return
+        if self.is_replay:
+            self.replayed.add(name)
         if _lexists(name):
             self._keep(name, Loss.NAME)
         else:
@@ -267,6 +273,22 @@ class ScriptFiles:
         self._drop_versions(lambda number, _: number >= interval)
         self._list.rewrite()
 
+    def take_names(
+        self, keys: Callable[[dict[str, Any]], dict[str, Any]], texts: dict[str, str]
+    ) -> None:
+        """The same files have other names from here on; on disk with the next `continue_at`.
+
+        Args:
+            keys: returns a dictionary by the new names.
+            texts: what differed by nature when the checkpoint's process began → what it is now.
+        """
+        self._made, self._folders = keys(self._made), keys(self._folders)
+        self._changes = keys(self._changes)
+        self.early, self._read = set(keys(_none(self.early))), set(keys(_none(self._read)))
+        self._touched = set(keys(_none(self._touched)))
+        self._open_in_c = set(keys(_none(self._open_in_c)))
+        self.texts = texts
+
     def forget(self, gone: set[str]) -> None:
         """Files and folders were set aside for good: the script makes them once more."""
         self._folders = {name: n for name, n in self._folders.items() if name not in gone}
@@ -336,6 +358,8 @@ class ScriptFiles:
             name = os.path.realpath(name)
         if is_nobodys(name, self._root):
             return
+        if self.is_replay:
+            self.replayed.add(name)
         if _lexists(name):
             if name not in self._touched:
                 self._touched.add(name)
@@ -366,6 +390,7 @@ class ScriptFiles:
         lines += [{"read": name} for name in self._read]
         lines += [{"touched": name} for name in self._touched]
         lines += [{"open_in_c": name} for name in self._open_in_c]
+        lines += [{"text": old, "is": new} for old, new in self.texts.items()]
         for name, changes in self._changes.items():
             lines += [change_line(name, change) for change in changes.values()]
         return lines
@@ -382,6 +407,8 @@ class ScriptFiles:
             self._touched.add(line["touched"])
         elif _is_path(line.get("open_in_c")):
             self._open_in_c.add(line["open_in_c"])
+        elif isinstance(line.get("text"), str) and isinstance(line.get("is"), str):
+            self.texts[line["text"]] = line["is"]
         elif isinstance(number, int) and _is_path(line.get("made")):
             self._made[line["made"]] = number
             self.early.update([line["made"]] if line.get("early") is True else [])
@@ -391,6 +418,10 @@ class ScriptFiles:
             change = self._versions.change_of(line, number)
             if change is not None:
                 self._changes.setdefault(line["changed"], {})[number] = change
+
+
+def _none(names: Iterable[str]) -> dict[str, None]:
+    return dict.fromkeys(names)
 
 
 def _real(names: Iterable[str]) -> set[str]:

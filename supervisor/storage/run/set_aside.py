@@ -8,7 +8,7 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,17 @@ class SetAside:
         self._count = 0
         self.stored: dict[str, str] = {}
         self.folded: dict[str, int] = {}
+        self._named: set[str] = set()
+
+    def take_names(self, keys: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        """What stands aside comes back by other names; until it does, an undo knows the old ones.
+
+        Args:
+            keys: returns a dictionary by the new names.
+        """
+        before = self.stored.keys()
+        self.stored, self.folded = keys(self.stored), keys(self.folded)
+        self._named = self.stored.keys() - before
 
     def move_all(self, paths: Sequence[str]) -> None:
         """Sets files and links aside; all moves are listed on disk before the first is made.
@@ -95,6 +106,8 @@ class SetAside:
         if to is None or os.path.lexists(path) or not os.path.lexists(to):
             return False
         os.makedirs(os.path.dirname(path), exist_ok=True)
+        if path in self._named:
+            self._write({"named": path, "of": to})
         _rename(to, path)
         del self.stored[path]
         return True
@@ -149,6 +162,8 @@ class SetAside:
             return []
         problems: list[str] = []
         for line in lines:
+            self._take_from_other_name(line)
+        for line in lines:
             _remove_untrained(line)
         for line in lines:
             _make_folder_again(line)
@@ -160,6 +175,14 @@ class SetAside:
         if not problems:
             _unlink(self._list)
         return problems
+
+    def _take_from_other_name(self, line: dict[str, Any]) -> None:
+        path, to = line.get("named"), line.get("of")
+        if not (_is_path(path) and _is_path(to)) or os.path.lexists(str(to)):
+            return
+        if os.path.dirname(str(to)) == str(self._folder) and os.path.basename(str(to)).isdigit():
+            with contextlib.suppress(OSError):
+                _rename(str(path), str(to))
 
     def _put_back(self, line: dict[str, Any]) -> None:
         path, to = line.get("moved"), line.get("to")

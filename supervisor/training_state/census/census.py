@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,8 @@ from supervisor.training_state.tensors import outside_autograd, storage_of
 ADDRESS = "the address of an object"
 RANDOM_NUMBERS = "random numbers before the training"
 """Path in the first census of a run: where the global generators stood."""
+PROCESS_NUMBER = "number of the process"
+"""Path in the first census of a run."""
 CALL = "call"
 """Begins the paths of the call under way."""
 _ADDRESSES = 1 << 32
@@ -80,7 +82,7 @@ class Census:
         facts: dict[str, str] = {}
         places: dict[str, Place] = {}
         hidden = 0
-        numbers: list[Place] = []
+        numbers: list[tuple[Place, list[int]]] = []
         with outside_autograd(), torch._C.DisableTorchFunctionSubclass():
             for place in reach:
                 value = place.value
@@ -93,12 +95,14 @@ class Census:
                 except Exception:  # a __len__ or __repr__ of the user's class
                     hidden += 1
                 if type(value) is int and value > _ADDRESSES:
-                    numbers.append(place)
+                    numbers.append((place, [value]))
+                elif place.is_plain and (large := _large(value)):
+                    numbers.append((place, large))
         known: Collection[int] = reach.objects.keys()
         if asks_gc and numbers:
             known = {*known, *map(id, gc.get_objects())}
-        for place in numbers:
-            if place.value in known:
+        for place, values in numbers:
+            if all(value in known for value in values):
                 facts[place.path] = ADDRESS
         found = cls(facts=facts, out_of_reach=reach.out_of_reach + hidden, is_whole=reach.is_whole)
         return found, places
@@ -117,6 +121,14 @@ class Census:
         }
         data = zlib.compress(json.dumps(form).encode(), level=1)
         return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+def _large(container: Iterable[Any]) -> list[int]:
+    """Numbers among a container's keys or items that may be addresses, if its first one may be."""
+    first = next(iter(container), None)
+    if type(first) is not int or first <= _ADDRESSES:
+        return []
+    return [one for one in container if type(one) is int and one > _ADDRESSES]
 
 
 def _reach(

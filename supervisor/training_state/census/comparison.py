@@ -8,15 +8,17 @@ from dataclasses import dataclass
 
 from supervisor.training_state.census.census import ADDRESS, RANDOM_NUMBERS, Census
 from supervisor.training_state.census.facts import (
+    TEMPORARY,
     CannotPutBack,
     holds_generator_state,
     same_as,
     value_of,
 )
+from supervisor.training_state.census.other_texts import texts_of
 
 _CONTENT = re.compile(r"(tensor|array) |\w+ of \d+")
 _NOT_PLAIN = "float|complex|Decimal|Fraction"
-_ROW = re.compile(rf'= (\[|\{{(?!"": "(bytes|datetime|date|{_NOT_PLAIN})"))')
+_ROW = re.compile(rf'= (\[|\{{(?!"": "(bytes|datetime|date|UUID|{_NOT_PLAIN})"))')
 _NUMBER = re.compile(rf'= (-?\d|true|false|\{{"": "({_NOT_PLAIN})")')
 _DISTINCT = len("= 12345")
 """Shorter values (0, 1, true) lie in too many places to be known again."""
@@ -52,6 +54,7 @@ class Nature:
     Attributes:
         differing: paths of all that was another before the training.
         data_differ: some of that are data or random numbers, or may be drawn.
+        texts: those of the script that differ, as they were and as they are.
     """
 
     def __init__(self, recorded: Census, live: Census) -> None:
@@ -60,14 +63,10 @@ class Nature:
         drew_otherwise = RANDOM_NUMBERS in self.differing
         pairs = {path: (recorded.facts[path], live.facts[path]) for path in self.differing}
         single = {p for p, pair in pairs.items() if not any(map(_is_data, pair))}
-        self._texts = [
-            texts
-            for texts in map(_texts, {pairs[path] for path in single})
-            if texts is not None and min(map(len, texts)) > 3
-        ]
         self._paths = {
             path for path in single if not (drew_otherwise and any(map(_is_number, pairs[path])))
         }
+        self.texts = [texts for path in self._paths for texts in texts_of(*pairs[path])]
         self.data_differ = drew_otherwise or self._paths != self.differing
         self._pairs = {pairs[p] for p in self._paths if min(map(len, pairs[p])) >= _DISTINCT}
         self._only_one_has = recorded.facts.keys() ^ live.facts.keys()
@@ -78,7 +77,9 @@ class Nature:
             return True
         if recorded is None or live is None:
             return path in self._only_one_has
-        return any(recorded.replace(*own) == live for own in self._texts)
+        if recorded.startswith(TEMPORARY) and live.startswith(TEMPORARY):
+            return True
+        return any(recorded.replace(*own) == live for own in self.texts)
 
     @property
     def count(self) -> int:
@@ -143,13 +144,6 @@ def _outermost(found: list[Difference]) -> list[Difference]:
 
 def _parents(path: str) -> list[str]:
     return [path[: match.start()] for match in re.finditer(r"(?<=.)[.\[]", path)]
-
-
-def _texts(pair: tuple[str, str]) -> tuple[str, str] | None:
-    """Two texts as they stand within facts, without their quotation marks."""
-    if all(fact.startswith('= "') for fact in pair):
-        return pair[0][3:-1], pair[1][3:-1]
-    return None
 
 
 def _said(fact: str) -> str:

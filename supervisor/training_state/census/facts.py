@@ -44,6 +44,12 @@ _CONTAINERS: dict[str, Callable[[Any], Any]] = {
     "OrderedDict": collections.OrderedDict,
     "Counter": collections.Counter,
 }
+_PATHS: dict[str, Callable[[str], pathlib.PurePath]] = {
+    kind.__name__: kind
+    for kind in (type(pathlib.Path()), pathlib.PurePosixPath, pathlib.PureWindowsPath)
+}
+TEMPORARY = "temporary "
+"""Begins the fact of a temporary file or folder; its name is another in each process."""
 _WITH_GRADIENT = " with gradient"
 _TENSOR = re.compile(rf"tensor \w+ \[[\d, ]*\] \w+({_WITH_GRADIENT})?")
 _NUMBER = re.compile(
@@ -122,6 +128,8 @@ def fact_of(place: Place) -> str:
         return "work of a collective"  # a replay sends nothing, so another class stands for it
     if is_iterator(kind):
         return f"{kind.__name__} {_position(value)}"
+    if kind.__module__ == "tempfile":
+        return f"{TEMPORARY}{getattr(value, 'name', '')}"
     name = f"{kind.__module__}.{kind.__qualname__}"
     if name in _IN_C:
         return f"{kind.__qualname__} {_IN_C[name](value)}"
@@ -149,6 +157,8 @@ def value_of(fact: str) -> Any:
     head, _, rest = fact.partition(" ")
     if head == "=":
         return _from_json(json.loads(rest))
+    if head in _PATHS:
+        return _PATHS[head](rest)
     if number := _NUMBER.fullmatch(fact):
         kind = np.dtype(number["kind"])
         return kind.type(number["value"] == "True" if kind.kind == "b" else number["value"])

@@ -19,6 +19,8 @@ LONG = 100_000
 MANY = 2_000
 """Of more containers within one only the ends are looked at: a data set of token lists."""
 _ENDS = 500
+_ALIGNED = 16
+_ADDRESSES = range(1 << 40, 1 << 48)
 
 
 def is_plain(value: Any, nested: int = _NESTED) -> bool:
@@ -26,7 +28,7 @@ def is_plain(value: Any, nested: int = _NESTED) -> bool:
     kind = type(value)
     if kind in _DICTS:
         keys, items = set(map(type, _ends(value))), value.values()
-        if not keys <= SCALARS:
+        if not keys <= SCALARS or (keys == {int} and _are_addresses(_ends(value))):
             return False
     elif kind in CONTAINERS:
         items = value
@@ -38,6 +40,11 @@ def is_plain(value: Any, nested: int = _NESTED) -> bool:
     if not nested or not others <= CONTAINERS:
         return False
     return all(is_plain(i, nested - 1) for i in _ends(items, MANY) if type(i) in others)
+
+
+def _are_addresses(keys: Iterable[int]) -> bool:
+    """Whether a dictionary is by the addresses of objects, others in each process."""
+    return all(key % _ALIGNED == 0 and _ADDRESSES.start <= key < _ADDRESSES.stop for key in keys)
 
 
 def content(value: Any) -> bytes:

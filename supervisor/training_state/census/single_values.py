@@ -8,6 +8,7 @@ import decimal
 import enum
 import fractions
 import json
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,7 @@ _WRITTEN: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "range": (range, lambda one: [one.start, one.stop, one.step], lambda parts: range(*parts)),
     "datetime": (datetime.datetime, str, datetime.datetime.fromisoformat),
     "date": (datetime.date, str, datetime.date.fromisoformat),
+    "UUID": (uuid.UUID, str, uuid.UUID),
     "bytearray": (bytearray, bytearray.hex, bytearray.fromhex),
 }
 """Name of a type → it, its values as JSON, and the way back."""

@@ -37,10 +37,10 @@ class State:
 
 def build_state(task: Task, ground: Ground, ring: CheckpointRing, recorders: Recorders) -> State:
     training, held = TrainingState(ground.registry), UserTensors(ground.registry)
-    written = recorders.files.replayed.written
+    files = recorders.files.replayed
 
     def training_begins() -> None:
-        written.training_begins()
+        files.training_begins()
         if not task.place.is_alone:
             ground.exchanges.training_begins()
 
@@ -54,7 +54,7 @@ def build_state(task: Task, ground: Ground, ring: CheckpointRing, recorders: Rec
         controls=ground.controls,
         tape=recorders.tape,
         loading=recorders.loading,
-        written=written,
+        files=files,
         recorder=recorders.recorder,
         progress=ground.progress,
         health=ground.health,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from typing import Any
 
 import torch
 
-from supervisor.training_state.census.census import RANDOM_NUMBERS, Census, unpack
+from supervisor.training_state.census.census import PROCESS_NUMBER, RANDOM_NUMBERS, Census, unpack
 from supervisor.training_state.census.comparison import (
     Difference,
     Nature,
@@ -46,6 +47,7 @@ class Compared:
         different: places that are still another.
         out_of_reach: objects that hide their state.
         problems: what is not as it was, in words.
+        texts: those that differ by nature, as they were and as they are.
     """
 
     equal: int = 0
@@ -53,6 +55,7 @@ class Compared:
     different: int = 0
     out_of_reach: int = 0
     problems: list[str] = field(default_factory=list)
+    texts: tuple[tuple[str, str], ...] = ()
 
     def as_event(self) -> dict[str, Any]:
         """The counts, and the first paths of what was put back, for the event `resumed`."""
@@ -99,6 +102,7 @@ class ScriptCensus:
             self._training_begins()
             first = self._take(user_frames(), {})
             first.facts[RANDOM_NUMBERS] = random_position()
+            first.facts[PROCESS_NUMBER] = f"= {os.getpid()}"
             self._first = first
         return True
 
@@ -167,6 +171,7 @@ class ScriptCensus:
             different=len(different),
             out_of_reach=then.out_of_reach,
             problems=problems + _named(left),
+            texts=tuple(nature.texts),
         )
 
     def _put_back(self, then: Census, nature: Nature, tensors: Mapping[str, Any]) -> list[str]:

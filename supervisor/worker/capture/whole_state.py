@@ -25,7 +25,7 @@ from supervisor.worker.ground.user_frames import call_under_way, user_frames
 from supervisor.worker.group.common_beginning import BEGAN
 from supervisor.worker.group.exchanges import EXCHANGED, Exchanges
 from supervisor.worker.recording.loading_proofs import LoadingProofs
-from supervisor.worker.recording.written_files import WrittenFiles
+from supervisor.worker.recording.replayed_files import ReplayedFiles
 
 
 class WholeState:
@@ -41,7 +41,7 @@ class WholeState:
         controls: Controls,
         tape: TapeWriter,
         loading: LoadingProofs,
-        written: WrittenFiles,
+        files: ReplayedFiles,
         recorder: FlightRecorder,
         progress: Progress,
         health: RunHealth,
@@ -54,7 +54,7 @@ class WholeState:
         self._controls = controls
         self._tape = tape
         self._loading = loading
-        self._written = written
+        self._files = files
         self._recorder = recorder
         self._progress = progress
         self._health = health
@@ -73,7 +73,8 @@ class WholeState:
         state = self._state.capture(
             held=held, include_grads=progress.grads_matter or not _is_training(call)
         )
-        state["written"] = self._written.checksums()
+        state["written"] = self._files.written.checksums()
+        state["whole_files"] = self._files.whole.present()
         state["gradient_places"] = gradient_places(self._registry)
         state["owners"] = find_owners(self._registry, frames)
         state["layouts"] = layouts(self._registry, held)

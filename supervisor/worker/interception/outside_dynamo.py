@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 
+_WITHOUT_VALUES = (torch._C._TorchDispatchModeKey.FAKE, torch._C._TorchDispatchModeKey.PROXY)
 _WHERE_COMPILED_CODE_BEGINS = "/torch/_dynamo/eval_frame.py"
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -65,5 +66,10 @@ def is_within_compiled() -> bool:
 
 
 def is_transforming() -> bool:
-    """Whether a transform of torch.func (vmap, grad, jvp) is under way: tensors are wrapped."""
-    return torch._C._functorch.peek_interpreter_stack() is not None
+    """Whether tensors stand for others: in a transform of torch.func (vmap, grad, jvp), while torch
+    traces a module (`torch.jit.trace`, `make_fx`), or where they have no values."""
+    return (
+        torch._C._functorch.peek_interpreter_stack() is not None
+        or torch._C._get_tracing_state() is not None
+        or any(torch._C._get_dispatch_mode(key) is not None for key in _WITHOUT_VALUES)
+    )

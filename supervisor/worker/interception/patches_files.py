@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+import supervisor
 from supervisor.storage.run.script_files import ScriptFiles
 from supervisor.worker.ground.user_frames import is_torchs_or_ours, is_users
 from supervisor.worker.interception.instrument import Seen
@@ -30,6 +31,7 @@ from supervisor.worker.recording.file_sizes import FileSizes
 from supervisor.worker.recording.replayed_files import ReplayedFiles
 
 _PATH = (str, bytes, os.PathLike)
+_PACKAGE = os.path.join(os.path.dirname(supervisor.__file__), "")
 _WRITING = frozenset("wax")
 _READING = frozenset({"r", "rb", "rt"})
 
@@ -65,7 +67,25 @@ class _Files:
 
     @property
     def is_replayed(self) -> bool:
-        return self.interception.replaying and self.is_ours
+        """A thread of the script that saves what the training hands it counts, too."""
+        interception = self.interception
+        if not interception.replaying:
+            return False
+        if get_ident() == interception.thread:
+            return self.is_ours
+        return interception.active and not _is_called_by_us()
+
+    def leaves_out_whole(self, path: str | os.PathLike[str]) -> bool:
+        """Asked before a whole file is written by other means than `open`."""
+        if self.is_recorded:
+            with self.ours:
+                self.replayed.whole.wrote(os.fsdecode(path))
+        if self.is_replayed and self.replayed.keeps(path):
+            return True
+        if self.is_recorded:
+            with self.ours:
+                self.record.writes(os.fsdecode(path), anew=True)
+        return False
 
 
 def _is_called_by_user() -> bool:
@@ -78,6 +98,17 @@ def _is_called_by_user() -> bool:
             return True
         if file != __file__ and is_torchs_or_ours(file):
             return False
+        frame = frame.f_back
+    return False
+
+
+def _is_called_by_us() -> bool:
+    """Whether it is a thread of ours that asks."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file != __file__ and file.startswith(_PACKAGE):
+            return True
         frame = frame.f_back
     return False
 
@@ -106,6 +137,7 @@ def watch_files(
     _patch_open(files)
     _patch_os_open(files)
     _patch_save(files)
+    _patch_scripted_save(files)
     for name in ("rename", "replace"):
         _patch_pair(files, os, name, replayed.renamed, record.renames)
     _patch_pair(files, os, "link", replayed.linked, lambda source, target: record.becomes(target))
@@ -137,6 +169,8 @@ def _patch_open(files: _Files) -> None:
             with files.ours:
                 files.sizes.opened(os.fspath(file), replaying=interception.replaying)
         with files.ours:
+            if files.is_recorded and "b" in mode and set(mode) & set("wx"):
+                files.replayed.whole.wrote(os.fsdecode(file))
             if files.is_replayed and "b" in mode and set(mode) & set("wx+") and "a" not in mode:
                 kept = files.replayed.opened(
                     os.fsdecode(file), mode, lambda name, how: original(name, how, *args, **kwargs)
@@ -207,12 +241,8 @@ def _patch_save(files: _Files) -> None:
 
     @functools.wraps(original)
     def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
-        is_path = isinstance(f, (str, os.PathLike))
-        if is_path and files.is_replayed and files.replayed.keeps(f):
+        if isinstance(f, (str, os.PathLike)) and files.leaves_out_whole(f):
             return None
-        if is_path and files.is_recorded:
-            with files.ours:
-                files.record.writes(os.fsdecode(f), anew=True)
         if not interception.is_ours():
             return original(obj, f, *args, **kwargs)
         interception.depth += 1  # what `torch.save` reads from tensors decides nothing
@@ -222,6 +252,21 @@ def _patch_save(files: _Files) -> None:
             interception.depth -= 1
 
     torch.save = save
+
+
+def _patch_scripted_save(files: _Files) -> None:
+    """A scripted or traced module is written outside of Python, by `torch.jit.save` too."""
+    scripts: Any = torch.jit._script
+    original = scripts.RecursiveScriptModule.save
+
+    @functools.wraps(original)
+    def save(self: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(f, (str, os.PathLike)) and files.leaves_out_whole(os.fspath(f)):
+            return None
+        return original(self, f, *args, **kwargs)
+
+    for kind in (scripts.RecursiveScriptModule, scripts.ScriptModule):
+        kind.save = save
 
 
 def _patch_pair(
@@ -238,6 +283,8 @@ def _patch_pair(
         seen = files.interception.active and kwargs.get("src_dir_fd") is None
         if seen and isinstance(src, _PATH) and isinstance(dst, _PATH):
             with files.ours:
+                if files.is_recorded and not os.path.isdir(src):
+                    files.replayed.whole.wrote(os.fsdecode(dst))
                 if files.is_replayed and leaves_out(os.fsdecode(src), os.fsdecode(dst)):
                     return None
                 if files.is_recorded:
@@ -296,11 +343,8 @@ def _patch_safetensors(files: _Files) -> None:
 
     @functools.wraps(original)
     def serialize_file(tensors: Any, filename: Any, *args: Any, **kwargs: Any) -> Any:
-        if files.is_replayed and files.replayed.keeps(filename):
+        if files.leaves_out_whole(filename):
             return None
-        if files.is_recorded:
-            with files.ours:
-                files.record.writes(os.fsdecode(filename), anew=True)
         return original(tensors, filename, *args, **kwargs)
 
     library.serialize_file = serialize_file

@@ -7,18 +7,22 @@ import math
 import os
 import stat
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from supervisor.storage.run.files_at_target import FilesAtTarget
-from supervisor.storage.run.kept_versions import COPIED_BYTES, Change
+from supervisor.storage.run.kept_versions import COPIED_BYTES, Change, copy_private
 from supervisor.storage.run.script_files import ScriptFiles
 from supervisor.storage.run.set_aside import SetAside, remove
+from supervisor.storage.run.unseen_files import open_for_writing
 from supervisor.worker.recording.changed_in_place import ChangedInPlace
 from supervisor.worker.recording.nameless_files import NamelessFiles
+from supervisor.worker.recording.other_names import OtherNames
+from supervisor.worker.recording.whole_files import WholeFiles, is_as_recorded
 from supervisor.worker.recording.written_files import WrittenFiles
 
-_unlink, _link = os.unlink, os.link  # before they are patched
+_unlink, _link, _os_open = os.unlink, os.link, os.open  # before they are patched
+_SQLITE = b"SQLite format 3\0"
 
 _CLOCK_S = 0.05
 """The clock of file times is that much behind `time.time`, at most."""
@@ -46,10 +50,17 @@ class ReplayedFiles:
         self._deleted: set[str] = set()
         self._nameless = NamelessFiles()
         self.written = WrittenFiles(aside)
+        self.whole = WholeFiles()
         self._created: set[str] = set()
         self._kept: set[str] = set()
         self._again: set[str] = set()
         self._began = time.time() - _CLOCK_S
+        self._names = OtherNames(())
+
+    def training_begins(self) -> None:
+        """Called before the first forward or update, live and in a replay."""
+        self.written.training_begins()
+        self.whole.training_begins()
 
     def hide(self, interval: int, saved_at: float) -> None:
         """Puts aside what the script has made; called before it starts again.
@@ -192,6 +203,25 @@ class ReplayedFiles:
         changed = self._record.changed_since(self._interval)
         return {path: change.kept for path, change in changed.items() if change.kept}
 
+    def take_names(self, texts: Iterable[tuple[str, str]]) -> OtherNames:
+        """The target is reached, and it is known what differs by nature: from here on the files of
+        the recorded run have the names of this one.
+
+        Args:
+            texts: those of the script, as they were in the recorded run and as they are.
+
+        Returns:
+            The names for what the checkpoint knows of files.
+        """
+        own = {*self.whole.names, *self.written.names}
+        pairs = list(texts)
+        names = OtherNames(((self._record.texts.get(old, old), new) for old, new in pairs), own)
+        if names:
+            self._aside.take_names(names.keys)
+            self._record.take_names(names.keys, dict(pairs))
+        self._names = OtherNames(pairs, own)
+        return self._names
+
     def restore_in_place(self) -> None:
         """The target is reached, and the state not yet put back: arrays may be mapped files.
 
@@ -208,6 +238,7 @@ class ReplayedFiles:
         aside_name: str = "later",
         mapped: Collection[str] = (),
         settled: Collection[str] = (),
+        recorded: Mapping[str, list[int]] | None = None,
     ) -> FilesAtTarget:
         """The target is reached: the script's files become what they were at the checkpoint.
 
@@ -218,6 +249,8 @@ class ReplayedFiles:
             aside_name: of the folder for the latter.
             mapped: files that arrays map which the checkpoint holds: they are as they were.
             settled: others that are known to be as they were.
+            recorded: files written as a whole, by the names of the recorded run, of which size and
+                time are known; None if they are not known.
 
         Raises:
             OSError: a file could not be moved.
@@ -225,6 +258,12 @@ class ReplayedFiles:
         self._nameless.become_files()
         restored, not_restored = self._restore(settled)
         later: list[str] = list(restored & self._aside.stored.keys())
+        known = {*settled, *mapped, *self._nameless.still_open()}
+        self._copy_from_other_names(recorded or {})
+        whole = self._names.keys(recorded or {})
+        self._bring_recorded_back(whole, known)
+        surplus = [] if recorded is None else self._remove_surplus(whole)
+        surplus += self._written_by_others(known)
         done: list[str] = []
         for path in list(self._aside.stored):
             if path in restored:
@@ -256,8 +295,74 @@ class ReplayedFiles:
         if self._interval is not None:
             unknown = self._record.problem_at(self._interval)
             self._record.continue_at(self._interval, set(later) - restored)
-        not_restored.sort()
+        lost = self._not_as_recorded(whole, known)
+        not_restored = sorted({*not_restored, *surplus, *lost})
         return FilesAtTarget(sorted(later), str(kept_in), not_restored, unknown, self._unseen)
+
+    def _copy_from_other_names(self, recorded: Mapping[str, list[int]]) -> None:
+        """A temporary file is in no record, so the killed attempt's is still there."""
+        for old, then in recorded.items():
+            path = self._names.of(old)
+            if path != old and path not in self._aside.stored and is_as_recorded(old, then):
+                with contextlib.suppress(OSError):
+                    if os.path.lexists(path):
+                        _unlink(path)
+                    copy_private(old, path, os.lstat(old))
+
+    def _bring_recorded_back(
+        self, recorded: Mapping[str, list[int]], known: Collection[str]
+    ) -> None:
+        """Files that the replay has deleted or written otherwise, and that stand aside."""
+        for path in self._not_as_recorded(recorded, known):
+            to = self._aside.stored.get(path)
+            if to is not None and is_as_recorded(to, recorded[path]):
+                if os.path.lexists(path):
+                    _unlink(path)
+                self._aside.bring_back(path)
+
+    def _remove_surplus(self, recorded: Mapping[str, list[int]]) -> list[str]:
+        """Deletes files that the recorded run did not have; returns those that must stay.
+
+        Those of other threads may be early. Where the replay has not written what the recorded run
+        had, they may be the same files by other names.
+        """
+        stay = []
+        for path in self.whole.surplus(recorded):
+            if not (self.whole.is_by_itself(path) and self.whole.wrote_all(recorded)):
+                stay.append(path)
+            elif path not in self._kept or not self._aside.move(path):
+                _unlink(path)
+        return stay
+
+    def _written_by_others(self, known: Collection[str]) -> list[str]:
+        """What another program, or a library in C, has written for the replay: that of the recorded
+        run comes back. Returns what it had not, or not any more.
+
+        A database is written by what the script says, which is what it said then.
+        """
+        seen = {*self._record.replayed, *self._created, *self._kept, *self._again, *known}
+        seen.update(open_for_writing())
+        lost = []
+        for path in self._record.results()[0]:
+            if path in seen or path in self._in_place or not self._is_new(path):
+                continue
+            if _is_database(path):
+                continue
+            if path in self._aside.stored and not self._is_later(path):
+                _unlink(path)
+                self._aside.bring_back(path)
+            else:
+                lost.append(path)
+        return lost
+
+    def _not_as_recorded(
+        self, recorded: Mapping[str, list[int]], known: Collection[str]
+    ) -> list[str]:
+        return [
+            path
+            for path, then in recorded.items()
+            if path not in known and path not in self._in_place and not is_as_recorded(path, then)
+        ]
 
     def _restore(self, settled: Collection[str]) -> tuple[set[str], list[str]]:
         """Puts back what was kept; returns those paths, and what was not kept."""
@@ -313,6 +418,17 @@ class ReplayedFiles:
             return os.lstat(path).st_mtime >= self._began
         except OSError:
             return False
+
+
+def _is_database(path: str) -> bool:
+    try:
+        descriptor = _os_open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        return os.read(descriptor, len(_SQLITE)) == _SQLITE
+    finally:
+        os.close(descriptor)
 
 
 def _has_content(path: str) -> bool:

@@ -68,6 +68,10 @@ class WrittenFiles:
         if len(self._files) > FILES:
             del self._files[next(iter(self._files))]
 
+    @property
+    def names(self) -> Collection[str]:
+        return self._files.keys()
+
     def training_begins(self) -> None:
         """Called before the first forward or update: what was written as a whole before is the
         script's preparation, and may be another in each process."""

@@ -90,10 +90,17 @@ class Arrival:
             forget_compiled()
         held = start.state.get("held", {})
         mapped = mapped_files(p.value for p in Reach(user_frames()) if p.path in held)
-        saved = start.state.get("written", {})
-        written = self.files.replayed.written
-        settled = written.put_back(saved, self.files.replayed.kept())
-        files = self.files.replayed.end(f"attempt_{self.attempt}", mapped, settled)
+        replayed = self.files.replayed
+        names = replayed.take_names(self.restorer.compared.texts)
+        saved = names.keys(start.state.get("written", {}))
+        written = replayed.written
+        settled = written.put_back(saved, replayed.kept())
+        files = replayed.end(
+            f"attempt_{self.attempt}",
+            mapped,
+            settled,
+            start.state.get("whole_files"),
+        )
         if self.order.experiment:  # `explain` replays a copy of the run, without this record
             files = replace(files, unknown="")
         if files.later:

@@ -12,8 +12,10 @@ import fractions
 import functools
 import random
 import re
+import tempfile
 import threading
 import weakref
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -403,9 +405,38 @@ def test_an_address_of_an_object_is_no_difference() -> None:
             "shape": shape,
             "known": {"id": id(shape), "of": shape},
             "by_id": {id(shape): shape},
+            "names": {id(shape): "shape"},
+            "seen": [id(shape)],
         }
 
     assert differences(take(variables()), take(variables()), NOTHING) == []
+
+
+def test_values_by_the_address_of_an_object_are_compared() -> None:
+    shape, other = Shape(3), Shape(3)
+    then, now = take({"s": shape, "n": {id(shape): 1}}), take({"s": other, "n": {id(other): 2}})
+
+    assert [one.path for one in differences(then, now, NOTHING)] == ["main.n[#0]"]
+
+
+def test_paths_and_temporary_files_are_called_otherwise_by_nature() -> None:
+    def variables(stamp: int, folder: str) -> dict[str, Any]:
+        made = tempfile.NamedTemporaryFile()  # noqa: SIM115
+        return {"made": made, "out": Path(folder), "name": f"x_{stamp}", "stamp": stamp}
+
+    first = take(variables(51100, "/runs/xyz")), take(variables(51200, "/runs/abc"))
+    nature = Nature(*first)
+    then, now = take({"best": Path("/runs/xyz/1.pt")}), take({"best": Path("/runs/abc/1.pt")})
+
+    assert differences(*first, nature) == differences(then, now, nature) == []
+    assert {("/runs/xyz", "/runs/abc"), ("51100", "51200")} <= set(nature.texts)
+
+
+def test_a_path_is_put_back_as_a_whole() -> None:
+    variables = {"best": Path("/runs/2.pt")}
+
+    assert put_all_back(take({"best": Path("/runs/1.pt")}), variables, {}) == []
+    assert variables == {"best": Path("/runs/1.pt")}
 
 
 def test_a_layer_that_is_not_made_yet_is_told_like_any_other() -> None:

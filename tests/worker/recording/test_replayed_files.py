@@ -159,6 +159,45 @@ def test_a_replay_that_is_killed_is_undone_before_the_next(tmp_path: Path) -> No
     assert folder.stat().st_mode & 0o777 == 0o750
 
 
+def test_files_of_the_recorded_run_come_back_by_the_names_of_this_one(tmp_path: Path) -> None:
+    old, new = tmp_path / "run_1111", tmp_path / "run_2222"
+    record = record_of(tmp_path)
+    for folder in (old, old / "parts"):
+        record.makes_folder(str(folder))
+        folder.mkdir()
+    record.writes(str(old / "parts" / "best.pt"), anew=True)
+    (old / "parts" / "best.pt").write_bytes(b"trained")
+    live = ReplayedFiles(aside_of(tmp_path), record)
+    live.whole.wrote(str(old / "parts" / "best.pt"))
+    recorded, interval = live.whole.present(), record.begin_interval()
+    replayed = replayed_in(tmp_path)
+
+    replayed.hide(interval, 0.0)
+    (new / "parts").mkdir(parents=True)
+    replayed.whole.wrote(str(new / "parts" / "best.pt"))
+    assert not replayed.keeps(new / "parts" / "best.pt")
+    (new / "parts" / "best.pt").write_bytes(b"untrained")
+    replayed.take_names([("run_1111", "run_2222")])
+    found = replayed.end(recorded=recorded)
+
+    assert found.problems == []
+    assert (new / "parts" / "best.pt").read_bytes() == b"trained"
+    assert not old.exists()
+    assert record_of(tmp_path).results()[0] == [str(new / "parts" / "best.pt")]
+
+
+def test_an_undo_takes_files_back_from_other_names(tmp_path: Path) -> None:
+    aside, old, new = aside_of(tmp_path), tmp_path / "1111.pt", tmp_path / "2222.pt"
+    old.write_bytes(b"trained")
+    aside.move(str(old))
+    aside.take_names(lambda known: {str(new): value for value in known.values()})
+    assert aside.bring_back(str(new))
+
+    assert aside_of(tmp_path).undo() == []
+
+    assert (old.read_bytes(), new.exists()) == (b"trained", False)
+
+
 def test_a_replay_that_arrived_is_not_undone(tmp_path: Path) -> None:
     new = tmp_path / "new.pt"
     replayed = replayed_in(tmp_path)
