@@ -1,6 +1,6 @@
 """What our hooks take of each step, measured in place, moment by moment.
 
-    python -m benchmarks.hook_cost [--steps 2000] [--layers 2] [--batch 1] [--json FILE]
+    python -m benchmarks.hook_cost [--steps 2000] [--layers 2] [--batch 1] [--parts] [--json FILE]
 
 The training of `timed_trainer` runs under supervision, and the monitor's moments are timed from
 within: what they take beside the call of torch that they stand around. That leaves out what the
@@ -8,12 +8,16 @@ patched functions before them take, and what our memory does to the training's c
 `benchmarks.overhead` for the whole), and contains the stopwatch. No two processes are compared, so
 only the machine's own speed moves it: compare shares of a step, or versions in turns. `typical` is
 the median step; the mean holds what is done every few steps: judging, snapshots, saves.
+
+`--parts` gives the CPU time of single parts instead, warm-up included: those that are called
+now and then make up most of the difference between a typical and an average step.
 """
 
 from __future__ import annotations
 
 import argparse
 import atexit
+import importlib
 import json
 import runpy
 import statistics
@@ -29,6 +33,27 @@ TRAINER = Path(__file__).with_name("timed_trainer.py")
 REGIONS = {"forward": 3, "backward": 1, "clip": 2}
 """Moment → place of the argument that is torch's own call."""
 UPDATE = ("before_update", "after_update")
+PARTS_IN_WORKER = "--parts-in-worker"
+PARTS = (
+    ("worker.live.boundary", "Boundary.at_boundary"),
+    ("worker.live.snapshot_listener", "SnapshotListener.at_boundary"),
+    ("worker.corruption.state_check", "StateCheck.compare"),
+    ("training_state.snapshot", "SnapshotRing.take"),
+    ("worker.live.parting_checkpoint", "PartingCheckpoint.at_boundary"),
+    ("worker.live.checkpoint_listener", "CheckpointListener.at_boundary"),
+    ("worker.capture.user_tensors", "UserTensors.find"),
+    ("worker.capture.script_census", "ScriptCensus.packed"),
+    ("worker.treatment.dispatcher", "Dispatcher.judge"),
+    ("worker.live.step_recorder", "StepRecorder.record"),
+    ("worker.live.step_recorder", "StepRecorder.begin_backward"),
+    ("worker.live.step_recorder", "StepRecorder.finish"),
+    ("worker.recording.random_states", "RngRecorder.before"),
+    ("worker.recording.random_states", "RngRecorder.after"),
+    ("worker.ground.unheld_values", "FunctionsUnderWay.any"),
+    ("worker.ground.graphs_across", "GraphsAcross.watch"),
+    ("worker.ground.graphs_across", "GraphsAcross.kept"),
+)
+"""Module and method; some lie within others."""
 WARM_UP_STEPS = 256
 COMMAND = ["-m", "supervisor.cli.main", "run", "--quiet", "--set", "report.enabled=false"]
 
@@ -81,45 +106,81 @@ class Stopwatch:
         self._step[name] = self._step.get(name, 0) + took
 
 
-def train(out: str, arguments: list[str]) -> None:
+def time_parts() -> dict[str, list[float]]:
+    """Puts a stopwatch on each of `PARTS`; returns name → CPU seconds of its calls."""
+    taken: dict[str, list[float]] = {}
+    for module, called in PARTS:
+        owner, _, name = called.partition(".")
+        kind = getattr(importlib.import_module(f"supervisor.{module}"), owner)
+        setattr(kind, name, _timed(getattr(kind, name), taken.setdefault(called, [])))
+    return taken
+
+
+def _timed(method: Callable[..., Any], taken: list[float]) -> Callable[..., Any]:
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        began = time.thread_time()
+        try:
+            return method(*args, **kwargs)
+        finally:
+            taken.append(time.thread_time() - began)
+
+    return timed
+
+
+def train(out: str, arguments: list[str], *, parts: bool) -> None:
     """In the worker: the training, with the stopwatch on it."""
     import torch  # noqa: F401  (supervision begins with this import)
 
     from supervisor.worker.live.monitor import Monitor
 
-    watch = Stopwatch(Monitor)
-    atexit.register(lambda: Path(out).write_text(json.dumps(watch.steps)))
+    found: Any = time_parts() if parts else Stopwatch(Monitor).steps
+    atexit.register(lambda: Path(out).write_text(json.dumps(found)))
     sys.argv = [str(TRAINER), *arguments]
     runpy.run_path(str(TRAINER), run_name="__main__")
 
 
-def measure(steps: int, layers: int, batch: int) -> tuple[list[dict[str, int]], list[float]]:
-    """Nanoseconds by moment of each step, and the seconds that each step took."""
+def measure(
+    steps: int, layers: int, batch: int, *, way: str = "--in-worker"
+) -> tuple[Any, list[float]]:
+    """What `train` has found, and the seconds that each step took."""
     with tempfile.TemporaryDirectory() as folder:
         hooks, times = Path(folder) / "hooks.json", Path(folder) / "times.json"
         line = [sys.executable, *COMMAND, "--run-dir", str(Path(folder) / "run"), __file__]
-        line += ["--in-worker", str(hooks), "--layers", str(layers), "--batch", str(batch)]
+        line += [way, str(hooks), "--layers", str(layers), "--batch", str(batch)]
         line += ["--turn-steps", str(steps), "--out", str(times)]
         subprocess.run(line, check=True)
-        found = json.loads(hooks.read_text())[WARM_UP_STEPS:]
-        return found, json.loads(times.read_text())[0][WARM_UP_STEPS:]
+        return json.loads(hooks.read_text()), json.loads(times.read_text())[0][WARM_UP_STEPS:]
+
+
+def show_parts(taken: dict[str, list[float]], steps: int) -> None:
+    print("part                             calls  us a call  us a step")
+    for name, costs in sorted(taken.items(), key=lambda part: -sum(part[1])):
+        total = 1e6 * sum(costs)
+        each = total / max(1, len(costs))
+        print(f"{name:32s} {len(costs):6d} {each:10.1f} {total / steps:10.1f}")
 
 
 def main() -> None:
-    if sys.argv[1:2] == ["--in-worker"]:
-        train(sys.argv[2], sys.argv[3:])
+    if sys.argv[1:2] in (["--in-worker"], [PARTS_IN_WORKER]):
+        train(sys.argv[2], sys.argv[3:], parts=sys.argv[1] == PARTS_IN_WORKER)
         return
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--parts", action="store_true", help="CPU time of single parts")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     if options.steps < 2 * WARM_UP_STEPS:
         parser.error(
             f"--steps {options.steps}: at least {2 * WARM_UP_STEPS}, as {WARM_UP_STEPS} warm up"
         )
-    steps, times = measure(options.steps, options.layers, options.batch)
+    shape = options.steps, options.layers, options.batch
+    if options.parts:
+        show_parts(measure(*shape, way=PARTS_IN_WORKER)[0], options.steps)
+        return
+    steps, times = measure(*shape)
+    steps = steps[WARM_UP_STEPS:]
     step_us = 1e6 * statistics.median(times)
     rows = {name: [step.get(name, 0) / 1e3 for step in steps] for name in (*REGIONS, *UPDATE)} | {
         "all": [sum(step.values()) / 1e3 for step in steps]

@@ -31,12 +31,13 @@ class AdamFamily(OptimizerFamily):
         known = [one for one in averages if one is not None]
         if len(known) < len(averages):
             return None
-        floor = floor_of((one.keep2 for one in known), max((a.lost for a in known), default=0.0))
+        distinct = {id(one): one for one in known}.values()  # mostly all have the same betas
+        floor = floor_of((one.keep2 for one in known), max((a.lost for a in distinct), default=0.0))
         floors = {SQUARES: floor}
         if all(update.is_on("amsgrad") for update in log.updates):
             floors[LARGEST] = Floor(1.0)
-        constant = max((one.root_constant() for one in known), default=math.inf)
-        slack = max((one.root_slack(constant) for one in known), default=math.inf)
+        constant = max((one.root_constant() for one in distinct), default=math.inf)
+        slack = max((one.root_slack(constant) for one in distinct), default=math.inf)
         if not math.isfinite(constant + slack):
             return Limits(weight=None, floors=floors, positive=frozenset(floors))
         pair = Pair("exp_avg", SQUARES, constant, slack)
@@ -49,14 +50,19 @@ class AdamFamily(OptimizerFamily):
 
     def _weight(self, log: UpdateLog, known: list[Averages], pair: Pair) -> Affine | None:
         steps: list[tuple[Affine, float]] = []
+        settings: object = None
+        rate = decay = 0.0
         for index, (update, averages) in enumerate(zip(log.updates, known, strict=True)):
-            decay = decoupled(update, is_on=self.is_decoupled(update))
-            if decay is None or update.number("eps") < log.rounding.smallest:
-                return None
+            if update.settings is not settings:  # updates that were alike share them
+                settings, rate = update.settings, update.number("lr")
+                found = decoupled(update, is_on=self.is_decoupled(update))
+                if found is None or update.number("eps") < log.rounding.smallest:
+                    return None
+                decay = found
             ratio = self.ratio(update, averages, pair, *log.counts(index))
             if ratio is None or not math.isfinite(ratio):
                 return None
-            steps.append((Affine(update.number("lr") * ratio), decay))
+            steps.append((Affine(rate * ratio), decay))
         return drift(steps, log.rounding)
 
     def is_decoupled(self, update: Update) -> bool:

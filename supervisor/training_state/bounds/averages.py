@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ class Averages:
     lost: float
 
     @classmethod
+    @functools.lru_cache(maxsize=64)
     def of(cls, beta1: float, beta2: float, rounding: Rounding) -> Averages | None:
         """Returns them; None if the betas are not those of averages."""
         if not (0.0 <= beta1 < 1.0 and 0.0 <= beta2 < 1.0):

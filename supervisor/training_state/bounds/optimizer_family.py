@@ -51,15 +51,20 @@ def drift(steps: Iterable[tuple[Affine, float]], rounding: Rounding) -> Affine:
             it loses to a decoupled weight decay.
         rounding: of the tensor's type.
     """
-    total, unit = Affine(), rounding.unit
+    constant = of_weight = of_memory = 0.0
+    unit, tiny = rounding.unit, 2 * rounding.tiny
+    rounded = 1 + OPERATIONS * unit
     for moved, decay in steps:
         share = decay + 2 * unit * (1 + decay)
-        total = total.times(1 + share).plus(moved, 1 + OPERATIONS * unit)
-        total = total.plus(Affine(2 * rounding.tiny, of_weight=share))
-    return total.times(1 + SLACK)
+        kept = 1 + share
+        constant = kept * constant + rounded * moved.constant + tiny
+        of_weight = kept * of_weight + rounded * moved.of_weight + share
+        of_memory = kept * of_memory + rounded * moved.of_memory
+    return Affine(constant, of_weight, of_memory).times(1 + SLACK)
 
 
 def decoupled(update: Update, *, is_on: bool) -> float | None:
     """Returns the share that a decoupled weight decay takes; None if it is no decay."""
-    share = update.number("lr") * update.number("weight_decay") if is_on else 0.0
-    return share if 0.0 <= share <= 1.0 and update.number("lr") >= 0.0 else None
+    rate = update.number("lr")
+    share = rate * update.number("weight_decay") if is_on else 0.0
+    return share if 0.0 <= share <= 1.0 and rate >= 0.0 else None

@@ -93,11 +93,17 @@ class WatchedOptimizer:
         ]
 
     def updates(self, group: int) -> tuple[Update, ...]:
-        """Returns those of a parameter group, oldest first."""
-        return tuple(
-            Update(dict(zip(self._names, rows[group], strict=True)), norm)
-            for rows, norm in self._rows
-        )
+        """Returns those of a parameter group, oldest first; of the same settings in a row there is
+        one mapping."""
+        found: list[Update] = []
+        last: tuple[Any, ...] | None = None
+        settings: dict[str, Any] = {}
+        for rows, norm in self._rows:
+            if rows[group] is not last and not _are_alike(rows[group], last):
+                last = rows[group]
+                settings = dict(zip(self._names, last, strict=True))
+            found.append(Update(settings, norm))
+        return tuple(found)
 
     @property
     def is_sure(self) -> bool:
@@ -218,6 +224,11 @@ class UpdateWatch:
         watched = self._watched.get(id(optimizer))
         if watched is not None:
             watched.is_broken = True
+
+
+def _are_alike(settings: tuple[Any, ...], others: tuple[Any, ...] | None) -> bool:
+    """Whether they are the same objects: equal numbers may be of other types, tensors change."""
+    return others is not None and all(map(operator.is_, settings, others))
 
 
 def _keys(family: OptimizerFamily, optimizer: Optimizer) -> tuple[str, ...]:

@@ -64,8 +64,9 @@ class GraphsAcross:
         if self._outputs > EACH_OF_FIRST and self._outputs % STRIDE:
             return
         for one in _tensors(output):
-            if one.grad_fn is not None and not torch._C._functorch.is_functorch_wrapped_tensor(one):
-                one.grad_fn.register_prehook(functools.partial(self._reached, self.boundaries))
+            node = one.grad_fn  # torch makes it anew at each look
+            if node is not None and not torch._C._functorch.is_functorch_wrapped_tensor(one):
+                node.register_prehook(functools.partial(self._reached, self.boundaries))
 
     def _reached(self, boundaries: int, _: Any) -> None:
         self._lifetime = max(self._lifetime, self.boundaries - boundaries)

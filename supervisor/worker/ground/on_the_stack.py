@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import itertools
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -53,7 +54,10 @@ def held_by_blocks(
     """
     stacks = [(name, _stack(frame), blocks_around(frame)) for name, frame in frames]
     wanted = {word for _, words, _ in stacks for word in words}
-    known = {id(one): one for one in gc.get_objects() if id(one) in wanted}
+    everything = gc.get_objects()
+    is_wanted = map(wanted.__contains__, map(id, everything))  # hundreds of thousands
+    known = {id(one): one for one in itertools.compress(everything, is_wanted)}
+    del everything
     iterators = {word for word in known if hasattr(type(known[word]), "__next__")}
     iterators |= _of_ranges(wanted - known.keys())
     reached = _objects(Reach(variables))
