@@ -379,6 +379,49 @@ def test_what_one_rank_does_alone_with_a_graph_or_before_the_training_keeps_nobo
     assert [e["cause"] for e in ended.events("worker_exited")] == ["killed", "completed"]
 
 
+LOCAL_STEPS = """
+import contextlib
+import torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(2)
+layers = [nn.Linear(8, 33), nn.Tanh(), nn.Linear(33, 7), nn.Tanh(), nn.Linear(7, 1)]
+model = DistributedDataParallel(nn.Sequential(*layers))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+torch.manual_seed(20 + rank)
+for step in range(30):
+    with contextlib.nullcontext() if step % 3 == 2 else model.no_sync():
+        x = torch.randn(10, 8)
+        loss = nn.functional.mse_loss(model(x), x.norm(dim=1, keepdim=True))
+        optimizer.zero_grad()
+        loss.backward()
+    optimizer.step()
+with open(f"end_{rank}.txt", "w") as file:
+    print([p.tolist() for p in model.parameters()], file=file)
+dist.destroy_process_group()
+"""
+STATIC = SCRIPT.replace(
+    "DistributedDataParallel(model)", "DistributedDataParallel(model, static_graph=True)"
+)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("script", [LOCAL_STEPS, STATIC], ids=["local steps", "static graph"])
+def test_three_ranks_add_up_their_gradients_in_the_same_order(tmp_path: Path, script: str) -> None:
+    """Two ranks would not show it: the order of their sums makes no difference."""
+    expected = torchrun(tmp_path / "torchrun", 3, script)
+    faults = "[{kind: sigkill, step: 14, rank: 1}]"
+
+    ended = group(tmp_path / "run", 3, "checkpoint.every_steps=4", faults=faults, script=script)
+
+    assert ended.returncode == 0, ended.stderr
+    assert ends(ended.folder, 3) == expected
+    assert {e["exactness"] for e in ended.events("resumed")} == {"exact"}
+
+
 ASTRAY = """
 import os
 import torch, torch.distributed as dist

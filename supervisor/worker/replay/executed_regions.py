@@ -26,7 +26,8 @@ from supervisor.worker.replay.silenced_collectives import SilencedCollectives
 HOOKED_AGAIN = 16
 """A module whose script adds hooks is executed anew so often; one that adds some to each output
 would be executed always."""
-_Kind = tuple[int, bool, bool]
+_Kind = tuple[int, bool, bool, bool]
+"""Of a forward: the module's id, whether it trains, has a graph, and averages gradients."""
 
 
 class ExecutedRegions:
@@ -35,13 +36,15 @@ class ExecutedRegions:
 
     Several ranks send what they send within the first step, or within the first forward of a kind:
     all execute those. DDP arranges its buckets anew at the forward behind its first backward, so
-    that one is executed, too.
+    that one is executed, too. Where its graph is static it only counts at its first backward, and
+    arranges them behind its second: then the next step is executed like the first.
 
     Args:
         collectives: silenced but there.
 
     Attributes:
-        is_first_step: no step of the lead has ended.
+        is_first_step: all of this step with a graph is executed: no step of the lead has ended, or
+            only one whose graph is static.
         notes: what backwards write to parameters beside gradients.
     """
 
@@ -51,6 +54,8 @@ class ExecutedRegions:
         self._sends = False
         self._graph_sends = False
         self._first_reduced: weakref.WeakSet[Module] = weakref.WeakSet()
+        self._counts_graph = False
+        self._arranging: list[DistributedDataParallel] = []
         self._rearranged_next: weakref.WeakSet[Module] = weakref.WeakSet()
         self.notes = GradientNotes()
         self._has_graph = False
@@ -60,30 +65,34 @@ class ExecutedRegions:
 
     def executes_forward(self, module: Module) -> bool:
         """Whether this call of `module` really happens, and its graph goes to the script."""
-        kind = (id(module), module.training, torch.is_grad_enabled())
+        has_graph = torch.is_grad_enabled()
+        kind = (id(module), module.training, has_graph, _averages(module))
         hooks = RemovableHandle.next_id - self._added_within
         known, seen, times = self._forwards.get(kind, (lambda: None, -1, 0))
         is_new = known() is not module  # the id may be that of one long gone
+        self._arranging = []
         self._sends = self.is_first_step or is_new
         if is_new:
             times = 0
-            if all(kind[1:]) and _reduces(module):
+            if all(kind[1:]) and (reduced := _reduced(module)):
                 self._first_reduced.add(module)
-        elif all(kind[1:]) and module in self._rearranged_next:
+                self._counts_graph |= any(part.static_graph for part in reduced)
+        elif module.training and has_graph and module in self._rearranged_next:
             self._rearranged_next.discard(module)
-            self._sends = True
+            self._sends, self._arranging = True, _reduced(module)
             return True
         elif seen == hooks or times > HOOKED_AGAIN:
-            self._sends = self.is_first_step and kind[-1]
+            self._sends = self.is_first_step and has_graph
             return self._sends
         self._forwards[kind] = weakref.ref(module), hooks, times + 1
-        self._has_graph = self._has_graph or kind[-1]
-        self._graph_sends = self._graph_sends or (kind[-1] and self._sends)
+        self._has_graph = self._has_graph or has_graph
+        self._graph_sends = self._graph_sends or (has_graph and self._sends)
         return True
 
     def run(self, call: Callable[[], Any]) -> Any:
         """Executes the forward that was asked about last, if only for the form of its output."""
-        return self._execute(call, sends=self._sends)
+        with _without_average(self._arranging):
+            return self._execute(call, sends=self._sends)
 
     def _execute(self, call: Callable[[], Any], *, sends: bool) -> Any:
         """Executes a region; the hooks that torch adds within one are not the script's."""
@@ -144,14 +153,35 @@ class ExecutedRegions:
         return put_back
 
     def step_ended(self) -> None:
-        self.is_first_step = self._has_graph = self._graph_sends = False
-        self._rearranged_next |= self._first_reduced
-        self._first_reduced.clear()
+        self._has_graph = self._graph_sends = False
+        self.is_first_step, self._counts_graph = self._counts_graph, False
+        if not self.is_first_step:
+            self._rearranged_next |= self._first_reduced
+            self._first_reduced.clear()
 
 
-def _reduces(module: Module) -> bool:
-    """Whether a backward through `module` averages gradients over ranks by buckets."""
-    return any(isinstance(part, DistributedDataParallel) for part in module.modules())
+def _averages(module: Module) -> bool:
+    """Not so within `no_sync`, where DDP sends nothing."""
+    return not isinstance(module, DistributedDataParallel) or module.require_backward_grad_sync
+
+
+@contextlib.contextmanager
+def _without_average(parts: Iterable[DistributedDataParallel]) -> Iterator[None]:
+    """Within it a forward of these does not prepare for a backward: there will be none, and the
+    next one, if it is of a step without an average, would make one."""
+    kept = [(part, part.require_backward_grad_sync) for part in parts]
+    for part, _ in kept:
+        part.require_backward_grad_sync = False
+    try:
+        yield
+    finally:
+        for part, averages in kept:
+            part.require_backward_grad_sync = part.require_forward_param_sync = averages
+
+
+def _reduced(module: Module) -> list[DistributedDataParallel]:
+    """Returns the parts of `module` whose backward averages gradients over ranks by buckets."""
+    return [part for part in module.modules() if isinstance(part, DistributedDataParallel)]
 
 
 def _parameters(optimizers: Iterable[Optimizer]) -> Iterator[torch.Tensor]:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from supervisor.worker.replay.executed_regions import ExecutedRegions
 
@@ -63,3 +68,52 @@ def test_the_first_update_makes_the_optimizers_state_and_no_other_weights() -> N
     assert model.weight in optimizer.state
     assert torch.equal(model.weight, before)
     assert regions.begin_update(optimizer) is None
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def executed_steps(regions: ExecutedRegions, model: nn.Module, steps: int) -> list[bool]:
+    found = []
+    for _ in range(steps):
+        found.append(regions.executes_forward(model))
+        regions.step_ended()
+    return found
+
+
+@pytest.mark.usefixtures("alone")
+def test_the_forward_at_which_ranks_arrange_their_buckets_is_executed() -> None:
+    model = DistributedDataParallel(nn.Linear(2, 1))
+
+    assert executed_steps(ExecutedRegions(), model, 4) == [True, True, False, False]
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_static_graph_arranges_them_one_step_later_and_all_of_that_step_is_executed() -> None:
+    regions, model = ExecutedRegions(), DistributedDataParallel(nn.Linear(2, 1), static_graph=True)
+    other = nn.Linear(1, 1)
+    assert regions.executes_forward(model)
+    assert regions.executes_forward(other)
+    regions.step_ended()
+
+    assert regions.is_first_step
+    assert regions.executes_forward(model)
+    assert regions.executes_forward(other)
+    regions.step_ended()
+
+    assert not regions.is_first_step
+    assert executed_steps(regions, model, 2) == [True, False]
+    assert not regions.executes_forward(other)
+
+
+@pytest.mark.usefixtures("alone")
+def test_buckets_of_steps_without_averaging_are_arranged_behind_the_first_one_with_it() -> None:
+    regions, model = ExecutedRegions(), DistributedDataParallel(nn.Linear(2, 1))
+    with model.no_sync():
+        assert executed_steps(regions, model, 2) == [True, False]
+
+    assert executed_steps(regions, model, 3) == [True, True, False]
