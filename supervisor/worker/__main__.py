@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -56,6 +57,10 @@ def main(arguments: list[str], environment: Mapping[str, str] | None = None) -> 
     return worker.run(program)
 
 
+_THREADS_S = 3.0
+"""How long threads of the script may take to end where we end its training."""
+
+
 class Worker:
     """Runs a program and leaves a note of how it ended."""
 
@@ -82,7 +87,7 @@ class Worker:
             note = ExitNote(
                 kind=leaving.note, message=leaving.reason, evidence=self._samples_at_fault()
             )
-            return self._leave(note, leaving.code)
+            return self._leave_threads(self._leave(note, leaving.code))
         except SystemExit as leaving:
             return self._script_exits(leaving)
         except BaseException as error:
@@ -136,10 +141,22 @@ class Worker:
         begin = started_as(kind=same.kind, target=same.target, arguments=same.arguments)
         return [begin[0], *options, *begin[1:]], self._given.environment(environment)
 
+    def _leave_threads(self, code: int) -> int:
+        """Threads that python waits for may wait for the training, which has ended."""
+        for ends in reversed(getattr(threading, "_threading_atexits", ())):  # pools end theirs
+            ends()
+        until = time.monotonic() + _THREADS_S
+        for thread in _threads():
+            thread.join(max(0.0, until - time.monotonic()))
+        if any(thread.is_alive() for thread in _threads()):
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+        return code
+
     def _await_threads(self) -> None:
         """The script's threads may still be training: python, too, waits for them now."""
-        main = threading.main_thread()
-        if any(not t.daemon and t is not main for t in threading.enumerate()):
+        if _threads():
             shutdown: Callable[[], None] = threading._shutdown  # type: ignore[attr-defined]
             shutdown()
 
@@ -214,6 +231,12 @@ class Worker:
         except OSError as error:
             print(f"supervisor: warning: exit note: {error}", file=sys.stderr)
         return int(code)
+
+
+def _threads() -> list[threading.Thread]:
+    """Those of the script that python waits for."""
+    main = threading.main_thread()
+    return [one for one in threading.enumerate() if not one.daemon and one is not main]
 
 
 def _take_streams(streams: Sequence[str]) -> None:

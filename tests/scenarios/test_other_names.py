@@ -82,6 +82,17 @@ for step in range(24):
     if step % 5 == 0: subprocess.run(["cp", "newest.pt", f"final/{{step}}.pt"], check=True)
 result = model.state_dict()
 """
+MAPPED = f"""{BEGIN}
+import mmap, struct
+with open("ring.bin", "wb") as file: file.write(bytes(8 * 32))
+file = open("ring.bin", "r+b"); ring = mmap.mmap(file.fileno(), 0)
+for step in range(24):
+    {UPDATE.strip()}
+    struct.pack_into("d", ring, 8 * step, loss.item())
+ring.flush(); os.makedirs("final")
+open("final/ring.txt", "w").write(open("ring.bin", "rb").read().hex())
+result = model.state_dict()
+"""
 STYLES = {
     "temporary folder": TEMPORARY,
     "folder of the time": OF_THE_TIME,
@@ -89,6 +100,7 @@ STYLES = {
     "in a thread": IN_A_THREAD,
     "traced": TRACED,
     "copied by another program": COPIED,
+    "mapped": MAPPED,
 }
 
 

@@ -127,3 +127,62 @@ def test_an_exit_code_by_os_exit_is_the_runs(tmp_path: Path) -> None:
 
     assert ended.returncode == 5
     assert len(ended.events("attempt_started")) == 1
+
+
+EVALUATED_IN_A_THREAD = """
+import queue, threading
+asked, told = queue.Queue(), queue.Queue()
+torch.manual_seed(0); model, copy_ = nn.Linear(4, 1), nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+def evaluate():
+    while (state := asked.get()) is not None:
+        copy_.load_state_dict(state)
+        with torch.no_grad(): told.put(copy_(torch.ones(8, 4)).abs().mean().item())
+thread = threading.Thread(target=evaluate); thread.start(); best = 1e9
+for step in range(24):
+    x = torch.randn(8, 4); loss = (model(x) - x.sum(1, True)).pow(2).mean()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+    if step % 3 == 2:
+        asked.put({name: value.clone() for name, value in model.state_dict().items()})
+        found = told.get()
+        if found > best: optimizer.param_groups[0]["lr"] *= 0.5
+        best = min(best, found)
+asked.put(None); thread.join()
+torch.save(model.state_dict(), sys.argv[-1])
+"""
+
+
+def test_a_copy_of_the_model_in_a_thread_that_decides_ends_no_resume(tmp_path: Path) -> None:
+    text = "import sys, torch\nfrom torch import nn\n" + EVALUATED_IN_A_THREAD
+
+    ended = supervised(
+        tmp_path,
+        text,
+        settings=("checkpoint.every_steps=4", "checkpoint.background=false"),
+        faults="[{kind: sigkill, step: 14}]",
+        timeout_s=60.0,
+    )
+
+    assert ended.returncode == 0, ended.stderr
+    assert [e["exactness"] for e in ended.events("resumed")] == ["approximate"]
+
+
+def test_a_thread_that_waits_for_the_training_does_not_keep_a_process_that_is_asked_to_end(
+    tmp_path: Path,
+) -> None:
+    waits = "import queue, threading\nthreading.Thread(target=queue.Queue().get).start()\n"
+    asks = "    if step == 12: os.kill(os.getpid(), signal.SIGTERM)\n"
+    text = (
+        "import os, signal, sys, torch\nfrom torch import nn\n"
+        + waits
+        + "model = nn.Linear(4, 1); optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+        + "for step in range(400):\n"
+        + asks
+        + "    loss = model(torch.randn(8, 4)).pow(2).mean()\n"
+        + "    optimizer.zero_grad(); loss.backward(); optimizer.step()\n"
+    )
+
+    ended = supervised(tmp_path, text, executed=True, timeout_s=60.0)
+
+    assert ended.returncode == 75, ended.stderr
+    assert ended.events("worker_exited")[0]["signum"] is None

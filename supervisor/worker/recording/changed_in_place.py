@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import IO, Any
 
 import numpy as np
@@ -109,14 +109,31 @@ class ChangedInPlace:
 
 
 def mapped_files(values: Iterable[Any]) -> set[str]:
-    """Returns the files that arrays of `values` map from their start, but for a header."""
+    """Returns the files that arrays and mappings of `values` map from their start, but for a header
+    of an array's: what is compared of these is what the files hold."""
     found: set[str] = set()
+    sizes: set[int] = set()
     for value in values:
+        if isinstance(value, mmap.mmap) and not value.closed:
+            sizes.add(len(value))
         if isinstance(value, np.memmap) and isinstance(value.base, mmap.mmap) and value.filename:
             name = os.path.abspath(value.filename)
             if value.offset < HEADER_BYTES and value.offset + value.nbytes >= os.stat(name).st_size:
                 found.add(name)
+    if sizes:
+        found.update(name for name in _mapped() if os.path.getsize(name) in sizes)
     return found
+
+
+def _mapped() -> Iterator[str]:
+    """The files that this process maps so that what it writes there reaches them."""
+    with _open("/proc/self/maps") as maps:
+        for line in maps:
+            fields = line.split(maxsplit=5)
+            if len(fields) == 6 and fields[1].startswith("rw-s"):
+                name = fields[5].rstrip("\n")
+                if os.path.isfile(name):
+                    yield name
 
 
 def _overwrite(name: str, source: str) -> None:

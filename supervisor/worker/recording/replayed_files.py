@@ -268,7 +268,7 @@ class ReplayedFiles:
         for path in list(self._aside.stored):
             if path in restored:
                 continue
-            if path in self._in_place:
+            if path in self._in_place or path in mapped:
                 done.append(path)
             elif path in self._again and path not in settled and not self._is_later(path):
                 _unlink(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from dataclasses import dataclass, replace
 
@@ -89,7 +90,10 @@ class Arrival:
         if replay.compiled_updates:
             forget_compiled()
         held = start.state.get("held", {})
-        mapped = mapped_files(p.value for p in Reach(user_frames()) if p.path in held)
+        reached = list(Reach(user_frames()))
+        mapped = mapped_files(
+            p.value for p in reached if p.path in held or isinstance(p.value, mmap.mmap)
+        )
         replayed = self.files.replayed
         names = replayed.take_names(self.restorer.compared.texts)
         saved = names.keys(start.state.get("written", {}))

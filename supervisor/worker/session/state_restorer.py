@@ -86,7 +86,9 @@ class StateRestorer:
         step, saved, meta = start.checkpoint.step, start.state, start.checkpoint.meta
         frames = user_frames()
         if not replayed:
-            for module in modules_in(frames):
+            for module in modules_in(frames):  # a copy of a model that is known is none of them
+                if len(self._registry.models) >= len(saved["models"]):
+                    break
                 if _is_saved(module, saved["models"]):
                     self._registry.add_model(module)
         if meta["controls"]["fp32"] or self._fp32:
