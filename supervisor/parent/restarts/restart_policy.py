@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from supervisor.parent.restarts.backoff import Backoff
-from supervisor.parent.restarts.exits import failure_key
+from supervisor.parent.restarts.exits import OF_THE_PROCESS, failure_key
+from supervisor.parent.restarts.failure_signs import ANOTHER_RANK, outside_fault
 from supervisor.records import ExitCause, WorkerExit
 from supervisor.settings import RestartSettings
 
@@ -36,10 +36,13 @@ def is_numerical(cause: ExitCause | None, *, risky: bool) -> bool:
     return cause is ExitCause.NONFINITE or (risky and cause is ExitCause.EXCEPTION)
 
 
-def _was_killed(worker_exit: WorkerExit) -> bool:
-    """Whether somebody ended it, so that its data is not to blame. Memory that ran out, where that
-    is proved, has a cause of its own."""
-    return worker_exit.cause is ExitCause.KILLED and worker_exit.signum == signal.SIGKILL
+def _came_from_outside(worker_exit: WorkerExit) -> bool:
+    """Whether its data is not to blame: somebody killed it, or another rank had gone. Memory that
+    ran out, where that is proved, has a cause of its own."""
+    if worker_exit.cause is ExitCause.KILLED:
+        return worker_exit.signum not in OF_THE_PROCESS
+    first = worker_exit.evidence[0] if worker_exit.evidence else ""
+    return outside_fault(first) == ANOTHER_RANK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,12 +128,16 @@ class RestartPolicy:
         key = (failure_key(worker_exit), worker_exit.last_step)
         same = self._memory.failures[key]
         if same >= _FAILURES_UNTIL_STOP:
-            return Verdict(again=False, reason=_same_failure(worker_exit, same))
+            return Verdict(again=False, reason=self._came_again(worker_exit, same))
         if self._memory.without_progress >= self._settings.crash_limit:
             return Verdict(again=False, reason=self._limit_reached(worker_exit))
         reason = _reason(start, numerical=numerical)
         step = worker_exit.last_step
-        if same >= _FAILURES_UNTIL_SKIP and step is not None and not _was_killed(worker_exit):
+        if (
+            same >= _FAILURES_UNTIL_SKIP
+            and step is not None
+            and not _came_from_outside(worker_exit)
+        ):
             # The record of a step is written before its update, so a crash in the forward of the
             # next step leaves the same last step as one in this update: either may be at fault.
             self._memory.skip_steps.update((step, step + 1))
@@ -176,6 +183,14 @@ class RestartPolicy:
             fp32=numerical and memory.numerical >= _NUMERICAL_UNTIL_FP32,
         )
 
+    def _came_again(self, worker_exit: WorkerExit, times: int) -> str:
+        last_step = worker_exit.last_step
+        where = "before the first step" if last_step is None else f"after step {last_step}"
+        if last_step in self._memory.skip_steps:
+            where += ", the last without its data"
+        evidence = worker_exit.evidence[0] if worker_exit.evidence else worker_exit.cause.value
+        return f"the same failure {times} times {where}: {evidence}"
+
     def _limit_reached(self, worker_exit: WorkerExit) -> str:
         count = self._memory.without_progress
         evidence = worker_exit.evidence[0] if worker_exit.evidence else worker_exit.cause.value
@@ -191,14 +206,3 @@ def _reason(start: Start, *, numerical: bool) -> str:
     if start == "stable":
         return "the process was ended at a high risk: the newest stable checkpoint"
     return "the process failed, its state was healthy: the newest checkpoint"
-
-
-def _same_failure(worker_exit: WorkerExit, times: int) -> str:
-    last_step = worker_exit.last_step
-    where = (
-        "before the first step"
-        if last_step is None
-        else f"after step {last_step}, the last without its data"
-    )
-    evidence = worker_exit.evidence[0] if worker_exit.evidence else worker_exit.cause.value
-    return f"the same failure {times} times {where}: {evidence}"

@@ -1,4 +1,4 @@
-"""The patches by which a training of several ranks is noticed: none of it is supported yet."""
+"""The patches by which a training of several ranks is noticed, whoever started them."""
 
 from __future__ import annotations
 

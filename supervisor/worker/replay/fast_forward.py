@@ -17,10 +17,8 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from supervisor.actions.guard import hide_gradients
-from supervisor.errors import ReplayError
 from supervisor.storage.steps.tape import EntryKind, StepMark
 from supervisor.storage.steps.tape_reader import TapeReader
-from supervisor.training_state.draws import look
 from supervisor.training_state.registry import Registry
 from supervisor.worker.ground.boundary_clock import BoundaryClock
 from supervisor.worker.ground.interception_state import InterceptionState
@@ -39,13 +37,12 @@ from supervisor.worker.recording.worker_proof import Iteration, WorkerNote
 from supervisor.worker.replay.cached_outputs import CachedOutputs
 from supervisor.worker.replay.executed_regions import ExecutedRegions
 from supervisor.worker.replay.leaf_gradients import LeafGradients
-from supervisor.worker.replay.loading.loader_skipping import NEAR_STEPS, KnownShapes, LoaderSkipping
 from supervisor.worker.replay.loading.placeholder_tracker import PlaceholderTracker
 from supervisor.worker.replay.loading.recorded_data import RecordedData
-from supervisor.worker.replay.loading.stream_skipping import StreamSkipping
-from supervisor.worker.replay.loading.worker_skipping import WorkerSkipping
 from supervisor.worker.replay.no_norm import no_norm
+from supervisor.worker.replay.replay_comparison import ReplayComparison
 from supervisor.worker.replay.replayed_gradients import zero_gradients
+from supervisor.worker.replay.replayed_loaders import ReplayedLoaders
 from supervisor.worker.replay.silenced_collectives import SilencedCollectives
 
 
@@ -84,30 +81,27 @@ class FastForward(TrainingHooks):
         before_training: Callable[[], object] = lambda: None,
         heartbeat: Callable[[], None] = lambda: None,
     ) -> None:
-        self.steps_done = 0
+        self.comparison = ReplayComparison(target, self._disproved)
         self.clock = BoundaryClock(of_ranks=collectives is not None)
         self.clock.at_update = at_update
-        self.disproof: str | None = None
         self._interception = interception
         self._registry = registry
         self._tape = tape
         self._reads = ReplayedReads(tape)
-        self._target = target
         self.count = count
         self._arrive = arrive
         self._before_training = before_training
         self._heartbeat = heartbeat
         self._guard = guard
         self.random = RandomReplay(tape)
-        allowed = skips if guard is not None else ()
-        shapes = KnownShapes(guard.hand_out if guard is not None else lambda batch: None)
-        self._skipping = LoaderSkipping(
-            tape, interception, allowed=allowed, shapes=shapes, data=data or RecordedData({})
+        self._loaders = ReplayedLoaders(
+            tape,
+            interception,
+            self.comparison,
+            allowed=skips if guard is not None else (),
+            hand_out=guard.hand_out if guard is not None else lambda batch: None,
+            data=data or RecordedData({}),
         )
-        self._of_workers = WorkerSkipping(
-            tape, interception, target=target, allowed=allowed, shapes=shapes
-        )
-        self._streams = StreamSkipping(tape, interception, allowed=allowed, shapes=shapes)
         self._probe = StepProbe()
         self._outputs = CachedOutputs()
         self._zero_gradients = ZeroGradients()
@@ -117,6 +111,14 @@ class FastForward(TrainingHooks):
         self._collectives = collectives or SilencedCollectives()
         self._executed = ExecutedRegions(self._collectives)
         self.compiled_updates = False
+
+    @property
+    def steps_done(self) -> int:
+        return self.comparison.steps_done
+
+    @property
+    def disproof(self) -> str | None:
+        return self.comparison.disproof
 
     def hand_over(self, probe: StepProbe, loss: float | None) -> None:
         """Gives the live probe what was seen of the step under way before its boundary: the first
@@ -137,11 +139,7 @@ class FastForward(TrainingHooks):
 
     def catch_up(self) -> None:
         """Called at the target: what still stands behind batches that were left out moves on."""
-        if self.disproof is None:
-            try:
-                self._streams.catch_up()
-            except ReplayError as error:
-                self._disprove(f"step {self.steps_done}: {error}")
+        self._loaders.catch_up()
 
     # --- regions -----------------------------------------------------------------------------
 
@@ -215,23 +213,16 @@ class FastForward(TrainingHooks):
         return no_norm(parameters)
 
     def read(self, kind: int, call: Call) -> Any:
-        if not self._is_on_tape():
-            return call()
-        try:
-            return decode(kind, self._tape.take(kind))
-        except ReplayError as error:
-            self._disprove(f"step {self.steps_done}: {error}")
-            return call()
+        if self._is_on_tape():
+            with self.comparison:
+                return decode(kind, self._tape.take(kind))
+        return call()
 
     def read_all(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        if not self._is_on_tape():
-            return None
-        with self._interception.region():
-            try:
+        if self._is_on_tape():
+            with self._interception.region(), self.comparison:
                 return self._reads.recorded(tensor)
-            except ReplayError as error:
-                self._disprove(f"step {self.steps_done}: {error}")
-                return None
+        return None
 
     def objects(self, place: list[Any] | None, call: Call, *, all_have: bool) -> Any:
         if self.disproof is not None and (self.count is not None or not self.steps_done):
@@ -239,12 +230,8 @@ class FastForward(TrainingHooks):
                 return call()  # as in a live run: all ranks do
         if self.disproof is not None:
             return None
-        with self._interception.region():
-            try:
-                with self._collectives.really():
-                    return recorded_objects(self._tape, place, call)
-            except ReplayError as error:
-                self._disprove(f"step {self.steps_done}: {error}")
+        with self._interception.region(), self.comparison, self._collectives.really():
+            return recorded_objects(self._tape, place, call)
         return None
 
     def plans(self, call: Call) -> Any:
@@ -255,60 +242,21 @@ class FastForward(TrainingHooks):
         """What the script looks at is as it was: the tape has it."""
 
     def fetch(self, proof: LoadingProof, indices: Any, call: Call) -> Any:
-        if self.disproof is not None:
-            return call()
-        batch = None
-        try:
-            if not self._is_near():
-                batch = self._skipping.stand_in(proof, indices)
-            if batch is None:
-                with self._interception.region():
-                    earlier = look()
-                batch = self._skipping.load(proof, indices, call, earlier)
-                self._skipping.loaded(proof, indices, batch, earlier)
-        except ReplayError as error:
-            self._disprove(f"step {self.steps_done}: {error}")
-        return call() if batch is None else batch
+        return self._loaders.fetch(proof, indices, call)
 
     def stream_fetch(self, stream: Stream, call: Call) -> Any:
-        made: list[Any] = []
-
-        def make() -> Any:
-            made.append(call())
-            return made[-1]
-
-        if self.disproof is None:
-            try:
-                return self._streams.batch(stream, make, is_near=self._is_near())
-            except ReplayError as error:
-                self._disprove(f"step {self.steps_done}: {error}")
-        return made[-1] if made else call()
-
-    def _is_near(self) -> bool:
-        """Whether batches are loaded in any case: before the first step they often become figures
-        that nobody puts back, such as a mean; near the target they may still be in use there."""
-        done = self.steps_done
-        return done == 0 or self._target - done <= NEAR_STEPS
+        return self._loaders.stream_fetch(stream, call)
 
     def worker_plan(self, number: int) -> Any:
-        return None if self.disproof is not None else self._of_workers.plan(number)
+        return self._loaders.worker_plan(number)
 
     def worker_batch(
         self, iteration: Iteration, worker: int, indices: Any, note: WorkerNote | None, batch: Any
     ) -> Any:
-        if self.disproof is None:
-            try:
-                return self._of_workers.batch(iteration, worker, indices, note, batch)
-            except ReplayError as error:
-                self._disprove(f"step {self.steps_done}: {error}")
-        return batch
+        return self._loaders.worker_batch(iteration, worker, indices, note, batch)
 
     def epoch_ended(self, iteration: Iteration) -> None:
-        if self.disproof is None:
-            try:
-                self._of_workers.ended(iteration)
-            except ReplayError as error:
-                self._disprove(f"step {self.steps_done}: {error}")
+        self._loaders.epoch_ended(iteration)
 
     def batch(self, batch: Any) -> Any:
         self._interception.depth += 1
@@ -335,9 +283,8 @@ class FastForward(TrainingHooks):
         closure = args[0] if args else kwargs.get("closure")
         if closure is not None and self._is_arrival():
             # The forward of this boundary lies within the closure, within the optimizer's step.
-            self._interception.depth += (
-                1  # what we read while we put the state back is not the script's
-            )
+            # What we read while we put the state back is not the script's.
+            self._interception.depth += 1
             try:
                 live = self._arrive(self.steps_done, self.disproof)
             finally:
@@ -387,7 +334,9 @@ class FastForward(TrainingHooks):
         if self._unhide is not None:
             self._unhide()
             self._unhide = None
-        self._disprove(f"step {self.steps_done}: an update raised that did not in the recorded run")
+        self.comparison.disprove(
+            f"step {self.steps_done}: an update raised that did not in the recorded run"
+        )
 
     def _finish_step(self, lead: Optimizer) -> None:
         probe = self._probe
@@ -398,43 +347,24 @@ class FastForward(TrainingHooks):
             probe.forward_calls,
             probe.signature,
         )
-        if self.disproof is None:
-            try:
-                recorded = StepMark.unpack(self._tape.take(EntryKind.STEP))
-                self._compare(recorded, now)
-            except ReplayError as error:
-                self._disprove(f"step {self.steps_done}: {error}")
+        if self.comparison.holds:
+            with self.comparison:
+                self.comparison.compare(StepMark.unpack(self._tape.take(EntryKind.STEP)), now)
         probe.forget()
         self._executed.step_ended()
         self._leaves.step_ended()
-        self.steps_done += 1
+        self.comparison.steps_done += 1
         self._heartbeat()
 
-    def _compare(self, recorded: StepMark, now: StepMark) -> None:
-        for name, what in (
-            ("step", "step number"),
-            ("lr", "learning rate"),
-            ("backward_calls", "number of backward calls"),
-            ("forward_calls", "number of forward calls"),
-            ("batch_signature", "batch"),
-        ):
-            before, here = getattr(recorded, name), getattr(now, name)
-            if before != here:
-                raise ReplayError(f"{what} is {here}, the recorded run had {before}")
-
-    def _disprove(self, why: str) -> None:
-        """This is not the recorded run: the next boundary is as good a place as any to go on."""
-        if self.disproof is None:
-            self.disproof = why
-            if self._guard is not None:
-                self._guard.disproved(why)
+    def _disproved(self, why: str) -> None:
+        if self._guard is not None:
+            self._guard.disproved(why)
 
     def _begin_training(self) -> None:
         self._before_training()
         self._collectives.begin()
         if self.disproof is None and not self._tape.begin_training():
-            self._skipping.load_all()  # its data sets may have other numbers
-            self._streams.load_all()
+            self._loaders.load_all()
 
     # --- helpers -----------------------------------------------------------------------------
 
@@ -448,18 +378,16 @@ class FastForward(TrainingHooks):
             return False
         if self.count is not None:
             return self.steps_done >= self.count.target(splits_data=self._registry.splits_data)
-        return self.steps_done >= self._target or self.disproof is not None
+        return self.steps_done >= self.comparison.target or self.disproof is not None
 
     def _recorded_backward_calls(self) -> int:
         data = self._tape.find_next(EntryKind.STEP)
         return 1 if data is None else StepMark.unpack(data).backward_calls
 
     def _replay_random(self) -> None:
-        if self.disproof is None:
-            try:
+        if self.comparison.holds:
+            with self.comparison:
                 self.random.passed()
-            except ReplayError as error:
-                self._disprove(f"step {self.steps_done}: {error}")
 
     def _region(self, call: Call) -> Any:
         self._interception.depth += 1

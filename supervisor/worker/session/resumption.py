@@ -156,7 +156,7 @@ class Resumption:
             before_training=self._census.begin,
             heartbeat=self._beat,
         )
-        self._replay.disproof = problem
+        self._replay.comparison.disproof = problem
         self._silence.begin()
         return self._replay
 

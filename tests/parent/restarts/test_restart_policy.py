@@ -67,7 +67,8 @@ def test_a_limit_of_one_never_tries_again() -> None:
 def test_the_same_failure_is_retried_then_skipped_then_final() -> None:
     restarts = policy(crash_limit=10)
 
-    first, second, third = (restarts.decide(crash(40, evidence="bad image")) for _ in range(3))
+    bad = crash(40, ExitCause.EXCEPTION, "bad image")
+    first, second, third = (restarts.decide(bad) for _ in range(3))
 
     assert (first.again, first.skip_steps) == (True, ())
     assert (second.again, second.skip_steps) == (True, (40, 41))
@@ -77,13 +78,33 @@ def test_the_same_failure_is_retried_then_skipped_then_final() -> None:
     )
 
 
-def test_a_process_that_somebody_kills_twice_at_one_step_keeps_its_data() -> None:
-    restarts = policy(crash_limit=10)
-    killed = WorkerExit(
-        cause=ExitCause.KILLED, last_step=40, signum=signal.SIGKILL, evidence=("SIGKILL",)
-    )
+KILLED = WorkerExit(cause=ExitCause.KILLED, last_step=40, evidence=("killed",))
 
-    assert [restarts.decide(killed).skip_steps for _ in range(2)] == [(), ()]
+
+@pytest.mark.parametrize(
+    "from_outside",
+    [
+        replace(KILLED, signum=signal.SIGKILL),
+        replace(KILLED, signum=signal.SIGTERM),
+        KILLED,  # its node is gone
+        crash(40, ExitCause.EXCEPTION, "RuntimeError: Connection closed by peer [127.0.0.1]:31337"),
+    ],
+)
+def test_what_comes_twice_at_one_step_from_outside_costs_no_data(from_outside: WorkerExit) -> None:
+    restarts = policy(crash_limit=10)
+
+    verdicts = [restarts.decide(from_outside) for _ in range(3)]
+
+    assert [verdict.skip_steps for verdict in verdicts] == [(), (), ()]
+    (evidence,) = from_outside.evidence
+    assert verdicts[-1].reason == f"the same failure 3 times after step 40: {evidence}"
+
+
+def test_a_process_that_dies_by_itself_twice_at_one_step_loses_its_data() -> None:
+    restarts = policy(crash_limit=10)
+    died = replace(KILLED, signum=signal.SIGSEGV)
+
+    assert [restarts.decide(died).skip_steps for _ in range(2)] == [(), (40, 41)]
 
 
 def test_a_failure_before_the_first_step_has_no_data_to_leave_out() -> None:
