@@ -39,6 +39,7 @@ class ScriptFiles:
         is_replay: a fast-forward is under way; files it makes belong to earlier intervals.
         at_interval: called when an interval begins.
         replayed: files that a fast-forward was seen to write.
+        root: absolute path of the run directory.
         texts: what differs by nature → what it was when the names of this record were taken.
         early: files made before the training, of which it is noted whether they are read.
     """
@@ -56,7 +57,7 @@ class ScriptFiles:
         self._kept = 0
         self.is_replay = False
         self.at_interval: Callable[[], None] = lambda: None
-        self._root = os.path.abspath(rundir.root)
+        self.root = os.path.abspath(rundir.root)
         self._folder, self._name = rundir.script_files, f"rank_{rank}.jsonl"
         self._list = CompleteList(self._folder / self._name, self._all_lines, tell)
         self._versions = KeptVersions(self._folder / f"rank_{rank}")
@@ -88,7 +89,7 @@ class ScriptFiles:
     def goes(self, path: str) -> None:
         """The name `path` is deleted, or given to another file."""
         name = os.path.abspath(path)
-        if not is_nobodys(name, self._root) and _lexists(name):
+        if not is_nobodys(name, self.root) and _lexists(name):
             self._keep(name, Loss.NAME)
 
     def clears(self, path: str) -> None:
@@ -116,7 +117,7 @@ class ScriptFiles:
     def becomes(self, path: str) -> None:
         """`path` becomes the name of a complete file or link."""
         name = os.path.abspath(path)
-        if is_nobodys(name, self._root):
+        if is_nobodys(name, self.root):
             return
         if self.is_replay:
             self.replayed.add(name)
@@ -127,7 +128,7 @@ class ScriptFiles:
 
     def makes_folder(self, path: str) -> None:
         name = os.path.abspath(path)
-        if is_nobodys(name, self._root) or _lexists(name):
+        if is_nobodys(name, self.root) or _lexists(name):
             return
         self._begin_expected()
         if not (self.is_replay and name in self._folders):
@@ -136,7 +137,7 @@ class ScriptFiles:
 
     def leaves_out(self, path: str) -> bool:
         """Whether a file is no result of the script."""
-        return is_nobodys(path, self._root)
+        return is_nobodys(path, self.root)
 
     def reads(self, path: str) -> None:
         """Called for every file that is read; usually one look-up."""
@@ -250,7 +251,7 @@ class ScriptFiles:
             known = known | _real(known)
         written = self._made.keys() | self._touched | self._changes.keys() | self._open_in_c
         outside = {os.path.dirname(name) for name in written if not name.startswith(own)}
-        return unseen_files(outside, known, min(self._began.values()), self._root)
+        return unseen_files(outside, known, min(self._began.values()), self.root)
 
     def was_made_since(self, path: str, interval: int) -> bool | None:
         """Whether a file or folder was made after `interval` began; None if nobody saw it."""
@@ -323,7 +324,7 @@ class ScriptFiles:
         if new:
             new -= _real(self._made.keys() | self._touched)
         for name in new:
-            if os.path.isfile(name) and not is_nobodys(name, self._root):
+            if os.path.isfile(name) and not is_nobodys(name, self.root):
                 self._open_in_c.add(name)
                 self._list.append({"open_in_c": name})
 
@@ -356,7 +357,7 @@ class ScriptFiles:
         name = os.path.abspath(path)
         if os.path.islink(name):
             name = os.path.realpath(name)
-        if is_nobodys(name, self._root):
+        if is_nobodys(name, self.root):
             return
         if self.is_replay:
             self.replayed.add(name)

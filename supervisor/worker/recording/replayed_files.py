@@ -50,7 +50,7 @@ class ReplayedFiles:
         self._deleted: set[str] = set()
         self._nameless = NamelessFiles()
         self.written = WrittenFiles(aside)
-        self.whole = WholeFiles()
+        self.whole = WholeFiles(record.root)
         self._created: set[str] = set()
         self._kept: set[str] = set()
         self._again: set[str] = set()

@@ -13,15 +13,22 @@ FILES = 2_000
 
 
 class WholeFiles:
-    """Which of them existed at a checkpoint, of what size and time; compared on arrival."""
+    """Which of them existed at a checkpoint, of what size and time; compared on arrival.
 
-    def __init__(self) -> None:
+    Args:
+        root: of the run directory; what our own threads write there is none of the script's.
+    """
+
+    def __init__(self, root: str) -> None:
+        self._ours = os.path.join(root, "")
         self._written: dict[str, int] = {}
         self._thread = get_ident()
 
     def wrote(self, path: str) -> None:
         """The script writes `path`, live or in a replay, which may leave it out."""
         name = os.path.abspath(path)
+        if name.startswith(self._ours):
+            return
         self._written.pop(name, None)
         self._written[name] = get_ident()
         if len(self._written) > FILES:

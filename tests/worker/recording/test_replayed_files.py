@@ -258,3 +258,15 @@ def test_a_replay_that_is_killed_gives_back_what_it_changed_in_place(tmp_path: P
     assert aside_of(tmp_path).undo() == []
 
     assert path.read_bytes() == b"trained!"
+
+
+def test_what_is_written_into_the_run_directory_is_none_of_the_script(tmp_path: Path) -> None:
+    record = record_of(tmp_path)
+    replayed = ReplayedFiles(aside_of(tmp_path), record)
+    ours, own = Path(record.root) / "checkpoints" / "manifest.json", tmp_path / "own.pt"
+    for path in (ours, own):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"1")
+        replayed.whole.wrote(str(path))
+
+    assert list(replayed.whole.present()) == [str(own)]
