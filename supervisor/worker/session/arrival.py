@@ -24,6 +24,7 @@ from supervisor.worker.recording.attempt_files import AttemptFiles
 from supervisor.worker.recording.changed_in_place import mapped_files
 from supervisor.worker.replay.fast_forward import FastForward
 from supervisor.worker.replay.first_step import FirstStep
+from supervisor.worker.session.busy_threads import wait_for_executors
 from supervisor.worker.session.starting_point import ResumePoint
 from supervisor.worker.session.state_restorer import StateRestorer
 from supervisor.worker.treatment.exact_retry import ExactRetry
@@ -62,6 +63,7 @@ class Arrival:
             CheckpointError: the state does not fit the model.
             OSError: a file that is mapped could not be written.
         """
+        busy = wait_for_executors()
         self.files.replayed.restore_in_place()
         if start.gathered is None:
             reasons = self.restorer.put_back(start, replayed=replay.disproof is None)
@@ -72,7 +74,8 @@ class Arrival:
             reasons = self.restorer.share_out(
                 start, start.gathered, rank=self.place.rank, keeps_schedules=is_scaled
             )
-        return self._why(replay) + reasons
+        still = [f"thread {name} still worked, and may write files" for name in busy]
+        return self._why(replay) + reasons + still
 
     def _why(self, replay: FastForward) -> list[str]:
         """Why what was replayed is not the recorded run."""
