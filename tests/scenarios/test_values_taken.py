@@ -125,7 +125,7 @@ def test_decisions_by_values_of_any_size_are_those_of_the_undisturbed_run(
         faults=f"[{{kind: sigkill, step: {step}}}]",
     )
 
-    assert _resumes(killed) == ["exact"]
+    assert _resumes(killed) == ["exact"], killed.events("resumed")
     assert undisturbed.returncode == 0, undisturbed.stderr
     assert (tmp_path / "b/log.txt").read_text() == (tmp_path / "a/log.txt").read_text()
     for name in ("out.pt", *(("best.pt",) if script is RANKED else ())):
