@@ -216,7 +216,7 @@ def _files(folder: Path) -> dict[str, bytes]:
 
 def _kill(place: str, plain: Ended, killed: Ended, masked: set[str]) -> Kill:
     resumed = [e for e in killed.events if e["kind"] == "resumed"]
-    said = " ".join(e["exactness"] for e in resumed) or "start"
+    said = " ".join({e["attempt"]: e["exactness"] for e in resumed}.values()) or "start"
     if any(e["kind"] == "restart" and e["lr_factor"] != 1.0 for e in killed.events):
         said += " treated"
     reason = "; ".join(e["reason"] for e in resumed if e["exactness"] != "exact")
