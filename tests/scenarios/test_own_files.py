@@ -178,3 +178,29 @@ def test_a_database_that_nothing_else_tells_of_makes_a_resume_approximate(tmp_pa
     (resumed,) = ended.events("resumed")
     assert resumed["exactness"] == "approximate"
     assert "rows.db" in resumed["reason"]
+
+
+BLOBS = """
+import io, sqlite3
+os.makedirs("out"); data = sqlite3.connect("out/runs.db")
+data.execute("create table saved (step integer, weights blob)")
+model = make_model(); optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(24):
+    i = torch.randint(0, 96, (8,))
+    loss = F.mse_loss(model(X[i]), Y[i]); optimizer.zero_grad(); loss.backward(); optimizer.step()
+    if step % 5 == 4:
+        stream = io.BytesIO(); torch.save(model.state_dict(), stream)
+        data.execute("insert into saved values (?, ?)", (step, stream.getvalue())); data.commit()
+result = {"model": model.state_dict()}
+"""
+
+
+def test_weights_within_a_database_are_not_called_exact(tmp_path: Path) -> None:
+    text = PRELUDE + "import os" + BLOBS + ENDING
+    settings = ("checkpoint.every_steps=8", "checkpoint.background=false")
+
+    ended = supervised(tmp_path, text, settings=settings, faults="[{kind: sigkill, step: 20}]")
+
+    (resumed,) = ended.events("resumed")
+    assert resumed["exactness"] == "approximate"
+    assert "out/runs.db" in resumed["reason"]

@@ -241,8 +241,11 @@ def _patch_save(files: _Files) -> None:
 
     @functools.wraps(original)
     def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(f, (str, os.PathLike)) and files.leaves_out_whole(f):
-            return None
+        if isinstance(f, (str, os.PathLike)):
+            if files.leaves_out_whole(f):
+                return None
+        elif files.is_replayed and (isinstance(f, io.BytesIO) or not isinstance(f, io.IOBase)):
+            files.replayed.saved_in_memory = True
         if not interception.is_ours():
             return original(obj, f, *args, **kwargs)
         interception.depth += 1  # what `torch.save` reads from tensors decides nothing

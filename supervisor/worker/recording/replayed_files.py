@@ -38,6 +38,9 @@ class ReplayedFiles:
     Args:
         aside: keeps the list of all this, for the next start if this one does not arrive.
         record: what the script has made and changed, and when.
+
+    Attributes:
+        saved_in_memory: the replay has saved something of torch's to a stream that is no file.
     """
 
     def __init__(self, aside: SetAside, record: ScriptFiles) -> None:
@@ -56,6 +59,7 @@ class ReplayedFiles:
         self._again: set[str] = set()
         self._began = time.time() - _CLOCK_S
         self._names = OtherNames(())
+        self.saved_in_memory = False
 
     def training_begins(self) -> None:
         """Called before the first forward or update, live and in a replay."""
@@ -338,15 +342,19 @@ class ReplayedFiles:
         """What another program, or a library in C, has written for the replay: that of the recorded
         run comes back. Returns what it had not, or not any more.
 
-        A database is written by what the script says, which is what it said then.
+        A database is written by what the script says, which is what it said then; but a model that
+        it has saved into memory is an untrained one.
         """
         seen = {*self._record.replayed, *self._created, *self._kept, *self._again, *known}
         seen.update(open_for_writing())
         lost = []
         for path in self._record.results()[0]:
-            if path in seen or path in self._in_place or not self._is_new(path):
+            if not self._is_new(path):
                 continue
             if _is_database(path):
+                lost += [path] * self.saved_in_memory
+                continue
+            if path in seen or path in self._in_place:
                 continue
             if path in self._aside.stored and not self._is_later(path):
                 _unlink(path)
