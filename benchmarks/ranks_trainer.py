@@ -26,8 +26,7 @@ from torch.utils.data.distributed import DistributedSampler
 WIDTH = 128
 
 
-def main(mode: str, steps: int, folder: Path) -> nn.Module:
-    """Returns the model: freed here, behind its group, it sometimes hangs plain torchrun."""
+def main(mode: str, steps: int, folder: Path) -> None:
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(5)
@@ -74,9 +73,9 @@ def main(mode: str, steps: int, folder: Path) -> nn.Module:
     step_s = (half[-1] - half[0]) / (len(half) - 1)
     found = {"digest": digest, "step_s": step_s, "ended": ended}
     (folder / f"end_{rank}.json").write_text(json.dumps(found))
+    del model  # freed behind its group, it sometimes hangs plain torchrun, or ends it with 1
     dist.destroy_process_group()
-    return model
 
 
 if __name__ == "__main__":
-    trained = main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]))
+    main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]))
