@@ -143,10 +143,10 @@ class Worker:
 
     def _leave_threads(self, code: int) -> int:
         """Threads that python waits for may wait for the training, which has ended."""
-        for ends in reversed(getattr(threading, "_threading_atexits", ())):  # pools end theirs
-            ends()
         until = time.monotonic() + _THREADS_S
-        for thread in _threads():
+        ending = threading.Thread(target=_end_pools, daemon=True)
+        ending.start()
+        for thread in (ending, *_threads()):
             thread.join(max(0.0, until - time.monotonic()))
         if any(thread.is_alive() for thread in _threads()):
             sys.stdout.flush()
@@ -231,6 +231,12 @@ class Worker:
         except OSError as error:
             print(f"supervisor: warning: exit note: {error}", file=sys.stderr)
         return int(code)
+
+
+def _end_pools() -> None:
+    """Pools wait for what was given to them, without end."""
+    for ends in reversed(getattr(threading, "_threading_atexits", ())):
+        ends()
 
 
 def _threads() -> list[threading.Thread]:

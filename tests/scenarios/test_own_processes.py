@@ -167,13 +167,21 @@ def test_a_copy_of_the_model_in_a_thread_that_decides_ends_no_resume(tmp_path: P
     assert [e["exactness"] for e in ended.events("resumed")] == ["approximate"]
 
 
+@pytest.mark.parametrize(
+    "waits",
+    [
+        "import threading\nthreading.Thread(target=queue.Queue().get).start()\n",
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "pool = ThreadPoolExecutor(1); pool.submit(queue.Queue().get)\n",
+    ],
+    ids=["a thread", "a pool"],
+)
 def test_a_thread_that_waits_for_the_training_does_not_keep_a_process_that_is_asked_to_end(
-    tmp_path: Path,
+    tmp_path: Path, waits: str
 ) -> None:
-    waits = "import queue, threading\nthreading.Thread(target=queue.Queue().get).start()\n"
     asks = "    if step == 12: os.kill(os.getpid(), signal.SIGTERM)\n"
     text = (
-        "import os, signal, sys, torch\nfrom torch import nn\n"
+        "import os, queue, signal, sys, torch\nfrom torch import nn\n"
         + waits
         + "model = nn.Linear(4, 1); optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
         + "for step in range(400):\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import TypeVar
 
@@ -27,7 +28,10 @@ class OtherNames:
             return path
         other = path
         for old, new in self._texts:
-            other = other.replace(old, new)
+            if old.isdigit():  # of a process: 1234 is no part of 12345
+                other = new.join(re.split(rf"(?<!\d){old}(?!\d)", other))
+            else:
+                other = other.replace(old, new)
         return other if os.path.isdir(os.path.dirname(other)) else path
 
     def keys(self, recorded: Mapping[str, _V]) -> dict[str, _V]:

@@ -268,6 +268,40 @@ class ReplayedFiles:
         self._bring_recorded_back(whole, known)
         surplus = [] if recorded is None else self._remove_surplus(whole)
         surplus += self._written_by_others(known)
+        done = self._settle_aside(later, restored, mapped, settled)
+        for folder, mode in sorted(self._aside.folded.items()):
+            if not self._is_later(folder) and not os.path.isdir(folder):
+                os.makedirs(folder, mode & 0o777)
+        left = self._aside.arrived()
+        for path in done:
+            remove(left[path])
+        kept_in = self._aside.keep_for_a_person(later, left, aside_name) if later else ""
+        not_restored += self._in_place.lost.difference(mapped, self._unseen)
+        unknown = ""
+        if self._interval is not None:
+            unknown = self._record.problem_at(self._interval)
+            self._record.continue_at(self._interval, set(later) - restored)
+        lost = self._not_as_recorded(whole, known)
+        not_restored = sorted({*not_restored, *surplus, *lost})
+        return FilesAtTarget(sorted(later), str(kept_in), not_restored, unknown, self._unseen)
+
+    def _settle_aside(
+        self,
+        later: list[str],
+        restored: Collection[str],
+        mapped: Collection[str],
+        settled: Collection[str],
+    ) -> list[str]:
+        """Brings back what stands aside and was there at the checkpoint.
+
+        Args:
+            later: what was made behind it is added.
+            restored: files that have come back already.
+            mapped, settled: see `end`.
+
+        Returns:
+            What stands aside and is of no use any more.
+        """
         done: list[str] = []
         for path in list(self._aside.stored):
             if path in restored:
@@ -287,21 +321,7 @@ class ReplayedFiles:
                 done.append(path)
             else:
                 self._aside.bring_back(path)
-        for folder, mode in sorted(self._aside.folded.items()):
-            if not self._is_later(folder) and not os.path.isdir(folder):
-                os.makedirs(folder, mode & 0o777)
-        left = self._aside.arrived()
-        for path in done:
-            remove(left[path])
-        kept_in = self._aside.keep_for_a_person(later, left, aside_name) if later else ""
-        not_restored += self._in_place.lost.difference(mapped, self._unseen)
-        unknown = ""
-        if self._interval is not None:
-            unknown = self._record.problem_at(self._interval)
-            self._record.continue_at(self._interval, set(later) - restored)
-        lost = self._not_as_recorded(whole, known)
-        not_restored = sorted({*not_restored, *surplus, *lost})
-        return FilesAtTarget(sorted(later), str(kept_in), not_restored, unknown, self._unseen)
+        return done
 
     def _copy_from_other_names(self, recorded: Mapping[str, list[int]]) -> None:
         """A temporary file is in no record, so the killed attempt's is still there."""
