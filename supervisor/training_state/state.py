@@ -144,6 +144,7 @@ class TrainingState:
             raise StateTorn(
                 f"{type(error).__name__}: {error}: a part of the state is old and a part new"
             ) from error
+        torch.clear_autocast_cache()  # casts of the weights as they were
 
     def _check(
         self, state: Mapping[str, Any], wanted: frozenset[str], models: Objects, optimizers: Objects

@@ -146,6 +146,40 @@ with open(f"end_{rank}.txt", "w") as file:
     print([p.tolist() for p in model.parameters()], heard, file=file)
 dist.destroy_process_group()
 """
+IN_AUTOCAST = """
+import ctypes, os
+import torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+rank, libc = dist.get_rank(), ctypes.CDLL(None)
+torch.manual_seed(5)
+model = DistributedDataParallel(nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+torch.manual_seed(20 + rank)
+seen = []
+for step in range(24):
+    x = torch.randn(16, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        if step % 8 == 0 and step:
+            with torch.no_grad():
+                seen.append(model(x.sign()).float().mean().item())
+        loss = nn.functional.mse_loss(model(x).float(), x.sum(1, keepdim=True))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if step % 8 == 5:
+        folder = f"saved_{step}"
+        if rank == 0:
+            os.makedirs(folder)
+            os.close(libc.creat(f"{folder}/tokens.json".encode(), 0o600))  # out of Python's sight
+        dist.barrier()
+        torch.save(torch.get_rng_state(), f"{folder}/random_{rank}.pt")
+with open(f"end_{rank}.txt", "w") as file:
+    print([p.tolist() for p in model.parameters()], seen, file=file)
+dist.destroy_process_group()
+"""
 ONE_ALONE = """
 import torch, torch.distributed as dist
 from torch import nn
@@ -582,13 +616,14 @@ def test_ranks_with_other_shapes_messages_and_evaluations_come_back_exactly(
 
 
 @pytest.mark.exhaustive
-def test_what_a_rank_writes_before_a_barrier_is_there_for_the_others_in_a_replay(
-    tmp_path: Path,
+@pytest.mark.parametrize("script", [BY_FILES, IN_AUTOCAST], ids=["barriers", "autocast"])
+def test_what_a_rank_writes_or_casts_for_an_evaluation_is_as_it_was_behind_a_replay(
+    tmp_path: Path, script: str
 ) -> None:
-    expected = torchrun(tmp_path / "torchrun", 2, BY_FILES)
+    expected = torchrun(tmp_path / "torchrun", 2, script)
     faults = "[{kind: sigkill, step: 19, rank: 1}]"
 
-    ended = group(tmp_path / "run", 2, *EVERY_8, faults=faults, script=BY_FILES)
+    ended = group(tmp_path / "run", 2, *EVERY_8, faults=faults, script=script)
 
     assert ended.returncode == 0, ended.stderr
     assert ends(ended.folder, 2) == expected

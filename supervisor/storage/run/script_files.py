@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from supervisor.storage.files.complete_list import CompleteList
 from supervisor.storage.files.file_clock import file_time
-from supervisor.storage.files.line_file import parse_line
 from supervisor.storage.run.kept_versions import Change, KeptVersions, Loss, change_line, remove
 from supervisor.storage.run.nobodys_files import is_nobodys
+from supervisor.storage.run.other_ranks import OtherRanks, is_path, read_other_ranks
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.run.unseen_files import open_for_writing, unseen_files
 
 _lexists = os.path.lexists
 
-_FILES = ("made", "touched", "changed", "open_in_c")
-"""Kinds of lines that name a file which was written."""
 BEFORE = -1
 """The interval of files older than the run, or than the step that a replay reached."""
 
@@ -209,7 +206,7 @@ class ScriptFiles:
         see to that themselves. Data that the script downloaded or prepared before training, and
         read again, does so only `with_data`.
         """
-        others = self._names_of_other_ranks() - self._made.keys()
+        others = self._other_ranks().files - self._made.keys()
         folders = [name for name in self._folders if os.path.isdir(name)]
         found = {name: None for name in self._made if _lexists(name)}
         for inner, subfolders, names in (walked for f in folders for walked in os.walk(f)):
@@ -244,13 +241,13 @@ class ScriptFiles:
         and it is not known by whom; called when no process of the script is alive."""
         if not self._began:
             return []
-        known = self._made.keys() | self._touched | self._changes.keys()
-        known = known | self._names_of_other_ranks()
-        own = tuple(folder + os.sep for folder in self._folders)
+        others = self._other_ranks()
+        known = self._made.keys() | self._touched | self._changes.keys() | others.files
+        looked_after = tuple(folder + os.sep for folder in self._folders.keys() | others.folders)
         if self._open_in_c:
             known = known | _real(known)
         written = self._made.keys() | self._touched | self._changes.keys() | self._open_in_c
-        outside = {os.path.dirname(name) for name in written if not name.startswith(own)}
+        outside = {os.path.dirname(name) for name in written if not name.startswith(looked_after)}
         return unseen_files(outside, known, min(self._began.values()), self.root)
 
     def was_made_since(self, path: str, interval: int) -> bool | None:
@@ -306,16 +303,8 @@ class ScriptFiles:
         """The run is completed: nothing will be restored any more."""
         self._drop_versions(lambda number, _: True)
 
-    def _names_of_other_ranks(self) -> set[str]:
-        """Returns the files whose writer is another rank, as far as its record can be read."""
-        found: set[str] = set()
-        for path in self._folder.glob("rank_*.jsonl"):
-            if path.name != self._name:
-                with contextlib.suppress(OSError):
-                    for line in map(parse_line, path.read_bytes().split(b"\n")):
-                        named = [line.get(what) for what in _FILES] if line else []
-                        found.update(str(name) for name in named if _is_path(name))
-        return found
+    def _other_ranks(self) -> OtherRanks:
+        return read_other_ranks(self._folder, self._name)
 
     def _look_at_open_files(self) -> None:
         """Notes files that are open for writing and that nobody was seen to open (a database)."""
@@ -402,20 +391,20 @@ class ScriptFiles:
             self.interval = line["begins"]
             if isinstance(line.get("time"), float):
                 self._began[self.interval] = line["time"]
-        elif _is_path(line.get("read")):
+        elif is_path(line.get("read")):
             self._read.add(line["read"])
-        elif _is_path(line.get("touched")):
+        elif is_path(line.get("touched")):
             self._touched.add(line["touched"])
-        elif _is_path(line.get("open_in_c")):
+        elif is_path(line.get("open_in_c")):
             self._open_in_c.add(line["open_in_c"])
         elif isinstance(line.get("text"), str) and isinstance(line.get("is"), str):
             self.texts[line["text"]] = line["is"]
-        elif isinstance(number, int) and _is_path(line.get("made")):
+        elif isinstance(number, int) and is_path(line.get("made")):
             self._made[line["made"]] = number
             self.early.update([line["made"]] if line.get("early") is True else [])
-        elif isinstance(number, int) and _is_path(line.get("folder")):
+        elif isinstance(number, int) and is_path(line.get("folder")):
             self._folders[line["folder"]] = number
-        elif isinstance(number, int) and _is_path(line.get("changed")):
+        elif isinstance(number, int) and is_path(line.get("changed")):
             change = self._versions.change_of(line, number)
             if change is not None:
                 self._changes.setdefault(line["changed"], {})[number] = change
@@ -427,7 +416,3 @@ def _none(names: Iterable[str]) -> dict[str, None]:
 
 def _real(names: Iterable[str]) -> set[str]:
     return set(map(os.path.realpath, names))
-
-
-def _is_path(value: Any) -> bool:
-    return isinstance(value, str) and os.path.isabs(value) and "\0" not in value

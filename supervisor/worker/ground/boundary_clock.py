@@ -92,7 +92,7 @@ class BoundaryClock:
         Returns:
             Whether `optimizer` has just become the lead of another training, with its next update.
         """
-        self._graph_nodes = _graph_nodes()
+        self._graph_nodes = graph_nodes()
         if optimizer is not self.lead():
             self.by_others += 1
             self._others.add(optimizer)
@@ -141,7 +141,17 @@ class BoundaryClock:
     def has_begun_graph(self) -> bool:
         """Whether this thread has built a part of a graph since the last update: a backward of the
         forward that begins may reach values from before a state is put back."""
-        return self._graph_nodes is not None and self._graph_nodes != _graph_nodes()
+        return self._graph_nodes is not None and self._graph_nodes != graph_nodes()
+
+    def made_without_graph(self, nodes: int) -> None:
+        """Nodes that an evaluation has made are no part of the step: autocast casts weights with
+        a graph of their own, also where none is built.
+
+        Args:
+            nodes: how many it made.
+        """
+        if self._graph_nodes is not None:
+            self._graph_nodes += nodes
 
     def passed(self) -> None:
         """An outermost forward has begun, and was the boundary if one was due here."""
@@ -154,6 +164,6 @@ def _nobody() -> None:
     return None
 
 
-def _graph_nodes() -> int:
+def graph_nodes() -> int:
     """Returns how many nodes of graphs this thread has made so far."""
     return int(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]

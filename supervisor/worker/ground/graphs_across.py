@@ -132,6 +132,11 @@ def _saved(kind: type) -> tuple[str, ...]:
     return tuple(name for name in dir(kind) if name.startswith("_saved_"))
 
 
+def has_graph(output: Any) -> bool:
+    """Whether what a forward has put out was computed with a graph."""
+    return any(one.requires_grad for one in _tensors(output))
+
+
 def _tensors(output: Any) -> Iterator[torch.Tensor]:
     if isinstance(output, torch.Tensor):
         yield output

@@ -32,8 +32,9 @@ from supervisor.fault_injection.injector import FaultInjector
 from supervisor.storage.steps.tape import EntryKind
 from supervisor.training_state.registry import Registry
 from supervisor.worker.capture.script_census import ScriptCensus
-from supervisor.worker.ground.boundary_clock import BoundaryClock
+from supervisor.worker.ground.boundary_clock import BoundaryClock, graph_nodes
 from supervisor.worker.ground.error_barrier import ErrorBarrier
+from supervisor.worker.ground.graphs_across import has_graph
 from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.step_probe import read_number
@@ -135,13 +136,18 @@ class Monitor(TrainingHooks):
                 part.caught(error)
             if self._armed:
                 call = self._injector.on_forward(progress.steps_done, module, args, kwargs, call)
+            with_graph = torch.is_grad_enabled()
+            nodes = 0 if with_graph else graph_nodes()
             random = self._random
             earlier = random.before()
             output = call()
             random.after(earlier)
-            if not progress.graphs.seen and torch.is_grad_enabled():
+            if not with_graph or not progress.graphs.seen:
                 with self._loss_part:
-                    progress.graphs.watch(output)
+                    if with_graph:
+                        progress.graphs.watch(output)
+                    elif not has_graph(output):
+                        self._lead.clock.made_without_graph(graph_nodes() - nodes)
             return self._injector.on_output(progress.steps_done, output) if self._armed else output
         finally:
             interception.depth -= 1

@@ -373,6 +373,7 @@ def test_what_another_rank_has_written_is_neither_unseen_nor_put_aside(tmp_path:
     shared.mkdir()
     write(first, shared / "log_0.txt", "a")
     write(second, shared / "log_1.txt", "b")
+    (shared / "tokens.json").write_text("by a library in C of the first rank")
     write(first, tmp_path / "best.pt", "c")
     write(second, tmp_path / "log_1.txt", "d")
 
@@ -381,7 +382,10 @@ def test_what_another_rank_has_written_is_neither_unseen_nor_put_aside(tmp_path:
     files = [
         {Path(name).relative_to(tmp_path).as_posix() for name in r.results()[0]} for r in again
     ]
-    assert files == [{"shared/log_0.txt", "best.pt"}, {"shared/log_1.txt", "log_1.txt"}]
+    assert files == [
+        {"shared/log_0.txt", "shared/tokens.json", "best.pt"},
+        {"shared/log_1.txt", "log_1.txt"},
+    ]
     until = time.time() + 10.0
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("supervisor.storage.run.unseen_files.process_start", lambda: until)

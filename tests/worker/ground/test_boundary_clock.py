@@ -7,7 +7,7 @@ import weakref
 import torch
 from torch.optim import SGD
 
-from supervisor.worker.ground.boundary_clock import TAKES_OVER_AFTER, BoundaryClock
+from supervisor.worker.ground.boundary_clock import TAKES_OVER_AFTER, BoundaryClock, graph_nodes
 
 
 def _optimizer() -> SGD:
@@ -140,6 +140,21 @@ def test_a_graph_that_is_begun_behind_an_update_is_noticed() -> None:
     _update(clock, optimizer)
 
     assert [*found, clock.has_begun_graph()] == [False, False, False, True, False]
+
+
+def test_what_an_evaluation_casts_with_a_graph_of_its_own_begins_no_step() -> None:
+    clock, optimizer, model = BoundaryClock(), _optimizer(), torch.nn.Linear(2, 1)
+    _update(clock, optimizer)
+    before = graph_nodes()
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        model(torch.ones(1, 2))
+    made = graph_nodes() - before
+    begun = clock.has_begun_graph()
+
+    clock.made_without_graph(made)
+
+    assert made > 0  # or torch no longer does so, and this can go
+    assert (begun, clock.has_begun_graph()) == (True, False)
 
 
 def test_boundaries_at_updates_are_at_no_forward() -> None:
