@@ -98,7 +98,7 @@ class Warned(str, enum.Enum):
     """Of what a warning tells, where readers count on it."""
 
     ANOTHER_LOSS = "another loss"
-    """The first step after a resume has another loss than before the kill."""
+    """A step after a resume has another loss than before the kill."""
     NOT_SAVED = "checkpoint not saved"
     SUSPECT_HARDWARE = "suspect hardware"
     """State was corrupted more than once, or trouble did not come again when it was repeated."""

@@ -17,7 +17,7 @@ class StateFound(JournalEvent):
     Attributes:
         detail, message: in words; a `message` that is `aloud` is told at the terminal, too.
         world_size: of several ranks.
-        loss, recorded_loss: of the first step after a resume.
+        loss, recorded_loss: of a step after a resume.
         files, count: those set aside: the first ones, and how many.
         before_step: of an exact retry: the step of its checkpoint.
         updates, forwards, cost_s, overhead, compiled: of the looks inside the model.
@@ -108,7 +108,7 @@ class WarningEvent(JournalEvent):
         aloud: told at the terminal, too.
         trace: of an error of ours.
         found: the code of what it reports, if a reader needs one.
-        loss, recorded_loss: of the first step after a resume.
+        loss, recorded_loss: of a step after a resume.
         pruned: steps of the checkpoints that `supervisor prune` deleted.
     """
 

@@ -12,7 +12,7 @@ from supervisor.worker.interception.instrument import _patch_autocast
 
 forced = [True]
 session = types.SimpleNamespace(
-    interception=types.SimpleNamespace(active=True), fp32_forced=lambda: forced[0]
+    interception=types.SimpleNamespace(active=True), enters_autocast=lambda: forced[0]
 )
 _patch_autocast(session)
 context = torch.autocast("cpu", dtype=torch.bfloat16)

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from supervisor.codes import Exactness, ExitCause, ExitSign, Warned
+from supervisor.codes import Exactness, ExitCause, ExitSign
 from supervisor.events.event import JournalEvent, of_kind
 from supervisor.events.run_events import AttemptStarted, HangDetected, WorkerExited
-from supervisor.events.state_events import Resumed, WarningEvent
+from supervisor.events.state_events import Resumed
 from supervisor.records import NAN
 from supervisor.report.facts.crash_report import AttemptFacts
 from supervisor.report.facts.figures import clock, integer, moment, number
@@ -65,7 +65,7 @@ def _attempt(run_data: RunData, attempt: int) -> AttemptFacts:
         ended=clock(ended),
         seconds=ended - started,
         from_step=from_step,
-        exactness=_exactness(resumed, mine),
+        exactness=_exactness(mine),
         first_step=int(steps.step[0]) if len(steps) else None,
         last_step=int(steps.step[-1]) if len(steps) else last,
         cause=ExitCause.HANG.value if of_kind(mine, HangDetected) else cause,
@@ -77,12 +77,10 @@ def _attempt(run_data: RunData, attempt: int) -> AttemptFacts:
     )
 
 
-def _exactness(resumed: Resumed | None, events: list[JournalEvent]) -> str:
-    """The exactness that the resume reported, unless its first step had another loss than
-    before."""
-    if any(event.found is Warned.ANOTHER_LOSS for event in of_kind(events, WarningEvent)):
-        return Exactness.APPROXIMATE.value
-    return resumed.exactness.value if resumed and resumed.exactness else ""
+def _exactness(events: list[JournalEvent]) -> str:
+    """What the resume said, of several ranks or where it was taken back the worst of it."""
+    said = [event.exactness.value for event in of_kind(events, Resumed) if event.exactness]
+    return Exactness.APPROXIMATE.value if Exactness.APPROXIMATE.value in said else "".join(said[:1])
 
 
 def _exit_of_notes(run_data: RunData, attempt: int) -> WorkerExited | None:

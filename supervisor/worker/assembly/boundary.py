@@ -25,7 +25,7 @@ from supervisor.worker.live.leave_listener import LeaveListener
 from supervisor.worker.live.parting_checkpoint import PartingCheckpoint
 from supervisor.worker.live.snapshot_listener import SnapshotListener
 from supervisor.worker.live.step_times import StepTimes
-from supervisor.worker.replay.first_step import FirstStep
+from supervisor.worker.replay.recorded_steps import RecordedSteps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class BuiltBoundary:
     """The boundary, and those of its listeners that are called at other moments too."""
 
     boundary: Boundary
-    first_step: FirstStep
+    recorded: RecordedSteps
     parting: PartingCheckpoint
 
 
@@ -47,7 +47,7 @@ def build_boundary(
     experiment: Experiment | None,
 ) -> BuiltBoundary:
     times = StepTimes()
-    first_step = FirstStep(ground.journal, recorders.recorder)
+    recorded = RecordedSteps(ground.journal, recorders.recorder, ground.controls)
     capture = BoundaryCapture(
         whole_state=state.whole,
         script_files=recorders.files.record,
@@ -66,7 +66,7 @@ def build_boundary(
     parting = _build_parting(task, ground, recorders, state, capture)
     in_order: list[BoundaryListener | None] = [
         times,
-        first_step,
+        recorded,
         FirstVariables(state.held),
         corruption,
         treatment.dispatcher,
@@ -80,7 +80,7 @@ def build_boundary(
     ]
     listeners = [listener for listener in in_order if listener is not None]
     boundary = Boundary(listeners, ground.schedule, ground.barrier)
-    return BuiltBoundary(boundary=boundary, first_step=first_step, parting=parting)
+    return BuiltBoundary(boundary=boundary, recorded=recorded, parting=parting)
 
 
 def _build_corruption(

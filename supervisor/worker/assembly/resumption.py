@@ -61,7 +61,7 @@ def build_arrival(
         progress=ground.progress,
         monitor=monitor,
         boundary=live.boundary,
-        first_step=live.first_step,
+        recorded=live.recorded,
         retry=treatment.retry,
         journal=ground.journal,
     )

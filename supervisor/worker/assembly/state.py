@@ -59,6 +59,7 @@ def build_state(task: Task, ground: Ground, ring: CheckpointRing, recorders: Rec
         progress=ground.progress,
         health=ground.health,
         exchanges=ground.exchanges,
+        warn=ground.warn,
     )
     return State(
         training=training,

@@ -17,10 +17,12 @@ from supervisor.training_state.sharding.layouts import layouts, transient_buffer
 from supervisor.training_state.state import TrainingState
 from supervisor.worker.capture.script_census import ScriptCensus
 from supervisor.worker.capture.user_tensors import UserTensors
+from supervisor.worker.ground.autocast_context import CASTS_STAY
 from supervisor.worker.ground.graphs_across import GRAPHS_ACROSS, KEPT_GRAPHS
 from supervisor.worker.ground.loop_count import IS_COUNTED, SPLITS_DATA, UPDATES
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.run_health import RunHealth
+from supervisor.worker.ground.run_warnings import RunWarnings
 from supervisor.worker.ground.user_frames import call_under_way, user_frames
 from supervisor.worker.group.common_beginning import BEGAN
 from supervisor.worker.group.exchanges import EXCHANGED, Exchanges
@@ -46,6 +48,7 @@ class WholeState:
         progress: Progress,
         health: RunHealth,
         exchanges: Exchanges,
+        warn: RunWarnings,
     ) -> None:
         self._state = state
         self._held = held
@@ -59,6 +62,8 @@ class WholeState:
         self._progress = progress
         self._health = health
         self._exchanges = exchanges
+        self._warn = warn
+        self._told_of_casts = False
 
     def take(self, *, for_later: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
         """Returns the state and the manifest's part of it.
@@ -88,6 +93,7 @@ class WholeState:
             "tape_lost": progress.tape_lost,
             "at_update": progress.at_update,
             "step_is_begun": progress.step_is_begun,
+            "older_casts": self._older_casts(),
             UPDATES: progress.steps_done + progress.loop_shift,
             SPLITS_DATA: self._registry.splits_data,
             IS_COUNTED: progress.is_counted,
@@ -103,6 +109,15 @@ class WholeState:
             BEGAN: None if (began := self._exchanges.began) is None else began.as_meta(),
         }
         return state, meta
+
+    def _older_casts(self) -> bool:
+        progress = self._progress
+        before = progress.position - progress.at_update  # a step may end within its own context
+        found = progress.autocast.has_older_casts(before)
+        if found and not self._told_of_casts:
+            self._told_of_casts = True
+            self._warn(CASTS_STAY, aloud=True)
+        return found
 
     def puts_off(self) -> bool:
         """Whether the script keeps graphs across updates here, and will soon have none to keep."""

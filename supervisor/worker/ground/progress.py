@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from supervisor.worker.ground.autocast_context import AutocastContext
 from supervisor.worker.ground.graphs_across import GraphsAcross
 from supervisor.worker.ground.step_probe import StepProbe
 
@@ -27,6 +28,7 @@ class Progress:
         is_counted: no tape tells how the script came here, but its updates were counted.
         tape_lost: why it does not, as a resume says it; empty while nothing special is known.
         graphs: that the script keeps across updates.
+        autocast: the context that the training is in.
     """
 
     probe: StepProbe
@@ -41,6 +43,7 @@ class Progress:
     loop_shift: int = 0
     is_counted: bool = False
     graphs: GraphsAcross = field(default_factory=GraphsAcross)
+    autocast: AutocastContext = field(default_factory=AutocastContext)
 
     def boundaries_at_updates(self) -> None:
         """From here on the boundary of a step is at the end of its update."""

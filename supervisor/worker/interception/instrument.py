@@ -42,7 +42,7 @@ class Seen(Protocol):
 
     def object_found(self, kind: str, found: Any) -> None: ...
     def has_parameters(self, module: Module) -> bool: ...
-    def fp32_forced(self) -> bool: ...
+    def enters_autocast(self) -> bool: ...
     def update_failed(self, optimizer: Optimizer, depth: int) -> None: ...
 
 
@@ -275,7 +275,7 @@ def _patch_autocast(session: Seen) -> None:
     original = torch.autocast.__enter__
 
     def __enter__(self: Any) -> Any:
-        if not (session.interception.active and session.fp32_forced()):
+        if not (session.interception.active and session.enters_autocast()):
             return original(self)  # type: ignore[no-untyped-call]
         # For this region only: scripts keep one context and enter it again after an undo.
         enabled, self._enabled = self._enabled, False

@@ -23,7 +23,7 @@ from supervisor.worker.live.monitor import Monitor
 from supervisor.worker.recording.attempt_files import AttemptFiles
 from supervisor.worker.recording.changed_in_place import mapped_files
 from supervisor.worker.replay.fast_forward import FastForward
-from supervisor.worker.replay.first_step import FirstStep
+from supervisor.worker.replay.recorded_steps import RecordedSteps
 from supervisor.worker.session.busy_threads import wait_for_executors
 from supervisor.worker.session.starting_point import ResumePoint
 from supervisor.worker.session.state_restorer import StateRestorer
@@ -52,7 +52,7 @@ class Arrival:
     progress: Progress
     monitor: Monitor
     boundary: Boundary
-    first_step: FirstStep
+    recorded: RecordedSteps
     retry: ExactRetry
     journal: Journal
 
@@ -150,24 +150,23 @@ class Arrival:
         probe.announced = announced_at == step
         self.restorer.begin_variables(start.state)
         self.boundary.continue_at(step)
-        is_whole = probe.loss_seen or not probe.backward_calls
-        row = meta.get("steps_recorded")
-        is_same = not (reasons or self.order.fp32 or start.checkpoint.abandoned or row is None)
-        if is_same and is_whole:
-            self.first_step.expect(step, int(row or 0))
-        self.retry.resumed(int(row or 0), is_exact=is_same)
-        self.journal.write(
-            Resumed(
-                step=step,
-                from_step=step,
-                exactness=Exactness.APPROXIMATE if reasons else Exactness.EXACT,
-                reason="; ".join(reasons) or "every replayed step equals the recorded one",
-                order=self.order.reason,
-                replayed_steps=replay.steps_done,
-                batches_left_out=batches_left_out,
-                compared=self.restorer.compared.as_event(),
-            )
+        row, order = meta.get("steps_recorded"), self.order
+        is_same = not (reasons or order.fp32 or start.checkpoint.abandoned or row is None)
+        said = Resumed(
+            step=step,
+            from_step=step,
+            exactness=Exactness.APPROXIMATE if reasons else Exactness.EXACT,
+            reason="; ".join(reasons) or "every replayed step equals the recorded one",
+            order=order.reason,
+            replayed_steps=replay.steps_done,
+            batches_left_out=batches_left_out,
+            compared=self.restorer.compared.as_event(),
         )
+        self.journal.write(said)
+        if is_same and order.retry_until is None:
+            is_whole = probe.loss_seen or not probe.backward_calls
+            self.recorded.expect(said, int(row or 0), left_out=0 if is_whole else 1)
+        self.retry.resumed(int(row or 0), is_exact=is_same)
 
     def _stand_in_reached(self) -> None:
         """A backward of the live run has come to what the replay put out."""

@@ -107,9 +107,11 @@ class Session:
             self.last_model = known[0]
         return known[1]
 
-    def fp32_forced(self) -> bool:
+    def enters_autocast(self) -> bool:
         """Whether the autocast region that the script enters is to stay in FP32."""
         self.use.autocast = True
+        if self.interception.is_ours():
+            self._progress.autocast.enters(self._progress.position)
         return self._controls.fp32
 
     def update_failed(self, optimizer: Optimizer, depth: int) -> None:

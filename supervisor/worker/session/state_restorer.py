@@ -22,6 +22,7 @@ from supervisor.training_state.sharding.repartition import (
 from supervisor.training_state.state import ALL_PARTS, TrainingState
 from supervisor.worker.capture.script_census import Compared, ScriptCensus
 from supervisor.worker.capture.user_tensors import UserTensors
+from supervisor.worker.ground.autocast_context import OLDER_CASTS
 from supervisor.worker.ground.error_barrier import ErrorBarrier
 from supervisor.worker.ground.graphs_across import KEPT_GRAPHS
 from supervisor.worker.ground.user_frames import modules_in, user_frames
@@ -143,6 +144,7 @@ class StateRestorer:
             if remembered is not None:
                 self._pipeline.load_state_dict(remembered)
         problems = [STEP_IS_BEGUN] if meta.get("step_is_begun") else []
+        problems += [OLDER_CASTS] if meta.get("older_casts") else []
         problems += [f"{path} {HAS_GRAPH}" for path in meta.get(KEPT_GRAPHS, [])]
         return [*problems, *meta.get("held_left_out", []), *start.state.get("left_out", [])]
 

@@ -43,7 +43,8 @@ session = types.SimpleNamespace(
     hooks=Listener(), interception=interception, last_model=lambda: None,
     object_found=lambda kind, found: told.append("found " + kind),
     has_parameters=lambda module: any(True for _ in nn.Module.parameters(module)),
-    fp32_forced=lambda: False, update_failed=lambda optimizer, depth: told.append("update_failed"),
+    enters_autocast=lambda: False,
+    update_failed=lambda optimizer, depth: told.append("update_failed"),
 )
 instrument(session)
 model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1))
