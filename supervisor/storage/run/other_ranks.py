@@ -20,26 +20,32 @@ class OtherRanks:
     Attributes:
         files: whose writer is another rank.
         folders: that another rank has made.
+        of_lower_ranks: those of them that a rank of a lower number has made, which sees to all in
+            them whose writer nobody knows.
     """
 
     files: set[str] = field(default_factory=set)
     folders: set[str] = field(default_factory=set)
+    of_lower_ranks: set[str] = field(default_factory=set)
 
 
-def read_other_ranks(folder: Path, own: str) -> OtherRanks:
+def read_other_ranks(folder: Path, own: int) -> OtherRanks:
     """Returns what other ranks have written; nothing where one process trains alone.
 
     Args:
         folder: with the record of each rank.
-        own: name of the asking rank's record.
+        own: the asking rank.
     """
     found = OtherRanks()
     for path in folder.glob("rank_*.jsonl"):
-        if path.name != own:
+        number = path.stem.removeprefix("rank_")
+        if number.isdecimal() and int(number) != own:
             with contextlib.suppress(OSError):
                 for line in filter(None, map(parse_line, path.read_bytes().split(b"\n"))):
+                    made = _paths(line, "folder")
                     found.files.update(_paths(line, *_FILES))
-                    found.folders.update(_paths(line, "folder"))
+                    found.folders.update(made)
+                    found.of_lower_ranks.update(made if int(number) < own else ())
     return found
 
 

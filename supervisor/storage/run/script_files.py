@@ -55,8 +55,8 @@ class ScriptFiles:
         self.is_replay = False
         self.at_interval: Callable[[], None] = lambda: None
         self.root = os.path.abspath(rundir.root)
-        self._folder, self._name = rundir.script_files, f"rank_{rank}.jsonl"
-        self._list = CompleteList(self._folder / self._name, self._all_lines, tell)
+        self._folder, self._rank = rundir.script_files, rank
+        self._list = CompleteList(self._folder / f"rank_{rank}.jsonl", self._all_lines, tell)
         self._versions = KeptVersions(self._folder / f"rank_{rank}")
         self._is_training = is_training
         self._made: dict[str, int] = {}
@@ -206,13 +206,16 @@ class ScriptFiles:
         see to that themselves. Data that the script downloaded or prepared before training, and
         read again, does so only `with_data`.
         """
-        others = self._other_ranks().files - self._made.keys()
+        others = self._other_ranks()
+        theirs = others.files - self._made.keys()
+        seen_to = tuple(os.path.join(folder, "") for folder in others.of_lower_ranks)
         folders = [name for name in self._folders if os.path.isdir(name)]
         found = {name: None for name in self._made if _lexists(name)}
         for inner, subfolders, names in (walked for f in folders for walked in os.walk(f)):
             links = [each for each in subfolders if os.path.islink(os.path.join(inner, each))]
-            here = (os.path.join(inner, name) for name in [*names, *links])
-            found.update({name: None for name in here if name not in others})
+            if not os.path.join(inner, "").startswith(seen_to):
+                here = (os.path.join(inner, name) for name in [*names, *links])
+                found.update({name: None for name in here if name not in theirs})
         data = set() if with_data else self._read
         files = [f for f in found if f not in data and not os.path.isdir(f)]
         return files + [f for f in found if os.path.islink(f) and os.path.isdir(f)], folders
@@ -304,7 +307,7 @@ class ScriptFiles:
         self._drop_versions(lambda number, _: True)
 
     def _other_ranks(self) -> OtherRanks:
-        return read_other_ranks(self._folder, self._name)
+        return read_other_ranks(self._folder, self._rank)
 
     def _look_at_open_files(self) -> None:
         """Notes files that are open for writing and that nobody was seen to open (a database)."""

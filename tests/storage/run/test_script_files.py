@@ -369,7 +369,8 @@ def test_what_another_rank_has_written_is_neither_unseen_nor_put_aside(tmp_path:
     shared = tmp_path / "shared"
     for record in (first, second):
         record.begin_interval()
-    first.makes_folder(str(shared))
+    for record in (second, first):  # both find that it is not there yet
+        record.makes_folder(str(shared))
     shared.mkdir()
     write(first, shared / "log_0.txt", "a")
     write(second, shared / "log_1.txt", "b")
