@@ -147,7 +147,7 @@ with open(f"end_{rank}.txt", "w") as file:
 dist.destroy_process_group()
 """
 IN_AUTOCAST = """
-import ctypes, os
+import ctypes, glob, os, shutil
 import torch, torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -176,6 +176,12 @@ for step in range(24):
             os.close(libc.creat(f"{folder}/tokens.json".encode(), 0o600))  # out of Python's sight
         dist.barrier()
         torch.save(torch.get_rng_state(), f"{folder}/random_{rank}.pt")
+        dist.barrier()
+        saved = sorted(glob.glob("saved_*"), key=os.path.getmtime)
+        if rank == 0 and len(saved) > 2:
+            shutil.rmtree(saved[0])
+        dist.barrier()
+seen.append(sorted(glob.glob("saved_*")))
 with open(f"end_{rank}.txt", "w") as file:
     print([p.tolist() for p in model.parameters()], seen, file=file)
 dist.destroy_process_group()

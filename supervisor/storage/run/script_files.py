@@ -220,6 +220,10 @@ class ScriptFiles:
         files = [f for f in found if f not in data and not os.path.isdir(f)]
         return files + [f for f in found if os.path.islink(f) and os.path.isdir(f)], folders
 
+    def folders(self) -> list[str]:
+        """Those that the script made, the newest last."""
+        return list(self._folders)
+
     def changed_since(self, interval: int) -> dict[str, Change]:
         """What was replaced or deleted of the files that existed when `interval` began."""
         found = {}

@@ -80,6 +80,7 @@ class WholeState:
         )
         state["written"] = self._files.written.checksums()
         state["whole_files"] = self._files.whole.present()
+        state["folder_times"] = self._files.folder_times()
         state["gradient_places"] = gradient_places(self._registry)
         state["owners"] = find_owners(self._registry, frames)
         state["layouts"] = layouts(self._registry, held)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from supervisor.storage.run.files_at_target import FilesAtTarget
+from supervisor.storage.run.folder_times import folder_times, put_back_folder_times
 from supervisor.storage.run.kept_versions import COPIED_BYTES, Change, copy_private
 from supervisor.storage.run.script_files import ScriptFiles
 from supervisor.storage.run.set_aside import SetAside, remove
@@ -284,6 +285,18 @@ class ReplayedFiles:
         lost = self._not_as_recorded(whole, known)
         not_restored = sorted({*not_restored, *surplus, *lost})
         return FilesAtTarget(sorted(later), str(kept_in), not_restored, unknown, self._unseen)
+
+    def folder_times(self) -> dict[str, int]:
+        """When the script's folders were last changed, for a checkpoint."""
+        return folder_times(self._record.folders())
+
+    def put_back_folder_times(self, recorded: Mapping[str, int]) -> None:
+        """Called when all ranks have arrived.
+
+        Args:
+            recorded: by the names of the recorded run.
+        """
+        put_back_folder_times(self._names.keys(dict(recorded)))
 
     def _settle_aside(
         self,

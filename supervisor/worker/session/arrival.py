@@ -136,6 +136,7 @@ class Arrival:
         """
         step, meta, progress = start.checkpoint.step, start.checkpoint.meta, self.progress
         reasons = self.agreement.arrived(step, reasons, done=replay.steps_done)
+        self.files.replayed.put_back_folder_times(start.state.get("folder_times", {}))
         progress.tape_is_whole = replay.disproof is None
         progress.is_counted = replay.count is not None
         progress.loop_shift = replay.steps_done - step
