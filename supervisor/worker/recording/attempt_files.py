@@ -27,7 +27,7 @@ class AttemptFiles:
     set_aside: SetAside
 
     def hide_later(self, interval: int, since: float) -> None:
-        """Gives the script its folders as it found them first.
+        """Puts the script's files aside: it is to find its folders as it found them first.
 
         Args:
             interval: of the record in which the checkpoint was made.

@@ -51,6 +51,7 @@ class ReplayedFiles:
         self._saved_at = math.inf
         self._in_place = ChangedInPlace(aside)
         self._unseen: list[str] = []
+        self._to_fold: list[str] = []
         self._deleted: set[str] = set()
         self._nameless = NamelessFiles()
         self.written = WrittenFiles(aside)
@@ -68,7 +69,7 @@ class ReplayedFiles:
         self.whole.training_begins()
 
     def hide(self, interval: int, saved_at: float) -> None:
-        """Puts aside what the script has made; called before it starts again.
+        """Puts aside the files that the script has made; called before it starts again.
 
         Args:
             interval: of the record, that began with the checkpoint.
@@ -87,9 +88,13 @@ class ReplayedFiles:
                 room -= os.path.getsize(path)
                 if room >= 0:
                     self._in_place.keep(path, anew=False)
-        files, folders = self._record.results()
+        files, self._to_fold = self._record.results()
         self._aside.move_all(files)
-        for folder in sorted(folders, key=len, reverse=True):
+
+    def fold(self) -> None:
+        """Removes the folders that the script has made; called when all ranks have put their files
+        aside."""
+        for folder in sorted(self._to_fold, key=len, reverse=True):
             with contextlib.suppress(OSError):  # something else is in it
                 self._aside.fold(folder)
 

@@ -73,6 +73,11 @@ class SilencedCollectives(TorchDispatchMode):
     def enter(self) -> None:
         self.__enter__()  # type: ignore[no-untyped-call]
 
+    def wait_for_all(self) -> None:
+        """Returns when all ranks of the node have called this, before their script starts."""
+        if self._barrier is not None:
+            self._barrier.wait()
+
     def begin(self) -> None:
         """The training begins; may be called again."""
         self._is_silent = True

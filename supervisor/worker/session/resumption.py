@@ -187,14 +187,23 @@ class Resumption:
         if replay.disproof is not None and beginning is not None and not beginning.is_one_place:
             raise ReplayError(f"{replay.disproof}; and {_NOT_ONE_PLACE}")
         interval = int(start.checkpoint.meta.get("script_files", 0))
-        if replay.disproof is not None or interval < 1:
-            self._files.record.begin_anew()
-        else:
+        is_recorded = replay.disproof is None and interval >= 1
+        if is_recorded:
             self._files.hide_later(interval, start.checkpoint.time)
+        else:
+            self._files.record.begin_anew()
+        self._wait_for_ranks()  # each has files of its own in the folders that one has made
+        if is_recorded:
+            self._files.replayed.fold()
+        self._wait_for_ranks()
         if self.collectives is not None and self._count is None:
             self.collectives.enter()
         if self._guard is not None:
             self._guard.begin()
+
+    def _wait_for_ranks(self) -> None:
+        if self.collectives is not None:
+            self.collectives.wait_for_all()
 
     def end(self) -> None:
         """The process ends, wherever it is: what the script says is heard again."""

@@ -173,6 +173,7 @@ def test_files_of_the_recorded_run_come_back_by_the_names_of_this_one(tmp_path: 
     replayed = replayed_in(tmp_path)
 
     replayed.hide(interval, 0.0)
+    replayed.fold()
     (new / "parts").mkdir(parents=True)
     replayed.whole.wrote(str(new / "parts" / "best.pt"))
     assert not replayed.keeps(new / "parts" / "best.pt")
