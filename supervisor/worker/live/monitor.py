@@ -340,28 +340,37 @@ class Monitor(TrainingHooks):
             self._update_part.caught(error)
 
     def _pass_boundary(self) -> None:
-        step, schedule = self._progress.steps_done, self._schedule
+        self._pass(is_looked_at=self._is_looked_at())
+
+    def _pass(self, *, is_looked_at: bool) -> None:
+        step = self._progress.steps_done
         if self._boundary_at != step:
             self._boundary_at = step
             self._progress.graphs.boundaries += 1
-            if step >= schedule.step or time.monotonic() >= schedule.time:
+            if is_looked_at:
                 self._boundary.at_boundary(step)
+
+    def _is_looked_at(self) -> bool:
+        schedule = self._schedule
+        return self._progress.steps_done >= schedule.step or time.monotonic() >= schedule.time
 
     def _boundary_at_forward(self, clock: BoundaryClock) -> None:
         """The first outermost forward behind an update is the boundary. If a part of the step was
         computed before it, all later ones are at the end of an update; several ranks agree on that
         with the record of the step, also where they do not all stand at the same place here. From
-        here they resume approximately, or not at all."""
-        progress = self._progress
-        progress.step_is_begun = clock.has_begun_graph() or is_within_expression()
+        here they resume approximately, or not at all. Where nobody looks at the boundary, nothing
+        is put there that what was computed could miss."""
+        progress, is_looked_at = self._progress, self._is_looked_at()
+        if is_looked_at or clock.of_ranks:
+            progress.step_is_begun = clock.has_begun_graph() or is_within_expression()
         if clock.of_ranks:
             self._exchanges.at_boundary = self._exchanges.balance()
-        elif progress.step_is_begun:
+        elif is_looked_at and progress.step_is_begun:
             progress.boundaries_at_updates()
             clock.at_update = True
             return
         clock.passed()
-        self._pass_boundary()
+        self._pass(is_looked_at=is_looked_at)
 
     @property
     def updates_by_others(self) -> int:
