@@ -114,7 +114,8 @@ class Monitor(TrainingHooks):
     def forward(
         self, module: Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], call: Call
     ) -> Any:
-        if self._lead.clock.is_before_training():
+        clock = self._lead.clock
+        if clock.of_ranks and clock.is_before_training():
             return call()
         interception = self._interception
         interception.depth += 1
@@ -125,7 +126,6 @@ class Monitor(TrainingHooks):
                 if is_on and module is not self._last_module():
                     self._meet(module, self._registry.add_model)
                     self._last_module = weakref.ref(module)
-                clock = self._lead.clock
                 if clock.is_due and clock.is_due_here():
                     self._boundary_at_forward(clock)
                 if is_on:
@@ -280,13 +280,16 @@ class Monitor(TrainingHooks):
             self._update_began = True
             if self._is_updating:
                 return None  # an optimizer that calls another one: both make one update
-            self._meet(optimizer, self._registry.add_optimizer)
-            if self._lead.clock.lead() is None and self._is_within_forward():
-                self._progress.tape_is_whole = False  # a replay does nothing in a forward
-            is_lead = self._is_updating = self._lead.leads(optimizer)
+            clock = self._lead.clock
+            is_lead = optimizer is clock.lead()
+            if not is_lead:
+                self._meet(optimizer, self._registry.add_optimizer)
+                if clock.lead() is None and self._is_within_forward():
+                    self._progress.tape_is_whole = False  # a replay does nothing in a forward
+                is_lead = self._lead.leads(optimizer)
+            self._is_updating = is_lead
             closure = args[0] if args else kwargs.get("closure")
             if closure is not None:
-                clock = self._lead.clock
                 if clock.is_due and clock.has_forwards:  # before what the closure counts
                     clock.passed()
                     self._pass_boundary()
