@@ -3,8 +3,8 @@
     python -m benchmarks.hook_cost [--steps 2000] [--layers 2] [--batch 1] [--parts] [--json FILE]
 
 The training of `timed_trainer` runs under supervision, and the monitor's moments are timed from
-within: what they take beside the call of torch that they stand around. That leaves out what the
-patched functions before them take, and what our memory does to the training's caches (see
+within, in CPU time: what they take beside the call of torch that they stand around. That leaves out
+what the patched functions before them take, and what our memory does to the training's caches (see
 `benchmarks.overhead` for the whole), and contains the stopwatch. No two processes are compared, so
 only the machine's own speed moves it: compare shares of a step, or versions in turns. `typical` is
 the median step; the mean holds what is done every few steps: judging, snapshots, saves.
@@ -70,7 +70,7 @@ class Stopwatch:
             setattr(monitor, name, self._moment(name, getattr(monitor, name)))
 
     def _region(self, name: str, moment: Callable[..., Any], place: int) -> Callable[..., Any]:
-        now, clock = time.perf_counter_ns, self
+        now, clock = time.thread_time_ns, self
 
         def timed(monitor: Any, *args: Any) -> Any:
             began = now()
@@ -89,7 +89,7 @@ class Stopwatch:
         return timed
 
     def _moment(self, name: str, moment: Callable[..., Any]) -> Callable[..., Any]:
-        now, clock = time.perf_counter_ns, self
+        now, clock = time.thread_time_ns, self
 
         def timed(monitor: Any, *args: Any) -> Any:
             began = now()

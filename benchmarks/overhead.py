@@ -1,14 +1,17 @@
 """What supervision costs a step: the same script plain and supervised, turn about, in one sitting.
 
-    python -m benchmarks.overhead [--rounds 3] [--ms 2 5 50] [--bare] [--json FILE]
+    python -m benchmarks.overhead [--rounds 3] [--ms 2 5 50] [--bare] [--cpu] [--json FILE]
 
 A round starts the script plain and supervised. They take turns of 64 steps, while the others wait,
 and each pair of turns gives a ratio of mean steps: turns so short see the same machine, however its
 speed changes from minute to minute, and each holds all that supervision does every few steps. The
-first steps of a turn, which fill the processor's caches again, and the first turns are left out.
+first steps of a turn, which fill the processor's caches again, and the first two turns are left
+out, the very first of which is long: what is looked at more closely while a run is young is over.
+While a training waits, the clock by which supervision does things stands still.
 Medians and quartiles are over the pairs of all rounds; `typical` is the ratio of the turns' median
 steps, without what is done every few steps. At 5 ms one more takes part: the plain script again,
-which says how much of a figure is chance.
+which says how much of a figure is chance. `--cpu` compares the CPU time of the processes, all their
+threads included, where other work shares the machine.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ COLD_STEPS = 4
 WARM_UP_TURNS = 2
 TURNS = {2.0: 30, 5.0: 24, 50.0: 8}
 LAYERS = {2.0: 1, 5.0: 2, 50.0: 2}
+FIRST_TURN = {2.0: 2048, 5.0: 2048, 50.0: 256}
 SUPERVISOR = ["-m", "supervisor.cli.main", "run", "--quiet", "--set", "report.enabled=false"]
 
 
@@ -42,11 +46,13 @@ class Workload:
 
     target_ms: float
     batch: int
+    cpu: bool = False
 
     def options(self, turns: int) -> list[str]:
         return [
             *("--batch", str(self.batch), "--layers", str(LAYERS[self.target_ms])),
             *("--turns", str(turns), "--turn-steps", str(TURN)),
+            *(["--cpu"] if self.cpu else []),
         ]
 
 
@@ -63,6 +69,7 @@ class Player:
         if supervised:
             line += [*SUPERVISOR, "--run-dir", str(folder / "run")]
         line += [str(TRAINER), *workload.options(turns), "--out", str(self._out)]
+        line += ["--first-turn", str(FIRST_TURN[workload.target_ms])]
         line += ["--go", str(go), "--done", str(done)]
         self._process = subprocess.Popen(line, stdout=subprocess.DEVNULL)
         self._go = os.open(go, os.O_WRONLY)
@@ -168,6 +175,7 @@ def main() -> None:
     parser.add_argument(
         "--bare", action="store_true", help="nothing but plain and supervised at 5 ms, too"
     )
+    parser.add_argument("--cpu", action="store_true", help="CPU time of the processes")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     rows = {}
@@ -176,7 +184,7 @@ def main() -> None:
         for target in options.ms:
             more = {"plain again": False} if target == 5.0 and not options.bare else {}
             others = {f"{target:g} ms": True} | more
-            workload = Workload(target, batch_for(target, Path(folder)))
+            workload = Workload(target, batch_for(target, Path(folder)), options.cpu)
             found = compare(workload, options.rounds, Path(folder), others)
             for name, row in found.items():
                 show(name, row)

@@ -42,7 +42,8 @@ class SnapshotSettings:
     depths: list[int] = field(default_factory=lambda: [10, 50, 300])
     """About how many steps back the kept copies lie (PREDICTION.md, finding 1)."""
     every_steps: Optional[int] = None  # noqa: UP045
-    """Copy every so many steps. None: 10 to 50, by a quarter of `checkpoint.max_overhead`."""
+    """Copy every so many steps. None: by a quarter of `checkpoint.max_overhead`, 10 to 50, and from
+    step 1,000 on up to a twentieth of the steps so far, at most 100."""
     max_gib: float = 8.0
     """Memory that the copies may take together; fewer copies are kept when they are larger."""
 
@@ -55,8 +56,8 @@ class PartingSettings:
     several ranks also SIGKILL of any of them."""
     every_steps: Optional[int] = None  # noqa: UP045
     """Keep it at every so many steps. None: as often as `max_overhead` allows."""
-    max_overhead: float = 0.005
-    """Share of the run's time that keeping it may take: a failure loses 200 times that, or less
+    max_overhead: float = 0.0025
+    """Share of the run's time that keeping it may take: a failure loses 400 times that, or less
     than a step where steps are longer."""
 
 

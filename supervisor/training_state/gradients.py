@@ -66,10 +66,10 @@ def put_in_places(registry: Registry, saved: Mapping[str, list[int]]) -> None:
 def earlier_gradients(registry: Registry) -> Iterator[torch.Tensor]:
     """Yields a gradient of each optimizer that has any: the first one."""
     for optimizer in registry.optimizers.values():
-        gradients = (parameter.grad for parameter in optimizer_parameters(optimizer))
-        first = next((gradient for gradient in gradients if gradient is not None), None)
-        if first is not None:
-            yield first
+        for parameter in optimizer_parameters(optimizer):  # a loop: this is asked at every step
+            if parameter.grad is not None:
+                yield parameter.grad
+                break
 
 
 def capture_gradients(registry: Registry, *, of_optimizers: bool) -> Gradients:

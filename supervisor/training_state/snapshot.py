@@ -239,7 +239,8 @@ def least_useful(ages: Sequence[int], depths: Sequence[int]) -> int:
     """Returns the index of the snapshot to give up before a new one of age 0 is taken.
 
     Each ages until it has reached its depth: the second oldest then replaces the oldest, the others
-    go. With depths 10, 50, 300 the ages are 300 to 600, up to 300, up to 50, and the newest.
+    go. With depths 10, 50, 300 the ages are 300 to 600, up to 300, up to 50, and the newest;
+    where one comes each 100 steps, 300 to 400, 200, 100 and the newest.
 
     Args:
         ages: of the kept snapshots in steps, oldest first, at least one.

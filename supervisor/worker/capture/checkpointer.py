@@ -127,17 +127,25 @@ class Checkpointer:
             return False
         return step % every == 0 or self._is_late or step >= self._due_at
 
-    def save(self, captured: CapturedCheckpoint, *, wait: bool, usual_step_s: float = 0.0) -> float:
+    def save(
+        self,
+        captured: CapturedCheckpoint,
+        *,
+        wait: bool,
+        usual_step_s: float = 0.0,
+        gathered_in_s: float = 0.0,
+    ) -> float:
         """Copies the state now and has it written; returns the seconds the training waited.
 
         Args:
             captured: at this boundary, its state live.
             wait: return only when it is on disk (before leaving the process).
             usual_step_s: by which the next steps are measured; 0.0 if not known.
+            gathered_in_s: what it took to gather `captured`, for which the training waited, too.
         """
         self._last_step = captured.step
         self._is_late = False
-        cost = self._hand_over(captured, wait, self._write)
+        cost = gathered_in_s + self._hand_over(captured, wait, self._write)
         self._interval.begun(captured.step, time.monotonic(), cost, usual_step_s)
         return cost
 

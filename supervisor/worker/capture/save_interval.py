@@ -9,6 +9,8 @@ from supervisor.settings import CheckpointSettings
 
 FIRST_COST_S = 1e-3
 """Assumed until the first save was measured, and at least."""
+CHECKPOINTS_SHARE = 0.75
+"""Of `checkpoint.max_overhead`; snapshots, which are more frequent and cost less, have the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +24,9 @@ class _Save:
 class SaveInterval:
     """The time of the next save, from the measured cost of those before.
 
-    A save costs the copy, for which the training stands still, and what the steps took longer than
-    usual while it was written: the writing thread needs the interpreter's lock and the disk. In
-    small models that is nearly all of it (``python -m benchmarks.beside_writing``).
+    A save costs what the training stands still for (what it holds is gathered and copied), and what
+    the steps took longer than usual while it was written: the writing thread needs the
+    interpreter's lock and the disk (``python -m benchmarks.beside_writing``).
 
     Args:
         now: `time.monotonic()`, as everywhere here.
@@ -46,17 +48,17 @@ class SaveInterval:
 
     def seconds(self) -> float:
         """Between two saves: sqrt(2 x cost x MTBF) (Young, CACM 17:9, 1974), at least what keeps
-        the cost within `max_overhead`, within the limits that the settings give."""
+        the cost within their share, within the limits that the settings give."""
         settings = self._settings
         if settings.every_s is not None:
             return settings.every_s
         cost = max(self._cost_s, FIRST_COST_S)
         young = math.sqrt(2.0 * cost * settings.mtbf_s)
-        affordable = cost / settings.max_overhead
+        affordable = cost / (CHECKPOINTS_SHARE * settings.max_overhead)
         return min(max(young, affordable, settings.min_interval_s), settings.max_interval_s)
 
     def begun(self, step: int, now: float, stalled_s: float, usual_step_s: float) -> None:
-        """The copy is made and the training goes on.
+        """All is gathered and copied, and the training goes on.
 
         Args:
             step: steps done.

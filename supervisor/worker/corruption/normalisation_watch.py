@@ -11,7 +11,7 @@ import torch
 from supervisor.training_state.bounds.running_statistics import BatchStatistics
 
 MANY = 1000
-"""Batches after which nothing is claimed: a snapshot comes every 50 at the latest."""
+"""Batches after which nothing is claimed: a snapshot comes every 100 at the latest."""
 COST_S = 3e-6
 """Of one batch of one normalisation, on a CPU (docs/corruption.md)."""
 MOST_OVERHEAD = 0.003

@@ -205,7 +205,8 @@ def _tensor(
     start, taken, counter = 0, made, None
     name = ".".join(filter(None, called))
     if counts:
-        start, taken = _count(then, counts), _count(now, counts) - _count(then, counts)
+        start = _count(then, counts)
+        taken = _count(now, counts) - start
         if taken > made and _wrote(now, versions, written, made, counts):
             # The writes are those of all updates, and the count is not. (A script may set it back.)
             counter = wrong_count(name, now, then, counts, start + made)

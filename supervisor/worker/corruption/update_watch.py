@@ -21,7 +21,7 @@ from supervisor.worker.corruption.foreign_optimizer import ForeignOptimizer
 from supervisor.worker.corruption.normalisation_watch import NormalisationWatch
 
 MANY = 1000
-"""Updates after which a tensor begins anew: a snapshot comes every 50 at the latest."""
+"""Updates after which a tensor begins anew: a snapshot comes every 100 at the latest."""
 PROBED = 2
 """Which update since the last look is looked at more closely where torch does not ship the
 optimizer."""

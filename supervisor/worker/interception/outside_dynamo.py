@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 
-_WITHOUT_VALUES = (torch._C._TorchDispatchModeKey.FAKE, torch._C._TorchDispatchModeKey.PROXY)
+_FAKE, _PROXY = torch._C._TorchDispatchModeKey.FAKE, torch._C._TorchDispatchModeKey.PROXY
 _WHERE_COMPILED_CODE_BEGINS = "/torch/_dynamo/eval_frame.py"
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -71,5 +71,6 @@ def is_transforming() -> bool:
     return (
         torch._C._functorch.peek_interpreter_stack() is not None
         or torch._C._get_tracing_state() is not None
-        or any(torch._C._get_dispatch_mode(key) is not None for key in _WITHOUT_VALUES)
+        or torch._C._get_dispatch_mode(_FAKE) is not None
+        or torch._C._get_dispatch_mode(_PROXY) is not None
     )

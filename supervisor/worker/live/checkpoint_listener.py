@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from supervisor.worker.capture.checkpointer import Checkpointer
 from supervisor.worker.ground.boundary_listener import ALWAYS
 from supervisor.worker.ground.boundary_schedule import BoundarySchedule
@@ -55,5 +57,11 @@ class CheckpointListener(TimedListener):
 
     def save(self, step: int, reason: str, *, wait: bool) -> float:
         """Saves the state of this boundary; returns the seconds the training stood still."""
+        started = time.perf_counter()
         captured = self._capture.take(step, reason)
-        return self._checkpointer.save(captured, wait=wait, usual_step_s=self._times.usual_s)
+        return self._checkpointer.save(
+            captured,
+            wait=wait,
+            usual_step_s=self._times.usual_s,
+            gathered_in_s=time.perf_counter() - started,
+        )

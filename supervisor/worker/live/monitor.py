@@ -115,7 +115,8 @@ class Monitor(TrainingHooks):
     def forward(
         self, module: Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], call: Call
     ) -> Any:
-        if self._lead.clock.is_before_training():
+        clock = self._lead.clock
+        if clock.of_ranks and clock.is_before_training():
             return call()
         interception = self._interception
         interception.depth += 1
@@ -126,7 +127,6 @@ class Monitor(TrainingHooks):
                 if is_on and module is not self._last_module():
                     self._meet(module, self._registry.add_model)
                     self._last_module = weakref.ref(module)
-                clock = self._lead.clock
                 if clock.is_due and clock.is_due_here():
                     self._boundary_at_forward(clock)
                 if is_on:
@@ -286,13 +286,16 @@ class Monitor(TrainingHooks):
             self._update_began = True
             if self._is_updating:
                 return None  # an optimizer that calls another one: both make one update
-            self._meet(optimizer, self._registry.add_optimizer)
-            if self._lead.clock.lead() is None and self._is_within_forward():
-                self._progress.tape_is_whole = False  # a replay does nothing in a forward
-            is_lead = self._is_updating = self._lead.leads(optimizer)
+            clock = self._lead.clock
+            is_lead = optimizer is clock.lead()
+            if not is_lead:
+                self._meet(optimizer, self._registry.add_optimizer)
+                if clock.lead() is None and self._is_within_forward():
+                    self._progress.tape_is_whole = False  # a replay does nothing in a forward
+                is_lead = self._lead.leads(optimizer)
+            self._is_updating = is_lead
             closure = args[0] if args else kwargs.get("closure")
             if closure is not None:
-                clock = self._lead.clock
                 if clock.is_due and clock.has_forwards:  # before what the closure counts
                     clock.passed()
                     self._pass_boundary()
@@ -346,28 +349,37 @@ class Monitor(TrainingHooks):
             self._update_part.caught(error)
 
     def _pass_boundary(self) -> None:
-        step, schedule = self._progress.steps_done, self._schedule
+        self._pass(is_looked_at=self._is_looked_at())
+
+    def _pass(self, *, is_looked_at: bool) -> None:
+        step = self._progress.steps_done
         if self._boundary_at != step:
             self._boundary_at = step
             self._progress.graphs.boundaries += 1
-            if step >= schedule.step or time.monotonic() >= schedule.time:
+            if is_looked_at:
                 self._boundary.at_boundary(step)
+
+    def _is_looked_at(self) -> bool:
+        schedule = self._schedule
+        return self._progress.steps_done >= schedule.step or time.monotonic() >= schedule.time
 
     def _boundary_at_forward(self, clock: BoundaryClock) -> None:
         """The first outermost forward behind an update is the boundary. If a part of the step was
         computed before it, all later ones are at the end of an update; several ranks agree on that
         with the record of the step, also where they do not all stand at the same place here. From
-        here they resume approximately, or not at all."""
-        progress = self._progress
-        progress.step_is_begun = clock.has_begun_graph() or is_within_expression()
+        here they resume approximately, or not at all. Where nobody looks at the boundary, nothing
+        is put there that what was computed could miss."""
+        progress, is_looked_at = self._progress, self._is_looked_at()
+        if is_looked_at or clock.of_ranks:
+            progress.step_is_begun = clock.has_begun_graph() or is_within_expression()
         if clock.of_ranks:
             self._exchanges.at_boundary = self._exchanges.balance()
-        elif progress.step_is_begun:
+        elif is_looked_at and progress.step_is_begun:
             progress.boundaries_at_updates()
             clock.at_update = True
             return
         clock.passed()
-        self._pass_boundary()
+        self._pass(is_looked_at=is_looked_at)
 
     @property
     def updates_by_others(self) -> int:

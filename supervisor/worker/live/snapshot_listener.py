@@ -10,6 +10,7 @@ from typing import Any
 from supervisor.settings import RunSettings
 from supervisor.training_state.snapshot import SnapshotRing
 from supervisor.training_state.state import TrainingState
+from supervisor.worker.capture.save_interval import CHECKPOINTS_SHARE
 from supervisor.worker.capture.user_tensors import UserTensors
 from supervisor.worker.ground.boundary_schedule import BoundarySchedule
 from supervisor.worker.ground.error_barrier import ErrorBarrier
@@ -22,8 +23,10 @@ MIN_STEPS = 10
 MAX_STEPS = 50
 """Not below the margin of a rollback, which would skip the two youngest copies otherwise, and often
 have to go back to a far older one."""
-SHARE = 0.25
-"""Of `checkpoint.max_overhead`; the rest is for checkpoints, which are rarer and cost more."""
+MAX_STEPS_LATER = 100
+MOST_LOST = 0.05
+"""Of the steps so far: a run that is old enough loses no more by a rollback to a copy that is up to
+`MAX_STEPS_LATER` steps older."""
 
 
 class SnapshotListener(TimedListener):
@@ -51,7 +54,7 @@ class SnapshotListener(TimedListener):
         self._checking = barrier(corruption.name)
         self._is_enabled = settings.snapshot.enabled
         self._every = settings.snapshot.every_steps
-        self._share = SHARE * settings.checkpoint.max_overhead
+        self._share = (1.0 - CHECKPOINTS_SHARE) * settings.checkpoint.max_overhead
         self._state = state
         self._held = held
         self._snapshots = snapshots
@@ -107,4 +110,5 @@ class SnapshotListener(TimedListener):
         self._cost_s = min(cost, 0.8 * (self._cost_s or cost) + 0.2 * cost)
         usual = self._times.usual_s
         apart = self._cost_s / (self._share * usual) if usual > 0.0 else 0.0
-        self._next = step + max(MIN_STEPS, min(MAX_STEPS, int(apart) + 1))
+        most = max(MAX_STEPS, min(MAX_STEPS_LATER, int(MOST_LOST * step)))
+        self._next = step + max(MIN_STEPS, min(most, int(apart) + 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 
@@ -43,6 +44,22 @@ def test_what_the_writing_cost_the_steps_puts_the_next_save_off(tmp_path: Path) 
     assert step == 1.0 + settings.stable_after_steps
     assert at > soon
     assert [checkpoint.step for checkpoint in ring.checkpoints()] == [1]
+
+
+def test_what_it_takes_to_gather_a_checkpoint_is_a_part_of_its_cost(tmp_path: Path) -> None:
+    settings = CheckpointSettings(min_free_gib=0.0)
+    ring = CheckpointRing(tmp_path / "checkpoints", settings)
+    journal = Journal(tmp_path / "journal.jsonl", attempt=1, rank=0)
+    checkpointer = Checkpointer(SingleWriter(ring, lambda: None), settings, journal)
+
+    captured = CapturedCheckpoint(step=1, state={}, meta={}, reason="interval")
+    waited_s = checkpointer.save(captured, wait=True, gathered_in_s=1.0)
+    checkpointer.measure(2, time.monotonic())
+    _, at = checkpointer.next_look(2)
+    checkpointer.close()
+
+    assert waited_s > 1.0
+    assert at > time.monotonic() + 0.9 * math.sqrt(2.0 * settings.mtbf_s)
 
 
 def test_a_save_that_is_due_between_two_boundaries_is_made_at_the_next_one(tmp_path: Path) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import pytest
 import torch
 
 from supervisor.storage.steps.flight_reader import read_steps
 from supervisor.storage.steps.flight_recorder import UPDATE_SKIPPED
+from supervisor.worker.live import monitor
 from tests.worker.conftest import Start
 
 
@@ -66,6 +68,19 @@ def test_a_part_that_fails_leaves_the_training_and_the_other_parts_alone(
     assert "judging is switched off: judging failed 3 times" in said
     assert len(live.losses()) == 40
     assert live.checkpoints()
+
+
+def test_what_was_computed_before_a_forward_is_looked_for_where_a_boundary_is_looked_at(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = start(tmp_path / "run", ["checkpoint.every_steps=1000", "parting.every_steps=20"])
+    looks: list[int] = []
+    monkeypatch.setattr(monitor, "is_within_expression", lambda: looks.append(1) is not None)
+
+    live.steps(60)
+    live.end()
+
+    assert 0 < len(looks) < 30
 
 
 class Untouched:
