@@ -10,10 +10,10 @@ from typing import Any
 
 from supervisor.detectors.base import Detector
 from supervisor.detectors.registry import build_detectors
+from supervisor.detectors.statistics.other_data import SHIFT, OtherData
 from supervisor.ladder.escalation import EscalationLadder
 from supervisor.ladder.rollback_evaluation import LOOK_BACK, RollbackEvaluation
 from supervisor.ladder.treatments import TreatmentOutcome
-from supervisor.prediction.other_data import SHIFT, OtherData
 from supervisor.predictor import CrashPredictor
 from supervisor.records import ActionResult, Alert, CrashRisk, Decision, StepRecord
 from supervisor.risk_lines import RiskLines

@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from supervisor.prediction.other_data import SCALE, SHIFT, STEPS
+from supervisor.detectors.statistics.other_data import SCALE, SHIFT, STEPS
 from supervisor.predictor import reward_of
 
 Numbers = npt.NDArray[np.float64]
@@ -34,13 +34,20 @@ FEWEST = 10
 LOSSES = 32
 """A loss above the highest of so many last ones is looked into, and a reward below the lowest."""
 
-MARGIN = 2.0
-"""Times the farthest of the known batches from all of them. Nearer ones are the usual variety."""
+FEW = 4
+"""Samples of each known batch that samples are compared with."""
+
+RARE = 0.05
+"""Of the known samples so many lie farther from all of other batches than the line."""
+SIGMAS = 8.0
+"""Of a batch so many more, in units of chance, are other data."""
 
 WORDS = 4
 """Neighbouring numbers that are content: a text of which most of these are new is another text,
 while single tokens soon have all come up."""
 TABLE = 1 << 14
+MARGIN = 2.0
+"""Times the most of new content that a known batch has. Less is the usual variety."""
 
 _MULTIPLIERS = np.array([1, 31, 1009, 65_537], dtype=np.int64)
 
@@ -51,8 +58,14 @@ class _Batch:
 
     sample: torch.Tensor
     is_content: bool
-    features: npt.NDArray[Any] | None = None
+    features: npt.NDArray[Any] = field(default_factory=lambda: np.empty(0))
     spread: float = math.nan
+
+    def is_like(self, other: _Batch) -> bool:
+        """Whether the two can be compared."""
+        if self.is_content or other.is_content:
+            return self.is_content and other.is_content
+        return self.sample.shape[1] == other.sample.shape[1]
 
 
 class InputWatch:
@@ -63,8 +76,12 @@ class InputWatch:
     damaged. At the first error the watch is over.
     """
 
-    def __init__(self) -> None:
-        self._is_on = True
+    def __init__(self, *, is_on: bool = True) -> None:
+        self._is_on = is_on
+        self.forget()
+
+    def forget(self) -> None:
+        """Another training begins: its data need not be those of the last one."""
         self._now: _Batch | None = None
         self._known: deque[_Batch] = deque(maxlen=KNOWN)
         self._odd: list[_Batch] = []
@@ -119,18 +136,14 @@ class InputWatch:
 
     def _compare(self, batch: _Batch) -> tuple[float, float]:
         """(distance in units of the line, spread against the usual one)."""
-        known = [other for other in self._known if other.is_content == batch.is_content]
+        known = [one for one in self._known if one.is_like(batch)]
         if len(known) < FEWEST:
             return 0.0, 1.0
         _compute([*known, batch])
-        kind = len(batch.features) if batch.features is not None else 0
-        if not batch.is_content:
-            known = [one for one in known if one.features is not None and len(one.features) == kind]
-            if len(known) < FEWEST:
-                return 0.0, 1.0
         usual = float(np.median([one.spread for one in known]))
         scale = batch.spread / usual if usual > 0 else (1.0 if batch.spread == usual else math.inf)
-        shift = _share_of_new(known, batch) if batch.is_content else _distance(known, batch)
+        find = _share_of_new if batch.is_content else _share_of_strangers
+        shift = find(known, batch)
         return shift, min(scale, 1e9)
 
 
@@ -165,7 +178,7 @@ def _sample(tensor: torch.Tensor) -> _Batch | None:
 
 def _compute(batches: list[_Batch]) -> None:
     """Fills in the features of those that have none yet; one transfer from their device."""
-    fresh = [batch for batch in batches if batch.features is None]
+    fresh = [batch for batch in batches if math.isnan(batch.spread)]
     if not fresh:
         return
     flat = torch.cat([batch.sample.reshape(-1).double() for batch in fresh]).cpu().numpy()
@@ -175,12 +188,7 @@ def _compute(batches: list[_Batch]) -> None:
         values = flat[first : first + size].reshape(batch.sample.shape)
         first += size
         batch.spread = float(values.std())
-        batch.features = _contents(values) if batch.is_content else _figures(values)
-
-
-def _figures(values: Numbers) -> Numbers:
-    size = float(np.abs(values).mean())
-    return np.append(values.mean(0), np.log([values.std() + 1e-12, size + 1e-12]))
+        batch.features = _contents(values) if batch.is_content else values
 
 
 def _contents(values: Numbers) -> npt.NDArray[np.int64]:
@@ -192,21 +200,29 @@ def _contents(values: Numbers) -> npt.NDArray[np.int64]:
     return np.asarray((mixed * 2_654_435_761 >> 7) % TABLE, dtype=np.int64).ravel()
 
 
-def _distance(known: list[_Batch], batch: _Batch) -> float:
-    """Of the batch from the usual ones, with each figure in units of its usual deviation."""
-    usual = np.stack([one.features for one in known if one.features is not None])
+def _share_of_strangers(known: list[_Batch], batch: _Batch) -> float:
+    """How many samples lie farther from all known ones than those do from each other."""
+    rows = [one.features[:: max(1, len(one.features) // FEW)][:FEW] for one in known]
+    places = np.repeat(np.arange(len(rows)), [len(one) for one in rows])
+    usual = np.concatenate(rows)
     middle, spread = usual.mean(0), usual.std(0)
-    least = np.maximum(1e-3 * np.abs(middle), 0.1 * np.median(spread)) + 1e-9
-    spread = np.maximum(spread, least)
-    farthest = np.sqrt(np.square((usual - middle) / spread).mean(1)).max()
-    off = np.clip((batch.features - middle) / spread, -30.0, 30.0)
-    return float(np.sqrt(np.square(off).mean()) / (MARGIN * max(farthest, 1.0)))
+    spread = np.maximum(spread, np.maximum(1e-3 * np.abs(middle), 0.1 * np.median(spread)) + 1e-9)
+    usual = (usual - middle) / spread
+    fresh = np.clip((batch.features - middle) / spread, -30.0, 30.0)
+    among = np.where(places[:, None] == places, np.inf, _squares(usual, usual)).min(1)
+    share = float((_squares(fresh, usual).min(1) > np.quantile(among, 1 - RARE)).mean())
+    return (share - RARE) / (SIGMAS * math.sqrt(RARE * (1 - RARE) / len(fresh)))
+
+
+def _squares(one: Numbers, other: Numbers) -> Numbers:
+    """Squared distances of all pairs of rows."""
+    own, others = np.square(one).sum(1), np.square(other).sum(1)
+    return np.asarray(own[:, None] + others - 2.0 * one @ other.T)
 
 
 def _share_of_new(known: list[_Batch], batch: _Batch) -> float:
     """How much of the content never came, beyond how much of each known batch comes in no other."""
-    contents = [one.features for one in known if one.features is not None]
-    assert batch.features is not None
+    contents = [one.features for one in known]
     counts = np.bincount(np.concatenate(contents), minlength=TABLE)
     usual = np.array(
         [(counts - np.bincount(one, minlength=TABLE) == 0)[one].mean() for one in contents]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from supervisor.records import StepRecord
 
 SHIFT = "input_shift"
@@ -14,6 +17,10 @@ SCALE = "input_scale"
 
 STEPS = 2
 """Such batches in a row are other data; a single one is an odd batch."""
+
+REST = 100
+"""Steps after new data were adopted in which no others are: what goes on changing drifts, as a
+scale does that grows at every step."""
 
 IN_RANGE = 3.0
 """Times the usual spread, or a part of it: beyond, numbers are not normalised any more, or carry
@@ -39,26 +46,29 @@ class OtherData:
     def reset(self) -> None:
         self.waits = False
         self._last = -1
+        self._adopted = -REST
 
     def update(self, record: StepRecord) -> str:
         """Takes in a step; returns the sentence with which new data are adopted, or nothing."""
         shift = record.observed.get(SHIFT, 0.0)
-        if shift < 1.0:
-            self.reset()
+        if shift < 1.0 or 0 <= record.step - self._adopted < REST:
+            self.waits = False
             return ""
         again = self.waits and record.step == self._last + 1
         self.waits, self._last = not again, record.step
         scale = record.observed.get(SCALE, 1.0)
         if not again or not 1.0 / IN_RANGE <= scale <= IN_RANGE:
             return ""
+        self._adopted = record.step
         return (
             f"since step {record.step - 1} the inputs come from another distribution ({shift:.3g} "
             f"times as far from the usual as the line, {scale:.3g} times the spread), and the loss "
             f"of {record.loss:.6g} belongs to them: the new level is adopted"
         )
 
-    def state_dict(self) -> dict[str, int | bool]:
-        return {"waits": self.waits, "last": self._last}
+    def state_dict(self) -> dict[str, Any]:
+        return {"waits": self.waits, "last": self._last, "adopted": self._adopted}
 
-    def load_state_dict(self, state: dict[str, int | bool]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.waits, self._last = bool(state["waits"]), int(state["last"])
+        self._adopted = int(state["adopted"])
