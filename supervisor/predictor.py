@@ -178,7 +178,7 @@ class CrashPredictor:
         if loss.above_record:
             found["loss_warning"] = 0.35
         if loss.rise > LEFT_COURSE:
-            found["loss_leap"] = 0.6
+            found["loss_leap"] = WAITING if self._is_game else 0.6
         if sum(self._loss_warned) >= 2:
             found["loss_persistence"] = 0.92 if sum(self._loss_strong) == 2 else 0.6
 
