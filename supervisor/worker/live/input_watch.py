@@ -63,6 +63,7 @@ class InputWatch:
                 self._now = sample_of(tensor)
         except Exception:  # a tensor of a kind that cannot be looked at like others
             self._is_on = False
+            self.forget()
 
     def judge(self, loss: float, observed: Mapping[str, float]) -> dict[str, float]:
         """Returns what is to be observed at this step: nothing, or of how different a distribution
@@ -78,6 +79,7 @@ class InputWatch:
             return self._judge(batch, loss, reward_of(observed))
         except Exception:
             self._is_on = False
+            self.forget()
             return {}
 
     def _judge(self, batch: BatchSample, loss: float, reward: float) -> dict[str, float]:
@@ -97,7 +99,8 @@ class InputWatch:
         self._odd.clear()
         self._known.append(batch)
         self._batches += 1
-        losses.append(loss)
+        if math.isfinite(loss):
+            losses.append(loss)
         falls.append(-reward)
         return {}
 
@@ -122,8 +125,8 @@ def _is_high(loss: float, losses: deque[float]) -> bool:
 
 
 def _first_input(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.Tensor | None:
-    values = args or [v for k, v in kwargs.items() if "label" not in k and "target" not in k]
-    for value in values:
+    named = [v for k, v in kwargs.items() if "label" not in k and "target" not in k]
+    for value in (*args, *named) if named else args:
         inner = list(value.values()) if isinstance(value, Mapping) else value
         for one in inner if isinstance(inner, (list, tuple)) else (inner,):
             if type(one) is torch.Tensor and one.layout is torch.strided:
