@@ -79,6 +79,8 @@ class Found(str, enum.Enum):
     ANOTHER_TRAINING = "another training"
     ANOTHER_LEVEL = "another level"
     """Restored weights have shown that weights are not to blame (`ladder.rollback_evaluation`)."""
+    OTHER_DATA = "other data"
+    """The loss rises with inputs of another distribution (`detectors.statistics.other_data`)."""
     SEVERAL_RANKS = "several ranks"
     FILES_SET_ASIDE = "files set aside"
     LOADING_NEEDED = "loading needed"

@@ -10,6 +10,7 @@ from typing import Any
 
 from supervisor.detectors.base import Detector
 from supervisor.detectors.registry import build_detectors
+from supervisor.detectors.statistics.other_data import SHIFT, OtherData
 from supervisor.ladder.escalation import EscalationLadder
 from supervisor.ladder.rollback_evaluation import LOOK_BACK, RollbackEvaluation
 from supervisor.ladder.treatments import TreatmentOutcome
@@ -37,6 +38,7 @@ class Judgement:
             further one until they are.
         needless_rollback: the weights were not to blame (`RollbackEvaluation`): why, in a
             sentence; the record then counts as announced.
+        other_data: the loss rises with inputs of another distribution (`OtherData`): the same.
     """
 
     record: StepRecord
@@ -47,11 +49,13 @@ class Judgement:
     errors: tuple[str, ...] = ()
     tests_rollback: bool = False
     needless_rollback: str = ""
+    other_data: str = ""
 
     @property
     def is_calm(self) -> bool:
         """Whether nothing was thought of this step."""
-        return not (self.risk.probability or self.alerts or self.errors or self.needless_rollback)
+        said = self.needless_rollback or self.other_data
+        return not (self.risk.probability or self.alerts or self.errors or said)
 
 
 class Pipeline:
@@ -84,6 +88,7 @@ class Pipeline:
         self._copies: deque[_Copy] = deque(maxlen=COPIES)
         self._announced_at = -1
         self._evaluation = RollbackEvaluation()
+        self._other_data = OtherData()
 
     def update(self, record: StepRecord) -> Judgement:
         """Judges one step, before its update is applied. Never raises for a detector's fault."""
@@ -124,7 +129,8 @@ class Pipeline:
 
     def _look_at_part(self, records: Sequence[StepRecord]) -> list[Judgement]:
         needless = self._evaluation.update(records[0]) if self._evaluation.is_on else ""
-        if needless:
+        other_data = self._other_data.update(records[0])
+        if needless or other_data:
             records = [replace(records[0], announced=True), *records[1:]]
         if records[0].begins_training:
             self._begin()
@@ -154,6 +160,7 @@ class Pipeline:
             except Exception as error:  # a user's detector may do anything
                 errors[index].append(self._switch_off(detector, error))
         predict = self.predictor.update
+        self.predictor.waits = self._other_data.waits
         found = [
             Judgement(
                 record=record,
@@ -164,6 +171,7 @@ class Pipeline:
             for index, record in enumerate(records)
         ]
         found[0].needless_rollback = needless
+        found[0].other_data = other_data
         found[0].tests_rollback = self._evaluation.is_on
         return found
 
@@ -184,7 +192,9 @@ class Pipeline:
 
     def _begins_part(self, record: StepRecord) -> bool:
         begins_anew = record.announced or record.begins_training
-        return begins_anew or self._evaluation.is_on or self._is_copy_due(record.step)
+        if begins_anew or SHIFT in record.observed or self._other_data.waits:
+            return True
+        return self._evaluation.is_on or self._is_copy_due(record.step)
 
     def _is_copy_due(self, step: int) -> bool:
         return not self._copies or step >= self._copies[-1].step + COPY_EVERY
@@ -192,6 +202,7 @@ class Pipeline:
     def _begin(self) -> None:
         """Forgets all windows."""
         self._copies.clear()
+        self._other_data.reset()
         for detector in self.detectors:
             detector.reset()
         self.predictor.reset()
@@ -237,6 +248,7 @@ class Pipeline:
             "ladder": self.ladder.state_dict(),
             "advisor": advisor,
             "announced_at": self._announced_at,
+            "other_data": self._other_data.state_dict(),
             "rollback_evaluation": self._evaluation.state_dict(),
         }
 
@@ -245,6 +257,8 @@ class Pipeline:
         self._load_view(state)
         self.ladder.load_state_dict(state["ladder"])
         self._announced_at = int(state.get("announced_at", -1))
+        if "other_data" in state:
+            self._other_data.load_state_dict(state["other_data"])
         if "rollback_evaluation" in state:
             self._evaluation.load_state_dict(state["rollback_evaluation"])
         if self._advisor and state.get("advisor"):

@@ -52,6 +52,14 @@ SLOW = {"steady_climb": WINDOW, "departure": LEVEL_WINDOW, "reward_fall": LEVEL_
 OFF_COURSE = frozenset({"loss_leap", "loss_persistence", "departure"})
 """Signals that make an excursion of a loss."""
 
+OF_BATCH = frozenset(
+    {"loss_leap", "loss_persistence", "steady_climb", "departure", "reward_fall", "excursions"}
+)
+"""Signals that other data give, too."""
+
+WAITING = 0.45
+"""The most that they count while the batch is odd: a checkpoint is worth it."""
+
 REWARDS = ("reward", "mean_reward", "episode_reward", "return", "mean_return", "episode_return")
 """Observed values that say how well a policy does; the first that is there is judged."""
 
@@ -72,10 +80,14 @@ class CrashPredictor:
 
     Args:
         lines: of the policy.
+
+    Attributes:
+        waits: the next step's batch is odd (`OtherData`): what its loss shows is a warning.
     """
 
     def __init__(self, lines: RiskLines) -> None:
         self._lines = lines
+        self.waits = False
         self.reset()
 
     def reset(self) -> None:
@@ -166,7 +178,7 @@ class CrashPredictor:
         if loss.above_record:
             found["loss_warning"] = 0.35
         if loss.rise > LEFT_COURSE:
-            found["loss_leap"] = 0.6
+            found["loss_leap"] = WAITING if self._is_game else 0.6
         if sum(self._loss_warned) >= 2:
             found["loss_persistence"] = 0.92 if sum(self._loss_strong) == 2 else 0.6
 
@@ -182,14 +194,12 @@ class CrashPredictor:
             found["departure"] = _slow_risk(departure.distance)
 
     def _judge_reward(self, found: dict[str, float], observed: Mapping[str, float]) -> None:
-        for name in REWARDS:
-            value = observed.get(name)
-            if value is not None and math.isfinite(value):
-                self._has_reward = True
-                self._reward.update(-value)
-                if self._reward.distance >= 1.0:
-                    found["reward_fall"] = _slow_risk(self._reward.distance)
-                return
+        value = reward_of(observed)
+        if math.isfinite(value):
+            self._has_reward = True
+            self._reward.update(-value)
+            if self._reward.distance >= 1.0:
+                found["reward_fall"] = _slow_risk(self._reward.distance)
 
     def _judge_gradient(self, found: dict[str, float], record: StepRecord) -> None:
         grad, loss = self._grad, self._loss
@@ -209,11 +219,14 @@ class CrashPredictor:
         if not found:
             self._onset = -1
             return no_risk(record.step)
-        main = max(found, key=lambda name: found[name])
-        probability = found[main]
-        if probability >= DISTRUST:
+        if max(found.values()) >= DISTRUST:
             self._loss.distrust()
             self._grad.distrust()
+        if self.waits:
+            for name in OF_BATCH.intersection(found):
+                found[name] = min(found[name], WAITING)
+        main = max(found, key=lambda name: found[name])
+        probability = found[main]
         if self._onset < 0 or self._onset > record.step:
             self._onset = record.step
         if main in SLOW:
@@ -291,6 +304,15 @@ class CrashPredictor:
         self._onset = int(state["onset"])
         self._is_game = bool(state["is_game"])
         self._has_reward = bool(state["has_reward"])
+
+
+def reward_of(observed: Mapping[str, float]) -> float:
+    """The observed reward of a step; NaN without one."""
+    for name in REWARDS:
+        value = observed.get(name, math.nan)
+        if math.isfinite(value):
+            return value
+    return math.nan
 
 
 def no_risk(step: int) -> CrashRisk:

@@ -187,7 +187,7 @@ def _calm_label(trace: Trace) -> str:
     if "kl" in trace.observed and np.median(trace.observed["kl"][-20:]) < 0.05:
         return "collapsed"
     start = np.median(values[:10])
-    has_course = not trace.intended and trace.recipe.architecture != "gan"
+    has_course = not trace.intended and trace.recipe.architecture not in ("gan", "pair")
     if has_course and start - _medians(values, LEVEL).min() < 0.05 * abs(start):
         return "stuck"
     return "healthy"

@@ -9,6 +9,7 @@ SPLIT_OF_ARCHITECTURE = {
     "transformer": "train",
     "vae": "train",
     "policy": "train",
+    "pair": "train",
     "cnn": "validation",
     "lstm": "test",
     "gan": "test",

@@ -10,10 +10,14 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.corpus.recipe import Recipe
+from supervisor.detectors.statistics.other_data import SCALE, SHIFT
 from supervisor.records import StepRecord
 
 LIVE = ("adam_rms", "weight_norm", "activation_max")
 """Signals that only a probe in the running training sees; no log has them."""
+
+INPUTS = (SHIFT, SCALE)
+"""What a live run notes of its batches, at every step where there is something to note."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +30,7 @@ class Trace:
             the label is judged by), ``weights_finite`` (after the step's update) and
             ``others_trained`` (as in `StepRecord`; older traces lack it: nowhere).
         observed: what a user of such a model would give to `supervisor.observe`.
+        inputs: see `INPUTS`; NaN where there is nothing (older traces lack it: nowhere).
         live: see `LIVE`.
         intended: steps at which the data changed on purpose.
         batch: samples of a batch.
@@ -34,6 +39,7 @@ class Trace:
     recipe: Recipe
     columns: dict[str, np.ndarray]
     observed: dict[str, np.ndarray]
+    inputs: dict[str, np.ndarray]
     live: dict[str, np.ndarray]
     intended: tuple[int, ...]
     batch: int
@@ -48,7 +54,7 @@ class Trace:
 
         `announced`: steps at which the script calls `supervisor.announce`.
         """
-        extra = {**self.observed, **{name: self.live[name] for name in live}}
+        extra = {**self.observed, **self.inputs, **{name: self.live[name] for name in live}}
         rows = zip(
             *(self.columns[n] for n in ("loss", "grad_norm", "lr", "loss_scale")), strict=True
         )
@@ -73,6 +79,7 @@ class Trace:
         arrays = {
             **{f"column_{name}": value for name, value in self.columns.items()},
             **{f"observed_{name}": value for name, value in self.observed.items()},
+            **{f"inputs_{name}": value for name, value in self.inputs.items()},
             **{f"live_{name}": value for name, value in self.live.items()},
         }
         about = {"recipe": asdict(self.recipe), "intended": self.intended, "batch": self.batch}
@@ -92,6 +99,7 @@ def load_trace(path: Path) -> Trace:
         recipe=Recipe(**about["recipe"]),
         columns=part("column_"),
         observed=part("observed_"),
+        inputs=part("inputs_"),
         live=part("live_"),
         intended=tuple(about["intended"]),
         batch=about["batch"],

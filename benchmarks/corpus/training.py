@@ -16,7 +16,9 @@ from benchmarks.corpus.conditions import CONDITIONS
 from benchmarks.corpus.optimizers import OPTIMIZERS, adam_rms
 from benchmarks.corpus.recipe import Recipe
 from benchmarks.corpus.tasks import TASKS
-from benchmarks.corpus.trace import LIVE, Trace
+from benchmarks.corpus.tasks.base import Task
+from benchmarks.corpus.trace import INPUTS, LIVE, Trace
+from supervisor.worker.live.input_watch import InputWatch
 
 AFTER_THE_END = 3
 """Steps still recorded once a weight is not finite: nothing comes after that."""
@@ -32,6 +34,7 @@ def train(recipe: Recipe) -> Trace:
     bench = Bench(recipe=recipe, task=task, optimizer=optimizer, at=step_of_change(recipe))
     rows: dict[str, list[float]] = defaultdict(list)
     loudest = _listen(task.module)
+    inputs = _watch_inputs(task)
     scaler = torch.amp.GradScaler("cpu", enabled=recipe.precision == "fp16")
     carried, left = 0.0, AFTER_THE_END
     for step in range(recipe.steps):
@@ -41,6 +44,8 @@ def train(recipe: Recipe) -> Trace:
         row["loss"] += carried
         row["activation_max"] = loudest[0]
         row["others_trained"] = float(task.has_rival and step > 0)
+        seen = inputs.judge(row["loss"], task.observed)
+        row |= {name: seen.get(name, math.nan) for name in INPUTS}
         carried = task.second_half()
         for name, value in row.items():
             rows[name].append(value)
@@ -101,6 +106,15 @@ def _listen(module: nn.Module) -> list[float]:
     return cell
 
 
+def _watch_inputs(task: Task) -> InputWatch:
+    """What a live run sees of its batches, at the forwards of whole models."""
+    watch = InputWatch()
+    for module in vars(task).values():
+        if isinstance(module, nn.Module):
+            module.register_forward_pre_hook(lambda _, a, k: watch.saw(a, k), with_kwargs=True)
+    return watch
+
+
 def _trace(bench: Bench, rows: dict[str, np.ndarray]) -> Trace:
     names = ("loss", "grad_norm", "lr", "loss_scale", "outcome", "weights_finite", "others_trained")
     observed = {n.removeprefix("observed_"): v for n, v in rows.items() if n.startswith("observed")}
@@ -108,6 +122,7 @@ def _trace(bench: Bench, rows: dict[str, np.ndarray]) -> Trace:
         recipe=bench.recipe,
         columns={name: rows[name] for name in names},
         observed=observed,
+        inputs={name: rows[name] for name in INPUTS},
         live={name: rows[name] for name in LIVE},
         intended=tuple(bench.intended),
         batch=bench.task.data.batch,

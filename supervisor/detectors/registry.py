@@ -53,6 +53,7 @@ BUILTIN: dict[str, str] = {
     "value_loss": _TABLE,
     "entropy_collapse": _TABLE,
     "loader_wait": _TABLE,
+    "other_data": "objective.other_data.OtherDataDetector",
     "resources": "resources.ResourcesDetector",
 }
 """Detectors that run unless a config says ``name: null``, and where each is in this room (a class

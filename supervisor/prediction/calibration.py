@@ -45,9 +45,9 @@ def weigh(contributions: Mapping[str, float]) -> float:
     for name, risk in contributions.items():
         alarms += risk >= STRONG
         evidence = risk
-        if name in EVIDENCE:
+        if name in EVIDENCE and risk >= EVIDENCE[name][0]:  # else it waits for more
             low, weak, high, strong = EVIDENCE[name]
-            share = min(1.0, max(0.0, (risk - low) / (high - low))) if high > low else 1.0
+            share = min(1.0, (risk - low) / (high - low)) if high > low else 1.0
             evidence = weak + share * (strong - weak)
         most = max(most, evidence)
     return min(1.0, most + AGREEMENT * max(0, alarms - 1))

@@ -22,7 +22,9 @@ def trace(losses: np.ndarray, **more: object) -> Trace:
         "weights_finite": np.ones(len(losses)),
         **more,
     }
-    return Trace(recipe=RECIPE, columns=columns, observed={}, live={}, intended=(), batch=8)
+    return Trace(
+        recipe=RECIPE, columns=columns, observed={}, inputs={}, live={}, intended=(), batch=8
+    )
 
 
 def falling(steps: int = 400) -> np.ndarray:

@@ -99,6 +99,21 @@ def test_the_loss_of_a_game_has_no_trajectory_but_it_must_be_finite() -> None:
     assert any(risk.probability >= 0.9 for risk in game("nan_forever"))
 
 
+@pytest.mark.parametrize(("in_game", "expected"), [(False, [100, 101]), (True, [101])])
+def test_in_a_game_a_single_leap_is_a_warning(in_game: bool, expected: list[int]) -> None:
+    noise = random.Random(0)
+    predictor = CrashPredictor(LINES)
+    alarms = []
+    for step in range(102):
+        loss = (4.0 if step >= 100 else 1.0) * noise.lognormvariate(0, 0.05)
+        record = StepRecord(step=step, loss=loss, loss_seen=True, others_trained=in_game)
+        risk = predictor.update(record, {})
+        alarms += [step] * risk.alarm
+
+    assert risk.warning
+    assert alarms == expected
+
+
 def test_a_reward_that_falls_is_an_alarm() -> None:
     noise = random.Random(0)
     predictor = CrashPredictor(LINES)

@@ -7,6 +7,7 @@ from benchmarks.corpus.tasks.cnn import CnnTask
 from benchmarks.corpus.tasks.gan import GanTask
 from benchmarks.corpus.tasks.lstm import LstmTask
 from benchmarks.corpus.tasks.mlp import MlpTask
+from benchmarks.corpus.tasks.pair import PairTask
 from benchmarks.corpus.tasks.policy import PolicyTask
 from benchmarks.corpus.tasks.reward import RewardTask
 from benchmarks.corpus.tasks.transformer import TransformerTask
@@ -19,6 +20,7 @@ TASKS: dict[str, type[Task]] = {
     "lstm": LstmTask,
     "vae": VaeTask,
     "gan": GanTask,
+    "pair": PairTask,
     "policy": PolicyTask,
     "reward": RewardTask,
 }

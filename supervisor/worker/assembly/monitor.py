@@ -12,6 +12,7 @@ from supervisor.worker.assembly.state import State
 from supervisor.worker.assembly.task import Task
 from supervisor.worker.assembly.treatment import Treatment
 from supervisor.worker.live.boundary import Boundary
+from supervisor.worker.live.input_watch import InputWatch
 from supervisor.worker.live.lead import Lead
 from supervisor.worker.live.loader_hooks import LoaderHooks
 from supervisor.worker.live.monitor import Monitor
@@ -101,6 +102,7 @@ def _build_step_recorder(
         probes=probes,
         update_controls=treatment.updates,
         watch=state.watch,
+        inputs=InputWatch(is_on=task.settings.probes.enabled),
         own_time=OwnTime(None if task.place.is_alone else OwnTimes(task.rundir.steps(task.rank))),
         warn=ground.warn,
     )

@@ -131,6 +131,7 @@ class Monitor(TrainingHooks):
                     self._boundary_at_forward(clock)
                 if is_on:
                     progress.probe.saw_forward(args, kwargs)
+                    self._steps.inputs.saw(args, kwargs)
                     self._heartbeat.beat(progress.steps_done)
             except Exception as error:
                 part.caught(error)

@@ -18,6 +18,7 @@ from supervisor.worker.corruption.update_watch import UpdateWatch
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.run_warnings import RunWarnings
 from supervisor.worker.ground.step_probe import gradient_norm, has_values, read_number
+from supervisor.worker.live.input_watch import InputWatch
 from supervisor.worker.live.own_time import OwnTime
 from supervisor.worker.live.unseen_updates import MANY_BACKWARDS, NO_STEP_YET
 from supervisor.worker.probes.probes import Probes
@@ -30,6 +31,7 @@ class StepRecorder:
     Attributes:
         row: of the step under way in the flight recorder; -1 until it is recorded.
         scaler: the newest GradScaler that the script has used.
+        inputs: looks at the batches.
     """
 
     def __init__(
@@ -42,11 +44,13 @@ class StepRecorder:
         probes: Probes,
         update_controls: UpdateControls,
         watch: UpdateWatch,
+        inputs: InputWatch,
         own_time: OwnTime,
         warn: RunWarnings,
     ) -> None:
         self.row = -1
         self.scaler: Any = None
+        self.inputs = inputs
         self._registry = registry
         self._progress = progress
         self._recorder = recorder
@@ -92,6 +96,11 @@ class StepRecorder:
         if self._probes.is_on:
             looked = self._probes.before_update(step, lead, parameters, probe.grad_norm)
             probe.observed = {**looked, **probe.observed}
+        if probe.begins_training:
+            self.inputs.forget()
+        seen = self.inputs.judge(probe.loss if probe.loss_seen else math.nan, probe.observed)
+        if seen:
+            probe.observed = {**seen, **probe.observed}
         now = time.time()
         record = probe.record(step, now, lead, scaler_skipped=scaler_skipped)
         self.row = self._recorder.append(

@@ -139,6 +139,9 @@ class Dispatcher(BoundaryListener):
             why = judgement.needless_rollback
             found = StateFound(step=record.step, found=Found.ANOTHER_LEVEL, detail=why)
             self._journal.write(found)
+        if judgement.other_data:
+            why = judgement.other_data
+            self._journal.write(StateFound(step=record.step, found=Found.OTHER_DATA, detail=why))
         if judgement.alerts:
             self._alerts.tell(record, judgement.alerts)
         self._tell_risk(judgement)

@@ -1,0 +1,157 @@
+"""A small sample of a batch, and how far it is from those that are usual."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+Numbers = npt.NDArray[np.float32]
+
+ROWS, COLUMNS = 32, 32
+"""Of a batch: 4 KiB of numbers."""
+
+FEW = 4
+"""Samples of each known batch that samples are compared with."""
+
+RARE = 0.05
+"""Of the known samples so many lie farther from all of other batches than the line."""
+SIGMAS = 8.0
+"""Of a batch so many more, in units of chance, are other data."""
+
+WORDS = 4
+"""Neighbouring numbers that are content: a text of which most of these are new is another text,
+while single tokens soon have all come up."""
+TABLE = 1 << 14
+MARGIN = 2.0
+"""Times the most of new content that a known batch has. Less is the usual variety."""
+
+FARTHEST = 30.0
+"""Deviations from the middle that count at most."""
+
+_MULTIPLIERS = np.array([1, 31, 1009, 65_537], dtype=np.int64)
+
+
+@dataclass(slots=True)
+class BatchSample:
+    """Some numbers of a batch where they were, and what was computed of them, if anything.
+
+    Attributes:
+        is_content: whole numbers that stand for something (tokens): alike or not, never near.
+        features: the numbers, or the places of their contents in a table.
+        spread: standard deviation of the numbers.
+    """
+
+    sample: torch.Tensor
+    is_content: bool
+    features: npt.NDArray[Any] = field(default_factory=lambda: np.empty(0))
+    spread: float = math.nan
+
+    def is_like(self, other: BatchSample) -> bool:
+        """Whether the two can be compared."""
+        if self.is_content or other.is_content:
+            return self.is_content and other.is_content
+        return self.sample.shape[1] == other.sample.shape[1]
+
+
+def sample_of(tensor: torch.Tensor) -> BatchSample | None:
+    """Rows spread over the batch; of texts their beginnings, of others numbers spread over each."""
+    kind = tensor.dtype
+    if not tensor.numel() or kind is torch.bool or kind.is_complex:
+        return None
+    is_content = not kind.is_floating_point and kind is not torch.uint8
+    rows = tensor.detach().reshape(tensor.shape[0] if tensor.dim() else 1, -1)
+    height, width = rows.shape
+    across = 1 if is_content else max(1, width // COLUMNS)
+    own = rows[:: max(1, height // ROWS), ::across][:ROWS, :COLUMNS]
+    return BatchSample(own.clone(), is_content)
+
+
+class UsualBatches:
+    """What is usual of some batches that are alike, worked out once."""
+
+    def __init__(self, known: Sequence[BatchSample]) -> None:
+        _compute(known)
+        self._one = known[0]
+        self._spread = float(np.median([one.spread for one in known]))
+        features = [one.features for one in known]
+        self._usual = _Contents(features) if known[0].is_content else _Samples(features)
+
+    def is_like(self, batch: BatchSample) -> bool:
+        return self._one.is_like(batch)
+
+    def compare(self, batch: BatchSample) -> tuple[float, float]:
+        """(how far `batch` is, in units of the line; its spread against the usual one)."""
+        _compute((batch,))
+        usual = self._spread
+        scale = batch.spread / usual if usual > 0 else (1.0 if batch.spread == usual else 1e9)
+        return self._usual.distance(batch.features), min(scale, 1e9)
+
+
+class _Samples:
+    """How many samples lie farther from all known ones than those do from each other."""
+
+    def __init__(self, known: Sequence[Numbers]) -> None:
+        rows = [one[:: max(1, len(one) // FEW)][:FEW] for one in known]
+        places = np.repeat(np.arange(len(rows)), [len(one) for one in rows])
+        usual = np.concatenate(rows)
+        self._middle, spread = usual.mean(0), usual.std(0)
+        least = np.maximum(1e-3 * np.abs(self._middle), 0.1 * np.median(spread)) + 1e-9
+        self._deviation = np.maximum(spread, least)
+        self._usual = (usual - self._middle) / self._deviation
+        apart = _squares(self._usual, self._usual)
+        apart[places[:, None] == places] = np.inf
+        self._line = float(np.quantile(apart.min(1), 1 - RARE))
+
+    def distance(self, fresh: Numbers) -> float:
+        off = np.clip((fresh - self._middle) / self._deviation, -FARTHEST, FARTHEST)
+        share = float((_squares(off, self._usual).min(1) > self._line).mean())
+        return (share - RARE) / (SIGMAS * math.sqrt(RARE * (1 - RARE) / len(fresh)))
+
+
+class _Contents:
+    """How much content never came, beyond how much of each known batch comes in no other."""
+
+    def __init__(self, known: Sequence[npt.NDArray[Any]]) -> None:
+        self._counts = counts = np.bincount(np.concatenate(known), minlength=TABLE)
+        alone = [(counts - np.bincount(o, minlength=TABLE) == 0)[o].mean() for o in known]
+        self._share = float(np.mean(alone))
+        self._line = MARGIN * max(max(alone) - self._share, 0.05)
+
+    def distance(self, fresh: npt.NDArray[Any]) -> float:
+        return float(((self._counts[fresh] == 0).mean() - self._share) / self._line)
+
+
+def _compute(batches: Sequence[BatchSample]) -> None:
+    """Fills in the features of those that have none yet; one transfer from their device."""
+    fresh = [batch for batch in batches if math.isnan(batch.spread)]
+    if not fresh:
+        return
+    flat = torch.cat([batch.sample.reshape(-1).double() for batch in fresh]).cpu().numpy()
+    first = 0
+    for batch in fresh:
+        size = batch.sample.numel()
+        values = flat[first : first + size].reshape(batch.sample.shape)
+        first += size
+        batch.spread = float(values.std())
+        batch.features = _contents(values) if batch.is_content else values.astype(np.float32)
+
+
+def _contents(values: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+    """Places in a table of each `WORDS` neighbouring numbers."""
+    words = min(WORDS, values.shape[1])
+    whole = values.astype(np.int64)
+    width = whole.shape[1] - words + 1
+    mixed = sum(whole[:, i : i + width] * _MULTIPLIERS[i] for i in range(words))
+    return np.asarray((mixed * 2_654_435_761 >> 7) % TABLE, dtype=np.int64).ravel()
+
+
+def _squares(one: Numbers, other: Numbers) -> Numbers:
+    """Squared distances of all pairs of rows; no BLAS, whose threads would wait for busy cores."""
+    own, others = np.square(one).sum(1), np.square(other).sum(1)
+    return np.asarray(own[:, None] + others - 2.0 * np.einsum("ik,jk->ij", one, other))

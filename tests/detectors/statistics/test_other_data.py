@@ -1,0 +1,82 @@
+"""Other data, damaged data, an odd batch."""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.config import load_policy
+from supervisor.detectors.objective.other_data import OtherDataDetector
+from supervisor.detectors.statistics.other_data import REST, SCALE, SHIFT, OtherData
+from supervisor.pipeline import Pipeline
+from supervisor.records import StepRecord
+from supervisor.settings import RunSettings
+
+
+def _step(step: int, shift: float = 0.0, scale: float = 1.0, loss: float = 1.0) -> StepRecord:
+    observed = {SHIFT: shift, SCALE: scale} if shift else {}
+    return StepRecord(
+        step=step, loss=loss, grad_norm=1.0, loss_seen=True, grad_norm_seen=True, observed=observed
+    )
+
+
+def _adopted(judge: OtherData, records: list[StepRecord]) -> list[int]:
+    return [record.step for record in records if judge.update(record)]
+
+
+def test_two_batches_in_a_row_are_other_data_and_one_is_an_odd_batch() -> None:
+    judge = OtherData()
+
+    assert _adopted(judge, [_step(7, 2.0), _step(8)]) == []
+    assert _adopted(judge, [_step(9, 2.0), _step(10, 2.0)]) == [10]
+
+
+@pytest.mark.parametrize("scale", [30.0, 0.01])
+def test_numbers_out_of_their_range_are_no_change_on_purpose(scale: float) -> None:
+    assert _adopted(OtherData(), [_step(i, 2.0, scale) for i in range(5)]) == []
+
+
+def test_what_goes_on_changing_is_adopted_once() -> None:
+    records = [_step(i, 2.0) for i in range(REST)]
+
+    assert _adopted(OtherData(), records) == [1]
+
+
+def _alarms(shifts: dict[int, float], loss: float) -> tuple[list[int], list[int]]:
+    """Steps in alarm, and those whose level was adopted, of a loss of 1 that leaps at step 60."""
+    pipeline = Pipeline(RunSettings(), load_policy())
+    alarms, adopted = [], []
+    for step in range(90):
+        noise = 0.02 * (step * 7 % 5)
+        height = (loss if step >= 60 else 1.0) + noise
+        judged = pipeline.update(_step(step, shifts.get(step, 0.0), loss=height))
+        alarms += [step] * judged.risk.alarm
+        adopted += [step] * bool(judged.other_data)
+    return alarms, adopted
+
+
+def test_a_loss_that_leaps_with_its_data_is_no_alarm() -> None:
+    alarms, adopted = _alarms({60: 3.0, 61: 3.0}, 4.0)
+
+    assert (alarms, adopted) == ([], [61])
+
+
+def test_a_loss_that_leaps_with_the_same_data_is_one_at_once() -> None:
+    alarms, _ = _alarms({}, 4.0)
+
+    assert alarms[0] == 60
+
+
+def test_behind_a_single_odd_batch_the_alarm_comes_a_step_later() -> None:
+    alarms, adopted = _alarms({60: 3.0}, 4.0)
+
+    assert (alarms[0], adopted) == (61, [])
+
+
+def test_inputs_that_are_not_normalised_are_told_at_once() -> None:
+    detector = OtherDataDetector()
+    detector.update(_step(0))
+
+    alert = detector.update(_step(1, 5.0, 255.0))
+
+    assert alert is not None
+    assert (alert.kind, alert.value) == ("inputs_out_of_range", 255.0)

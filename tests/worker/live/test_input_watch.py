@@ -1,0 +1,101 @@
+"""What a live run sees of its batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from supervisor.detectors.statistics.other_data import SCALE, SHIFT
+from supervisor.worker.live.input_watch import InputWatch
+
+Make = Callable[[], torch.Tensor]
+
+
+def _images() -> torch.Tensor:
+    return torch.randn(32, 3, 8, 8)
+
+
+def _texts() -> torch.Tensor:
+    return torch.randint(0, 50, (400,))[torch.randint(0, 380, (16,))[:, None] + torch.arange(16)]
+
+
+def _watched(
+    make: Make, other: Make, steps: int = 3, **given: torch.Tensor
+) -> list[dict[str, float]]:
+    """What is observed from the first batch of `other` on, whose losses are higher."""
+    torch.manual_seed(0)
+    watch, found = InputWatch(), []
+    for step in range(63):
+        watch.saw((make() if step < 60 else other(),), {})
+        found.append(watch.judge(1.0 if step < 60 else 2.0, {}))
+    assert found[:60] == [{}] * 60
+    return found[60:]
+
+
+@pytest.mark.parametrize("make", [_images, _texts])
+def test_the_same_data_are_nothing_to_note(make: Make) -> None:
+    text = torch.randint(0, 50, (400,))
+    starts = torch.arange(16)
+
+    def read() -> torch.Tensor:
+        return text[torch.randint(0, 380, (16,))[:, None] + starts]
+
+    same = read if make is _texts else make
+
+    assert _watched(same, same) == [{}] * 3
+
+
+def test_other_images_are_noted_twice_and_then_usual() -> None:
+    found = _watched(_images, lambda: 0.8 * torch.randn(32, 3, 8, 8) + 1.5)
+
+    assert [SHIFT in one for one in found] == [True, True, False]
+    assert found[0][SHIFT] >= 1.0
+    assert 0.5 < found[0][SCALE] < 2.0
+
+
+def test_images_that_are_not_normalised_have_another_spread() -> None:
+    found = _watched(_images, lambda: 255.0 * torch.randn(32, 3, 8, 8))
+
+    assert found[0][SCALE] == pytest.approx(255.0, rel=0.2)
+
+
+def test_a_text_that_was_never_read_is_other_data() -> None:
+    known, fresh = torch.randint(0, 50, (200,)), torch.randint(0, 50, (9_000,))
+
+    def read(text: torch.Tensor) -> torch.Tensor:
+        starts = torch.randint(0, len(text) - 16, (16,))
+        return text[starts[:, None] + torch.arange(16)]
+
+    found = _watched(lambda: read(known), lambda: read(fresh))
+
+    assert [SHIFT in one for one in found] == [True, True, False]
+
+
+def test_only_the_input_counts_and_evaluations_do_not() -> None:
+    watch = InputWatch()
+    with torch.no_grad():
+        watch.saw((torch.full((4, 4), 1e9),), {})
+    for step in range(40):
+        labels = torch.zeros(8, dtype=torch.long) + (step > 30)
+        watch.saw((), {"labels": labels, "images": torch.randn(8, 4)})
+        watch.saw((torch.full((4, 4), 1e9),), {})  # another model's
+        assert watch.judge(1.0 + (step > 30), {}) == {}
+
+
+def test_what_cannot_be_looked_at_ends_the_watch() -> None:
+    watch = InputWatch()
+    for step in range(40):
+        watch.saw((torch.randn(4, 4, device="meta"),), {})
+        assert watch.judge(float(step), {}) == {}
+
+
+def test_a_reward_that_falls_is_looked_into_like_a_loss() -> None:
+    torch.manual_seed(0)
+    watch, found = InputWatch(), []
+    for step in range(42):
+        watch.saw((torch.randn(32, 8) + (3.0 if step >= 40 else 0.0),), {})
+        found.append(watch.judge(0.1, {"reward": 0.2 if step >= 40 else 0.9}))
+
+    assert [SHIFT in one for one in found[38:]] == [False, False, True, True]
