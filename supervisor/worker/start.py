@@ -92,6 +92,7 @@ def _patch(worker: BuiltWorker) -> None:
     from supervisor.worker.interception.instrument import instrument
     from supervisor.worker.interception.patches_collectives import watch_collectives
     from supervisor.worker.interception.patches_files import watch_files
+    from supervisor.worker.interception.patches_gradient_hooks import watch_gradient_hooks
     from supervisor.worker.interception.patches_messages import watch_messages
     from supervisor.worker.interception.patches_normalisation import watch_normalisation
     from supervisor.worker.interception.patches_random import watch_random_states
@@ -103,6 +104,7 @@ def _patch(worker: BuiltWorker) -> None:
     instrument(session)
     watch_reads(session)
     watch_random_states(session)
+    watch_gradient_hooks(session)
     watch_files(session, files.sizes, files.replayed, files.record)
     patch_group_ends()
     watch_ranks(worker.ranks)

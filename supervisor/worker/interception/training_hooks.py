@@ -15,6 +15,7 @@ import torch
 from torch.nn import Module
 from torch.optim import Optimizer
 
+from supervisor.training_state.gradient_hook import GradientHook
 from supervisor.worker.recording.loading_proof import LoadingProof
 from supervisor.worker.recording.stream_proof import Stream
 from supervisor.worker.recording.worker_proof import Iteration, WorkerNote
@@ -34,6 +35,10 @@ class TrainingHooks(ABC):
     @abstractmethod
     def backward(self, roots: Any, call: Callable[[Any], Any]) -> Any:
         """``loss.backward()`` or ``torch.autograd.backward(losses)``."""
+
+    @abstractmethod
+    def gradient_hook(self, hook: GradientHook) -> None:
+        """A backward calls a hook of the script behind a parameter's gradient, in any thread."""
 
     @abstractmethod
     def grad(self, call: functools.partial[Any]) -> Any:
