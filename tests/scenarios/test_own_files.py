@@ -8,7 +8,7 @@ from tests.scenarios.loop_styles import ENDING, PRELUDE, script
 from tests.scenarios.runs import supervised, train_plainly
 
 LOOP = """
-import os, pickle, shutil
+import bz2, os, pickle, shutil, tarfile
 import numpy as np
 model = make_model(); optimizer = torch.optim.Adam(model.parameters(), lr=1e-2); best = 1e9
 shutil.rmtree("cleared", ignore_errors=True); os.makedirs("cleared")
@@ -28,6 +28,10 @@ for step in range(24):
         os.link("u.tmp", "linked.pt"); os.remove("u.tmp")
         torch.save(big, "t.tmp"); os.replace("t.tmp", "atomic.pt")
         if step == 7: shutil.copyfile("newest.npy", "best.npy")
+        with bz2.open("bz2.bin", "wb") as f: f.write(big.numpy().tobytes())
+        with open("newest.npy", "rb") as f, tarfile.open("tar.bin", "w") as tar:
+            part = tarfile.TarInfo("newest.npy"); part.size = os.path.getsize("newest.npy")
+            tar.addfile(part, f)
         if step > 3: os.replace("turn.npy", "turned.npy")
         with open("turn.npy", "wb") as f: np.save(f, big.numpy())
 log.close()

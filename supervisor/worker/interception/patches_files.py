@@ -113,6 +113,10 @@ def _is_called_by_us() -> bool:
     return False
 
 
+_NAMES_OF_OPEN = {"tarfile": "bltn_open", "bz2": "_builtin_open"}
+"""Modules of Python's that keep `open` under a name of their own."""
+
+
 class _Ours:
     """Keeps an error of ours from the script, whose own call follows; the record knows of it."""
 
@@ -187,6 +191,10 @@ def _patch_open(files: _Files) -> None:
 
     builtins.open = open_
     io.open = open_  # pathlib's way
+    for name, its_open in _NAMES_OF_OPEN.items():
+        module = sys.modules.get(name)
+        if getattr(module, its_open, None) is original:
+            setattr(module, its_open, open_)
     patch_pathlib("open", open_)
 
 
