@@ -234,7 +234,8 @@ def _opens_by_number(files: _Files, path: str, flags: int) -> None:
         return  # will be refused
     anew = bool(flags & os.O_TRUNC)
     if files.is_replayed and (exists or flags & os.O_CREAT):
-        files.replayed.opened_by_number(path, anew=anew)
+        is_new = bool(flags & os.O_EXCL)
+        files.replayed.opened_by_number(path, anew=anew, is_new=is_new)
     if not files.is_recorded:
         return
     if exists and not anew:

@@ -124,10 +124,15 @@ class ReplayedFiles:
         self._kept.add(name)
         return self._nameless.open(name, mode, open_)
 
-    def opened_by_number(self, path: str, *, anew: bool) -> None:
-        """Called before `os.open` opens a file for writing; with `anew` what it holds goes."""
+    def opened_by_number(self, path: str, *, anew: bool, is_new: bool = False) -> None:
+        """Called before `os.open` opens a file for writing; with `anew` what it holds goes, with
+        `is_new` there must be none."""
         name = os.path.abspath(path)
         if self._record.leaves_out(name):
+            return
+        if is_new and name in self._aside.stored and not os.path.lexists(name):
+            self._creates(name)
+            self._again.add(name)
             return
         self._bring_back(name)
         if name in self._created or not _has_content(name):
