@@ -173,12 +173,19 @@ def _patch_updates(session: Seen) -> None:
     under_way: list[Optimizer] = []
 
     @outside_dynamo
-    def before(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def before(
+        step: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]] | None:
         # args[0] is the optimizer itself; inside `scaler.step` the depth is not 0.
+        optimizer = args[0]
         if not interception.active or under_way.count(optimizer) > 1:
             return None
         changed = session.hooks.before_update(optimizer, args[1:], kwargs)
-        return None if changed is None else ((args[0], *changed[0]), changed[1])
+        if changed is not None:
+            return step, (optimizer, *changed[0]), changed[1]
+        if len(args) == 1 and not kwargs and session.hooks.leaves_update_out:
+            return functools.partial(_without_gradients, step), args, kwargs
+        return None
 
     @outside_dynamo
     def after(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -194,8 +201,8 @@ def _patch_updates(session: Seen) -> None:
             # Within the hooks that the script has registered: they see gradients, and what they
             # read is its own. Torch would call ours before its.
             optimizer = args[0]
-            args, kwargs = before(optimizer, args, kwargs) or (args, kwargs)
-            result = step(*args, **kwargs)
+            make, args, kwargs = before(step, args, kwargs) or (step, args, kwargs)
+            result = make(*args, **kwargs)
             after(optimizer, args, kwargs)
             return result
 
@@ -222,6 +229,14 @@ def _patch_updates(session: Seen) -> None:
         return wrapper
 
     Optimizer.profile_hook_step = staticmethod(profile_hook_step)  # type: ignore[method-assign,assignment]
+
+
+def _without_gradients(step: Callable[..., Any], optimizer: Optimizer) -> Any:
+    """Makes an update that is to change nothing: one of the script's own may need gradients."""
+    try:
+        return step(optimizer)
+    except Exception:
+        return None
 
 
 def _patch_scaler(session: Seen) -> None:

@@ -50,6 +50,11 @@ class TrainingHooks(ABC):
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """Just before an optimizer's own step; may return other arguments for it."""
 
+    @property
+    @abstractmethod
+    def leaves_update_out(self) -> bool:
+        """Behind `before_update`: whether the optimizer's own step finds no gradients."""
+
     @abstractmethod
     def after_update(self, optimizer: Optimizer) -> None:
         """Just after an optimizer's own step."""

@@ -332,6 +332,10 @@ class Monitor(TrainingHooks):
         except Exception as error:
             self._update_part.caught(error)
 
+    @property
+    def leaves_update_out(self) -> bool:
+        return self._update_controls.leaves_out
+
     def after_update(self, optimizer: Optimizer) -> None:
         try:
             clock = self._lead.clock

@@ -110,7 +110,7 @@ class FastForward(TrainingHooks):
         self._hooks = RecordedHooks(tape, interception, self.comparison, registry, zeros.of)
         self._leaves = LeafGradients(self._outputs.has)
         self._unhide: Callable[[], None] | None = None
-        self._is_updating = False
+        self._is_updating = self._is_executed = False
         self._collectives = collectives or SilencedCollectives()
         self._collectives.silent_early = self._begin_early
         self._reads_before = 0
@@ -315,6 +315,7 @@ class FastForward(TrainingHooks):
             return live.before_update(optimizer, args, kwargs)
         self._interception.depth += 1
         executed = self._executed.begin_update(optimizer) if closure is None else None
+        self._is_executed = executed is not None
         self._unhide = executed or hide_gradients(optimizer, self._zero_gradients.are_still_zero)
         if closure is None:
             return None
@@ -330,6 +331,10 @@ class FastForward(TrainingHooks):
         finally:
             self._interception.depth = depth
         return (lambda: torch.as_tensor(0.0) if result is None else result.detach(),), {}
+
+    @property
+    def leaves_update_out(self) -> bool:
+        return self._unhide is not None and not self._is_executed
 
     def after_update(self, optimizer: Optimizer) -> None:
         is_lead = optimizer is self.clock.lead()
