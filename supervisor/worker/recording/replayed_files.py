@@ -149,7 +149,8 @@ class ReplayedFiles:
         if not is_new and source not in self._kept:
             return False
         self._bring_back(target)
-        if not _is_regular(target) or target in self._created:
+        is_own = target in self._aside.stored  # the recorded run's stands aside, so this is not it
+        if not _is_regular(target) or target in self._created or is_own:
             self._creates(target)
             return False
         self._kept.add(target)
