@@ -17,14 +17,16 @@ class Momentum(torch.optim.Optimizer):
                 mean = self.state[p].setdefault("mean", torch.zeros_like(p)).lerp_(p.grad, 0.1)
                 p.sub_(mean / (mean.norm() + 1e-6), alpha=group["lr"])
                 self.norms.append(float(mean.norm()))
-model = make_model(); first, *rest = model.parameters(); sick = len(sys.argv) > 2
+        return mean.norm()
+norms = []; model = make_model(); first, *rest = model.parameters(); sick = len(sys.argv) > 2
 optimizers = [torch.optim.Adam([first], lr=1e-2), Momentum(rest, lr=1e-2)]
 for step in range(24):
     i = torch.randint(0, 96, (8,))
     loss = F.mse_loss(model(X[i]), Y[i]) * (float("nan") if sick and step == 9 else 1.0)
     model.zero_grad(); loss.backward()
-    for optimizer in optimizers: optimizer.step()
-result = {**model.state_dict(), "norms": torch.tensor(optimizers[1].norms)}
+    optimizers[0].step(); norm = optimizers[1].step()
+    if not sick: norms.append(norm.item())
+result = {**model.state_dict(), "norms": torch.tensor([*optimizers[1].norms, *norms])}
 """
 
 
