@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from supervisor.errors import UsageError
+from supervisor.training_state.gradient_hook import GradientHook
 
 
 class _Shelf:
@@ -56,6 +57,7 @@ class Registry:
     registered model that it contains, and the others leave.
 
     Attributes:
+        gradient_hooks: those that the script has registered, by number.
         splits_data: a `DistributedSampler` gives each rank its share of the data.
     """
 
@@ -65,6 +67,10 @@ class Registry:
         self._schedulers = _Shelf("scheduler")
         self._scalers = _Shelf("scaler")
         self._tracked = _Shelf("tracked")
+        self.gradient_hooks: weakref.WeakValueDictionary[int, GradientHook] = (
+            weakref.WeakValueDictionary()
+        )
+        self._hooks_seen = 0
         self.splits_data = False
         self._seen_modules: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
@@ -124,6 +130,12 @@ class Registry:
 
     def add_scaler(self, scaler: Any) -> str:
         return self._scalers.name_of(scaler) or self._scalers.put(scaler)
+
+    def add_gradient_hook(self, hook: GradientHook) -> None:
+        """Gives it its number; they belong to no checkpoint."""
+        hook.number = self._hooks_seen
+        self._hooks_seen += 1
+        self.gradient_hooks[hook.number] = hook
 
     def add_sampler(self, sampler: object) -> None:
         """The script has made a sampler that divides the data among ranks."""

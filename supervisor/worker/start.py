@@ -75,14 +75,17 @@ def _leave_where_others_resume(
 
 def _begin_random(worker: BuiltWorker) -> None:
     """Unseeded scripts, too, begin a resumed run with the random numbers of its first attempt."""
+    from supervisor.worker.interception.patches_random import begin_temporary_names
     from supervisor.worker.recording.first_random import begin_with_first_random, note_first_random
 
     session = worker.session
     try:
         if session.interception.replaying or worker.is_experiment:
-            begin_with_first_random(worker.first_random)
+            seed = begin_with_first_random(worker.first_random)
         else:
-            note_first_random(worker.first_random)
+            seed = note_first_random(worker.first_random)
+        if seed is not None:
+            begin_temporary_names(session, seed)
     except (OSError, SupervisorError) as error:
         session.warn(f"an unseeded script will not resume exactly: {error}")
 
@@ -92,6 +95,7 @@ def _patch(worker: BuiltWorker) -> None:
     from supervisor.worker.interception.instrument import instrument
     from supervisor.worker.interception.patches_collectives import watch_collectives
     from supervisor.worker.interception.patches_files import watch_files
+    from supervisor.worker.interception.patches_gradient_hooks import watch_gradient_hooks
     from supervisor.worker.interception.patches_messages import watch_messages
     from supervisor.worker.interception.patches_normalisation import watch_normalisation
     from supervisor.worker.interception.patches_random import watch_random_states
@@ -103,6 +107,7 @@ def _patch(worker: BuiltWorker) -> None:
     instrument(session)
     watch_reads(session)
     watch_random_states(session)
+    watch_gradient_hooks(session)
     watch_files(session, files.sizes, files.replayed, files.record)
     patch_group_ends()
     watch_ranks(worker.ranks)

@@ -330,6 +330,24 @@ for step in range(20):
 torch.set_default_dtype(torch.float32)
 result = model.state_dict()
 """
+TAKEN_FROM = """
+import itertools
+def shifts():
+    for part in "abcabcabc" * 3: yield {"a": 0.1, "b": 0.0, "c": -0.1}[part]
+class Takes(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.line, self.calls, self.shifts = nn.Linear(8, 1), itertools.count(1), shifts()
+        self.noise, self.rows = itertools.cycle([0.0, 0.3, 0.1]), iter(range(30))
+    def forward(self, x):
+        x = x + next(self.noise) + next(self.shifts)
+        return self.line(x) * next(self.calls) / (2 + next(self.rows))
+model = Takes(); optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+for step in range(20):
+    i = torch.randint(96, (16,))
+    loss = F.mse_loss(model(X[i]), Y[i]); optimizer.zero_grad(); loss.backward(); optimizer.step()
+result = model.state_dict()
+"""
 SCRIPTS = {
     "a distribution, of an expanded tensor": DISTRIBUTION,
     "attributes of bare tensors, private ones of an optimizer": ATTRIBUTES,
@@ -348,6 +366,7 @@ SCRIPTS = {
     "a model of torch.jit.script": SCRIPTED,
     "caches, queues, methods in C, asynchronous generators": IN_C,
     "hooks, filters and settings of the process, memory of C": PROCESS_WIDE,
+    "iterators that a forward takes from": TAKEN_FROM,
     "small inputs made from what was trained": CALL.format(8),
     "large inputs made from what was trained": CALL.format(300),
 }

@@ -93,9 +93,31 @@ ring.flush(); os.makedirs("final")
 open("final/ring.txt", "w").write(open("ring.bin", "rb").read().hex())
 result = model.state_dict()
 """
+MADE_ANEW = f"""{BEGIN}
+import shutil, tempfile
+kept = []
+for step in range(24):
+    if step % 3 == 0: folder = tempfile.mkdtemp(prefix="part-", dir=".")
+    {UPDATE.strip()}
+    torch.save(model.state_dict(), os.path.join(folder, f"{{step:02d}}.pt"))
+    if step % 3 == 2:
+        number, path = tempfile.mkstemp(suffix=".pt", dir=".")
+        with os.fdopen(number, "wb") as file: torch.save(model.state_dict(), file)
+        with tempfile.NamedTemporaryFile("wb", dir=folder, delete=False) as file:
+            torch.save(model.state_dict(), file)
+        os.replace(file.name, os.path.join(folder, "whole.pt"))
+        kept.append((loss.item(), step, folder, path)); kept.sort()
+        for _, _, worse, its in kept[4:]: shutil.rmtree(worse); os.remove(its)
+        del kept[4:]
+os.makedirs("final")
+for _, step, folder, path in kept:
+    os.rename(folder, f"final/{{step}}"); os.rename(path, f"final/{{step}}.pt")
+result = model.state_dict()
+"""
 STYLES = {
     "temporary folder": TEMPORARY,
     "folder of the time": OF_THE_TIME,
+    "made anew in the training": MADE_ANEW,
     "by age": BY_AGE,
     "in a thread": IN_A_THREAD,
     "traced": TRACED,

@@ -8,7 +8,7 @@ from tests.scenarios.loop_styles import ENDING, PRELUDE, script
 from tests.scenarios.runs import supervised, train_plainly
 
 LOOP = """
-import os, pickle, shutil
+import bz2, os, pickle, shutil, tarfile
 import numpy as np
 model = make_model(); optimizer = torch.optim.Adam(model.parameters(), lr=1e-2); best = 1e9
 shutil.rmtree("cleared", ignore_errors=True); os.makedirs("cleared")
@@ -28,6 +28,10 @@ for step in range(24):
         os.link("u.tmp", "linked.pt"); os.remove("u.tmp")
         torch.save(big, "t.tmp"); os.replace("t.tmp", "atomic.pt")
         if step == 7: shutil.copyfile("newest.npy", "best.npy")
+        with bz2.open("bz2.bin", "wb") as f: f.write(big.numpy().tobytes())
+        with open("newest.npy", "rb") as f, tarfile.open("tar.bin", "w") as tar:
+            part = tarfile.TarInfo("newest.npy"); part.size = os.path.getsize("newest.npy")
+            tar.addfile(part, f)
         if step > 3: os.replace("turn.npy", "turned.npy")
         with open("turn.npy", "wb") as f: np.save(f, big.numpy())
 log.close()
@@ -140,6 +144,41 @@ for step in range(24):
 result = model.state_dict()
 """
 KILLED = ("checkpoint.every_steps=3", "checkpoint.background=false")
+
+
+REPLACED = """
+import json, os
+os.makedirs("out"); model = make_model(); optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def write(state):
+    with open("out/new.json", "w") as file: json.dump(state, file)
+    os.replace("out/new.json", "out/state.json")
+with open("out/state.json", "w") as file: json.dump({"best": 9.0, "told": []}, file)
+for step in range(24):
+    i = torch.randint(0, 96, (8,))
+    loss = F.mse_loss(model(X[i]), Y[i]); optimizer.zero_grad(); loss.backward(); optimizer.step()
+    with open("out/state.json") as file: state = json.load(file)
+    if loss.item() < state["best"]:
+        state["best"] = loss.item(); state["told"].append([step, model[0].bias.tolist()])
+    write(state); optimizer.param_groups[0]["lr"] = 0.1 * state["best"]
+result = model.state_dict()
+"""
+
+
+def test_a_state_that_the_script_reads_and_replaces_is_that_of_plain_python(tmp_path: Path) -> None:
+    text = f"{PRELUDE}{REPLACED}{ENDING}"
+
+    expected = train_plainly(tmp_path / "plain", text)
+    ended = supervised(
+        tmp_path / "killed",
+        text,
+        settings=KILLED,
+        faults="[{kind: sigkill, step: 10}, {kind: sigkill, step: 20}]",
+    )
+
+    assert (expected.returncode, ended.returncode) == (0, 0), expected.stderr + ended.stderr
+    assert [e["exactness"] for e in ended.events("resumed")] == ["exact", "exact"]
+    for name in ("out/state.json", "out.pt"):
+        assert (ended.folder / name).read_bytes() == (expected.folder / name).read_bytes(), name
 
 
 def test_what_a_forward_writes_is_that_of_plain_python(tmp_path: Path) -> None:

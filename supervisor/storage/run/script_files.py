@@ -119,6 +119,7 @@ class ScriptFiles:
         if self.is_replay:
             self.replayed.add(name)
         if _lexists(name):
+            self._is_replaced(name)
             self._keep(name, Loss.NAME)
         else:
             self._makes(name)
@@ -366,6 +367,16 @@ class ScriptFiles:
         elif loss is not Loss.PART:
             self._makes(name)
 
+    def _is_replaced(self, name: str) -> None:
+        """A file that the training replaces is none of the data that were prepared for it."""
+        if name in self.early and self._is_training() and not self.is_replay:
+            self._list.append({"replaced": name})
+            self._forget_early(name)
+
+    def _forget_early(self, name: str) -> None:
+        self.early.discard(name)
+        self._read.discard(name)
+
     def _keep(self, name: str, loss: Loss) -> None:
         """Keeps the content that `name` had when the interval began; once an interval."""
         self._begin_expected()
@@ -400,6 +411,8 @@ class ScriptFiles:
                 self._began[self.interval] = line["time"]
         elif is_path(line.get("read")):
             self._read.add(line["read"])
+        elif is_path(line.get("replaced")):
+            self._forget_early(line["replaced"])
         elif is_path(line.get("touched")):
             self._touched.add(line["touched"])
         elif is_path(line.get("open_in_c")):

@@ -54,6 +54,8 @@ class EntryKind(enum.IntEnum):
     """A batch of an iterable-style data set."""
     STREAM_END = 17
     """Such a data set has no more samples."""
+    HOOK = 18
+    """A backward calls a gradient hook of the script."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from torch import nn
 
 from supervisor.training_state.census.left_out import assigned_by, is_pythons_own, is_torchs
 from supervisor.training_state.census.place import Place, write_attribute, write_item
+from supervisor.training_state.gradient_hook import hook_of_script
 
 _HOOKS = (
     *("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"),
@@ -66,7 +67,7 @@ def of_tensor(path: str, tensor: torch.Tensor) -> Iterator[Place]:
         yield Place(f"{path}.{name}", item, tensor, name, write_attribute)
     hooks = getattr(tensor, "_backward_hooks", None) or {}
     after = getattr(tensor, "_post_accumulate_grad_hooks", None) or {}
-    for number, hook in enumerate([*hooks.values(), *after.values()]):
+    for number, hook in enumerate([*hooks.values(), *map(hook_of_script, after.values())]):
         if not is_torchs(hook):
             yield Place(f"{path}.hooks[{number}]", hook)
 

@@ -22,6 +22,7 @@ from supervisor.training_state.census.facts import (
     wants_gradient,
 )
 from supervisor.training_state.census.memory_facts import put_memory_back
+from supervisor.training_state.census.moved_iterators import can_be_moved, move_on, owner
 from supervisor.training_state.census.place import Place
 from supervisor.training_state.census.plain_containers import added_in_order, is_plain
 from supervisor.training_state.census.single_values import member_of
@@ -50,12 +51,17 @@ def put_back(
         held: path → tensor or array of the checkpoint.
     """
     changed = []
+    recorded = {one.path: one.recorded for one in found}
     strangers = tuple(_strangers(found, places))
     for one in found:
         if f"{one.path}.".startswith(strangers) or f"{one.path}[".startswith(strangers):
             continue
         with contextlib.suppress(Exception):  # what did not work is found by the next comparison
-            if _put(one, places, held):
+            moved = places.get(owner(one.path))
+            if moved is not None and can_be_moved(moved.value):
+                if move_on(moved.path, moved.value, recorded):
+                    changed.append(one.path)
+            elif _put(one, places, held):
                 changed.append(one.path)
     return changed
 

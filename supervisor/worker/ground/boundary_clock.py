@@ -45,6 +45,8 @@ class BoundaryClock:
         self.by_others = 0
         self._seen: set[int] = set()
         self._awaited: set[int] = set()
+        self._in_backward: set[int] = set()
+        self._beside_lead: set[int] = set()
         self._last_other: Callable[[], Optimizer | None] = _nobody
         self._in_a_row = 0
         self._others: weakref.WeakSet[Optimizer] = weakref.WeakSet()
@@ -109,6 +111,19 @@ class BoundaryClock:
         self._in_a_row = 0
         self.is_due = self._updates > 1 and not self._awaited
         return False
+
+    def updated_in_backward(self, optimizer: Optimizer) -> None:
+        """Behind `updated`, where the update was made within a backward."""
+        self._in_backward.add(id(optimizer))
+
+    def backward_ended(self) -> None:
+        """A backward in which optimizers have stepped is over. Those that did so beside the lead
+        need not do it in each of its own: a layer may be left out."""
+        if id(self.lead()) in self._in_backward:
+            self._beside_lead |= self._in_backward
+            self._awaited -= self._beside_lead
+            self.is_due = self._updates > 1 and not self._awaited
+        self._in_backward = set()
 
     def _takes_over(self, other: Optimizer) -> bool:
         if other is not self._last_other():

@@ -41,6 +41,17 @@ class InterceptionState:
         finally:
             self.depth -= 1
 
+    @contextlib.contextmanager
+    def scripts_own(self) -> Iterator[None]:
+        """What happens inside is the script's again, within a region; torch may call it in another
+        thread, while the training's own one waits."""
+        earlier = self.depth, self.thread
+        self.depth, self.thread = 0, threading.get_ident()
+        try:
+            yield
+        finally:
+            self.depth, self.thread = earlier
+
     def turn_off(self, *_: Any) -> None:
         self.active = False
         self.replaying = False

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import weakref
 from collections.abc import Callable, Iterator
 from threading import get_ident
 from typing import Any, Protocol
@@ -171,18 +172,29 @@ def _patch_updates(session: Seen) -> None:
     interception = session.interception
     # A class and its base may both be wrapped: `super().step` is no second update.
     under_way: list[Optimizer] = []
+    returned: weakref.WeakKeyDictionary[Optimizer, Any] = weakref.WeakKeyDictionary()
 
     @outside_dynamo
-    def before(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def before(
+        step: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]] | None:
         # args[0] is the optimizer itself; inside `scaler.step` the depth is not 0.
+        optimizer = args[0]
         if not interception.active or under_way.count(optimizer) > 1:
             return None
         changed = session.hooks.before_update(optimizer, args[1:], kwargs)
-        return None if changed is None else ((args[0], *changed[0]), changed[1])
+        if changed is not None:
+            return step, (optimizer, *changed[0]), changed[1]
+        if len(args) == 1 and not kwargs and session.hooks.leaves_update_out:
+            return functools.partial(_without_gradients, step, returned.get(optimizer)), args, {}
+        return None
 
     @outside_dynamo
-    def after(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def after(optimizer: Optimizer, result: Any) -> None:
         if interception.active and under_way.count(optimizer) <= 1:
+            if interception.replaying:
+                is_tensor = isinstance(result, torch.Tensor)
+                returned.setdefault(optimizer, result.detach() if is_tensor else result)
             session.hooks.after_update(optimizer)
 
     # Torch calls no hook when a step raises. It wraps each optimizer's class at its first instance.
@@ -194,9 +206,9 @@ def _patch_updates(session: Seen) -> None:
             # Within the hooks that the script has registered: they see gradients, and what they
             # read is its own. Torch would call ours before its.
             optimizer = args[0]
-            args, kwargs = before(optimizer, args, kwargs) or (args, kwargs)
-            result = step(*args, **kwargs)
-            after(optimizer, args, kwargs)
+            make, args, kwargs = before(step, args, kwargs) or (step, args, kwargs)
+            result = make(*args, **kwargs)
+            after(optimizer, result)
             return result
 
         original = hooked_step(watched)
@@ -222,6 +234,18 @@ def _patch_updates(session: Seen) -> None:
         return wrapper
 
     Optimizer.profile_hook_step = staticmethod(profile_hook_step)  # type: ignore[method-assign,assignment]
+
+
+def _without_gradients(step: Callable[..., Any], like: Any, optimizer: Optimizer) -> Any:
+    """Makes an update that is to change nothing: one of the script's own may need gradients.
+
+    Args:
+        like: what it returned when it was really made; what comes back in its place.
+    """
+    try:
+        return step(optimizer)
+    except Exception:
+        return like.clone() if isinstance(like, torch.Tensor) else like
 
 
 def _patch_scaler(session: Seen) -> None:

@@ -113,6 +113,10 @@ def _is_called_by_us() -> bool:
     return False
 
 
+_NAMES_OF_OPEN = {"tarfile": "bltn_open", "bz2": "_builtin_open"}
+"""Modules of Python's that keep `open` under a name of their own."""
+
+
 class _Ours:
     """Keeps an error of ours from the script, whose own call follows; the record knows of it."""
 
@@ -187,6 +191,10 @@ def _patch_open(files: _Files) -> None:
 
     builtins.open = open_
     io.open = open_  # pathlib's way
+    for name, its_open in _NAMES_OF_OPEN.items():
+        module = sys.modules.get(name)
+        if getattr(module, its_open, None) is original:
+            setattr(module, its_open, open_)
     patch_pathlib("open", open_)
 
 
@@ -226,7 +234,8 @@ def _opens_by_number(files: _Files, path: str, flags: int) -> None:
         return  # will be refused
     anew = bool(flags & os.O_TRUNC)
     if files.is_replayed and (exists or flags & os.O_CREAT):
-        files.replayed.opened_by_number(path, anew=anew)
+        is_new = bool(flags & os.O_EXCL)
+        files.replayed.opened_by_number(path, anew=anew, is_new=is_new)
     if not files.is_recorded:
         return
     if exists and not anew:

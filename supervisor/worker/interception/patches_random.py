@@ -1,4 +1,5 @@
-"""The patches by which it is seen that the script looks at the state of a global generator.
+"""The patches by which it is seen that the script looks at the state of a global generator, and by
+which the names of its temporary files are the same in a replay.
 
 A replay has the right state only where the script draws or looks; drawing is seen by the state.
 `torch.default_generator.get_state()` itself cannot be patched.
@@ -7,7 +8,10 @@ A replay has the right state only where the script draws or looks; drawing is se
 from __future__ import annotations
 
 import functools
+import itertools
 import random
+import tempfile
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -39,3 +43,29 @@ def _patch(session: Seen, name: str, *modules: Any) -> None:
 
     for module in modules:
         setattr(module, name, look)
+
+
+def begin_temporary_names(session: Seen, seed: int) -> None:
+    """From here on the n-th temporary file or folder that the script makes has the same name in
+    each attempt, where that is free. In other processes, other threads and regions it is any.
+
+    Args:
+        seed: of the run, which nobody else knows.
+    """
+    original = getattr(tempfile, "_get_candidate_names", None)
+    if original is None:
+        return
+    interception = session.interception
+    numbers = itertools.count()
+
+    def names() -> Any:
+        if not interception.is_ours():
+            return original()
+        return _names(random.Random(f"{seed} {next(numbers)}"))
+
+    tempfile._get_candidate_names = names  # type: ignore[attr-defined]
+
+
+def _names(chance: random.Random) -> Iterator[str]:
+    while True:
+        yield "".join(chance.choices("abcdefghijklmnopqrstuvwxyz0123456789_", k=8))

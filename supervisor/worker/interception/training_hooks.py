@@ -15,6 +15,7 @@ import torch
 from torch.nn import Module
 from torch.optim import Optimizer
 
+from supervisor.training_state.gradient_hook import GradientHook
 from supervisor.worker.recording.loading_proof import LoadingProof
 from supervisor.worker.recording.stream_proof import Stream
 from supervisor.worker.recording.worker_proof import Iteration, WorkerNote
@@ -36,6 +37,10 @@ class TrainingHooks(ABC):
         """``loss.backward()`` or ``torch.autograd.backward(losses)``."""
 
     @abstractmethod
+    def gradient_hook(self, hook: GradientHook) -> None:
+        """A backward calls a hook of the script behind a parameter's gradient, in any thread."""
+
+    @abstractmethod
     def grad(self, call: functools.partial[Any]) -> Any:
         """``torch.autograd.grad``; `call` holds its arguments, none of them an iterator."""
 
@@ -44,6 +49,11 @@ class TrainingHooks(ABC):
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """Just before an optimizer's own step; may return other arguments for it."""
+
+    @property
+    @abstractmethod
+    def leaves_update_out(self) -> bool:
+        """Behind `before_update`: whether the optimizer's own step finds no gradients."""
 
     @abstractmethod
     def after_update(self, optimizer: Optimizer) -> None:

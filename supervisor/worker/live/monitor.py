@@ -30,6 +30,7 @@ from torch.optim import Optimizer
 
 from supervisor.fault_injection.injector import FaultInjector
 from supervisor.storage.steps.tape import EntryKind
+from supervisor.training_state.gradient_hook import GradientHook
 from supervisor.training_state.registry import Registry
 from supervisor.worker.capture.script_census import ScriptCensus
 from supervisor.worker.ground.boundary_clock import BoundaryClock, graph_nodes
@@ -48,6 +49,7 @@ from supervisor.worker.live.seen_closure import SeenClosures
 from supervisor.worker.live.step_recorder import StepRecorder
 from supervisor.worker.live.update_hooks import UpdateHooks
 from supervisor.worker.process.heartbeat import Heartbeat
+from supervisor.worker.recording.called_hooks import CalledHooks
 from supervisor.worker.recording.loading_proof import LoadingProof
 from supervisor.worker.recording.recording import Recording, encode
 from supervisor.worker.recording.stream_proof import Stream
@@ -83,6 +85,7 @@ class Monitor(TrainingHooks):
         self._registry = registry
         self._recording = recording
         self._random = recording.random
+        self._called_hooks = CalledHooks(recording.tape, interception)
         self._lead = lead
         self._steps = steps
         self._updates = updates
@@ -129,6 +132,7 @@ class Monitor(TrainingHooks):
                     self._last_module = weakref.ref(module)
                 if clock.is_due and clock.is_due_here():
                     self._boundary_at_forward(clock)
+                clock.has_forwards = True
                 if is_on:
                     progress.probe.saw_forward(args, kwargs)
                     self._steps.inputs.saw(args, kwargs)
@@ -154,8 +158,9 @@ class Monitor(TrainingHooks):
             interception.depth -= 1
 
     def backward(self, roots: Any, call: Callable[[Any], Any]) -> Any:
-        interception = self._interception
+        interception, hooks = self._interception, self._called_hooks
         interception.depth += 1
+        earlier_hooks = hooks.begin()
         try:
             try:
                 if self._armed:
@@ -166,13 +171,30 @@ class Monitor(TrainingHooks):
             random = self._random
             if random.backwards_are_quiet:
                 random.passed()
-                return call(roots)
-            earlier = random.look()
-            result = call(roots)
-            random.after_backward(earlier)
+                result = call(roots)
+            else:
+                earlier = random.look()
+                result = call(roots)
+                random.after_backward(earlier)
+            if hooks.has_updated:
+                self._updated_in_hooks()
             return result
         finally:
+            hooks.end(earlier_hooks)
             interception.depth -= 1
+
+    def gradient_hook(self, hook: GradientHook) -> None:
+        is_training = bool(self._met) or self._progress.has_begun()
+        self._called_hooks.run(hook, is_training=is_training)
+
+    def _updated_in_hooks(self) -> None:
+        """Called behind a backward in whose hooks optimizers have stepped: only now have all."""
+        try:
+            self._lead.clock.backward_ended()
+            if self._lead.clock.is_due_at_update():
+                self._pass_boundary()
+        except Exception as error:
+            self._update_part.caught(error)
 
     def _begin_backward(self, roots: Any) -> None:
         probe = self._progress.probe
@@ -320,6 +342,10 @@ class Monitor(TrainingHooks):
         except Exception as error:
             self._update_part.caught(error)
 
+    @property
+    def leaves_update_out(self) -> bool:
+        return self._update_controls.leaves_out
+
     def after_update(self, optimizer: Optimizer) -> None:
         try:
             clock = self._lead.clock
@@ -330,7 +356,10 @@ class Monitor(TrainingHooks):
                     self._scaled = None
                 self._updates.end(optimizer, is_lead=is_lead)
                 clock.at_update = self._progress.at_update
-                if clock.is_due_at_update():
+                if self._called_hooks.are_due:
+                    self._called_hooks.has_updated = True
+                    clock.updated_in_backward(optimizer)
+                elif clock.is_due_at_update():
                     self._pass_boundary()
         except Exception as error:
             self._update_part.caught(error)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Callable
 from typing import IO, Any
 
-_os_open = os.open  # before it is patched
+_os_open, _unlink = os.open, os.unlink  # before they are patched
 
 
 class NamelessFiles:
@@ -47,6 +47,7 @@ def _nameless(folder: str) -> int:
     try:
         return _os_open(folder, os.O_TMPFILE | os.O_RDWR, 0o600)
     except OSError:  # not every file system can
-        descriptor, name = tempfile.mkstemp(dir=folder)
-        os.unlink(name)
+        name = os.path.join(folder, f".{secrets.token_hex(8)}")
+        descriptor = _os_open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        _unlink(name)
         return descriptor

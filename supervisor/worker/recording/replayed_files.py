@@ -130,10 +130,15 @@ class ReplayedFiles:
         self._kept.add(name)
         return self._nameless.open(name, mode, open_)
 
-    def opened_by_number(self, path: str, *, anew: bool) -> None:
-        """Called before `os.open` opens a file for writing; with `anew` what it holds goes."""
+    def opened_by_number(self, path: str, *, anew: bool, is_new: bool = False) -> None:
+        """Called before `os.open` opens a file for writing; with `anew` what it holds goes, with
+        `is_new` there must be none."""
         name = os.path.abspath(path)
         if self._record.leaves_out(name):
+            return
+        if is_new and name in self._aside.stored and not os.path.lexists(name):
+            self._creates(name)
+            self._again.add(name)
             return
         self._bring_back(name)
         if name in self._created or not _has_content(name):
@@ -150,7 +155,8 @@ class ReplayedFiles:
         if not is_new and source not in self._kept:
             return False
         self._bring_back(target)
-        if not _is_regular(target) or target in self._created:
+        is_own = target in self._aside.stored  # the recorded run's stands aside, so this is not it
+        if not _is_regular(target) or target in self._created or is_own:
             self._creates(target)
             return False
         self._kept.add(target)

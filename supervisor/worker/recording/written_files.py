@@ -117,6 +117,8 @@ class WrittenFiles:
             old = self._aside.stored.get(name), kept.get(name)
             if not os.path.lexists(name) and self._put_back(name, saved[name], old):
                 settled.add(name)
+        for written in self._files.values():  # which hold from here on what they did not
+            written.size, written.checksum = 0, xxhash.xxh3_64()
         return settled
 
     def differing(self, saved: Mapping[str, list[Any]], settled: Collection[str]) -> list[str]:

@@ -41,6 +41,7 @@ class ExecutedRegions:
 
     Args:
         collectives: silenced but there.
+        saw_gradients: called while the gradients of a backward that was executed are there.
 
     Attributes:
         is_first_step: all of this step with a graph is executed: no step of the lead has ended, or
@@ -48,8 +49,13 @@ class ExecutedRegions:
         notes: what backwards write to parameters beside gradients.
     """
 
-    def __init__(self, collectives: SilencedCollectives | None = None) -> None:
+    def __init__(
+        self,
+        collectives: SilencedCollectives | None = None,
+        saw_gradients: Callable[[Iterable[Optimizer]], object] = lambda optimizers: None,
+    ) -> None:
         self.is_first_step = True
+        self._saw_gradients = saw_gradients
         self._collectives = collectives or SilencedCollectives()
         self._sends = False
         self._graph_sends = False
@@ -116,6 +122,7 @@ class ExecutedRegions:
         before = self.notes.before(optimizers) if self.is_first_step or self._has_graph else {}
         if self.is_first_step:
             run()
+            self._saw_gradients(optimizers)
             self.notes.executed(optimizers, before)
         elif self._has_graph:
             earlier = [(p, p.grad) for p in _parameters(optimizers)]
@@ -124,6 +131,7 @@ class ExecutedRegions:
             random_state = torch.get_rng_state()
             try:
                 run()
+                self._saw_gradients(optimizers)
             except Exception:  # a replay without it is what it was before
                 pass
             finally:

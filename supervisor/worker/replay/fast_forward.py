@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from supervisor.actions.guard import hide_gradients
 from supervisor.storage.steps.tape import EntryKind, StepMark
 from supervisor.storage.steps.tape_reader import TapeReader
+from supervisor.training_state.gradient_hook import GradientHook
 from supervisor.training_state.registry import Registry
 from supervisor.worker.ground.boundary_clock import BoundaryClock
 from supervisor.worker.ground.interception_state import InterceptionState
@@ -40,6 +41,7 @@ from supervisor.worker.replay.leaf_gradients import LeafGradients
 from supervisor.worker.replay.loading.placeholder_tracker import PlaceholderTracker
 from supervisor.worker.replay.loading.recorded_data import RecordedData
 from supervisor.worker.replay.no_norm import no_norm
+from supervisor.worker.replay.recorded_hooks import RecordedHooks
 from supervisor.worker.replay.replay_comparison import ReplayComparison
 from supervisor.worker.replay.replayed_gradients import zero_gradients
 from supervisor.worker.replay.replayed_loaders import ReplayedLoaders
@@ -104,14 +106,15 @@ class FastForward(TrainingHooks):
         )
         self._probe = StepProbe()
         self._outputs = CachedOutputs()
-        self._zero_gradients = ZeroGradients()
+        self._zero_gradients = zeros = ZeroGradients()
+        self._hooks = RecordedHooks(tape, interception, self.comparison, registry, zeros.of)
         self._leaves = LeafGradients(self._outputs.has)
         self._unhide: Callable[[], None] | None = None
-        self._is_updating = False
+        self._is_updating = self._is_executed = False
         self._collectives = collectives or SilencedCollectives()
         self._collectives.silent_early = self._begin_early
         self._reads_before = 0
-        self._executed = ExecutedRegions(self._collectives)
+        self._executed = ExecutedRegions(self._collectives, zeros.saw)
         self.compiled_updates = False
 
     @property
@@ -182,13 +185,22 @@ class FastForward(TrainingHooks):
     def backward(self, roots: Any, call: Callable[[Any], Any]) -> Any:
         self._probe.backward_calls += 1
         optimizers = self._registry.optimizers.values()
-        self._region(functools.partial(self._executed.backward, roots, call, optimizers))
-        self._leaves.executed_backward()
-        self._zero_gradients.give(optimizers)
-        self._leaves.give(roots)
-        self._executed.notes.give(optimizers)
+        with self._hooks.backward(is_first_step=self._executed.is_first_step):
+            self._region(functools.partial(self._executed.backward, roots, call, optimizers))
+            self._leaves.executed_backward()
+            with self._hooks.given_alone():
+                self._zero_gradients.give(optimizers)
+                self._leaves.give(roots)
+            self._executed.notes.give(optimizers)
+            self._hooks.call()
         self._replay_random()
+        if self._hooks.has_updated:
+            self.clock.backward_ended()
+            self._arrive_at_update()
         return None
+
+    def gradient_hook(self, hook: GradientHook) -> None:
+        self._hooks.called(hook)
 
     def grad(self, call: functools.partial[Any]) -> Any:
         self._interception.depth += 1
@@ -303,6 +315,7 @@ class FastForward(TrainingHooks):
             return live.before_update(optimizer, args, kwargs)
         self._interception.depth += 1
         executed = self._executed.begin_update(optimizer) if closure is None else None
+        self._is_executed = executed is not None
         self._unhide = executed or hide_gradients(optimizer, self._zero_gradients.are_still_zero)
         if closure is None:
             return None
@@ -319,6 +332,10 @@ class FastForward(TrainingHooks):
             self._interception.depth = depth
         return (lambda: torch.as_tensor(0.0) if result is None else result.detach(),), {}
 
+    @property
+    def leaves_update_out(self) -> bool:
+        return self._unhide is not None and not self._is_executed
+
     def after_update(self, optimizer: Optimizer) -> None:
         is_lead = optimizer is self.clock.lead()
         if self._is_updating and not is_lead:
@@ -333,12 +350,15 @@ class FastForward(TrainingHooks):
             self._region(functools.partial(self._finish_step, optimizer))  # a rate may be a tensor
         if self.clock.updated(optimizer):
             self._probe.forget()
+        if self._hooks.are_due:
+            self._hooks.has_updated = True
+            self.clock.updated_in_backward(optimizer)
+        else:
+            self._arrive_at_update()
+
+    def _arrive_at_update(self) -> None:
         if self._is_arrival() and self.clock.is_due_at_update():
-            self._interception.depth += 1
-            try:
-                self._arrive(self.steps_done, self.disproof)
-            finally:
-                self._interception.depth -= 1
+            self._region(lambda: self._arrive(self.steps_done, self.disproof))
 
     def update_failed(self, optimizer: Optimizer) -> None:
         self._is_updating = False

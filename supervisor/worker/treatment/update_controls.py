@@ -133,6 +133,11 @@ class UpdateControls:
             self._restore_lr.append((group, group["lr"]))
             group["lr"] = group["lr"] * plan.lr_factor
 
+    @property
+    def leaves_out(self) -> bool:
+        """Whether the update under way finds no gradients."""
+        return self._unhide is not None
+
     def hide_again(self, optimizer: Optimizer) -> None:
         """Called when a closure has made new gradients: hides them if the update is left out."""
         if self._unhide is not None:

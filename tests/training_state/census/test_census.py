@@ -10,8 +10,10 @@ import decimal
 import enum
 import fractions
 import functools
+import itertools
 import random
 import re
+import sys
 import tempfile
 import threading
 import weakref
@@ -443,3 +445,31 @@ def test_a_layer_that_is_not_made_yet_is_told_like_any_other() -> None:
     census = Census.take({"main": {"model": torch.nn.LazyLinear(3), "count": 1}})
 
     assert census.facts["main.count"] == "= 1"
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="those of itertools do not tell any more")
+@pytest.mark.parametrize("taken", [0, 1, 2, 3, 7])
+def test_iterators_that_a_left_out_forward_took_from_are_moved_on(taken: int) -> None:
+    def variables() -> dict[str, Any]:
+        names, rates = ["a", "b", "c", "d"] * 3, [0.1, 0.2, 0.3]
+        iterators = [iter(names), iter("abcdefgh"), itertools.count(5, 2), itertools.cycle(rates)]
+        return {"rates": rates, "iterators": [*iterators, iter(range(9)), iter((3,) * 9)]}
+
+    then, now = variables(), variables()
+    for one in then["iterators"]:
+        for _ in range(taken):
+            next(one)
+    next(now["iterators"][4]) if taken else None
+
+    assert put_all_back(take(then), now, {}) == []
+    for one, other in zip(then["iterators"], now["iterators"], strict=True):
+        rest = list(itertools.islice(one, 2))
+        assert list(itertools.islice(other, 2)) == rest
+
+
+def test_an_iterator_that_stands_behind_its_recorded_place_is_told_and_not_moved() -> None:
+    then, now = iter([1, 2, 3]), iter([1, 2, 3])
+    next(now)
+
+    assert put_all_back(take({"it": then}), {"it": now}, {})
+    assert next(now) == 2

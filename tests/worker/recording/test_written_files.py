@@ -90,3 +90,20 @@ def test_a_log_that_grows_is_read_on_and_one_that_shrinks_from_its_start(tmp_pat
     assert first == third != second
     path.unlink()
     assert texts.checksums() == {}
+
+
+def test_the_next_checkpoint_has_the_checksums_of_what_was_put_back(tmp_path: Path) -> None:
+    aside, path = aside_of(tmp_path), tmp_path / "copy.pt"
+    live, replay = WrittenFiles(aside), WrittenFiles(aside)
+    with open(path, "wb") as file:
+        live.opened(str(path), file)
+        file.write(b"trained")
+    saved = live.checksums()
+    aside.move_all([str(path)])
+    with open(path, "wb") as file:
+        replay.opened(str(path), file)
+        file.write(b"initial")
+
+    replay.put_back(saved)
+
+    assert replay.checksums() == saved

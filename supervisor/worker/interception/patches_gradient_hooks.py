@@ -1,0 +1,41 @@
+"""The hooks that a script has called within a backward, when a parameter has got its gradient."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.compiler import is_dynamo_compiling
+
+from supervisor.training_state.census.left_out import is_torchs
+from supervisor.training_state.gradient_hook import GradientHook
+from supervisor.worker.interception.instrument import Seen
+from supervisor.worker.interception.outside_dynamo import outside_dynamo, run_plainly
+
+
+def watch_gradient_hooks(session: Seen) -> None:
+    """Patches for the rest of this process's life. Called once, after `instrument`."""
+    original = torch.Tensor.register_post_accumulate_grad_hook
+    register: Callable[[torch.Tensor, Any], Any] = original
+    interception = session.interception
+
+    @outside_dynamo
+    def called(hook: GradientHook) -> None:
+        if interception.active:
+            session.hooks.gradient_hook(hook)
+        else:
+            hook.run()
+
+    @run_plainly
+    @functools.wraps(original)
+    def register_post_accumulate_grad_hook(self: torch.Tensor, hook: Any) -> Any:
+        if is_dynamo_compiling() or not interception.is_ours() or is_torchs(hook):
+            return register(self, hook)
+        found = GradientHook(hook, self, called)
+        handle = register(self, found)
+        session.object_found("gradient_hook", found)
+        return handle
+
+    torch.Tensor.register_post_accumulate_grad_hook = register_post_accumulate_grad_hook  # type: ignore[method-assign]

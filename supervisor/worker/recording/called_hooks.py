@@ -1,0 +1,66 @@
+"""The script's gradient hooks that a backward calls: noted in their order, for a replay."""
+
+from __future__ import annotations
+
+import struct
+
+from supervisor.storage.steps.tape import EntryKind, TapeWriter
+from supervisor.training_state.gradient_hook import GradientHook
+from supervisor.worker.ground.interception_state import InterceptionState
+
+_CALL = struct.Struct("<II")
+_CLOSED = -1
+
+
+class CalledHooks:
+    """Runs them as what they are, the script's own code: what they read and update is seen.
+
+    Attributes:
+        has_updated: an optimizer has stepped within this backward.
+    """
+
+    def __init__(self, tape: TapeWriter, interception: InterceptionState) -> None:
+        self._tape = tape
+        self._interception = interception
+        self._place = _CLOSED
+        self.has_updated = False
+
+    @property
+    def are_due(self) -> bool:
+        """Whether a backward is under way."""
+        return self._place != _CLOSED
+
+    def begin(self) -> int:
+        """A backward begins; returns what `end` needs."""
+        earlier, self._place = self._place, 0
+        self.has_updated = False
+        return earlier
+
+    def end(self, earlier: int) -> None:
+        self._place = earlier
+
+    def run(self, hook: GradientHook, *, is_training: bool) -> None:
+        """A backward calls `hook`.
+
+        Args:
+            is_training: a module or an optimizer was seen; what is before that is on no tape.
+        """
+        if not self.are_due:
+            hook.run()
+            return
+        if is_training:
+            self._tape.append(EntryKind.HOOK, pack_call(hook.number, self._place))
+            self._place += 1
+        with self._interception.scripts_own():
+            hook.run()
+
+
+def pack_call(number: int, place: int) -> bytes:
+    """Returns a hook's number, and its place among those of its backward, as bytes."""
+    return _CALL.pack(number, place)
+
+
+def unpack_call(data: bytes) -> tuple[int, int]:
+    """The inverse of `pack_call`."""
+    number, place = _CALL.unpack(data)
+    return number, place
