@@ -45,10 +45,11 @@ def weigh(contributions: Mapping[str, float]) -> float:
     for name, risk in contributions.items():
         alarms += risk >= STRONG
         evidence = risk
-        if name in EVIDENCE and risk >= EVIDENCE[name][0]:  # else it waits for more
+        if name in EVIDENCE:
             low, weak, high, strong = EVIDENCE[name]
             share = min(1.0, (risk - low) / (high - low)) if high > low else 1.0
-            evidence = weak + share * (strong - weak)
+            # below the lowest it waits for more
+            evidence = weak + share * (strong - weak) if risk >= low else min(risk, weak)
         most = max(most, evidence)
     return min(1.0, most + AGREEMENT * max(0, alarms - 1))
 

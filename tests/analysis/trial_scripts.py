@@ -22,15 +22,15 @@ for epoch in range(9):
 UNSEEDED = SEEDED.replace("torch.manual_seed(1); ", "")
 
 HIDDEN = """
-import csv
+import ctypes
 import torch
 from torch import nn
 
 torch.manual_seed(1); torch.set_num_threads(1)
-stream = csv.reader(f"{i % 7 / 7}" for i in range(1000))  # C code, whose place nobody puts back
+libc = ctypes.CDLL(None); libc.srand(1)  # C code, whose place nobody puts back
 class Noisy(nn.Linear):
     def forward(self, x):
-        return super().forward(x) + float(next(stream)[0])
+        return super().forward(x) + libc.rand() % 7 / 7
 X = torch.randn(96, 8); Y = X.sum(1, keepdim=True)
 model = Noisy(8, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
@@ -41,8 +41,8 @@ for step in range(40):
 """
 
 HIDDEN_FROM_WEIGHTS = HIDDEN.replace("class Noisy", "seen = []\nclass Noisy").replace(
-    "return super().forward(x) + float(next(stream)[0])",
-    "seen.append(next(stream)[0]); return super().forward(x)",
+    "return super().forward(x) + libc.rand() % 7 / 7",
+    "seen.append(libc.rand() % 7); return super().forward(x)",
 )
 """Weights do not depend on what is hidden, a list of the script does."""
 

@@ -19,6 +19,9 @@ ROWS, COLUMNS = 32, 32
 FEW = 4
 """Samples of each known batch that samples are compared with."""
 
+WHOLE = 6
+"""Known batches of which all samples count where those few are the same ones each time."""
+
 RARE = 0.05
 """Of the known samples so many lie farther from all of other batches than the line."""
 SIGMAS = 8.0
@@ -30,6 +33,9 @@ while single tokens soon have all come up."""
 TABLE = 1 << 14
 MARGIN = 2.0
 """Times the most of new content that a known batch has. Less is the usual variety."""
+
+NEAR = 0.01
+"""Deviations of a number between two samples that are the same one, as far as is computed here."""
 
 FARTHEST = 30.0
 """Deviations from the middle that count at most."""
@@ -97,7 +103,11 @@ class _Samples:
     """How many samples lie farther from all known ones than those do from each other."""
 
     def __init__(self, known: Sequence[Numbers]) -> None:
-        rows = [one[:: max(1, len(one) // FEW)][:FEW] for one in known]
+        self._learn([one[:: max(1, len(one) // FEW)][:FEW] for one in known])
+        if not self._line:  # a training on one batch: its other samples are as usual
+            self._learn(known[-WHOLE:])
+
+    def _learn(self, rows: Sequence[Numbers]) -> None:
         places = np.repeat(np.arange(len(rows)), [len(one) for one in rows])
         usual = np.concatenate(rows)
         self._middle, spread = usual.mean(0), usual.std(0)
@@ -106,11 +116,13 @@ class _Samples:
         self._usual = (usual - self._middle) / self._deviation
         apart = _squares(self._usual, self._usual)
         apart[places[:, None] == places] = np.inf
-        self._line = float(np.quantile(apart.min(1), 1 - RARE))
+        line = float(np.quantile(apart.min(1), 1 - RARE))
+        self._line = line if line > NEAR**2 * usual.shape[1] else 0.0
 
     def distance(self, fresh: Numbers) -> float:
         off = np.clip((fresh - self._middle) / self._deviation, -FARTHEST, FARTHEST)
-        share = float((_squares(off, self._usual).min(1) > self._line).mean())
+        line = max(self._line, NEAR**2 * off.shape[1])
+        share = float((_squares(off, self._usual).min(1) > line).mean())
         return (share - RARE) / (SIGMAS * math.sqrt(RARE * (1 - RARE) / len(fresh)))
 
 

@@ -209,7 +209,7 @@ def test_what_the_scripts_python_holds_is_compared_where_the_weights_are_the_sam
     assert found.deterministic
     assert found.first_difference is not None
     assert found.first_difference["what"] == "script"
-    assert found.first_difference["name"].startswith("main.stream")
+    assert found.first_difference["name"].startswith("main.seen")
 
 
 @pytest.mark.exhaustive

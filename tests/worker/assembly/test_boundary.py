@@ -13,7 +13,7 @@ def test_listeners_come_in_this_order(tmp_path: Path, start: Start) -> None:
 
     assert names(boundary) == [
         "step times",
-        "first step",
+        "recorded steps",
         "variables",
         "corruption",
         "actions",

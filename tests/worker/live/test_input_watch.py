@@ -47,6 +47,16 @@ def test_the_same_data_are_nothing_to_note(make: Make) -> None:
     assert _watched(same, same) == [{}] * 3
 
 
+def test_samples_that_come_again_and_again_are_nothing_to_note() -> None:
+    few = torch.randn(96, 8)
+
+    def some() -> torch.Tensor:
+        return few[torch.randint(96, (32,))]
+
+    assert _watched(lambda: few, lambda: few) == [{}] * 3
+    assert _watched(some, some) == [{}] * 3
+
+
 def test_other_images_are_noted_twice_and_then_usual() -> None:
     found = _watched(_images, lambda: 0.8 * torch.randn(32, 3, 8, 8) + 1.5)
 
