@@ -67,16 +67,19 @@ class StepProbe:
 
     def saw_forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self.forward_calls += 1
+        with torch._C.DisableTorchFunction():  # a mode of the script sees nothing of ours
+            words = self._words(args, kwargs)
+        # Hashes of tuples of numbers are the same in every process, unlike those of strings.
+        self.signature = hash(words) & _64_BITS
+
+    def _words(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
         if not kwargs and len(args) == 1 and isinstance(args[0], torch.Tensor):
             tensor = args[0]
             shape = _shape(tensor)
-            words = (self.signature, len(shape), tensor.element_size(), *shape)
             if not self.batch_size and shape:
                 self.batch_size = shape[0]
-        else:
-            words = self._words_of(tensors_in(args, kwargs))
-        # Hashes of tuples of numbers are the same in every process, unlike those of strings.
-        self.signature = hash(words) & _64_BITS
+            return (self.signature, len(shape), tensor.element_size(), *shape)
+        return self._words_of(tensors_in(args, kwargs))
 
     def _words_of(self, tensors: list[torch.Tensor]) -> tuple[int, ...]:
         words = [self.signature]

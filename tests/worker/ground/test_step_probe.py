@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import UserDict
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.tensor import distribute_tensor
+from torch.overrides import TorchFunctionMode
 
 from supervisor.worker.ground.step_probe import StepProbe, gradient_norm, tensors_in
 from supervisor.worker.live.input_watch import InputWatch
@@ -98,3 +100,21 @@ def test_a_nested_tensor_has_a_signature(layout: torch.layout) -> None:
         return probe.signature
 
     assert signature() == signature()
+
+
+def test_a_mode_of_the_script_sees_no_look_at_a_forward() -> None:
+    seen = []
+
+    class Mode(TorchFunctionMode):
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), more: Any = None
+        ) -> Any:
+            seen.append(func)
+            return func(*args, **(more or {}))
+
+    images = torch.zeros(2, 3)
+    with Mode():
+        StepProbe().saw_forward((images,), {})
+        StepProbe().saw_forward((images, images), {})
+
+    assert not seen
