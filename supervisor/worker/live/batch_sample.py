@@ -79,8 +79,9 @@ def _flat(rows: torch.Tensor) -> torch.Tensor:
         return rows.view(len(rows), -1)
     except RuntimeError:
         each = max(1, int(COLUMNS ** (1 / (rows.dim() - 1))))
-        steps = [slice(None, None, max(1, size // each)) for size in rows.shape[1:]]
-        return rows[(slice(None), *steps)].reshape(len(rows), -1)
+        for dim, size in enumerate(rows.shape[1:], 1):
+            rows = rows[(slice(None),) * dim + (slice(None, None, max(1, size // each)),)]
+        return rows.reshape(len(rows), -1)
 
 
 class UsualBatches:
