@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.compiler import is_dynamo_compiling
 
 _Hook = Callable[[torch.Tensor], Any]
 
@@ -34,7 +35,10 @@ class GradientHook:
         self._called = called
 
     def __call__(self, parameter: torch.Tensor) -> None:
-        self._called(self)
+        if is_dynamo_compiling():  # a part of a backward that is compiled whole
+            self.script_hook(parameter)
+        else:
+            self._called(self)
 
     @property
     def parameter(self) -> torch.Tensor | None:

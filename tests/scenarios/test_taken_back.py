@@ -59,5 +59,5 @@ def test_casts_that_autocast_keeps_across_updates_are_told_at_once(tmp_path: Pat
 
     (resumed,) = ended.events("resumed")
     assert resumed["exactness"] == "approximate"
-    assert "torch.autocast was entered before earlier updates" in resumed["reason"]
+    assert "torch.autocast was on before earlier updates" in resumed["reason"]
     assert "the forwards do not see the updates" in ended.stderr

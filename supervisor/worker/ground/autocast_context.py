@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 
 OLDER_CASTS = (
-    "torch.autocast was entered before earlier updates: its casts of the weights as they were then "
+    "torch.autocast was on before earlier updates: its casts of the weights as they were then "
     "are in no checkpoint"
 )
 CASTS_STAY = (
-    "torch.autocast is entered once around several updates: it keeps its casts of the weights "
+    "torch.autocast is switched on once around several updates: it keeps its casts of the weights "
     "until it is left, so the forwards do not see the updates. Enter it anew for each step"
 )
 
@@ -30,12 +30,16 @@ class AutocastContext:
             self._entered_at = steps
 
     def has_older_casts(self, steps: int) -> bool:
-        """Whether the context under way was entered before the last of some steps was done.
+        """Whether the context under way was entered before the last of some steps was done, or
+        nothing will clear the casts: autocast was switched on without one.
 
         Args:
             steps: that count.
         """
-        return self._entered_at < steps and _depth() > 0 and torch.is_autocast_cache_enabled()
+        if not steps or not torch.is_autocast_cache_enabled():
+            return False
+        is_on: bool = torch._C._is_any_autocast_enabled()
+        return self._entered_at < steps if _depth() else is_on
 
 
 def _depth() -> int:

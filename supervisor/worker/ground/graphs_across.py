@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from supervisor.worker.ground.step_probe import items_of
+
 EACH_OF_FIRST = 1_000
 """Outputs of forwards that are watched; later ones only now and then."""
 STRIDE = 17
@@ -140,7 +142,5 @@ def has_graph(output: Any) -> bool:
 def _tensors(output: Any) -> Iterator[torch.Tensor]:
     if isinstance(output, torch.Tensor):
         yield output
-    elif isinstance(output, (tuple, list)):
-        yield from (one for one in output if isinstance(one, torch.Tensor))
-    elif isinstance(output, dict):
-        yield from (one for one in output.values() if isinstance(one, torch.Tensor))
+    else:
+        yield from (one for one in items_of(output) if isinstance(one, torch.Tensor))

@@ -20,13 +20,14 @@ class InterceptionState:
         thread: identifier of the training's own thread.
     """
 
-    __slots__ = ("active", "depth", "replaying", "thread")
+    __slots__ = ("_lent", "active", "depth", "replaying", "thread")
 
     def __init__(self) -> None:
         self.active = False
         self.depth = 0
         self.replaying = False
         self.thread = threading.get_ident()
+        self._lent = threading.RLock()
 
     def is_ours(self) -> bool:
         """Whether a call outside of any region comes from the training's own thread."""
@@ -42,15 +43,23 @@ class InterceptionState:
             self.depth -= 1
 
     @contextlib.contextmanager
-    def scripts_own(self) -> Iterator[None]:
+    def scripts_own(self) -> Iterator[bool]:
         """What happens inside is the script's again, within a region; torch may call it in another
-        thread, while the training's own one waits."""
+        thread, while the training's own one waits.
+
+        Yields:
+            Whether it is: not in a second thread (of another device) beside a first one.
+        """
+        if not self._lent.acquire(blocking=False):
+            yield False
+            return
         earlier = self.depth, self.thread
         self.depth, self.thread = 0, threading.get_ident()
         try:
-            yield
+            yield True
         finally:
             self.depth, self.thread = earlier
+            self._lent.release()
 
     def turn_off(self, *_: Any) -> None:
         self.active = False

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections import UserDict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import psutil
@@ -65,21 +67,24 @@ class StepProbe:
 
     def saw_forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self.forward_calls += 1
-        if not kwargs and len(args) == 1 and isinstance(args[0], torch.Tensor):
-            tensor = args[0]
-            shape = tensor.shape
-            words = (self.signature, len(shape), tensor.element_size(), *shape)
-            if not self.batch_size and shape:
-                self.batch_size = shape[0]
-        else:
-            words = self._words_of(tensors_in(args, kwargs))
+        with torch._C.DisableTorchFunction():  # a mode of the script sees nothing of ours
+            words = self._words(args, kwargs)
         # Hashes of tuples of numbers are the same in every process, unlike those of strings.
         self.signature = hash(words) & _64_BITS
+
+    def _words(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
+        if not kwargs and len(args) == 1 and isinstance(args[0], torch.Tensor):
+            tensor = args[0]
+            shape = _shape(tensor)
+            if not self.batch_size and shape:
+                self.batch_size = shape[0]
+            return (self.signature, len(shape), tensor.element_size(), *shape)
+        return self._words_of(tensors_in(args, kwargs))
 
     def _words_of(self, tensors: list[torch.Tensor]) -> tuple[int, ...]:
         words = [self.signature]
         for tensor in tensors:
-            shape = tensor.shape
+            shape = _shape(tensor)
             if not self.batch_size and shape:
                 self.batch_size = shape[0]
             words += (len(shape), tensor.element_size(), *shape)
@@ -176,13 +181,10 @@ def first_tensor(value: Any, depth: int = 4) -> torch.Tensor | None:
     """Returns the first tensor found in a batch: tuples, lists, dicts; None without one."""
     if isinstance(value, torch.Tensor):
         return value
-    if depth and isinstance(value, Mapping):
-        value = list(value.values())
-    if depth and isinstance(value, (list, tuple)):
-        for item in value[:8]:
-            found = first_tensor(item, depth - 1)
-            if found is not None:
-                return found
+    for item in itertools.islice(items_of(value), 8) if depth else ():
+        found = first_tensor(item, depth - 1)
+        if found is not None:
+            return found
     return None
 
 
@@ -192,8 +194,28 @@ def tensors_in(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.T
     for value in (*args, *kwargs.values()) if kwargs else args:
         if isinstance(value, torch.Tensor):
             found.append(value)
-        elif isinstance(value, (list, tuple)):
-            found.extend(item for item in value if isinstance(item, torch.Tensor))
-        elif isinstance(value, Mapping):
-            found.extend(item for item in value.values() if isinstance(item, torch.Tensor))
+        else:
+            found.extend(item for item in items_of(value) if isinstance(item, torch.Tensor))
     return found
+
+
+def items_of(value: Any) -> Iterable[Any]:
+    """What a list, tuple or dict holds; nothing of other objects. No method of the script's is
+    called: one that loads or augments at each look would draw random numbers."""
+    if isinstance(value, dict):
+        return dict.values(value)
+    if isinstance(value, list):
+        return list.__iter__(value)
+    if isinstance(value, tuple):
+        return tuple.__iter__(value)
+    inner = vars(value).get("data") if isinstance(value, UserDict) else None
+    return dict.values(inner) if isinstance(inner, dict) else ()
+
+
+def _shape(tensor: torch.Tensor) -> Sequence[int]:
+    """Of a nested tensor what all its parts have in common."""
+    if type(tensor) is torch.Tensor and not tensor.is_nested:
+        return tensor.shape
+    if tensor.is_nested and tensor.layout is torch.strided:
+        return (tensor.size(0),)
+    return [size if isinstance(size, int) else 0 for size in tensor.shape]

@@ -31,7 +31,8 @@ def watch_gradient_hooks(session: Seen) -> None:
     @run_plainly
     @functools.wraps(original)
     def register_post_accumulate_grad_hook(self: torch.Tensor, hook: Any) -> Any:
-        if is_dynamo_compiling() or not interception.is_ours() or is_torchs(hook):
+        is_seen = isinstance(hook, GradientHook)  # torch asks again for a subclass of tensors
+        if is_seen or is_dynamo_compiling() or not interception.is_ours() or is_torchs(hook):
             return register(self, hook)
         found = GradientHook(hook, self, called)
         handle = register(self, found)

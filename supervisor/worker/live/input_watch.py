@@ -16,6 +16,7 @@ import torch
 
 from supervisor.detectors.statistics.other_data import SCALE, SHIFT, STEPS
 from supervisor.predictor import reward_of
+from supervisor.worker.ground.step_probe import items_of
 from supervisor.worker.live.batch_sample import BatchSample, UsualBatches, sample_of
 
 KNOWN = 48
@@ -57,10 +58,13 @@ class InputWatch:
         """A forward of the whole model begins."""
         if self._now is not None or not self._is_on or not torch.is_grad_enabled():
             return
+        if torch._C._len_torch_dispatch_stack():  # the script sees or counts each operation
+            return
         try:
-            tensor = _first_input(args, kwargs)
-            if tensor is not None:
-                self._now = sample_of(tensor)
+            with torch._C.DisableTorchFunction():
+                tensor = _first_input(args, kwargs)
+                if tensor is not None and not _is_captured(tensor):
+                    self._now = sample_of(tensor)
         except Exception:  # a tensor of a kind that cannot be looked at like others
             self._is_on = False
             self.forget()
@@ -124,11 +128,15 @@ def _is_high(loss: float, losses: deque[float]) -> bool:
     return loss > max(losses)
 
 
+def _is_captured(tensor: torch.Tensor) -> bool:
+    """Whether a CUDA graph is being captured: what it computes has no values yet."""
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
 def _first_input(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.Tensor | None:
     named = [v for k, v in kwargs.items() if "label" not in k and "target" not in k]
     for value in (*args, *named) if named else args:
-        inner = list(value.values()) if isinstance(value, Mapping) else value
-        for one in inner if isinstance(inner, (list, tuple)) else (inner,):
+        for one in (value,) if isinstance(value, torch.Tensor) else items_of(value):
             if type(one) is torch.Tensor and one.layout is torch.strided:
                 return one
     return None

@@ -85,7 +85,7 @@ class Monitor(TrainingHooks):
         self._registry = registry
         self._recording = recording
         self._random = recording.random
-        self._called_hooks = CalledHooks(recording.tape, interception)
+        self._called_hooks = CalledHooks(recording.tape, interception, progress)
         self._lead = lead
         self._steps = steps
         self._updates = updates

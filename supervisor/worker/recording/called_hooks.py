@@ -7,6 +7,7 @@ import struct
 from supervisor.storage.steps.tape import EntryKind, TapeWriter
 from supervisor.training_state.gradient_hook import GradientHook
 from supervisor.worker.ground.interception_state import InterceptionState
+from supervisor.worker.ground.progress import Progress
 
 _CALL = struct.Struct("<II")
 _CLOSED = -1
@@ -19,9 +20,12 @@ class CalledHooks:
         has_updated: an optimizer has stepped within this backward.
     """
 
-    def __init__(self, tape: TapeWriter, interception: InterceptionState) -> None:
+    def __init__(
+        self, tape: TapeWriter, interception: InterceptionState, progress: Progress
+    ) -> None:
         self._tape = tape
         self._interception = interception
+        self._progress = progress
         self._place = _CLOSED
         self.has_updated = False
 
@@ -51,7 +55,9 @@ class CalledHooks:
         if is_training:
             self._tape.append(EntryKind.HOOK, pack_call(hook.number, self._place))
             self._place += 1
-        with self._interception.scripts_own():
+        with self._interception.scripts_own() as is_seen:
+            if not is_seen:
+                self._progress.tape_is_whole = False
             hook.run()
 
 

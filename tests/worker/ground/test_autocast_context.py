@@ -35,3 +35,16 @@ def test_without_a_cache_there_are_none() -> None:
     context.enters(0)
     with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
         assert not context.has_older_casts(2)
+
+
+def test_autocast_that_is_switched_on_without_a_context_keeps_them_for_ever() -> None:
+    context = AutocastContext()
+    before = context.has_older_casts(2)
+    torch.set_autocast_enabled("cpu", True)
+    try:
+        assert context.has_older_casts(2)
+        assert not context.has_older_casts(0)
+    finally:
+        torch.set_autocast_enabled("cpu", False)
+        torch.clear_autocast_cache()
+    assert not before

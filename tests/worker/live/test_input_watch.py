@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from supervisor.detectors.statistics.other_data import SCALE, SHIFT
 from supervisor.worker.live.input_watch import InputWatch
@@ -109,3 +112,31 @@ def test_a_reward_that_falls_is_looked_into_like_a_loss() -> None:
         found.append(watch.judge(0.1, {"reward": 0.2 if step >= 40 else 0.9}))
 
     assert [SHIFT in one for one in found[38:]] == [False, False, True, True]
+
+
+class _Counts(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen += 1
+        return func(*args, **(kwargs or {}))
+
+
+class _CountsFunctions(TorchFunctionMode):
+    seen = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("mode", [_Counts, _CountsFunctions])
+def test_a_script_that_looks_at_each_operation_sees_none_of_ours(mode: Any) -> None:
+    watch, images = InputWatch(), _images()
+
+    with mode() as counted:
+        watch.saw((images,), {})
+
+    assert counted.seen == 0
