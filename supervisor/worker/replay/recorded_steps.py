@@ -74,20 +74,23 @@ class RecordedSteps(BoundaryListener):
             return False
         self._recorded_row += 1
         self._own_row += 1
-        if recorded["step"] != own["step"]:
+        if recorded["step"] != own["step"] or (recorded["flags"] | own["flags"]) & UPDATE_SKIPPED:
             return False
-        before, now = float(recorded["loss"]), float(own["loss"])
-        is_known = bool(recorded["flags"] & own["flags"] & LOSS_SEEN)
-        if is_known and before != now and not (math.isnan(before) and math.isnan(now)):
-            self._tell(int(own["step"]), before, now)
-            return False
-        if is_known and self._is_first:
-            self._is_first = False
-            step = int(own["step"])
-            found = StateFound(step=step, found=Found.RECORDED_LOSS, loss=now, recorded_loss=before)
-            self._journal.write(found)
-        is_treated = (recorded["flags"] | own["flags"]) & UPDATE_SKIPPED
-        return not is_treated and self._controls.is_neutral
+        if recorded["flags"] & own["flags"] & LOSS_SEEN:
+            before, now = float(recorded["loss"]), float(own["loss"])
+            if not math.isfinite(before + now):
+                return False
+            if before != now:
+                self._tell(int(own["step"]), before, now)
+                return False
+            if self._is_first:
+                self._is_first = False
+                self._tell_first(int(own["step"]), now)
+        return self._controls.is_neutral
+
+    def _tell_first(self, step: int, loss: float) -> None:
+        found = StateFound(step=step, found=Found.RECORDED_LOSS, loss=loss, recorded_loss=loss)
+        self._journal.write(found)
 
     def _tell(self, step: int, before: float, now: float) -> None:
         told = f"step {step} has the loss {now!r}, before the kill it was {before!r}"
