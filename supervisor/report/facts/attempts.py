@@ -79,8 +79,9 @@ def _attempt(run_data: RunData, attempt: int) -> AttemptFacts:
 
 def _exactness(events: list[JournalEvent]) -> str:
     """What the resume said, of several ranks or where it was taken back the worst of it."""
-    said = [event.exactness.value for event in of_kind(events, Resumed) if event.exactness]
-    return Exactness.APPROXIMATE.value if Exactness.APPROXIMATE.value in said else "".join(said[:1])
+    said = {event.exactness for event in of_kind(events, Resumed)}
+    order = (Exactness.APPROXIMATE, Exactness.EXACT)
+    return next((exactness.value for exactness in order if exactness in said), "")
 
 
 def _exit_of_notes(run_data: RunData, attempt: int) -> WorkerExited | None:

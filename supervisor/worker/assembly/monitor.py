@@ -102,7 +102,7 @@ def _build_step_recorder(
         probes=probes,
         update_controls=treatment.updates,
         watch=state.watch,
-        inputs=InputWatch(is_on=task.settings.probes.enabled),
+        inputs=InputWatch(is_on=task.settings.probes.enabled, tell=ground.warn),
         own_time=OwnTime(None if task.place.is_alone else OwnTimes(task.rundir.steps(task.rank))),
         warn=ground.warn,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -37,11 +37,18 @@ class InputWatch:
 
     Only the first input of the first forward that learns counts: the input by convention. Targets,
     noise and masks come after it, and where a targets' distribution changes alone, labels are
-    damaged. At the first error the watch is over.
+    damaged. At the first error the watch is over, and that is told.
+
+    Args:
+        is_on: False looks at nothing.
+        tell: called with a sentence for the journal.
     """
 
-    def __init__(self, *, is_on: bool = True) -> None:
+    def __init__(
+        self, *, is_on: bool = True, tell: Callable[[str], object] = lambda told: None
+    ) -> None:
         self._is_on = is_on
+        self._tell = tell
         self.forget()
 
     def forget(self) -> None:
@@ -65,9 +72,8 @@ class InputWatch:
                 tensor = _first_input(args, kwargs)
                 if tensor is not None and not _is_captured(tensor):
                     self._now = sample_of(tensor)
-        except Exception:  # a tensor of a kind that cannot be looked at like others
-            self._is_on = False
-            self.forget()
+        except Exception as error:  # a tensor of a kind that cannot be looked at like others
+            self._give_up(error)
 
     def judge(self, loss: float, observed: Mapping[str, float]) -> dict[str, float]:
         """Returns what is to be observed at this step: nothing, or of how different a distribution
@@ -81,10 +87,14 @@ class InputWatch:
             return {}
         try:
             return self._judge(batch, loss, reward_of(observed))
-        except Exception:
-            self._is_on = False
-            self.forget()
+        except Exception as error:
+            self._give_up(error)
             return {}
+
+    def _give_up(self, error: Exception) -> None:
+        self._is_on = False
+        self.forget()
+        self._tell(f"batches are not looked at any more: {type(error).__name__}: {error}")
 
     def _judge(self, batch: BatchSample, loss: float, reward: float) -> dict[str, float]:
         losses, falls = self._losses, self._falls

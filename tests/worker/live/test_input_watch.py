@@ -140,3 +140,15 @@ def test_a_script_that_looks_at_each_operation_sees_none_of_ours(mode: Any) -> N
         watch.saw((images,), {})
 
     assert counted.seen == 0
+
+
+def test_a_watch_that_fails_is_over_and_says_so() -> None:
+    told: list[str] = []
+    watch = InputWatch(tell=told.append)
+
+    for step in range(40):
+        watch.saw((torch.empty(4, 3, device="meta"),), {})
+        assert watch.judge(1.0 + step, {}) == {}
+
+    assert len(told) == 1
+    assert told[0].startswith("batches are not looked at any more: ")
