@@ -18,7 +18,7 @@ from supervisor.worker.process.heartbeat import Heartbeat
 from supervisor.worker.process.start_over import loads_all
 from supervisor.worker.recording.attempt_files import AttemptFiles
 from supervisor.worker.recording.file_sizes import FileSizes
-from supervisor.worker.recording.loading_proofs import LoadingProofs
+from supervisor.worker.recording.loading.loading_proofs import LoadingProofs
 from supervisor.worker.recording.replayed_files import ReplayedFiles
 from supervisor.worker.recording.settled_files import SettledFiles
 from supervisor.worker.samples.sample_guard import SampleGuard

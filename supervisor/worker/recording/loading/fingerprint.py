@@ -29,7 +29,7 @@ import xxhash
 
 from supervisor.training_state.census.plain_containers import SCALARS, is_plain
 from supervisor.training_state.user_code import is_users_class
-from supervisor.worker.recording.named_globals import NamedGlobals, is_users
+from supervisor.worker.recording.loading.named_globals import NamedGlobals, is_users
 
 OBJECTS = 5_000
 """Objects that are looked at; about 5 ms. A data set that reaches more is seen as a sample."""
