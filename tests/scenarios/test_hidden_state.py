@@ -177,6 +177,29 @@ for step in range(20):
     optimizer.step()
 result = {"noise": noise, **model.state_dict()}
 """
+RETAINED = """
+first, last = nn.Linear(8, 8), nn.Linear(8, 1)
+optimizer = torch.optim.SGD([*first.parameters(), *last.parameters()], lr=0.05)
+kept, hidden, mask = None, None, torch.ones(8)
+for step in range(20):
+    i = torch.randint(96, (16,))
+    out = first(X[i]); between = out.relu()
+    if kept is not None: mask = 1 + kept.grad.mean(0) + hidden.grad.abs().mean(0)
+    if step % 5 == 0: kept, hidden = out, between; kept.retain_grad(); hidden.retain_grad()
+    loss = F.mse_loss(last(between * mask.clamp(0.5, 2)), Y[i])
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+result = {"mask": mask, **first.state_dict()}
+"""
+NO_GRADIENT = """
+model = make_model(0.0); optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+points = X[:8].clone().requires_grad_()
+for step in range(20):
+    i = torch.randint(96, (16,))
+    loss = F.mse_loss(model(X[i]), Y[i])
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+    slopes = torch.autograd.grad(model(points).sum(), points)[0]
+result = {"none": torch.tensor(points.grad is None), "slopes": slopes, **model.state_dict()}
+"""
 FLAT_COPY = """
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 model = make_model(0.0); weights = list(model.parameters())
@@ -360,6 +383,8 @@ SCRIPTS = {
     "gradients that are read behind an evaluation": READ_LATE,
     "sparse gradients that are added up": SPARSE_SUMS,
     "gradients of inputs, of a bare leaf and of an output": ATTACK,
+    "retained gradients of values between, some steps later": RETAINED,
+    "a leaf that no backward reaches": NO_GRADIENT,
     "gradients of weights of which the optimizer has a flat copy": FLAT_COPY,
     "modules that the script makes": MODULES,
     "a class derived from the tensor": SUBCLASS,
