@@ -200,6 +200,17 @@ for step in range(20):
     slopes = torch.autograd.grad(model(points).sum(), points)[0]
 result = {"none": torch.tensor(points.grad is None), "slopes": slopes, **model.state_dict()}
 """
+COUNTED = """
+from torch.utils.data import DataLoader, TensorDataset
+model = make_model(0.0); optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+seen = np.zeros(96, int)
+for epoch in range(4):
+    for x, y, rows in DataLoader(TensorDataset(X, Y, torch.arange(96)), 16, shuffle=True):
+        loss = F.mse_loss(model(x), y)
+        seen[rows] += 1 + epoch
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+result = {"seen": torch.from_numpy(seen), **model.state_dict()}
+"""
 FLAT_COPY = """
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 model = make_model(0.0); weights = list(model.parameters())
@@ -385,6 +396,7 @@ SCRIPTS = {
     "gradients of inputs, of a bare leaf and of an output": ATTACK,
     "retained gradients of values between, some steps later": RETAINED,
     "a leaf that no backward reaches": NO_GRADIENT,
+    "an array whose places are given by a tensor": COUNTED,
     "gradients of weights of which the optimizer has a flat copy": FLAT_COPY,
     "modules that the script makes": MODULES,
     "a class derived from the tensor": SUBCLASS,
