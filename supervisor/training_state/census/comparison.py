@@ -18,7 +18,7 @@ from supervisor.training_state.census.other_texts import texts_of
 
 _CONTENT = re.compile(r"(tensor|array) |\w+ of \d+")
 _NOT_PLAIN = "float|complex|Decimal|Fraction"
-_ROW = re.compile(rf'= (\[|\{{(?!"": "(bytes|datetime|date|UUID|{_NOT_PLAIN})"))')
+_ROW = re.compile(rf'= (\[|\{{(?!"": "(bytes|datetime|date|time|timedelta|UUID|{_NOT_PLAIN})"))')
 _NUMBER = re.compile(rf'= (-?\d|true|false|\{{"": "({_NOT_PLAIN})")')
 _DISTINCT = len("= 12345")
 """Shorter values (0, 1, true) lie in too many places to be known again."""
