@@ -200,6 +200,22 @@ for step in range(20):
     slopes = torch.autograd.grad(model(points).sum(), points)[0]
 result = {"none": torch.tensor(points.grad is None), "slopes": slopes, **model.state_dict()}
 """
+GATHERED = """
+from collections import defaultdict, namedtuple
+State = namedtuple("State", "mean steps"); history = {"means": [], "rows": []}; means = history["means"]
+class Gathering(nn.Module):
+    def __init__(self):
+        super().__init__(); self.inner = make_model(0.0); self.seen = defaultdict(list); self.at = State(0.0, 0)
+    def forward(self, x):
+        means.append(round(x.mean().item(), 3)); self.at = State(0.9 * self.at.mean + means[-1], self.at.steps + 1)
+        self.seen[self.at.steps // 4].append(means[-1]); return self.inner(x)
+model = Gathering(); optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+for step in range(20):
+    i = torch.randint(96, (16,)); loss = F.mse_loss(model(X[i]), Y[i])
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+whole = [history["means"], [v for row in model.seen.values() for v in row], [*model.at]]
+result = {"whole": [torch.tensor(row) for row in whole], **model.state_dict()}
+"""
 COUNTED = """
 from torch.utils.data import DataLoader, TensorDataset
 model = make_model(0.0); optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
@@ -396,6 +412,7 @@ SCRIPTS = {
     "gradients of inputs, of a bare leaf and of an output": ATTACK,
     "retained gradients of values between, some steps later": RETAINED,
     "a leaf that no backward reaches": NO_GRADIENT,
+    "what a forward gathers": GATHERED,
     "an array whose places are given by a tensor": COUNTED,
     "gradients of weights of which the optimizer has a flat copy": FLAT_COPY,
     "modules that the script makes": MODULES,

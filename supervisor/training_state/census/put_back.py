@@ -26,6 +26,7 @@ from supervisor.training_state.census.memory_facts import put_memory_back
 from supervisor.training_state.census.moved_iterators import can_be_moved, move_on, owner
 from supervisor.training_state.census.place import Place
 from supervisor.training_state.census.plain_containers import added_in_order, is_plain
+from supervisor.training_state.census.shared_parts import is_shared, share_again, shared
 from supervisor.training_state.census.single_values import member_of
 
 _EMPTY = re.compile(r"(list|dict|deque|OrderedDict) of \d+( by \w+)?$")
@@ -84,6 +85,12 @@ def _is_value(value: Any) -> bool:
 
 def _put(one: Difference, places: Mapping[str, Place], held: Mapping[str, Any]) -> bool:
     place = places.get(one.path)
+    if is_shared(one.recorded) or is_shared(one.live):
+        if share_again(one.path, one.recorded, places):
+            return True
+        return is_shared(one.recorded) and _rebuild(
+            one.path, shared(one.recorded or "", places), places
+        )
     if one.recorded is None:
         return _remove(one.path, places)
     same = same_as(one.recorded)

@@ -433,11 +433,41 @@ def test_what_a_left_out_forward_has_gathered_is_put_back() -> None:
     assert put_all_back(take(then), live, {}) == []
     assert (live["rows"] is rows, live["pairs"] is pairs, live["row"] is row) == (True,) * 3
     assert (rows, pairs, row) == (then["rows"], then["pairs"], then["row"])
-    assert live["both"] == then["both"]
+    assert (live["both"][0] is rows, live["both"][1]) == (True, 3)
     assert (rows["new"], pairs["new"]) == ([], [0, 0.0])
     assert (live["best"].loss, live["best"].at[0], live["best"].at[1] is kept) == (0.5, 3, True)
     assert isinstance(live["best"], Best)
     assert (live["took"], live["at"]) == (then["took"], then["at"])
+
+
+def history(number: int) -> dict[str, Any]:
+    losses = [0.5] * number
+    curves = {"loss": losses, "all": [[losses], [0.25]], "own": [0.5] * number}
+    return {"curves": curves, "losses": losses, "last": curves["all"][1]}
+
+
+def test_a_part_of_a_container_that_another_variable_names_is_that_again() -> None:
+    then, live = history(3), history(1)
+
+    assert put_all_back(take(then), live, {}) == []
+    live["losses"].append(0.125)
+    live["last"].append(2.0)
+    curves = live["curves"]
+    assert curves["loss"] is curves["all"][0][0] is live["losses"]
+    assert curves == {
+        "loss": [*[0.5] * 3, 0.125],
+        "all": [[curves["loss"]], [0.25, 2.0]],
+        "own": [0.5] * 3,
+    }
+
+
+def test_a_part_that_was_an_object_of_its_own_is_one_again() -> None:
+    then, live = history(2), history(2)
+    then["losses"] = list(then["losses"])
+
+    assert put_all_back(take(then), live, {}) == []
+    live["losses"].append(1.0)
+    assert live["curves"]["loss"] == [0.5, 0.5]
 
 
 def test_a_dictionary_that_makes_what_no_name_tells_is_not_made_anew() -> None:
