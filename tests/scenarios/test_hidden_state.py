@@ -202,12 +202,15 @@ result = {"none": torch.tensor(points.grad is None), "slopes": slopes, **model.s
 """
 GATHERED = """
 from collections import defaultdict, namedtuple
-State = namedtuple("State", "mean steps"); history = {"means": [], "rows": []}; means = history["means"]
+State = namedtuple("State", "mean steps")
+history = {"means": [], "rows": []}; means = history["means"]
 class Gathering(nn.Module):
     def __init__(self):
-        super().__init__(); self.inner = make_model(0.0); self.seen = defaultdict(list); self.at = State(0.0, 0)
+        super().__init__(); self.inner = make_model(0.0)
+        self.seen, self.at = defaultdict(list), State(0.0, 0)
     def forward(self, x):
-        means.append(round(x.mean().item(), 3)); self.at = State(0.9 * self.at.mean + means[-1], self.at.steps + 1)
+        means.append(round(x.mean().item(), 3))
+        self.at = State(0.9 * self.at.mean + means[-1], self.at.steps + 1)
         self.seen[self.at.steps // 4].append(means[-1]); return self.inner(x)
 model = Gathering(); optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 for step in range(20):
