@@ -11,6 +11,7 @@ from typing import Any
 from supervisor.detectors.base import Detector
 from supervisor.detectors.registry import build_detectors
 from supervisor.detectors.statistics.other_data import SHIFT, OtherData
+from supervisor.detectors.statistics.rate_test import RateTest
 from supervisor.ladder.escalation import EscalationLadder
 from supervisor.ladder.rollback_evaluation import LOOK_BACK, RollbackEvaluation
 from supervisor.ladder.treatments import TreatmentOutcome
@@ -39,6 +40,9 @@ class Judgement:
         needless_rollback: the weights were not to blame (`RollbackEvaluation`): why, in a
             sentence; the record then counts as announced.
         other_data: the loss rises with inputs of another distribution (`OtherData`): the same.
+        rate_test: what is said at the first step that `tests_rates`.
+        tests_rates: the script raises its learning rate until it diverges (`RateTest`): nothing is
+            decided about such a step, and the record counts as announced.
     """
 
     record: StepRecord
@@ -50,11 +54,13 @@ class Judgement:
     tests_rollback: bool = False
     needless_rollback: str = ""
     other_data: str = ""
+    rate_test: str = ""
+    tests_rates: bool = False
 
     @property
     def is_calm(self) -> bool:
         """Whether nothing was thought of this step."""
-        said = self.needless_rollback or self.other_data
+        said = self.needless_rollback or self.other_data or self.rate_test
         return not (self.risk.probability or self.alerts or self.errors or said)
 
 
@@ -89,6 +95,7 @@ class Pipeline:
         self._announced_at = -1
         self._evaluation = RollbackEvaluation()
         self._other_data = OtherData()
+        self._rate_test = RateTest()
 
     def update(self, record: StepRecord) -> Judgement:
         """Judges one step, before its update is applied. Never raises for a detector's fault."""
@@ -108,6 +115,20 @@ class Pipeline:
 
         Each result must go through `decide_on`, in the same order.
         """
+        test = self._rate_test
+        tests_rates: dict[int, str] = {}
+        marked = list(records)
+        for index, record in enumerate(records):
+            if test.update(record.lr):
+                marked[index] = replace(record, announced=True)
+                if test.is_on:
+                    tests_rates[index] = test.reason
+        found = self._look_at_parts(marked)
+        for index, reason in tests_rates.items():
+            found[index].tests_rates, found[index].rate_test = True, reason
+        return found
+
+    def _look_at_parts(self, records: Sequence[StepRecord]) -> list[Judgement]:
         found: list[Judgement] = []
         first = 0
         for index in range(1, len(records) + 1):
@@ -118,6 +139,8 @@ class Pipeline:
 
     def decide_on(self, judgement: Judgement) -> Judgement:
         """Fills in what the ladder decides about a step that was looked at."""
+        if judgement.tests_rates:
+            return judgement
         record, alerts, risk = judgement.record, judgement.alerts, judgement.risk
         advice = self._advisor.update(record, alerts, risk) if self._advisor else ()
         if judgement.needless_rollback:
@@ -234,7 +257,7 @@ class Pipeline:
         copy.since.clear()
         self._load_view(copy.view)
         if between:
-            self.look_at(between)
+            self._look_at_parts(between)
         if self._announced_at >= to_step:
             self._forget_levels()
         then = [r.loss for r in seen if to_step - LOOK_BACK <= r.step <= to_step]
@@ -250,6 +273,7 @@ class Pipeline:
             "announced_at": self._announced_at,
             "other_data": self._other_data.state_dict(),
             "rollback_evaluation": self._evaluation.state_dict(),
+            "rate_test": self._rate_test.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -259,6 +283,8 @@ class Pipeline:
         self._announced_at = int(state.get("announced_at", -1))
         if "other_data" in state:
             self._other_data.load_state_dict(state["other_data"])
+        if "rate_test" in state:
+            self._rate_test.load_state_dict(state["rate_test"])
         if "rollback_evaluation" in state:
             self._evaluation.load_state_dict(state["rollback_evaluation"])
         if self._advisor and state.get("advisor"):

@@ -24,7 +24,8 @@ MAX_BYTES = 2**30
 _HASH_LIMIT = 256 * 2**20
 _OF_CALL = f"{CALL}."
 _GRADIENT = ".grad"
-"""Behind the path of a leaf that is in no model and no optimizer: its gradient, which adds up."""
+"""Behind the path of a leaf that is in no model and no optimizer, or of a value between for which
+the script wants it (`retain_grad`): its gradient, which adds up."""
 
 
 def is_of_call(path: str) -> bool:
@@ -85,7 +86,7 @@ def _saveable(
                     continue  # a part of a variable
                 reached.add(memory)
             yield place.path, value
-            if _is_leaf(value) and _is_saveable(value.grad):
+            if _keeps_gradient(value) and _is_saveable(value.grad):
                 yield place.path + _GRADIENT, value.grad
 
 
@@ -126,7 +127,9 @@ def put_back(
     problems = []
     with outside_autograd():
         for place in list(Reach(frames, at_last={CALL: call or {}})):
-            gradient = waiting.pop(place.path + _GRADIENT, None) if _is_leaf(place.value) else None
+            gradient = (
+                waiting.pop(place.path + _GRADIENT, None) if _keeps_gradient(place.value) else None
+            )
             if gradient is not None:
                 place.value.grad = from_plain(gradient).to(place.value.device, copy=True)
             if place.path in waiting:
@@ -162,8 +165,9 @@ def _put(place: Place, value: Any) -> str:
     return ""
 
 
-def _is_leaf(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.is_leaf and value.requires_grad
+def _keeps_gradient(value: Any) -> bool:
+    is_tensor = isinstance(value, torch.Tensor) and value.requires_grad
+    return is_tensor and (value.is_leaf or value.retains_grad)
 
 
 def _is_saveable(value: Any) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.weak import WeakIdKeyDictionary
 
 from supervisor.errors import UsageError
 from supervisor.training_state.gradient_hook import GradientHook
@@ -58,6 +59,7 @@ class Registry:
 
     Attributes:
         gradient_hooks: those that the script has registered, by number.
+        retained: tensors between, of which the script wants the gradient (`retain_grad`), as keys.
         splits_data: a `DistributedSampler` gives each rank its share of the data.
     """
 
@@ -70,6 +72,7 @@ class Registry:
         self.gradient_hooks: weakref.WeakValueDictionary[int, GradientHook] = (
             weakref.WeakValueDictionary()
         )
+        self.retained: Any = WeakIdKeyDictionary()
         self._hooks_seen = 0
         self.splits_data = False
         self._seen_modules: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -109,6 +112,9 @@ class Registry:
                 self._models.remove(name)
         self._seen_modules.add(module)
         return parent
+
+    def add_retained(self, tensor: torch.Tensor) -> None:
+        self.retained[tensor] = None
 
     def add_optimizer(self, optimizer: torch.optim.Optimizer) -> str:
         return self._optimizers.name_of(optimizer) or self._optimizers.put(optimizer)

@@ -177,6 +177,59 @@ for step in range(20):
     optimizer.step()
 result = {"noise": noise, **model.state_dict()}
 """
+RETAINED = """
+first, last = nn.Linear(8, 8), nn.Linear(8, 1)
+optimizer = torch.optim.SGD([*first.parameters(), *last.parameters()], lr=0.05)
+kept, hidden, mask = None, None, torch.ones(8)
+for step in range(20):
+    i = torch.randint(96, (16,))
+    out = first(X[i]); between = out.relu()
+    if kept is not None: mask = 1 + kept.grad.mean(0) + hidden.grad.abs().mean(0)
+    if step % 5 == 0: kept, hidden = out, between; kept.retain_grad(); hidden.retain_grad()
+    loss = F.mse_loss(last(between * mask.clamp(0.5, 2)), Y[i])
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+result = {"mask": mask, **first.state_dict()}
+"""
+NO_GRADIENT = """
+model = make_model(0.0); optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+points = X[:8].clone().requires_grad_()
+for step in range(20):
+    i = torch.randint(96, (16,))
+    loss = F.mse_loss(model(X[i]), Y[i])
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+    slopes = torch.autograd.grad(model(points).sum(), points)[0]
+result = {"none": torch.tensor(points.grad is None), "slopes": slopes, **model.state_dict()}
+"""
+GATHERED = """
+from collections import defaultdict, namedtuple
+State = namedtuple("State", "mean steps")
+history = {"means": [], "rows": []}; means = history["means"]
+class Gathering(nn.Module):
+    def __init__(self):
+        super().__init__(); self.inner = make_model(0.0)
+        self.seen, self.at = defaultdict(list), State(0.0, 0)
+    def forward(self, x):
+        means.append(round(x.mean().item(), 3))
+        self.at = State(0.9 * self.at.mean + means[-1], self.at.steps + 1)
+        self.seen[self.at.steps // 4].append(means[-1]); return self.inner(x)
+model = Gathering(); optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+for step in range(20):
+    i = torch.randint(96, (16,)); loss = F.mse_loss(model(X[i]), Y[i])
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+whole = [history["means"], [v for row in model.seen.values() for v in row], [*model.at]]
+result = {"whole": [torch.tensor(row) for row in whole], **model.state_dict()}
+"""
+COUNTED = """
+from torch.utils.data import DataLoader, TensorDataset
+model = make_model(0.0); optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+seen = np.zeros(96, int)
+for epoch in range(4):
+    for x, y, rows in DataLoader(TensorDataset(X, Y, torch.arange(96)), 16, shuffle=True):
+        loss = F.mse_loss(model(x), y)
+        seen[rows] += 1 + epoch
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+result = {"seen": torch.from_numpy(seen), **model.state_dict()}
+"""
 FLAT_COPY = """
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 model = make_model(0.0); weights = list(model.parameters())
@@ -360,6 +413,10 @@ SCRIPTS = {
     "gradients that are read behind an evaluation": READ_LATE,
     "sparse gradients that are added up": SPARSE_SUMS,
     "gradients of inputs, of a bare leaf and of an output": ATTACK,
+    "retained gradients of values between, some steps later": RETAINED,
+    "a leaf that no backward reaches": NO_GRADIENT,
+    "what a forward gathers": GATHERED,
+    "an array whose places are given by a tensor": COUNTED,
     "gradients of weights of which the optimizer has a flat copy": FLAT_COPY,
     "modules that the script makes": MODULES,
     "a class derived from the tensor": SUBCLASS,

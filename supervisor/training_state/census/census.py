@@ -14,6 +14,7 @@ import torch
 from supervisor.training_state.census.facts import fact_of, is_entered
 from supervisor.training_state.census.place import Place
 from supervisor.training_state.census.reach import Reach
+from supervisor.training_state.census.shared_parts import shared_parts
 from supervisor.training_state.tensors import outside_autograd, storage_of
 
 ADDRESS = "the address of an object"
@@ -104,6 +105,7 @@ class Census:
         for place, values in numbers:
             if all(value in known for value in values):
                 facts[place.path] = ADDRESS
+        facts.update(shared_parts(places.values()))
         found = cls(facts=facts, out_of_reach=reach.out_of_reach + hidden, is_whole=reach.is_whole)
         return found, places
 

@@ -15,10 +15,11 @@ from supervisor.training_state.census.facts import (
     value_of,
 )
 from supervisor.training_state.census.other_texts import texts_of
+from supervisor.training_state.census.shared_parts import is_shared
 
 _CONTENT = re.compile(r"(tensor|array) |\w+ of \d+")
 _NOT_PLAIN = "float|complex|Decimal|Fraction"
-_ROW = re.compile(rf'= (\[|\{{(?!"": "(bytes|datetime|date|UUID|{_NOT_PLAIN})"))')
+_ROW = re.compile(rf'= (\[|\{{(?!"": "(bytes|datetime|date|time|timedelta|UUID|{_NOT_PLAIN})"))')
 _NUMBER = re.compile(rf'= (-?\d|true|false|\{{"": "({_NOT_PLAIN})")')
 _DISTINCT = len("= 12345")
 """Shorter values (0, 1, true) lie in too many places to be known again."""
@@ -35,6 +36,10 @@ class Difference:
     live: str | None
 
     def __str__(self) -> str:
+        if is_shared(self.recorded):
+            return f"{self.path} is not {self.recorded}"
+        if is_shared(self.live):
+            return f"{self.path} is {self.live}"
         if self.live is None:
             return f"{self.path} is missing"
         if self.recorded is None:
@@ -134,7 +139,11 @@ def _is_number(fact: str) -> bool:
 def _outermost(found: list[Difference]) -> list[Difference]:
     """Leaves out what lies within something that is missing, was not there, or is another object as
     a whole, and containers whose number of items differs, where the items are named."""
-    absent = {one.path for one in found if one.live is None or one.recorded is None}
+    absent = {
+        one.path
+        for one in found
+        if None in (one.live, one.recorded) and not is_shared(one.live or one.recorded)
+    }
     others = {one.path for one in found if same_as(one.live or "") or same_as(one.recorded or "")}
     whole = absent | others
     kept = [one for one in found if not any(own in whole for own in _parents(one.path))]

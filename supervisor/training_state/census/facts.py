@@ -43,7 +43,14 @@ _CONTAINERS: dict[str, Callable[[Any], Any]] = {
     "deque": collections.deque,
     "OrderedDict": collections.OrderedDict,
     "Counter": collections.Counter,
+    "defaultdict": collections.defaultdict,
 }
+_FACTORIES: dict[str, Any] = {
+    "None": None,
+    **{kind.__name__: kind for kind in (list, dict, set, tuple, int, float, str, bool)},
+    **{kind.__name__: kind for kind in (collections.Counter, collections.deque)},
+}
+"""What a `defaultdict` may make, by name; what others make is known from a live one alone."""
 _PATHS: dict[str, Callable[[str], pathlib.PurePath]] = {
     kind.__name__: kind
     for kind in (type(pathlib.Path()), pathlib.PurePosixPath, pathlib.PureWindowsPath)
@@ -62,6 +69,8 @@ _IN_C: dict[str, Callable[[Any], Any]] = {
     "numpy.random.bit_generator.SeedSequence": lambda seeds: json.dumps(
         _without_arrays(seeds.state)
     ),
+    "numpy.flatiter": lambda items: items.index,
+    "numpy.nditer": lambda items: items.iterindex,
     "zlib.Compress": lambda stream: _digest(stream.copy().flush()),
     **dict.fromkeys(
         ("_hashlib.HASH", "_hashlib.HMAC", "_blake2.blake2b", "_blake2.blake2s"),
@@ -148,15 +157,23 @@ def is_entered(fact: str) -> bool:
     return _ENTERED.fullmatch(fact) is not None
 
 
-def value_of(fact: str) -> Any:
+def value_of(fact: str, live: Any = None) -> Any:
     """Returns the value that a fact of `fact_of` holds.
+
+    Args:
+        fact: what is known of it.
+        live: what lies in its place: a `defaultdict` goes on making what that one makes.
 
     Raises:
         CannotPutBack: it holds a checksum, or only the type.
     """
     head, _, rest = fact.partition(" ")
     if head == "=":
-        return _from_json(json.loads(rest))
+        form = json.loads(rest)
+        if isinstance(live, collections.defaultdict) and _is_defaultdict(form):
+            found = _from_json({**form, "": "dict"})
+            return collections.defaultdict(live.default_factory, found)
+        return _from_json(form)
     if head in _PATHS:
         return _PATHS[head](rest)
     if number := _NUMBER.fullmatch(fact):
@@ -249,7 +266,8 @@ def _to_json(value: Any) -> Any:
         return {"": "complex", "is": [_to_json(value.real), _to_json(value.imag)]}
     if isinstance(value, dict):
         pairs = [[_to_json(key), _to_json(item)] for key, item in value.items()]
-        return {"": kind.__name__, "is": pairs}
+        known = {"makes": _made_by(value)} if isinstance(value, collections.defaultdict) else {}
+        return {"": kind.__name__, "is": pairs, **known}
     items = [_to_json(item) for item in value]  # of a set in the order of a loop over it
     form = {"": kind.__name__, "is": items}
     if kind is collections.deque and value.maxlen is not None:
@@ -276,11 +294,26 @@ def _from_json(form: Any) -> Any:
         return collections.deque(_from_json(inner), form.get("maxlen"))
     if kind in ("dict", "OrderedDict", "Counter"):
         return _CONTAINERS[kind]({_from_json(key): _from_json(item) for key, item in inner})
+    if kind == "defaultdict":
+        if form["makes"] not in _FACTORIES:
+            raise CannotPutBack
+        pairs = {_from_json(key): _from_json(item) for key, item in inner}
+        return collections.defaultdict(_FACTORIES[form["makes"]], pairs)
     if kind in SINGLE_KINDS:
         return single_of(kind, inner)
     if kind in ("set", "frozenset"):
         return _CONTAINERS[kind](added_in_order(_from_json(inner)))
     return _CONTAINERS[kind](_from_json(inner))
+
+
+def _is_defaultdict(form: Any) -> bool:
+    return isinstance(form, dict) and form.get("") == "defaultdict"
+
+
+def _made_by(value: collections.defaultdict[Any, Any]) -> str:
+    """Name of what a `defaultdict` makes; empty where a name does not tell."""
+    makes = value.default_factory
+    return next((name for name, known in _FACTORIES.items() if known is makes), "")
 
 
 def _without_arrays(value: Any) -> Any:

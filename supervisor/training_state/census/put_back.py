@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import ast
 import collections
 import contextlib
@@ -25,6 +26,7 @@ from supervisor.training_state.census.memory_facts import put_memory_back
 from supervisor.training_state.census.moved_iterators import can_be_moved, move_on, owner
 from supervisor.training_state.census.place import Place
 from supervisor.training_state.census.plain_containers import added_in_order, is_plain
+from supervisor.training_state.census.shared_parts import is_shared, share_again, shared
 from supervisor.training_state.census.single_values import member_of
 
 _EMPTY = re.compile(r"(list|dict|deque|OrderedDict) of \d+( by \w+)?$")
@@ -83,6 +85,12 @@ def _is_value(value: Any) -> bool:
 
 def _put(one: Difference, places: Mapping[str, Place], held: Mapping[str, Any]) -> bool:
     place = places.get(one.path)
+    if is_shared(one.recorded) or is_shared(one.live):
+        if share_again(one.path, one.recorded, places):
+            return True
+        return is_shared(one.recorded) and _rebuild(
+            one.path, shared(one.recorded or "", places), places
+        )
     if one.recorded is None:
         return _remove(one.path, places)
     same = same_as(one.recorded)
@@ -106,8 +114,9 @@ def _put(one: Difference, places: Mapping[str, Place], held: Mapping[str, Any]) 
     member = member_of(one.recorded, place.value)
     if member is not None:
         return _replace(place, member)
-    value = _new_value(one, held)
-    return _fill(place.value, value) or _replace(place, value)
+    value = _new_value(one, held, place.value)
+    filled = _fill(place.value, value) or _replace(place, value)
+    return filled or _rebuild(one.path, value, places)
 
 
 def _replace(place: Place, value: Any) -> bool:
@@ -115,6 +124,20 @@ def _replace(place: Place, value: Any) -> bool:
         return False
     place.replace(value)
     return True
+
+
+def _rebuild(path: str, value: Any, places: Mapping[str, Place]) -> bool:
+    """Puts another tuple, with `value` in it, in the place of the one to which `path` leads."""
+    parent, _, key = _last_step(path, places)
+    if parent is None or not isinstance(parent.value, tuple) or not isinstance(key, int):
+        return False
+    kind, items = type(parent.value), [*parent.value]
+    items[key] = value
+    made: Any = tuple if kind is tuple else getattr(kind, "_make", None)
+    if made is None:
+        return False
+    parent.value = made(items)
+    return _replace(parent, parent.value) or _rebuild(parent.path, parent.value, places)
 
 
 def _put_flag(place: Place, one: Difference) -> bool:
@@ -132,8 +155,9 @@ def _put_flag(place: Place, one: Difference) -> bool:
     return True
 
 
-def _new_value(one: Difference, held: Mapping[str, Any]) -> Any:
-    """What is to lie there; of containers of objects an empty one, whose items come later.
+def _new_value(one: Difference, held: Mapping[str, Any], live: Any = None) -> Any:
+    """What is to lie there, in the place of `live`; of containers of objects an empty one, whose
+    items come later.
 
     Raises:
         CannotPutBack: the checkpoint does not hold it.
@@ -147,14 +171,14 @@ def _new_value(one: Difference, held: Mapping[str, Any]) -> Any:
     empty = _EMPTY.match(one.recorded)
     if empty:
         return _NEW[empty[1]]()
-    return value_of(one.recorded)
+    return value_of(one.recorded, live)
 
 
 def _fill(live: Any, value: Any) -> bool:
     """Gives a live container new content, so that all who hold it see that."""
     if type(live) is not type(value):
         return False
-    if isinstance(live, (list, bytearray)):
+    if isinstance(live, (list, bytearray, array.array)):
         live[:] = value
     elif isinstance(live, dict):
         live.clear()

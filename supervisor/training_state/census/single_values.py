@@ -15,13 +15,24 @@ from typing import Any
 import xxhash
 
 _KEPT_BYTES = 8_192
-"""Of a `bytearray`; a longer one is compared by checksum."""
+"""Of a `bytearray` or an `array.array`; a longer one is compared by checksum."""
 _WRITTEN: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "Decimal": (decimal.Decimal, str, decimal.Decimal),
     "Fraction": (fractions.Fraction, str, fractions.Fraction),
     "range": (range, lambda one: [one.start, one.stop, one.step], lambda parts: range(*parts)),
     "datetime": (datetime.datetime, str, datetime.datetime.fromisoformat),
     "date": (datetime.date, str, datetime.date.fromisoformat),
+    "time": (datetime.time, str, datetime.time.fromisoformat),
+    "timedelta": (
+        datetime.timedelta,
+        lambda one: [one.days, one.seconds, one.microseconds],
+        lambda parts: datetime.timedelta(*parts),
+    ),
+    "array": (
+        array.array,
+        lambda one: [one.typecode, one.tobytes().hex()],
+        lambda parts: array.array(parts[0], bytes.fromhex(parts[1])),
+    ),
     "UUID": (uuid.UUID, str, uuid.UUID),
     "bytearray": (bytearray, bytearray.hex, bytearray.fromhex),
 }
@@ -29,7 +40,7 @@ _WRITTEN: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
 SINGLE_KINDS = frozenset(_WRITTEN)
 SINGLE: tuple[type, ...] = (
     *(kind for kind, _, _ in _WRITTEN.values()),
-    *(enum.Enum, array.array, datetime.time, datetime.timedelta, slice),
+    *(enum.Enum, slice),
 )
 """They have no parts of their own for a census."""
 _MEMBER = "member of "

@@ -1,4 +1,4 @@
-"""The hooks that a script has called within a backward, when a parameter has got its gradient."""
+"""What a script asks of a backward: hooks at gradients, and the gradients of values between."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from supervisor.worker.interception.outside_dynamo import outside_dynamo, run_pl
 
 def watch_gradient_hooks(session: Seen) -> None:
     """Patches for the rest of this process's life. Called once, after `instrument`."""
+    _patch_retain_grad(session)
     original = torch.Tensor.register_post_accumulate_grad_hook
     register: Callable[[torch.Tensor, Any], Any] = original
     interception = session.interception
@@ -40,3 +41,17 @@ def watch_gradient_hooks(session: Seen) -> None:
         return handle
 
     torch.Tensor.register_post_accumulate_grad_hook = register_post_accumulate_grad_hook  # type: ignore[method-assign]
+
+
+def _patch_retain_grad(session: Seen) -> None:
+    original: Callable[[torch.Tensor], None] = torch.Tensor.retain_grad
+    interception = session.interception
+
+    @run_plainly
+    @functools.wraps(original)
+    def retain_grad(self: torch.Tensor) -> None:
+        original(self)
+        if not is_dynamo_compiling() and interception.is_ours():
+            session.object_found("retained", self)
+
+    torch.Tensor.retain_grad = retain_grad  # type: ignore[method-assign, assignment]

@@ -108,7 +108,7 @@ class FastForward(TrainingHooks):
         self._outputs = CachedOutputs()
         self._zero_gradients = zeros = ZeroGradients()
         self._hooks = RecordedHooks(tape, interception, self.comparison, registry, zeros.of)
-        self._leaves = LeafGradients(self._outputs.has)
+        self._leaves = LeafGradients(registry.retained, self._outputs.has)
         self._unhide: Callable[[], None] | None = None
         self._is_updating = self._is_executed = False
         self._collectives = collectives or SilencedCollectives()
@@ -141,6 +141,10 @@ class FastForward(TrainingHooks):
     def watch_stand_ins(self, reached: Callable[[], None]) -> None:
         """Has `reached` called if a backward of the live run comes to an output of the replay."""
         self._outputs.watch(reached)
+
+    def take_gradients_back(self) -> None:
+        """Called at the target: no leaf of the script keeps a gradient that a replay gave it."""
+        self._leaves.take_back()
 
     def catch_up(self) -> None:
         """Called at the target: what still stands behind batches that were left out moves on."""
@@ -235,6 +239,8 @@ class FastForward(TrainingHooks):
             if not self._is_on_tape():
                 self._reads_before += 1
                 return value
+        if self._tape.peek() != kind:
+            call()  # one that raises is on no tape: NumPy asks a tensor for an index first
         with self.comparison:
             return decode(kind, self._tape.take(kind))
         return call()

@@ -4,11 +4,12 @@ parameters that no optimizer has (it has a flat copy, or a slice of one)."""
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch.nn import Module
+from torch.utils.weak import WeakIdKeyDictionary
 
 from supervisor.training_state.tensors import tensors_within
 
@@ -21,12 +22,17 @@ class LeafGradients:
     which the script asked (`retain_grad`); their optimizers' parameters get theirs elsewhere.
 
     Args:
+        retained: those values between, as keys.
         is_ours: whether a leaf is a stand-in's, which the script cannot reach.
     """
 
-    def __init__(self, is_ours: Callable[[torch.Tensor], bool]) -> None:
+    def __init__(
+        self, retained: Mapping[torch.Tensor, None], is_ours: Callable[[torch.Tensor], bool]
+    ) -> None:
+        self._retained = retained
         self._is_ours = is_ours
         self._since_update: list[torch.Tensor] = []
+        self._given: Any = WeakIdKeyDictionary()
         self._executed: list[Module] = []
         self._left_out: list[Module] = []
         self._reached: weakref.WeakKeyDictionary[Module, list[weakref.ref[torch.Tensor]]] = (
@@ -56,17 +62,28 @@ class LeafGradients:
     def give(self, roots: Any) -> None:
         """Called in place of a backward."""
         values = [*self._since_update, *tensors_within(roots)]
-        for value in values:
-            if value.retains_grad and value.grad is None:
-                value.grad = _zeros(value)
+        for value in self._retained:
+            if value.grad is None:
+                self._give(value)
         for leaf in _leaves(values):
             if leaf.grad is None and not self._is_ours(leaf):
-                leaf.grad = _zeros(leaf)
+                self._give(leaf)
         for module in self._left_out:
             for reached in self._reached[module]:
                 parameter = reached()
                 if parameter is not None and parameter.grad is None and parameter.requires_grad:
-                    parameter.grad = _zeros(parameter)
+                    self._give(parameter)
+
+    def take_back(self) -> None:
+        """Called at the target, before what the recorded run had is put back: it may have had none
+        where a forward is no part of the graph of the next backward."""
+        for value, gradient in list(self._given.items()):
+            if value.grad is gradient:
+                value.grad = None
+
+    def _give(self, value: torch.Tensor) -> None:
+        value.grad = gradient = torch.zeros_like(value, requires_grad=False)
+        self._given[value] = gradient
 
     def step_ended(self) -> None:
         self._since_update.clear()
@@ -86,7 +103,3 @@ def _leaves(values: list[torch.Tensor]) -> Iterator[torch.Tensor]:
             if below is not None and below not in seen:
                 seen.add(below)
                 waiting.append(below)
-
-
-def _zeros(value: torch.Tensor) -> torch.Tensor:
-    return torch.zeros_like(value, requires_grad=False)

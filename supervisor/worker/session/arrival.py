@@ -65,6 +65,7 @@ class Arrival:
         """
         busy = wait_for_executors()
         self.files.settled.restore_in_place()
+        replay.take_gradients_back()
         if start.gathered is None:
             reasons = self.restorer.put_back(start, replayed=replay.disproof is None)
         else:

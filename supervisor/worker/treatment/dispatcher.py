@@ -142,6 +142,9 @@ class Dispatcher(BoundaryListener):
         if judgement.other_data:
             why = judgement.other_data
             self._journal.write(StateFound(step=record.step, found=Found.OTHER_DATA, detail=why))
+        if judgement.rate_test:
+            why = judgement.rate_test
+            self._journal.write(StateFound(step=record.step, found=Found.RATE_TEST, detail=why))
         if judgement.alerts:
             self._alerts.tell(record, judgement.alerts)
         self._tell_risk(judgement)

@@ -19,7 +19,7 @@ import threading
 import weakref
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -391,13 +391,95 @@ def test_the_memory_of_gradient_compression_is_put_back() -> None:
 def test_what_can_only_be_compared_is_told() -> None:
     calls = functools.lru_cache(lambda number: number)
     calls(1)
-    then = take({"calls": calls, "own": Exactly(0.5), "row": array.array("d", [1.0])})
+    places = np.arange(4)
+    taken = places.flat
+    next(taken)
+    then = take({"calls": calls, "own": Exactly(0.5), "row": taken, "all": np.nditer(places)})
     calls(2)
+    further = np.nditer(places)
+    list(further)
 
-    left = put_all_back(then, {"calls": calls, "own": Exactly(1), "row": array.array("d")}, {})
+    live = {"calls": calls, "own": Exactly(1), "row": places.flat, "all": further}
+    left = put_all_back(then, live, {})
 
     told = {one.split()[0] for one in left}
-    assert told == {"main.calls", "main.calls.returned", "main.own", "main.row"}
+    assert told == {"main.calls", "main.calls.returned", "main.own", "main.row", "main.all"}
+
+
+class Best(NamedTuple):
+    loss: float
+    at: tuple[int, torch.Tensor]
+
+
+def gathered(seed: float, number: int) -> dict[str, Any]:
+    """What a forward or a hook gathers on its way."""
+    rows = collections.defaultdict(list, {"a": [seed], **{str(n): [] for n in range(number)}})
+    pairs = collections.defaultdict(lambda: [0, 0.0], {n: [n, seed] for n in range(number)})
+    return {
+        "rows": rows,
+        "pairs": pairs,
+        "both": (rows, number),
+        "best": Best(seed, (number, torch.ones(2))),
+        "row": array.array("d", [seed] * number),
+        "took": datetime.timedelta(seconds=seed),
+        "at": datetime.time(number),
+    }
+
+
+def test_what_a_left_out_forward_has_gathered_is_put_back() -> None:
+    then, live = gathered(0.5, 3), gathered(0.25, 1)
+    rows, pairs, row, kept = live["rows"], live["pairs"], live["row"], live["best"].at[1]
+
+    assert put_all_back(take(then), live, {}) == []
+    assert (live["rows"] is rows, live["pairs"] is pairs, live["row"] is row) == (True,) * 3
+    assert (rows, pairs, row) == (then["rows"], then["pairs"], then["row"])
+    assert (live["both"][0] is rows, live["both"][1]) == (True, 3)
+    assert (rows["new"], pairs["new"]) == ([], [0, 0.0])
+    assert (live["best"].loss, live["best"].at[0], live["best"].at[1] is kept) == (0.5, 3, True)
+    assert isinstance(live["best"], Best)
+    assert (live["took"], live["at"]) == (then["took"], then["at"])
+
+
+def history(number: int) -> dict[str, Any]:
+    losses = [0.5] * number
+    curves = {"loss": losses, "all": [[losses], [0.25]], "own": [0.5] * number}
+    return {"curves": curves, "losses": losses, "last": curves["all"][1]}
+
+
+def test_a_part_of_a_container_that_another_variable_names_is_that_again() -> None:
+    then, live = history(3), history(1)
+
+    assert put_all_back(take(then), live, {}) == []
+    live["losses"].append(0.125)
+    live["last"].append(2.0)
+    curves = live["curves"]
+    assert curves["loss"] is curves["all"][0][0] is live["losses"]
+    assert curves == {
+        "loss": [*[0.5] * 3, 0.125],
+        "all": [[curves["loss"]], [0.25, 2.0]],
+        "own": [0.5] * 3,
+    }
+
+
+def test_a_part_that_was_an_object_of_its_own_is_one_again() -> None:
+    then, live = history(2), history(2)
+    then["losses"] = list(then["losses"])
+
+    assert put_all_back(take(then), live, {}) == []
+    live["losses"].append(1.0)
+    assert live["curves"]["loss"] == [0.5, 0.5]
+
+
+def test_a_dictionary_that_makes_what_no_name_tells_is_not_made_anew() -> None:
+    shape = Shape(4)
+    known, made = collections.defaultdict(int, a=1), gathered(0.5, 1)["pairs"]
+    then = take({"all": {"shape": shape, "known": known, "made": made}})
+
+    live: dict[str, Any] = {"all": {"shape": shape}}
+    left = put_all_back(then, live, {})
+
+    assert left == ["main.all['made'] is missing"]
+    assert live["all"]["known"]["b"] == 0
 
 
 def test_an_address_of_an_object_is_no_difference() -> None:
