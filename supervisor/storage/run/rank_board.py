@@ -6,6 +6,7 @@ import mmap
 import os
 import struct
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import xxhash
@@ -79,13 +80,19 @@ class RankBoard:
         """Of one message."""
         return self._buffer_bytes - _HEAD.size
 
-    def exchange(self, message: bytes, timeout_s: float | None = None) -> list[bytes] | None:
+    def exchange(
+        self,
+        message: bytes,
+        timeout_s: float | None = None,
+        is_in_vain: Callable[[], bool] | None = None,
+    ) -> list[bytes] | None:
         """Sends a message and returns the messages of all ranks of the same call, in the order of
         ranks.
 
         Args:
             message: of this rank.
             timeout_s: how long the others may take; None for what was given at first.
+            is_in_vain: asked again and again while they take long, whether one cannot come.
 
         Returns:
             None if a rank has left or does not answer: from then on for everybody.
@@ -101,7 +108,7 @@ class RankBoard:
         deadline = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
         for rank in range(self._ranks):
             if rank != self._rank:
-                found = self._await(rank, deadline)
+                found = self._await(rank, deadline, is_in_vain)
                 if found is None:
                     self.leave()
                     return None
@@ -127,7 +134,9 @@ class RankBoard:
         self._words[at // 8 + 2] = xxhash.xxh3_64_intdigest(message, seed=self._count)
         self._words[at // 8] = self._count
 
-    def _await(self, rank: int, deadline: float) -> bytes | None:
+    def _await(
+        self, rank: int, deadline: float, is_in_vain: Callable[[], bool] | None
+    ) -> bytes | None:
         tries = 0
         while True:
             found = self._read(rank)
@@ -138,7 +147,9 @@ class RankBoard:
             tries += 1
             if tries < _AT_ONCE:
                 continue
-            if tries % _SPINS == 0 and time.monotonic() > deadline:
+            if tries % _SPINS == 0 and (
+                time.monotonic() > deadline or (is_in_vain is not None and is_in_vain())
+            ):
                 return None
             time.sleep(_PAUSES_S[min(tries // _SPINS, len(_PAUSES_S) - 1)])
 

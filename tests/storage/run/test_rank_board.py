@@ -87,3 +87,11 @@ def test_a_message_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     assert board.exchange(bytes(board.max_bytes)) == [bytes(board.max_bytes)]
     with pytest.raises(ValueError, match="more than"):
         board.exchange(bytes(board.max_bytes + 1))
+
+
+def test_a_rank_that_cannot_come_is_not_waited_for(tmp_path: Path) -> None:
+    board = RankBoard(tmp_path / "board", 0, 2, timeout_s=60.0)
+    asked: list[int] = []
+
+    assert board.exchange(b"x", is_in_vain=lambda: bool(asked.append(0)) or len(asked) > 2) is None
+    assert len(asked) == 3
