@@ -142,16 +142,20 @@ class RankBoard:
             found = self._read(rank)
             if found is not None:
                 return found
-            if self._words[rank * self._slot_bytes // 8] == _LEFT:
+            if self._has_left(rank):
                 return self._read(rank)  # it may have told this before it left
             tries += 1
             if tries < _AT_ONCE:
                 continue
-            if tries % _SPINS == 0 and (
-                time.monotonic() > deadline or (is_in_vain is not None and is_in_vain())
-            ):
-                return None
+            if tries % _SPINS == 0:
+                if any(map(self._has_left, range(self._ranks))):
+                    return self._read(rank)  # who has heard all and left has heard this one
+                if time.monotonic() > deadline or (is_in_vain is not None and is_in_vain()):
+                    return None
             time.sleep(_PAUSES_S[min(tries // _SPINS, len(_PAUSES_S) - 1)])
+
+    def _has_left(self, rank: int) -> bool:
+        return bool(self._words[rank * self._slot_bytes // 8] == _LEFT)
 
     def _read(self, rank: int) -> bytes | None:
         """Returns what a rank tells with this exchange; None while it is not there, or half."""

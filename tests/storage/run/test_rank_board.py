@@ -95,3 +95,14 @@ def test_a_rank_that_cannot_come_is_not_waited_for(tmp_path: Path) -> None:
 
     assert board.exchange(b"x", is_in_vain=lambda: bool(asked.append(0)) or len(asked) > 2) is None
     assert len(asked) == 3
+
+
+def test_who_waits_for_one_rank_goes_on_when_another_has_given_up(tmp_path: Path) -> None:
+    first, second = (RankBoard(tmp_path / "board", rank, 3, timeout_s=60.0) for rank in range(2))
+    waiting = threading.Thread(target=second.exchange, args=(b"x",))
+    waiting.start()
+
+    assert first.exchange(b"x", timeout_s=0.3) is None
+
+    waiting.join(timeout=20.0)
+    assert not waiting.is_alive()
