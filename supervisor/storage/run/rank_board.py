@@ -43,6 +43,9 @@ class RankBoard:
         rank, ranks: place among the ranks of this node, and how many there are.
         slot_bytes: room for what one of them tells, twice; a multiple of 8.
 
+    Attributes:
+        was_left: an exchange has failed because another rank had left.
+
     Raises:
         OSError: it cannot be created or mapped.
     """
@@ -74,6 +77,7 @@ class RankBoard:
         self._ranks = ranks
         self._timeout_s = timeout_s
         self._count = 0
+        self.was_left = False
 
     @property
     def max_bytes(self) -> int:
@@ -143,16 +147,22 @@ class RankBoard:
             if found is not None:
                 return found
             if self._has_left(rank):
-                return self._read(rank)  # it may have told this before it left
+                return self._last_words(rank)
             tries += 1
             if tries < _AT_ONCE:
                 continue
             if tries % _SPINS == 0:
                 if any(map(self._has_left, range(self._ranks))):
-                    return self._read(rank)  # who has heard all and left has heard this one
+                    return self._last_words(rank)  # who heard all before it left heard this one
                 if time.monotonic() > deadline or (is_in_vain is not None and is_in_vain()):
                     return None
             time.sleep(_PAUSES_S[min(tries // _SPINS, len(_PAUSES_S) - 1)])
+
+    def _last_words(self, rank: int) -> bytes | None:
+        """It may have told this before it, or another one, left."""
+        found = self._read(rank)
+        self.was_left = found is None
+        return found
 
     def _has_left(self, rank: int) -> bool:
         return bool(self._words[rank * self._slot_bytes // 8] == _LEFT)

@@ -52,13 +52,14 @@ def build_group(task: Task, ground: Ground, snapshots: SnapshotRing) -> Group:
     waiting = _build_waiting(task, ground.exchanges)
 
     def lost() -> None:
-        why = ""
+        why = "the ranks do not make the same steps"
         if waiting.found is not None:
             other = place.rank - place.local_rank + waiting.found
-            why = f" (rank {other} waits for what rank {place.rank} exchanges behind its update)"
+            why += f" (rank {other} waits for what rank {place.rank} exchanges behind its update)"
+        elif board.was_left:
+            why = "another rank makes no more steps with this one"
         only_watching.begin(
-            f"the ranks do not make the same steps{why}: from here on this one is only watched: "
-            "nothing is treated or saved"
+            f"{why}: from here on this one is only watched: nothing is treated or saved"
         )
 
     def split(step: int) -> None:

@@ -21,6 +21,9 @@ class Board(Protocol):
     @property
     def max_bytes(self) -> int: ...
 
+    @property
+    def was_left(self) -> bool: ...
+
     def exchange(
         self,
         message: bytes,
@@ -64,6 +67,10 @@ class NodesBoard:
     @property
     def max_bytes(self) -> int:
         return self._gathered.max_bytes if self._place.leads else _OTHERS_BYTES
+
+    @property
+    def was_left(self) -> bool:
+        return self._gathered.was_left or self._returned.was_left
 
     def exchange(
         self,

@@ -57,6 +57,7 @@ def test_nobody_waits_for_a_rank_that_has_left(tmp_path: Path) -> None:
         None,
     ]
     other.join()
+    assert first.was_left
 
 
 def test_a_rank_that_does_not_answer_is_waited_for_until_the_timeout(tmp_path: Path) -> None:
@@ -65,6 +66,7 @@ def test_a_rank_that_does_not_answer_is_waited_for_until_the_timeout(tmp_path: P
 
     assert board.exchange(b"x") is None
     assert time.monotonic() - started >= 0.3
+    assert not board.was_left
 
 
 def test_a_killed_rank_leaves_no_half_message(tmp_path: Path) -> None:
