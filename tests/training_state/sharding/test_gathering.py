@@ -26,7 +26,7 @@ def alone() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("alone")
-def test_a_forward_uses_the_weights_that_were_put_back_not_those_gathered_before() -> None:
+def test_a_forward_gathers_the_weights_that_were_put_back() -> None:
     model = nn.Sequential(nn.Linear(3, 2))
     fully_shard(model, mesh=dist.init_device_mesh("cpu", (1,)))
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
@@ -43,4 +43,7 @@ def test_a_forward_uses_the_weights_that_were_put_back_not_those_gathered_before
     model.unshard(async_op=True)
     state.restore(saved)
 
+    assert [group._all_gather_result for group in model._get_fsdp_state()._fsdp_param_groups] == [
+        None
+    ]
     assert torch.equal(model(x), expected)
