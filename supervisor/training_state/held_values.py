@@ -17,7 +17,13 @@ from supervisor.training_state.census.census import CALL
 from supervisor.training_state.census.place import Place
 from supervisor.training_state.census.reach import Reach
 from supervisor.training_state.plain_form import from_plain
-from supervisor.training_state.tensors import local, outside_autograd, storage_of, write_into
+from supervisor.training_state.tensors import (
+    bytes_of,
+    local,
+    outside_autograd,
+    storage_of,
+    write_into,
+)
 
 Stamp = tuple[Any, ...]
 MAX_BYTES = 2**30
@@ -106,9 +112,7 @@ def stamp(value: torch.Tensor | np.ndarray[Any, Any]) -> Stamp:
     shape = tuple(value.shape)
     if value.device.type != "cpu" or _bytes(value) > _HASH_LIMIT:
         return (value.data_ptr(), shape, value._version)
-    plain = local(value).resolve_conj().resolve_neg().contiguous().reshape(-1)
-    memory: Any = plain.view(torch.uint8).numpy()
-    return (value.data_ptr(), shape, xxhash.xxh3_64_intdigest(memory))
+    return (value.data_ptr(), shape, xxhash.xxh3_64_intdigest(bytes_of(value)))
 
 
 def put_back(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -105,6 +106,7 @@ def restore_model(model: nn.Module, saved: Mapping[str, torch.Tensor]) -> None:
 
     Buffers of another shape are replaced. ``requires_grad`` is never changed.
     """
+    _end_gathering(model)
     parameters, buffers = named_tensors(model)
     live = parameters | buffers
     written: set[int] = set()
@@ -194,3 +196,22 @@ def _is_buffer_place(model: nn.Module, name: str) -> bool:
 
 def _device_of(model: nn.Module) -> torch.device:
     return next((p.device for p in model.parameters()), torch.device("cpu"))
+
+
+def _end_gathering(model: nn.Module) -> None:
+    """FSDP2 may be gathering weights for the next forward (``unshard(async_op=True)``): those that
+    are replaced now. It gathers again in that forward, on all ranks."""
+    kind: Any = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
+    for part in model.modules() if kind is not None else ():
+        if isinstance(part, kind) and any(map(_is_under_way, _groups_of(part))):
+            part.unshard()
+            part.reshard()
+
+
+def _groups_of(part: Any) -> Sequence[Any]:
+    state = part._get_fsdp_state()
+    return getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]
+
+
+def _is_under_way(group: Any) -> bool:
+    return getattr(group, "_all_gather_result", None) is not None

@@ -10,7 +10,7 @@ import torch
 import xxhash
 
 from supervisor.errors import CheckpointDamaged
-from supervisor.training_state.tensors import local, outside_autograd, walk_tensors
+from supervisor.training_state.tensors import bytes_of, local, outside_autograd, walk_tensors
 
 LEAST_BYTES = 1024
 """Smaller tensors cost less than an entry in the table of digests."""
@@ -82,8 +82,7 @@ def _is_large(tensor: torch.Tensor) -> bool:
 
 
 def _digest(tensor: torch.Tensor) -> str:
-    plain = local(tensor).cpu().resolve_conj().resolve_neg().contiguous()
+    plain = local(tensor)
     checksum = xxhash.xxh3_128(f"{plain.dtype} {tuple(plain.shape)}\n".encode())
-    data: Any = plain.reshape(-1).view(torch.uint8).numpy()
-    checksum.update(data)
+    checksum.update(bytes_of(tensor))
     return checksum.hexdigest()

@@ -29,7 +29,7 @@ from supervisor.training_state.own_methods import OwnMethod, load_all
 from supervisor.training_state.plain_form import to_plain
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.rng import RngState
-from supervisor.training_state.tensors import local, outside_autograd, walk, walk_tensors
+from supervisor.training_state.tensors import bytes_of, local, outside_autograd, walk, walk_tensors
 
 FORMAT = 1
 ROLLBACK_PARTS = frozenset({"models", "optimizers", "scalers", "tracked"})
@@ -234,7 +234,7 @@ def digest(state: Mapping[str, Any]) -> str:
         for name, leaf in walk(dict(state)):
             if isinstance(leaf, torch.Tensor):
                 checksum.update(f"{name} {leaf.dtype} {tuple(leaf.shape)}\n".encode())
-                checksum.update(_bytes_of(leaf))
+                checksum.update(bytes_of(leaf))
             else:
                 checksum.update(f"{name} {leaf!r}\n".encode())
     return checksum.hexdigest()
@@ -270,11 +270,6 @@ def _append_bounds(
     if values.element_size() == 1:  # 8-bit floats know no comparison
         values = values.float()
     bounds.append((name, lenient, torch.stack(torch.aminmax(values))))
-
-
-def _bytes_of(tensor: torch.Tensor) -> Any:
-    plain = local(tensor).cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
-    return plain.view(torch.uint8).numpy()
 
 
 def _check_names(kind: str, live: Mapping[str, Any], saved: Mapping[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 from collections.abc import Iterator
 from typing import Any
 
@@ -33,6 +34,28 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
         return found
     with torch._C.DisableTorchFunctionSubclass():
         return found.as_subclass(torch.Tensor)
+
+
+def bytes_of(tensor: torch.Tensor) -> memoryview:
+    """Returns the content of a strided tensor; of a DTensor this rank's shard."""
+    return memory_of(local(tensor).cpu().resolve_conj().resolve_neg().contiguous())
+
+
+def memory_of(tensor: torch.Tensor) -> memoryview:
+    """Returns the bytes of a contiguous tensor on the CPU, memory shared, to be read at once.
+
+    Not by `Tensor.numpy`: torch lets nobody resize the memory of which that was asked ever again,
+    and a script may want to (`resize_`, ``out=``; FSDP2 does so with gathered parameters).
+    """
+    if type(tensor) is not torch.Tensor:  # made of others, it has no memory of its own
+        return memoryview(tensor.reshape(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
+    end = (tensor.storage_offset() + tensor.numel()) * tensor.element_size()
+    if not tensor.numel() or end > tensor.untyped_storage().nbytes():  # nothing, or set free
+        return memoryview(b"")
+    size = tensor.numel() * tensor.element_size()
+    memory: Any = (ctypes.c_ubyte * size).from_address(tensor.data_ptr())
+    memory.owner = tensor
+    return memoryview(memory).cast("B")
 
 
 def write_into(target: torch.Tensor, saved: torch.Tensor) -> None:

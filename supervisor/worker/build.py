@@ -54,6 +54,7 @@ class BuiltWorker:
         exchanges: counts what ranks exchange.
         counting: the part to which it belongs.
         is_of_ranks: several were started together.
+        attempt: of the run.
         watching: the part to which `normalisation` belongs.
     """
 
@@ -67,6 +68,7 @@ class BuiltWorker:
     exchanges: Exchanges
     counting: Part
     is_of_ranks: bool
+    attempt: int
     normalisation: NormalisationWatch
     watching: Part
     seed: int | None
@@ -130,6 +132,7 @@ def build_worker(
         exchanges=ground.exchanges,
         counting=ground.barrier("exchanges"),
         is_of_ranks=not place.is_alone,
+        attempt=attempt,
         normalisation=state.watch.normalisation,
         watching=ground.barrier(CorruptionListener.name),
         seed=task.settings.seed,

@@ -99,7 +99,7 @@ def _patch(worker: BuiltWorker) -> None:
     from supervisor.worker.interception.patches_messages import watch_messages
     from supervisor.worker.interception.patches_normalisation import watch_normalisation
     from supervisor.worker.interception.patches_random import watch_random_states
-    from supervisor.worker.interception.patches_ranks import watch_ranks
+    from supervisor.worker.interception.patches_ranks import begin_file_stores_anew, watch_ranks
     from supervisor.worker.interception.patches_reads import watch_reads
     from supervisor.worker.interception.patches_samples import watch_samples
 
@@ -113,6 +113,7 @@ def _patch(worker: BuiltWorker) -> None:
     watch_ranks(worker.ranks)
     watch_collectives(session, worker.collectives, worker.exchanges, worker.counting)
     if worker.is_of_ranks:
+        begin_file_stores_anew(worker.attempt)
         watch_messages(worker.exchanges, worker.counting)
     watch_samples(worker.samples)
     watch_normalisation(session.interception, worker.normalisation, worker.watching)

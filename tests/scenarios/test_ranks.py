@@ -239,6 +239,7 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 torch.manual_seed(20 + rank)
 norms = []
 for step in range(24):
+    model.unshard(async_op=True)  # the whole weights are there at the boundary
     x = torch.randn(16, 8)
     loss = nn.functional.mse_loss(model(x), x.sum(1, keepdim=True))
     optimizer.zero_grad()

@@ -113,3 +113,37 @@ def test_an_object_that_only_a_forward_makes_is_named_in_an_approximate_resume(
         assert resumed["compared"]["different"] == 1
     else:  # the first forward was really executed, and its counter put back
         assert killed.result()["asked"] == 14
+
+
+RESIZED = """
+import sys
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+torch.manual_seed(0)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+noise, joined = torch.empty(1, 4), torch.empty(0)
+for x in DataLoader(torch.randn(60, 4), batch_size=7):
+    for rows in (2, 9, 30):
+        noise.resize_(rows, 4).normal_()
+        torch.cat([x, noise], out=joined.resize_(0))
+        loss = model(joined).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    x.resize_(100, 4)
+torch.save(model.state_dict(), sys.argv[1])
+"""
+
+
+def test_a_script_may_resize_its_buffers_and_batches(tmp_path: Path) -> None:
+    expected = train_plainly(tmp_path / "plain", RESIZED).result()
+    faults = "[{kind: sigkill, step: 14}]"
+
+    ended = supervised(tmp_path / "supervised", RESIZED, settings=KILLED, faults=faults)
+
+    assert ended.returncode == 0, ended.stderr
+    assert differences(ended.result(), expected) == []
+    assert [e["exactness"] for e in ended.events("resumed")] == ["exact"]

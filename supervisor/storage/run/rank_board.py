@@ -6,6 +6,7 @@ import mmap
 import os
 import struct
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import xxhash
@@ -42,6 +43,9 @@ class RankBoard:
         rank, ranks: place among the ranks of this node, and how many there are.
         slot_bytes: room for what one of them tells, twice; a multiple of 8.
 
+    Attributes:
+        was_left: an exchange has failed because another rank had left.
+
     Raises:
         OSError: it cannot be created or mapped.
     """
@@ -73,19 +77,26 @@ class RankBoard:
         self._ranks = ranks
         self._timeout_s = timeout_s
         self._count = 0
+        self.was_left = False
 
     @property
     def max_bytes(self) -> int:
         """Of one message."""
         return self._buffer_bytes - _HEAD.size
 
-    def exchange(self, message: bytes, timeout_s: float | None = None) -> list[bytes] | None:
+    def exchange(
+        self,
+        message: bytes,
+        timeout_s: float | None = None,
+        is_in_vain: Callable[[], bool] | None = None,
+    ) -> list[bytes] | None:
         """Sends a message and returns the messages of all ranks of the same call, in the order of
         ranks.
 
         Args:
             message: of this rank.
             timeout_s: how long the others may take; None for what was given at first.
+            is_in_vain: asked again and again while they take long, whether one cannot come.
 
         Returns:
             None if a rank has left or does not answer: from then on for everybody.
@@ -101,7 +112,7 @@ class RankBoard:
         deadline = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
         for rank in range(self._ranks):
             if rank != self._rank:
-                found = self._await(rank, deadline)
+                found = self._await(rank, deadline, is_in_vain)
                 if found is None:
                     self.leave()
                     return None
@@ -127,20 +138,34 @@ class RankBoard:
         self._words[at // 8 + 2] = xxhash.xxh3_64_intdigest(message, seed=self._count)
         self._words[at // 8] = self._count
 
-    def _await(self, rank: int, deadline: float) -> bytes | None:
+    def _await(
+        self, rank: int, deadline: float, is_in_vain: Callable[[], bool] | None
+    ) -> bytes | None:
         tries = 0
         while True:
             found = self._read(rank)
             if found is not None:
                 return found
-            if self._words[rank * self._slot_bytes // 8] == _LEFT:
-                return self._read(rank)  # it may have told this before it left
+            if self._has_left(rank):
+                return self._last_words(rank)
             tries += 1
             if tries < _AT_ONCE:
                 continue
-            if tries % _SPINS == 0 and time.monotonic() > deadline:
-                return None
+            if tries % _SPINS == 0:
+                if any(map(self._has_left, range(self._ranks))):
+                    return self._last_words(rank)  # who heard all before it left heard this one
+                if time.monotonic() > deadline or (is_in_vain is not None and is_in_vain()):
+                    return None
             time.sleep(_PAUSES_S[min(tries // _SPINS, len(_PAUSES_S) - 1)])
+
+    def _last_words(self, rank: int) -> bytes | None:
+        """It may have told this before it, or another one, left."""
+        found = self._read(rank)
+        self.was_left = found is None
+        return found
+
+    def _has_left(self, rank: int) -> bool:
+        return bool(self._words[rank * self._slot_bytes // 8] == _LEFT)
 
     def _read(self, rank: int) -> bytes | None:
         """Returns what a rank tells with this exchange; None while it is not there, or half."""

@@ -108,6 +108,10 @@ class RunDirectory:
         """By which the ranks of a node agree on each step of an attempt."""
         return self.root / "board" / f"attempt_{attempt}_node_{node}"
 
+    def rank_notes(self, attempt: int, node: int) -> Path:
+        """What the ranks of a node have exchanged in an attempt, for each other."""
+        return self.root / "board" / f"attempt_{attempt}_node_{node}.notes"
+
     def exit_note(self, attempt: int, rank: int) -> Path:
         return self.root / "exits" / f"attempt_{attempt}" / f"rank_{rank}.json"
 

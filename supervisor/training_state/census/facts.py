@@ -29,7 +29,7 @@ from supervisor.training_state.census.single_values import (
     single,
     single_of,
 )
-from supervisor.training_state.tensors import local
+from supervisor.training_state.tensors import bytes_of
 
 KEPT_BYTES = 16_384
 """Of a plain container: longer ones are compared by checksum, and cannot be put back. 1,500 numbers
@@ -339,9 +339,7 @@ def _tensor(value: torch.Tensor) -> str:
     size = value.numel() * value.element_size()
     if value.layout != torch.strided or value.device.type != "cpu" or size > _COMPARED_BYTES:
         return text
-    plain = local(value).resolve_conj().resolve_neg().contiguous().reshape(-1)
-    memory: Any = plain.view(torch.uint8).numpy()
-    return f"{text} {xxhash.xxh3_64_hexdigest(memory)}"
+    return f"{text} {xxhash.xxh3_64_hexdigest(bytes_of(value))}"
 
 
 def _checksum(array: np.ndarray[Any, Any]) -> str:

@@ -10,6 +10,7 @@ import torch
 import xxhash
 
 from supervisor.training_state.census.place import Place, write_item
+from supervisor.training_state.tensors import bytes_of
 
 LOOKED_THROUGH = 20_000
 """Items of a middle; of longer ones as many, evenly spread."""
@@ -71,10 +72,8 @@ def _digest(values: list[Any]) -> str:
         if isinstance(value, torch.Tensor):
             if value.layout != torch.strided or value.device.type != "cpu":
                 continue
-            value = value.detach().resolve_conj().resolve_neg().contiguous()
-            value = value.reshape(-1).view(torch.uint8).numpy()
-        elif value.dtype.hasobject:
-            continue
-        memory: Any = np.ascontiguousarray(value).reshape(-1).view(np.uint8)[:_BYTES]
-        total.update(memory)
+            total.update(bytes_of(value)[:_BYTES])
+        elif not value.dtype.hasobject:
+            memory: Any = np.ascontiguousarray(value).reshape(-1).view(np.uint8)[:_BYTES]
+            total.update(memory)
     return total.hexdigest()

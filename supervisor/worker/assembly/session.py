@@ -100,7 +100,10 @@ def build_api(
 def build_ranks(task: Task, ground: Ground, group: Group, treatment: Treatment) -> SeveralRanks:
     return SeveralRanks(
         place=task.place,
-        collectives=CollectiveCount(task.rundir.collectives(task.rank)),
+        collectives=CollectiveCount(
+            task.rundir.collectives(task.rank),
+            tell=None if group.waiting is None else group.waiting.tell,
+        ),
         link=group.link,
         dispatcher=treatment.dispatcher,
         only_watching=group.only_watching,

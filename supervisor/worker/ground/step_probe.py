@@ -15,6 +15,7 @@ from torch._C import TensorBase
 from torch.optim import Optimizer
 
 from supervisor.records import NAN, StepRecord
+from supervisor.training_state.tensors import memory_of
 from supervisor.worker.ground.environments import has_environment
 
 _GIB = float(1 << 30)
@@ -95,7 +96,7 @@ class StepProbe:
         first = first_tensor(batch)
         if first is None or first.device.type != "cpu" or not first.numel():
             return
-        head = first.reshape(-1)[:16].contiguous().view(torch.uint8).numpy().tobytes()
+        head = memory_of(first.detach().reshape(-1)[:16].contiguous())
         self.signature = xxhash.xxh3_64_intdigest(head, seed=self.signature)
 
     def record(

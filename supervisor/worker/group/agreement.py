@@ -17,6 +17,7 @@ from supervisor.worker.group.exchanges import Exchanges, is_same_place
 from supervisor.worker.group.group_schedule import GroupSchedule
 from supervisor.worker.group.nodes_board import Board
 from supervisor.worker.group.step_message import StepMessage
+from supervisor.worker.group.waiting_ranks import WaitingRanks
 
 ARRIVES_WITHIN_S = 3600.0
 """For the slowest rank's replay; ranks replay the same steps, but not at the same speed."""
@@ -72,6 +73,7 @@ class GroupAgreement(Agreement):
     common checkpoint.
 
     Args:
+        waiting: knows of ranks that cannot come to this one's update.
         rank: which this one is.
         on_lost: called once if a rank does not answer, and from then on nothing is agreed.
         on_split: called with the step if ranks have decided differently.
@@ -84,6 +86,7 @@ class GroupAgreement(Agreement):
         turns: GroupTurns,
         progress: Progress,
         exchanges: Exchanges,
+        waiting: WaitingRanks,
         *,
         rank: int,
         on_lost: Callable[[], None],
@@ -94,6 +97,7 @@ class GroupAgreement(Agreement):
         self._turns = turns
         self._progress = progress
         self._exchanges = exchanges
+        self._waiting = waiting
         self._rank = rank
         self._on_lost = on_lost
         self._on_split = on_split
@@ -113,7 +117,10 @@ class GroupAgreement(Agreement):
             decided=self._decided,
             exchanged=self._exchanges.at_boundary,
         )
-        told = self._board.exchange(own.pack(self._board.max_bytes))
+        self._waiting.begin()
+        told = self._board.exchange(
+            own.pack(self._board.max_bytes), is_in_vain=self._waiting.is_in_vain
+        )
         try:
             messages = [
                 own if rank == self._rank else StepMessage.unpack(data)

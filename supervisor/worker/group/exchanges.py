@@ -38,6 +38,7 @@ class Exchanges:
         self.began: Counts | None = None
         self._has_begun = False
         self._so_far = Counts()
+        self._since = Counts()
         self._told: dict[str, int] = {}
         self._tells = 0
         self._messages = 0
@@ -49,6 +50,7 @@ class Exchanges:
     def begin(self) -> None:
         """All ranks stand at the same place: called where a replay arrives."""
         self._messages = 0
+        self._since = Counts()
         self._unknown.clear()
         self._before = {name: _sequence(group) for group, name, _, _ in _groups()}
         self._aside.clear()
@@ -134,16 +136,45 @@ class Exchanges:
             total += calls * (_weight(name, own, own) - _weight(name, behind, behind))
         return total % _MODULO
 
+    def so_far(self) -> Counts:
+        """Returns what this rank has exchanged since it began, or since its replay has arrived;
+        from any thread."""
+        calls: dict[str, int | None] = {
+            name: _sequence(group) - self._before.get(name, 0) - self._aside.get(name, 0)
+            for group, name, _, _ in list(_groups())
+        }
+        return Counts(calls, self._since.sent.copy(), self._since.received.copy())
+
+    def is_behind(self, other: Counts) -> bool:
+        """Whether another rank has begun an exchange with this one that is still to come here.
+
+        Args:
+            other: its `so_far`.
+        """
+        mine = self.so_far()
+        for _, name, own, size in list(_groups()):
+            if (other.calls.get(name) or 0) > (mine.calls.get(name) or 0):
+                return True
+            for peer in range(size):
+                to, back = pair(name, own, peer), pair(name, peer, own)
+                if other.received.get(to, 0) > mine.sent.get(to, 0):
+                    return True
+                if other.sent.get(back, 0) > mine.received.get(back, 0):
+                    return True
+        return False
+
     def sent(self, group: Any, peer: int) -> None:
         """A message to the rank `peer` of the group was begun."""
         own, name = _own(group)
         self._messages += _weight(name, own, peer)
+        _add(self._since.sent, pair(name, own, peer))
         self._count(self._so_far.sent, pair(name, own, peer))
 
     def received(self, group: Any, peer: int) -> None:
         """The receipt of a message from the rank `peer` of the group was begun."""
         own, name = _own(group)
         self._messages -= _weight(name, peer, own)
+        _add(self._since.received, pair(name, peer, own))
         self._count(self._so_far.received, pair(name, peer, own))
 
     def received_from_any(self, group: Any, work: Any) -> None:
@@ -171,7 +202,7 @@ class Exchanges:
 
     def _count(self, counts: dict[str, int], name: str) -> None:
         if not (self._has_begun or self._tells):
-            counts[name] = counts.get(name, 0) + 1
+            _add(counts, name)
 
     def _look_at_unknown(self) -> None:
         known = [one for one in self._unknown if one[1].is_completed()]
@@ -217,6 +248,10 @@ def _sequence(group: Any) -> int:
         return int(group._get_sequence_number_for_group())
     except RuntimeError:  # a backend that does not count
         return 0
+
+
+def _add(counts: dict[str, int], name: str) -> None:
+    counts[name] = counts.get(name, 0) + 1
 
 
 def _weight(name: str, source: int, target: int) -> int:

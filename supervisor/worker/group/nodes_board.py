@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -20,7 +21,15 @@ class Board(Protocol):
     @property
     def max_bytes(self) -> int: ...
 
-    def exchange(self, message: bytes, timeout_s: float | None = None) -> list[bytes] | None: ...
+    @property
+    def was_left(self) -> bool: ...
+
+    def exchange(
+        self,
+        message: bytes,
+        timeout_s: float | None = None,
+        is_in_vain: Callable[[], bool] | None = None,
+    ) -> list[bytes] | None: ...
 
     def leave(self) -> None: ...
 
@@ -59,12 +68,22 @@ class NodesBoard:
     def max_bytes(self) -> int:
         return self._gathered.max_bytes if self._place.leads else _OTHERS_BYTES
 
-    def exchange(self, message: bytes, timeout_s: float | None = None) -> list[bytes] | None:
-        """As `RankBoard.exchange`, in the order of the ranks of all nodes."""
+    @property
+    def was_left(self) -> bool:
+        return self._gathered.was_left or self._returned.was_left
+
+    def exchange(
+        self,
+        message: bytes,
+        timeout_s: float | None = None,
+        is_in_vain: Callable[[], bool] | None = None,
+    ) -> list[bytes] | None:
+        """As `RankBoard.exchange`, in the order of the ranks of all nodes; `is_in_vain` is asked
+        of the ranks of this one."""
         if len(message) > self.max_bytes:
             raise ValueError(f"{len(message)} bytes are more than {self.max_bytes}")
         limit_s = self._timeout_s if timeout_s is None else timeout_s
-        told = None if self._has_left else self._exchange(message, limit_s)
+        told = None if self._has_left else self._exchange(message, limit_s, is_in_vain)
         if told is None:
             self.leave()
         return told
@@ -76,8 +95,10 @@ class NodesBoard:
         self._gathered.leave()
         self._returned.leave()
 
-    def _exchange(self, message: bytes, timeout_s: float) -> list[bytes] | None:
-        here = self._gathered.exchange(message, timeout_s)
+    def _exchange(
+        self, message: bytes, timeout_s: float, is_in_vain: Callable[[], bool] | None
+    ) -> list[bytes] | None:
+        here = self._gathered.exchange(message, timeout_s, is_in_vain)
         if here is None:
             return None
         told = b""

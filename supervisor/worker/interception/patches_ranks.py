@@ -27,6 +27,29 @@ def watch_ranks(ranks: RanksSeen) -> None:
     _patch_spawn(ranks)
 
 
+def begin_file_stores_anew(attempt: int) -> None:
+    """Patches torch.distributed for the rest of this process's life. Called once in each rank.
+
+    A script may have its ranks meet in a file (``init_method="file://..."``, `FileStore`). Ranks
+    that are killed leave it behind, and whoever meets in it then is given the addresses of the
+    dead. So the ranks of each attempt but the first add its number to the name.
+
+    Args:
+        attempt: of the run, the same on all ranks.
+    """
+    if attempt == 1 or not torch.distributed.is_available():
+        return
+    from torch._C._distributed_c10d import FileStore
+
+    class FileStoreOfAttempt(FileStore):
+        def __init__(self, file_name: str, *args: Any, **kwargs: Any) -> None:
+            super().__init__(f"{file_name}.attempt_{attempt}", *args, **kwargs)
+
+    # The module of this name is hidden behind its function.
+    for module in (torch.distributed, sys.modules["torch.distributed.rendezvous"]):
+        module.FileStore = FileStoreOfAttempt  # type: ignore[attr-defined]
+
+
 def _patch_init(ranks: RanksSeen) -> None:
     from torch.distributed import distributed_c10d
 

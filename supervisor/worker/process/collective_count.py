@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import struct
@@ -30,11 +31,22 @@ class CollectiveCount:
 
     A hang outlasts its naps by far, so the number is that of the hang; one that holds the
     interpreter's lock leaves the last one.
+
+    Args:
+        path: of the file.
+        count: returns the number.
+        tell: called as often; what it raises is ignored.
     """
 
-    def __init__(self, path: Path, count: Callable[[], int] = entered_collectives) -> None:
+    def __init__(
+        self,
+        path: Path,
+        count: Callable[[], int] = entered_collectives,
+        tell: Callable[[], None] | None = None,
+    ) -> None:
         self._path = path
         self._count = count
+        self._tell = tell
 
     def start(self) -> None:
         """Called once, when the script has joined its group.
@@ -59,4 +71,7 @@ class CollectiveCount:
                 COUNT.pack_into(memory, 0, self._count())
             except Exception:  # the group is gone, or of a kind that does not count
                 COUNT.pack_into(memory, 0, 0)
+            if self._tell is not None:
+                with contextlib.suppress(Exception):  # the same
+                    self._tell()
             time.sleep(EVERY_S)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import xxhash
@@ -12,7 +11,7 @@ import xxhash
 from supervisor.errors import ReplayError
 from supervisor.storage.steps.tape import EntryKind, TapeWriter
 from supervisor.storage.steps.tape_reader import TapeReader
-from supervisor.training_state.tensors import local, outside_autograd
+from supervisor.training_state.tensors import bytes_of, local, outside_autograd
 
 LARGEST = 1 << 23
 """Bytes of one read; a larger one is known by its checksum alone, because it is data more likely
@@ -113,8 +112,6 @@ def _remember(known: dict[bytes, bytes], digest: bytes, content: bytes) -> None:
         del known[next(iter(known))]
 
 
-def _content(tensor: torch.Tensor) -> Any:
+def _content(tensor: torch.Tensor) -> memoryview:
     with outside_autograd():
-        plain = local(tensor).cpu().resolve_conj().resolve_neg().contiguous()
-        memory: Any = plain.reshape(-1).view(torch.uint8).numpy()
-        return memoryview(memory)
+        return bytes_of(tensor)

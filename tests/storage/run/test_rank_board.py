@@ -57,6 +57,7 @@ def test_nobody_waits_for_a_rank_that_has_left(tmp_path: Path) -> None:
         None,
     ]
     other.join()
+    assert first.was_left
 
 
 def test_a_rank_that_does_not_answer_is_waited_for_until_the_timeout(tmp_path: Path) -> None:
@@ -65,6 +66,7 @@ def test_a_rank_that_does_not_answer_is_waited_for_until_the_timeout(tmp_path: P
 
     assert board.exchange(b"x") is None
     assert time.monotonic() - started >= 0.3
+    assert not board.was_left
 
 
 def test_a_killed_rank_leaves_no_half_message(tmp_path: Path) -> None:
@@ -87,3 +89,22 @@ def test_a_message_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     assert board.exchange(bytes(board.max_bytes)) == [bytes(board.max_bytes)]
     with pytest.raises(ValueError, match="more than"):
         board.exchange(bytes(board.max_bytes + 1))
+
+
+def test_a_rank_that_cannot_come_is_not_waited_for(tmp_path: Path) -> None:
+    board = RankBoard(tmp_path / "board", 0, 2, timeout_s=60.0)
+    asked: list[int] = []
+
+    assert board.exchange(b"x", is_in_vain=lambda: bool(asked.append(0)) or len(asked) > 2) is None
+    assert len(asked) == 3
+
+
+def test_who_waits_for_one_rank_goes_on_when_another_has_given_up(tmp_path: Path) -> None:
+    first, second = (RankBoard(tmp_path / "board", rank, 3, timeout_s=60.0) for rank in range(2))
+    waiting = threading.Thread(target=second.exchange, args=(b"x",))
+    waiting.start()
+
+    assert first.exchange(b"x", timeout_s=0.3) is None
+
+    waiting.join(timeout=20.0)
+    assert not waiting.is_alive()

@@ -10,6 +10,7 @@ import pytest
 from supervisor.errors import ReplayError
 from supervisor.records import StepRecord
 from supervisor.storage.run.rank_board import RankBoard
+from supervisor.storage.run.rank_notes import RankNotes
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.step_probe import StepProbe
 from supervisor.worker.ground.turns import GroupTurns, TimedListener
@@ -17,6 +18,7 @@ from supervisor.worker.group.agreement import GroupAgreement
 from supervisor.worker.group.exchanges import Exchanges
 from supervisor.worker.group.group_schedule import GroupSchedule
 from supervisor.worker.group.step_message import StepMessage
+from supervisor.worker.group.waiting_ranks import WaitingRanks
 
 
 class Saver(TimedListener):
@@ -46,6 +48,7 @@ class Rank:
             self.turns,
             self.progress,
             self.exchanges,
+            WaitingRanks(RankNotes(folder / "notes", rank, ranks), self.exchanges),
             rank=rank,
             on_lost=lambda: self.lost.append(True),
             on_split=self.split.append,

@@ -70,6 +70,12 @@ class Rank:
             patched.setattr(exchanges, "_own", lambda group: (group.number, "all"))
             yield
 
+    def is_behind(self, other: Rank) -> bool:
+        with other.known():
+            counts = other.exchanges.so_far()
+        with self.known():
+            return self.exchanges.is_behind(counts)
+
     def send(self, to: int) -> None:
         with self.known():
             with self.exchanges.aside(self.group):
@@ -133,6 +139,22 @@ def test_what_came_before_a_replay_has_arrived_does_not_count(ranks: list[Rank])
         rank.begin()
 
     assert at_one_place(ranks)
+
+
+def test_who_has_begun_what_another_has_not_is_known(ranks: list[Rank]) -> None:
+    ranks[0].group.calls += 1
+    assert [rank.is_behind(ranks[0]) for rank in ranks] == [False, True, True]
+    for rank in ranks[1:]:
+        rank.group.calls += 1
+
+    ranks[0].receive(1)
+    ranks[2].send(1)
+
+    assert [ranks[1].is_behind(other) for other in ranks] == [True, False, True]
+    assert [ranks[0].is_behind(other) for other in ranks] == [False, False, False]
+    ranks[1].send(0)
+    ranks[1].receive(2)
+    assert not any(ranks[1].is_behind(other) for other in ranks)
 
 
 def test_states_of_other_places_are_no_checkpoint(ranks: list[Rank]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 
@@ -21,3 +22,15 @@ def test_the_number_is_kept_while_the_rank_waits(tmp_path: Path) -> None:
 
 def test_without_a_group_nothing_is_known() -> None:
     assert entered_collectives() == 0
+
+
+def test_others_are_told_as_often_whatever_fails_there(tmp_path: Path) -> None:
+    told = threading.Event()
+
+    def tell() -> None:
+        told.set()
+        raise RuntimeError("a group was destroyed meanwhile")
+
+    CollectiveCount(tmp_path / "rank_0.collectives", lambda: 1, tell).start()
+
+    assert told.wait(30.0)

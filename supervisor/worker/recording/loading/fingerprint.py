@@ -29,6 +29,7 @@ import torch
 import xxhash
 
 from supervisor.training_state.census.plain_containers import SCALARS, is_plain
+from supervisor.training_state.tensors import bytes_of
 from supervisor.training_state.user_code import is_users_class
 from supervisor.worker.recording.loading.named_globals import NamedGlobals, is_users
 
@@ -174,8 +175,7 @@ class _Walk:
         if tensor.layout == torch.strided and tensor.device.type == "cpu" and tensor.numel():
             self._note(tensor.data_ptr())
             if self._may_read(tensor.nbytes):
-                plain = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-                self._checksum.update(plain.numpy().tobytes())
+                self._checksum.update(bytes_of(tensor))
 
     def _look_at_array(self, array: np.ndarray[Any, Any]) -> None:
         self._note(array.shape, array.ctypes.data)

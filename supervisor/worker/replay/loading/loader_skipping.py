@@ -21,6 +21,7 @@ from supervisor.errors import ReplayError
 from supervisor.storage.steps.tape import EntryKind
 from supervisor.storage.steps.tape_reader import TapeReader
 from supervisor.training_state.draws import Generators, advance, between, look
+from supervisor.training_state.tensors import memory_of
 from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.ground.step_probe import first_tensor
 from supervisor.worker.recording.loading.loading_proof import LoadingProof
@@ -59,7 +60,7 @@ class FetchMark:
 def pack_mark(indices: Any, batch: Any) -> bytes:
     """Returns the `FetchMark` of a batch as the tape keeps it."""
     first, form = first_tensor(batch), form_of(batch)
-    head = b"" if first is None or not form else _head(first).numpy().tobytes()
+    head = b"" if first is None or not form else bytes(memory_of(_head(first)))
     return _SIZES.pack(checksum(indices), len(head)) + head + form.encode()
 
 
@@ -141,7 +142,7 @@ class LoaderSkipping:
         mark = FetchMark.unpack(data)
         with self._interception.region():
             is_same_form = bool(mark.head) and mark.form == form_of(batch)
-            return is_same_form and mark.head != _head(first).numpy().tobytes()
+            return is_same_form and mark.head != bytes(memory_of(_head(first)))
 
     def loaded(self, proof: LoadingProof, indices: Any, batch: Any, earlier: Generators) -> None:
         """Called behind a batch that was really loaded, with what the recorded run noted there.
@@ -194,8 +195,7 @@ def contents(batch: Any) -> list[int]:
     """Checksums of all that is in a batch of plain tensors; empty if there is more in it."""
     if not form_of(batch):
         return []
-    leaves = [leaf.reshape(-1).view(torch.uint8) for leaf in pytree.tree_leaves(batch)]
-    return [xxhash.xxh3_64_intdigest(memoryview(leaf.numpy())) for leaf in leaves]
+    return [xxhash.xxh3_64_intdigest(memory_of(leaf)) for leaf in pytree.tree_leaves(batch)]
 
 
 def form_of(batch: Any) -> str:
