@@ -131,6 +131,8 @@ class ExitCause(str, enum.Enum):
 class ExitSign(str, enum.Enum):
     """What else is known of the way a worker ended, beside its `ExitCause`."""
 
+    TREATMENT = "treatment"
+    """The ladder asked for a restart: nothing had failed."""
     EXACT_RETRY = "exact_retry"
     """The worker asks that the same steps are computed again."""
     OWN_EXIT = "own_exit"

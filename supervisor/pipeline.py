@@ -207,6 +207,10 @@ class Pipeline:
             detector.reset()
         self.predictor.reset()
 
+    def resign(self) -> None:
+        """Nothing has helped: only values that are not finite are treated any more."""
+        self.ladder.resign()
+
     def settle(self, result: ActionResult) -> None:
         """Takes in what an action of the last decision did."""
         self.ladder.settle(result)

@@ -12,7 +12,7 @@ from supervisor.ladder.budget import Budget
 from supervisor.ladder.decisions import GUARD_RUNG, Decisions
 from supervisor.ladder.failures import Failures
 from supervisor.ladder.going_back import GoingBack
-from supervisor.ladder.guard import Guard, GuardVerdict
+from supervisor.ladder.guard import Guard, GuardVerdict, is_nonfinite
 from supervisor.ladder.initial_divergence import LAST_STEP, InitialDivergence
 from supervisor.ladder.rung_choice import RungChoice
 from supervisor.ladder.rungs import FREE, Rungs
@@ -109,6 +109,10 @@ class EscalationLadder:
         self._was_needless = True
         self._newer_are_as_good = newer_are_as_good
 
+    def resign(self) -> None:
+        """Nothing has helped: as long as all values are finite, nothing more is treated."""
+        self._going_back.resigned = True
+
     def settle(self, result: ActionResult) -> None:
         """Takes in what an action did. One that did not apply leaves the way free for the next."""
         if result.applied:
@@ -143,6 +147,8 @@ class EscalationLadder:
             self._initial.update(record.step, record.loss)
         if self._going_back.stopped:
             return None
+        if self._going_back.resigned and not is_nonfinite(record):
+            return self._step_down(record, risk)
         decision = self._start_anew(record, alerts, risk)
         if decision is not None:
             return decision

@@ -164,7 +164,7 @@ class Guard:
     def is_ruin(self, record: StepRecord) -> bool:
         """Whether this step is beyond what the run can have come to by learning: not finite, or a
         loss or a gradient norm far above those of its untrained weights."""
-        if _is_nonfinite(record):
+        if is_nonfinite(record):
             return True
         is_high = record.loss_seen and record.loss > self.scale.line
         return is_high or (record.grad_norm_seen and record.grad_norm > self.norm_scale.line)
@@ -174,7 +174,7 @@ class Guard:
         self._skips = []
 
     def cause(self, record: StepRecord) -> Cause:
-        return Cause.NONFINITE if _is_nonfinite(record) else Cause.SPIKE
+        return Cause.NONFINITE if is_nonfinite(record) else Cause.SPIKE
 
     def _is_absurd(self, norm: float) -> bool:
         window = self._grad
@@ -233,5 +233,6 @@ def _is_unusual(value: float, window: RobustWindow) -> bool:
     return value > median * min((window.quantile(0.9) / median) ** 5, 1e300)
 
 
-def _is_nonfinite(record: StepRecord) -> bool:
+def is_nonfinite(record: StepRecord) -> bool:
+    """Whether loss or gradient norm of a step is NaN or infinite."""
     return record.has_nonfinite_loss or record.has_nonfinite_grad
