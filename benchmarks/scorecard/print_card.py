@@ -23,9 +23,8 @@ def print_card(split: str, figures: dict[str, Any]) -> None:
     _print_decisions(figures)
     _print_calibration(figures)
     for key, rows in figures["by"].items():
-        print(
-            f"\n| {key} | crashes found before the peak | at most 5 later | false alarms | decisions |"
-        )
+        heads = "crashes found before the peak | at most 5 later | false alarms | decisions"
+        print(f"\n| {key} | {heads} |")
         print("| --- | --- | --- | --- | --- |")
         for name, (found, late, crashes, false, decided) in rows.items():
             if crashes or false or decided:

@@ -126,7 +126,7 @@ class EscalationLadder:
         self._treatments.failed_to_apply(result.name)
         self._going_back.settle(result)
         if result.name not in FREE and result.name != "skip_update":
-            self._decisions.end_cooldown()
+            self._decisions.refused(result.name)
 
     def _next_treatment(
         self,

@@ -282,6 +282,16 @@ def test_what_cannot_be_helped_is_left_alone_as_long_as_it_is_finite() -> None:
     assert actions(course.decisions)[len(made) :] != []  # what is not finite is treated
 
 
+def test_a_rollback_that_is_refused_is_not_tried_at_every_step() -> None:
+    course = Course(refuse=("rollback",))
+    course.go(0.0, 50)
+
+    made = course.go(0.95, 100)
+
+    refused = [d for d in made if "rollback" in d.actions]
+    assert 2 <= len(refused) <= 2 + 2 * 100 // course.policy.cooldown_steps
+
+
 def test_observe_only_says_what_it_would_do() -> None:
     policy = load_policy()
     policy.observe_only = True
