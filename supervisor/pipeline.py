@@ -10,6 +10,7 @@ from typing import Any
 
 from supervisor.detectors.base import Detector
 from supervisor.detectors.registry import build_detectors
+from supervisor.detectors.statistics import script_change
 from supervisor.detectors.statistics.other_data import SHIFT, OtherData
 from supervisor.ladder.escalation import EscalationLadder
 from supervisor.ladder.rollback_evaluation import LOOK_BACK, RollbackEvaluation
@@ -39,6 +40,7 @@ class Judgement:
         needless_rollback: the weights were not to blame (`RollbackEvaluation`): why, in a
             sentence; the record then counts as announced.
         other_data: the loss rises with inputs of another distribution (`OtherData`): the same.
+        script_change: the loss rises with what the script does to weights itself: the same.
     """
 
     record: StepRecord
@@ -50,11 +52,12 @@ class Judgement:
     tests_rollback: bool = False
     needless_rollback: str = ""
     other_data: str = ""
+    script_change: str = ""
 
     @property
     def is_calm(self) -> bool:
         """Whether nothing was thought of this step."""
-        said = self.needless_rollback or self.other_data
+        said = self.needless_rollback or self.other_data or self.script_change
         return not (self.risk.probability or self.alerts or self.errors or said)
 
 
@@ -130,7 +133,8 @@ class Pipeline:
     def _look_at_part(self, records: Sequence[StepRecord]) -> list[Judgement]:
         needless = self._evaluation.update(records[0]) if self._evaluation.is_on else ""
         other_data = self._other_data.update(records[0])
-        if needless or other_data:
+        changed = script_change.told(records[0])
+        if needless or other_data or changed:
             records = [replace(records[0], announced=True), *records[1:]]
         if records[0].begins_training:
             self._begin()
@@ -172,6 +176,7 @@ class Pipeline:
         ]
         found[0].needless_rollback = needless
         found[0].other_data = other_data
+        found[0].script_change = changed
         found[0].tests_rollback = self._evaluation.is_on
         return found
 
@@ -192,7 +197,8 @@ class Pipeline:
 
     def _begins_part(self, record: StepRecord) -> bool:
         begins_anew = record.announced or record.begins_training
-        if begins_anew or SHIFT in record.observed or self._other_data.waits:
+        is_news = SHIFT in record.observed or script_change.CHANGE in record.observed
+        if begins_anew or is_news or self._other_data.waits:
             return True
         return self._evaluation.is_on or self._is_copy_due(record.step)
 

@@ -166,6 +166,8 @@ def _found(event: state_events.StateFound) -> str:
             return f"The weights were not to blame: {change}."
         case Found.OTHER_DATA:
             return f"The data have changed: {change}."
+        case Found.SCRIPT_CHANGE:
+            return f"The script has changed the training: {change}."
         case Found.ANNOUNCED:
             return f"The script announced a change: {change or 'it did not say which'}."
         case Found.RETRY_ASKED:

@@ -142,6 +142,9 @@ class Dispatcher(BoundaryListener):
         if judgement.other_data:
             why = judgement.other_data
             self._journal.write(StateFound(step=record.step, found=Found.OTHER_DATA, detail=why))
+        if judgement.script_change:
+            why = judgement.script_change
+            self._journal.write(StateFound(step=record.step, found=Found.SCRIPT_CHANGE, detail=why))
         if judgement.alerts:
             self._alerts.tell(record, judgement.alerts)
         self._tell_risk(judgement)
