@@ -217,6 +217,10 @@ class Pipeline:
         """Nothing has helped: only values that are not finite are treated any more."""
         self.ladder.resign()
 
+    def found_corruption(self, since_step: int) -> None:
+        """The state was damaged after this step, and is healed: no treatment since has helped."""
+        self.ladder.found_corruption(since_step)
+
     def settle(self, result: ActionResult) -> None:
         """Takes in what an action of the last decision did."""
         self.ladder.settle(result)

@@ -113,6 +113,10 @@ class EscalationLadder:
         """Nothing has helped: as long as all values are finite, nothing more is treated."""
         self._going_back.resigned = True
 
+    def found_corruption(self, since_step: int) -> None:
+        """The state was damaged after this step, and is healed: no treatment since has helped."""
+        self._treatments.were_not_enough(since_step)
+
     def settle(self, result: ActionResult) -> None:
         """Takes in what an action did. One that did not apply leaves the way free for the next."""
         if result.applied:
