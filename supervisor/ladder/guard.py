@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from supervisor.codes import Subject
+from supervisor.detectors.statistics.other_data import is_odd_batch
 from supervisor.detectors.statistics.robust_window import RobustWindow
 from supervisor.detectors.statistics.run_scale import SHARE, RunScale
 from supervisor.records import Cause, CrashRisk, StepRecord
@@ -126,8 +127,9 @@ class Guard:
         return self.settings.skip_nonfinite and not record.loss_scale > 0
 
     def _is_absurd_gradient(self, record: StepRecord) -> bool:
-        """Far beyond the recent norms, and beyond those with which this run began."""
-        if not self.settings.skip_spike or record.in_environment:
+        """Far beyond the recent norms, and beyond those with which this run began. Not with inputs
+        of another distribution within the usual range: the next batch shows what they are."""
+        if not self.settings.skip_spike or record.in_environment or is_odd_batch(record):
             return False
         norm, scale = self._applied_norm(record), self.norm_scale
         least = max(SURE * scale.line, scale.level / SHARE)  # ten times the untrained size

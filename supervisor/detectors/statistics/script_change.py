@@ -11,11 +11,13 @@ CHANGE = "script_change"
 OTHER_PARAMETERS = 1.0
 REFERENCE = 2.0
 REWRITTEN = 3.0
+ANOTHER_OPTIMIZER = 4.0
 
 DONE = {
     OTHER_PARAMETERS: "the optimizer trains other parameters than before",
     REFERENCE: "the script has put other weights into a network that no optimizer trains",
     REWRITTEN: "the script has written weights anew that are trained",
+    ANOTHER_OPTIMIZER: "the script trains with another optimizer than before",
 }
 
 

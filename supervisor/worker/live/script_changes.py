@@ -1,8 +1,8 @@
 """What the script itself does to weights between two updates: a loss that rises with it is meant.
 
 A target network takes over the learner's weights, an opponent is replaced, a layer begins anew,
-earlier weights are put back, another head is trained as well. What damages weights looks otherwise:
-it is not counted as a write, or makes them large.
+earlier weights are put back, another head is trained as well, another optimizer takes over. What
+damages weights looks otherwise: it is not counted as a write, or makes them large.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 
 import torch
+from torch.optim import Optimizer
 
 from supervisor.detectors.statistics.script_change import (
+    ANOTHER_OPTIMIZER,
     CHANGE,
     OTHER_PARAMETERS,
     REFERENCE,
@@ -66,22 +68,24 @@ class ScriptChanges:
         """Another training begins."""
         self._losses: deque[float] = deque(maxlen=LOSSES)
         self._size = 0
+        self._lead: Callable[[], Optimizer | None] = lambda: None
         self._seen = 0
         self._anew = self._watch.times_anew
         self._written_at = self._changed_at = -math.inf
         self._change = 0.0
         self._find_references()
 
-    def judge(self, step: int, loss: float, size: int) -> dict[str, float]:
+    def judge(self, step: int, loss: float, lead: Optimizer, size: int) -> dict[str, float]:
         """Returns what is to be observed at this step.
 
         Args:
             loss: NaN if it is not known.
-            size: number of tensors that the lead optimizer trains.
+            lead: the optimizer whose update is a step.
+            size: number of tensors that it trains.
         """
         if not self._is_on:
             return {}
-        self._take_in(step, size)
+        self._take_in(step, lead, size)
         losses = self._losses
         is_high = len(losses) >= FEWEST and math.isfinite(loss) and loss > max(losses)
         if math.isfinite(loss):
@@ -96,7 +100,7 @@ class ScriptChanges:
         losses.clear()
         return {CHANGE: change}
 
-    def _take_in(self, step: int, size: int) -> None:
+    def _take_in(self, step: int, lead: Optimizer, size: int) -> None:
         self._seen += 1
         if self._watch.times_anew != self._anew:  # we have written ourselves
             self._anew = self._watch.times_anew
@@ -109,7 +113,11 @@ class ScriptChanges:
             self._find_references()
         elif self._seen % REFRESH == 0:
             self._find_references()
-        if size != self._size and self._size:
+        if lead is not self._lead():
+            if self._size:
+                self._changed_at, self._change = step, ANOTHER_OPTIMIZER
+            self._lead = weakref.ref(lead)
+        elif size != self._size:
             self._changed_at, self._change = step, OTHER_PARAMETERS
         self._size = size
 

@@ -105,7 +105,7 @@ class StepRecorder:
             self.changes.forget()
         loss = probe.loss if probe.loss_seen else math.nan
         seen = self.inputs.judge(loss, probe.observed)
-        seen |= self.changes.judge(step, loss, self._lead_size)
+        seen |= self.changes.judge(step, loss, lead, self._lead_size)
         if seen:
             probe.observed = {**seen, **probe.observed}
         now = time.time()

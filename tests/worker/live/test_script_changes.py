@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from supervisor.detectors.statistics.script_change import (
+    ANOTHER_OPTIMIZER,
     CHANGE,
     OTHER_PARAMETERS,
     REFERENCE,
@@ -44,7 +45,7 @@ class Training:
             if self.step % EVERY == 0:
                 self.snapshots.take(self.step, self.state.capture(for_rollback=True), {})
                 self.watch.looked()
-            found = self.changes.judge(self.step, loss, size)
+            found = self.changes.judge(self.step, loss, self.optimizer, size)
             for parameter in self.model.parameters():
                 parameter.grad = torch.randn_like(parameter)
             self.watch.begin(self.optimizer, 1.0, float("inf"))
@@ -129,3 +130,11 @@ def test_other_parameters_explain_it() -> None:
     training.go(steps=57)
 
     assert training.go(loss=2.0, size=4) == {CHANGE: OTHER_PARAMETERS}
+
+
+def test_another_optimizer_explains_it() -> None:
+    training = Training()
+    training.go(steps=57)
+    training.optimizer = torch.optim.Adam(training.model.parameters(), lr=1e-3)
+
+    assert training.go(loss=2.0) == {CHANGE: ANOTHER_OPTIMIZER}
