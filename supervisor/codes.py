@@ -83,6 +83,8 @@ class Found(str, enum.Enum):
     """The loss rises with inputs of another distribution (`detectors.statistics.other_data`)."""
     RATE_TEST = "rate test"
     """The script looks for a learning rate (`detectors.statistics.rate_test`)."""
+    SCRIPT_CHANGE = "the script's own change"
+    """The loss rises with what it does to weights (`detectors.statistics.script_change`)."""
     SEVERAL_RANKS = "several ranks"
     FILES_SET_ASIDE = "files set aside"
     LOADING_NEEDED = "loading needed"
@@ -133,6 +135,8 @@ class ExitCause(str, enum.Enum):
 class ExitSign(str, enum.Enum):
     """What else is known of the way a worker ended, beside its `ExitCause`."""
 
+    TREATMENT = "treatment"
+    """The ladder asked for a restart: nothing had failed."""
     EXACT_RETRY = "exact_retry"
     """The worker asks that the same steps are computed again."""
     OWN_EXIT = "own_exit"

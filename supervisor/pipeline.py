@@ -10,6 +10,7 @@ from typing import Any
 
 from supervisor.detectors.base import Detector
 from supervisor.detectors.registry import build_detectors
+from supervisor.detectors.statistics import script_change
 from supervisor.detectors.statistics.other_data import SHIFT, OtherData
 from supervisor.detectors.statistics.rate_test import RateTest
 from supervisor.ladder.escalation import EscalationLadder
@@ -40,6 +41,7 @@ class Judgement:
         needless_rollback: the weights were not to blame (`RollbackEvaluation`): why, in a
             sentence; the record then counts as announced.
         other_data: the loss rises with inputs of another distribution (`OtherData`): the same.
+        script_change: the loss rises with what the script does to weights itself: the same.
         rate_test: what is said at the first step that `tests_rates`.
         tests_rates: the script raises its learning rate until it diverges (`RateTest`): nothing is
             decided about such a step, and the record counts as announced.
@@ -54,13 +56,15 @@ class Judgement:
     tests_rollback: bool = False
     needless_rollback: str = ""
     other_data: str = ""
+    script_change: str = ""
     rate_test: str = ""
     tests_rates: bool = False
 
     @property
     def is_calm(self) -> bool:
         """Whether nothing was thought of this step."""
-        said = self.needless_rollback or self.other_data or self.rate_test
+        adopted = self.needless_rollback or self.other_data or self.script_change
+        said = adopted or self.rate_test
         return not (self.risk.probability or self.alerts or self.errors or said)
 
 
@@ -153,7 +157,8 @@ class Pipeline:
     def _look_at_part(self, records: Sequence[StepRecord]) -> list[Judgement]:
         needless = self._evaluation.update(records[0]) if self._evaluation.is_on else ""
         other_data = self._other_data.update(records[0])
-        if needless or other_data:
+        changed = script_change.told(records[0])
+        if needless or other_data or changed:
             records = [replace(records[0], announced=True), *records[1:]]
         if records[0].begins_training:
             self._begin()
@@ -195,6 +200,7 @@ class Pipeline:
         ]
         found[0].needless_rollback = needless
         found[0].other_data = other_data
+        found[0].script_change = changed
         found[0].tests_rollback = self._evaluation.is_on
         return found
 
@@ -215,7 +221,8 @@ class Pipeline:
 
     def _begins_part(self, record: StepRecord) -> bool:
         begins_anew = record.announced or record.begins_training
-        if begins_anew or SHIFT in record.observed or self._other_data.waits:
+        is_news = SHIFT in record.observed or script_change.CHANGE in record.observed
+        if begins_anew or is_news or self._other_data.waits:
             return True
         return self._evaluation.is_on or self._is_copy_due(record.step)
 
@@ -229,6 +236,14 @@ class Pipeline:
         for detector in self.detectors:
             detector.reset()
         self.predictor.reset()
+
+    def resign(self) -> None:
+        """Nothing has helped: only values that are not finite are treated any more."""
+        self.ladder.resign()
+
+    def found_corruption(self, since_step: int) -> None:
+        """The state was damaged after this step, and is healed: no treatment since has helped."""
+        self.ladder.found_corruption(since_step)
 
     def settle(self, result: ActionResult) -> None:
         """Takes in what an action of the last decision did."""

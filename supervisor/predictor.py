@@ -133,7 +133,7 @@ class CrashPredictor:
         else:
             self._judge_loss(found, record)
             self._judge_gradient(found, record)
-            self._excursions.update(in_alarm=not OFF_COURSE.isdisjoint(found))
+            self._excursions.update(record.loss, in_alarm=not OFF_COURSE.isdisjoint(found))
             if self._excursions.found:
                 found["excursions"] = 0.55
         if record.observed:

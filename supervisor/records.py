@@ -241,6 +241,7 @@ class WorkerOrder:
         fp32: begin with the FP32 fallback switched on.
         batch_factor: by which `supervisor.batch_size` multiplies from the start on, at most.
         checkpoint_activations: switch on the activation checkpointing that models offer.
+        resigned: restarts have not helped: only values that are not finite are treated any more.
         retry_until: this is an exact retry of the steps up to this one; None if it is none.
         retry_of: the attempt whose steps they were.
         retries: so far in this run, this one included.
@@ -259,6 +260,7 @@ class WorkerOrder:
     fp32: bool = False
     batch_factor: float = 1.0
     checkpoint_activations: bool = False
+    resigned: bool = False
     retry_until: int | None = None
     retry_of: int = 0
     retries: int = 0

@@ -88,11 +88,15 @@ class WarmClient:
     ) -> Left:
         """Runs a script under the outer loop of `supervisor run`, in this very process.
 
+        It has a case library of its own: what helped one run is not tried in the next one, nor in
+        the user's.
+
         Args:
             kills: numbers of moments; the first attempt is killed at the first of them, and so on.
         """
         out, errors = folder.with_suffix(".out"), folder.with_suffix(".err")
         left = list(kills)
+        cases = {"SUPERVISOR_CASES": str(folder.with_suffix(".cases"))}
 
         def start(
             command: Sequence[str], *, stdout: int, stderr: int, env: Mapping[str, str]
@@ -100,7 +104,7 @@ class WarmClient:
             kill_at = left.pop(0) if left else None
             words = list(command[command.index("--run-dir") :])
             given = {"arguments": words, "folder": str(folder), "kill_at": kill_at}
-            return self.fork(given, stdout, stderr)
+            return self.fork({**given, "environment": cases}, stdout, stderr)
 
         spec = LaunchSpec(
             kind="script",
@@ -118,6 +122,7 @@ class WarmClient:
                 )
 
             with (
+                mock.patch.dict(os.environ, cases),
                 mock.patch("supervisor.parent.process.process.GuardedProcess", start),
                 mock.patch("supervisor.parent.attempt.OutputPump", pump),
             ):

@@ -173,7 +173,24 @@ def clipped_spikes(steps: int) -> Iterator[Update]:
     return fit(model, loss_of, steps, lr=3e-3, clip=0.5)
 
 
+def cyclic_kl(steps: int) -> Iterator[Update]:
+    """A VAE whose KL weight begins at zero again and again, as against posterior collapse."""
+    encoder, decoder = mlp(12, 48, 8), mlp(4, 48, 12)
+    patterns = torch.randn(4, 12)
+
+    def loss_of(step: int) -> torch.Tensor:
+        weight = 4 * min(1.0, step % 150 / 75)
+        x = torch.randn(32, 4) @ patterns
+        mu, logvar = encoder(x).chunk(2, 1)
+        drawn = decoder(mu + (logvar / 2).exp() * torch.randn_like(mu))
+        kl = 0.5 * (mu.square() + logvar.exp() - 1 - logvar).sum(1).mean()
+        return (drawn - x).square().sum(1).mean() + weight * kl
+
+    return fit(nn.ModuleList([encoder, decoder]), loss_of, steps, lr=4e-3)
+
+
 TRAININGS = {
+    "cyclic_kl": cyclic_kl,
     "tasks_in_turn": tasks_in_turn,
     "rare_task": rare_task,
     "curriculum": curriculum,

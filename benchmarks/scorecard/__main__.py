@@ -1,11 +1,13 @@
 """The scorecard of the crash predictor on the corpus, beside published rules.
 
-    python -m benchmarks.scorecard CORPUS [--split test] [--without gan] [--json FILE]
+    python -m benchmarks.scorecard CORPUS [--split test] [--without pair] [--json FILE]
         [--pictures FOLDER]
 
 CORPUS is a folder made by `python -m benchmarks.corpus`. Every judge sees the same records; ours is
 the pipeline of a live run. An alarm is false at a healthy step, and finds a crash from 20 steps
-before its onset to before its peak (`benchmarks/corpus/outcome.py` defines them).
+before its onset to before its peak (`benchmarks/corpus/outcome.py` defines them). Decisions are all
+that would change the training, updates that are left out included. Train and validation are
+also given together. On the test split nothing is chosen: it only measures.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.scorecard.calibration import reliability
-from benchmarks.scorecard.card import card, grouped
+from benchmarks.scorecard.card import card, decisions, grouped
 from benchmarks.scorecard.labelled_run import load_runs
 from benchmarks.scorecard.measurement import LIVE, OURS, Measurement, measure
 from benchmarks.scorecard.picture import draw
@@ -41,6 +43,8 @@ def score(measured: Sequence[Measurement]) -> dict[str, Any]:
         },
         "warnings": card(measured, lambda m: m.risk >= 0.3),
         "warnings_with_adam_rms": card(measured, lambda m: m.strengths[LIVE] >= 0.6),
+        "decisions": decisions(measured),
+        "decisions_with_intended_changes": decisions([m for m in measured if m.run.trace.intended]),
         "by": {
             key: grouped(measured, lambda m: m.strengths[OURS] >= 1.0, key)
             for key in ("condition", "architecture")
@@ -64,14 +68,16 @@ def main() -> None:
         for run in load_runs(arguments.corpus)
         if run.split in splits and run.trace.recipe.architecture != arguments.without
     ]
+    parts = {split: [m for m in measured if m.run.split == split] for split in splits}
+    if arguments.split == "all":
+        parts["train and validation"] = parts["train"] + parts["validation"]
     document = {}
-    for split in splits:
-        part = [m for m in measured if m.run.split == split]
+    for split, part in parts.items():
         document[split] = score(part)
         print_card(split, document[split])
         if arguments.pictures:
             arguments.pictures.mkdir(parents=True, exist_ok=True)
-            path = arguments.pictures / f"scorecard_{split}.png"
+            path = arguments.pictures / f"scorecard_{split.replace(' ', '_')}.png"
             draw(split, part, document[split], path)
     if arguments.json:
         arguments.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.scorecard.alarms import Tally, tally
+from benchmarks.scorecard.judged_course import LATE
 from benchmarks.scorecard.measurement import Measurement
 
 Judge = Callable[[Measurement], np.ndarray]
@@ -58,18 +59,38 @@ def card(measured: Sequence[Measurement], judge: Judge) -> dict[str, Any]:
     }
 
 
+def decisions(measured: Sequence[Measurement]) -> dict[str, int]:
+    """What our ladder decided at healthy steps, updates that are left out included, and how many
+    crashes it met until `LATE` steps after their peak."""
+    healthy = [int((m.decisions & m.run.healthy).sum()) for m in measured]
+    crashes = [m for m in measured if m.run.outcome.crashed]
+    return {
+        "runs": len(measured),
+        "decisions": sum(healthy),
+        "in_runs": sum(1 for count in healthy if count),
+        "crashes": len(crashes),
+        "met": sum(_is_met(m) for m in crashes),
+    }
+
+
 def grouped(measured: Sequence[Measurement], judge: Judge, key: str) -> dict[str, list[int]]:
     """Value of the recipe's field `key` → [crashes found before the peak, at most 5 steps later,
-    crashes, false alarms]."""
+    crashes, false alarms, decisions at healthy steps]."""
     rows: dict[str, list[int]] = {}
     for m in measured:
         found = tally(m.run, judge(m))
-        row = rows.setdefault(str(getattr(m.run.trace.recipe, key)), [0, 0, 0, 0])
+        row = rows.setdefault(str(getattr(m.run.trace.recipe, key)), [0, 0, 0, 0, 0])
         row[0] += found.first >= 0
         row[1] += found.first >= 0 or found.late
         row[2] += m.run.outcome.crashed
         row[3] += found.false
+        row[4] += int((m.decisions & m.run.healthy).sum())
     return dict(sorted(rows.items()))
+
+
+def _is_met(measured: Measurement) -> bool:
+    first, peak = measured.run.window
+    return bool(measured.decisions[first : peak + LATE + 1].any())
 
 
 def _undisturbed(measured: Sequence[Measurement], tallies: Sequence[Tally]) -> float:

@@ -30,6 +30,7 @@ class Measurement:
         risk: our predictor's scale for policies, on which its alarm line is.
         evidence, calibrated: what the contributions weigh, and as a probability; both order the
             steps alike.
+        decisions: whether our ladder decided on something that changes the training.
         rankings: our judges → calibrated, by which they are swept at other lines.
     """
 
@@ -39,6 +40,7 @@ class Measurement:
     risk: np.ndarray
     evidence: np.ndarray
     calibrated: np.ndarray
+    decisions: np.ndarray
     rankings: dict[str, np.ndarray]
 
 
@@ -51,24 +53,25 @@ def measure(run: LabelledRun) -> Measurement:
         strengths[name] = np.array([rule.measure(record) for record in records])
     policy = load_policy()
     found: dict[str, np.ndarray] = {}
-    risk, evidence, calibrated, treated = np.zeros((4, len(records)))
+    risk, evidence, calibrated = np.zeros((3, len(records)))
+    decisions = np.zeros(len(records), dtype=bool)
     pipeline = Pipeline(RunSettings(), policy)
     for step, record in enumerate(records):
         judgement = pipeline.update(record)
         judged, decision = judgement.risk, judgement.decision
-        treated[step] = decision is not None and not FREE.issuperset(decision.actions)
+        decisions[step] = decision is not None and not FREE.issuperset(decision.actions)
         risk[step], calibrated[step] = judged.probability, judged.calibrated
         evidence[step] = weigh(judged.contributions)
         for signal, value in judged.contributions.items():
             found.setdefault(signal, np.zeros(len(records)))[step] = value
     strengths[OURS] = risk / policy.alarm_threshold
-    strengths[ACTS] = np.maximum(strengths[OURS], treated)
+    strengths[ACTS] = np.maximum(strengths[OURS], decisions)
     live = Pipeline(RunSettings(), policy)
     seen = [live.update(r).risk for r in run.trace.records(live=("adam_rms",))]
     strengths[LIVE] = np.array([r.probability for r in seen]) / policy.alarm_threshold
     rankings = {
         OURS: calibrated,
-        ACTS: np.maximum(calibrated, treated),
+        ACTS: np.maximum(calibrated, decisions),
         LIVE: np.array([r.calibrated for r in seen]),
     }
-    return Measurement(run, strengths, found, risk, evidence, calibrated, rankings)
+    return Measurement(run, strengths, found, risk, evidence, calibrated, decisions, rankings)

@@ -20,13 +20,15 @@ def print_card(split: str, figures: dict[str, Any]) -> None:
             f"\n{name}: {warned['false_per_10k']} false per 10,000, before "
             f"{warned['found_before_peak']} of {warned['crashes']} crashes, lead {_median(warned)}"
         )
+    _print_decisions(figures)
     _print_calibration(figures)
     for key, rows in figures["by"].items():
-        print(f"\n| {key} | crashes found before the peak | at most 5 later | false alarms |")
-        print("| --- | --- | --- | --- |")
-        for name, (found, late, crashes, false) in rows.items():
-            if crashes or false:
-                print(f"| {name} | {found} of {crashes} | {late} | {false} |")
+        heads = "crashes found before the peak | at most 5 later | false alarms | decisions"
+        print(f"\n| {key} | {heads} |")
+        print("| --- | --- | --- | --- | --- |")
+        for name, (found, late, crashes, false, decided) in rows.items():
+            if crashes or false or decided:
+                print(f"| {name} | {found} of {crashes} | {late} | {false} | {decided} |")
 
 
 def _print_judges(judges: dict[str, Any]) -> None:
@@ -47,6 +49,16 @@ def _print_judges(judges: dict[str, Any]) -> None:
             f"{left} | {row['partial_area']} ({low}-{high}) | "
             f"{row['ours_ahead_by']} ({behind[0]}-{behind[1]}) |"
         )
+
+
+def _print_decisions(figures: dict[str, Any]) -> None:
+    every, intended = figures["decisions"], figures["decisions_with_intended_changes"]
+    print(
+        f"\ndecisions at healthy steps: {every['decisions']} in {every['in_runs']} of "
+        f"{every['runs']} runs; with data changed on purpose {intended['decisions']} in "
+        f"{intended['in_runs']} of {intended['runs']}; at crashes, until 5 steps after the peak: "
+        f"{every['met']} of {every['crashes']}"
+    )
 
 
 def _print_calibration(figures: dict[str, Any]) -> None:

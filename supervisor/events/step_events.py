@@ -136,8 +136,8 @@ class CorruptionFound(JournalEvent):
         healed: ``in_place``, ``rollback`` or ``no``.
         index: of the worst element.
         from_step: of the last look, which it had passed.
-        rule: what it breaks: ``moved``, ``fell``, ``negative``, ``pair``, ``memory``, ``counter``,
-            ``not finite``, ``average``, ``statistic``, ``replica``.
+        rule: what it breaks: ``moved``, ``still``, ``fell``, ``negative``, ``pair``, ``memory``,
+            ``counter``, ``not finite``, ``average``, ``statistic``, ``replica``.
         ranks: of a replica: those that hold something else than most; empty if no majority does.
     """
 

@@ -34,6 +34,7 @@ class Decisions:
         self.lr_limit = math.nan
         self._guard, self._treatments, self._budget = guard, treatments, budget
         self._treated_at = LONG_AGO
+        self._refused_at: dict[str, int] = {}
 
     @property
     def since_treatment(self) -> int:
@@ -79,14 +80,26 @@ class Decisions:
     def begin_cooldown(self) -> None:
         self._treated_at = self.tick
 
-    def end_cooldown(self) -> None:
-        """What was decided did not apply: the next treatment need not wait for it."""
-        self._treated_at = LONG_AGO
+    def refused(self, name: str) -> None:
+        """What was decided did not apply: the next treatment need not wait for it.
+
+        One that is refused again within a cooldown cannot be made here for now (the state is of
+        another shape than its copies, say): it is not tried at every step.
+        """
+        if self.tick - self._refused_at.get(name, LONG_AGO) > self.policy.cooldown_steps:
+            self._treated_at = LONG_AGO
+        self._refused_at[name] = self.tick
 
     def state_dict(self) -> dict[str, Any]:
-        return {"tick": self.tick, "treated_at": self._treated_at, "lr_limit": self.lr_limit}
+        return {
+            "tick": self.tick,
+            "treated_at": self._treated_at,
+            "lr_limit": self.lr_limit,
+            "refused_at": dict(self._refused_at),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.tick = int(state["tick"])
         self._treated_at = int(state["treated_at"])
         self.lr_limit = float(state.get("lr_limit", math.nan))
+        self._refused_at = {name: int(tick) for name, tick in state.get("refused_at", {}).items()}

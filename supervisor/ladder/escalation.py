@@ -12,7 +12,7 @@ from supervisor.ladder.budget import Budget
 from supervisor.ladder.decisions import GUARD_RUNG, Decisions
 from supervisor.ladder.failures import Failures
 from supervisor.ladder.going_back import GoingBack
-from supervisor.ladder.guard import Guard, GuardVerdict
+from supervisor.ladder.guard import Guard, GuardVerdict, is_nonfinite
 from supervisor.ladder.initial_divergence import LAST_STEP, InitialDivergence
 from supervisor.ladder.rung_choice import RungChoice
 from supervisor.ladder.rungs import FREE, Rungs
@@ -109,6 +109,14 @@ class EscalationLadder:
         self._was_needless = True
         self._newer_are_as_good = newer_are_as_good
 
+    def resign(self) -> None:
+        """Nothing has helped: as long as all values are finite, nothing more is treated."""
+        self._going_back.resigned = True
+
+    def found_corruption(self, since_step: int) -> None:
+        """The state was damaged after this step, and is healed: no treatment since has helped."""
+        self._treatments.were_not_enough(since_step)
+
     def settle(self, result: ActionResult) -> None:
         """Takes in what an action did. One that did not apply leaves the way free for the next."""
         if result.applied:
@@ -122,7 +130,7 @@ class EscalationLadder:
         self._treatments.failed_to_apply(result.name)
         self._going_back.settle(result)
         if result.name not in FREE and result.name != "skip_update":
-            self._decisions.end_cooldown()
+            self._decisions.refused(result.name)
 
     def _next_treatment(
         self,
@@ -143,6 +151,8 @@ class EscalationLadder:
             self._initial.update(record.step, record.loss)
         if self._going_back.stopped:
             return None
+        if self._going_back.resigned and not is_nonfinite(record):
+            return self._step_down(record, risk)
         decision = self._start_anew(record, alerts, risk)
         if decision is not None:
             return decision

@@ -11,7 +11,7 @@ from supervisor.codes import Subject
 from supervisor.ladder.budget import Budget
 from supervisor.ladder.decisions import GUARD_RUNG, Decisions
 from supervisor.ladder.failures import Failures
-from supervisor.ladder.guard import Guard
+from supervisor.ladder.guard import Guard, is_nonfinite
 from supervisor.ladder.initial_divergence import LAST_STEP
 from supervisor.ladder.learning_rate_spike import LearningRateSpike
 from supervisor.ladder.rungs import Rungs
@@ -27,6 +27,8 @@ class GoingBack:
         rolled_back: in this episode.
         restarts: asked for in this run.
         stopped: the end of the run was asked for.
+        resigned: nothing has helped, and all values are finite: as long as they are, nothing more
+            is treated, and the run ends as it would alone.
         keeps_fp32: half precision never worked here and is not gone back to.
     """
 
@@ -47,6 +49,7 @@ class GoingBack:
         self.rolled_back = False
         self.restarts = 0
         self.stopped = False
+        self.resigned = False
         self.keeps_fp32 = False
         self._is_fp32 = False
 
@@ -99,13 +102,30 @@ class GoingBack:
         self.rolled_back = True
 
     def last_resort(self, record: StepRecord, risk: CrashRisk) -> Decision:
-        """Restart once, if the policy has such a rung, then stop."""
+        """Restart once, if the policy has such a rung; then it is over.
+
+        Over is the run where values are not finite, and where the policy itself has a rung that
+        stops. Else it is the treatment: what stays finite and cannot be helped may be what the
+        script wants, and a training that ends by itself is not ended by us.
+        """
         index = self._rungs.with_action("restart")
         if index is not None and self.restarts == 0:
             self.restarts += 1
             return self._decisions.treat(record, risk, ("restart",), index)
+        has_stop = self._rungs.with_action("stop") is not None
+        if not (is_nonfinite(record) or risk.cause is Cause.NONFINITE or has_stop):
+            return self._resign(record, risk)
         self.stopped = True
         return self._decisions.treat(record, risk, ("stop",), len(self.policy.rungs))
+
+    def _resign(self, record: StepRecord, risk: CrashRisk) -> Decision:
+        """Takes back what is in force, and keeps the state as it is now."""
+        self.resigned = True
+        undo = tuple(reversed(self._treatments.active))
+        self._treatments.reset()
+        reason = f"no treatment has helped, and all values are finite: left alone ({risk.reason})"
+        decision = self._decisions.treat(record, risk, ("checkpoint",), GUARD_RUNG)
+        return replace(decision, undo=undo, reason=reason)
 
     def _company(self, record: StepRecord, risk: CrashRisk) -> tuple[str, ...]:
         """What comes along with a rollback: the same rollback once more would end the same."""
@@ -144,6 +164,7 @@ class GoingBack:
             "rolled_back": self.rolled_back,
             "restarts": self.restarts,
             "stopped": self.stopped,
+            "resigned": self.resigned,
             "is_fp32": self._is_fp32,
             "keeps_fp32": self.keeps_fp32,
         }
@@ -154,5 +175,6 @@ class GoingBack:
         self.rolled_back = bool(state["rolled_back"])
         self.restarts = int(state["restarts"])
         self.stopped = bool(state["stopped"])
+        self.resigned = bool(state.get("resigned", False))
         self._is_fp32 = bool(state.get("is_fp32", False))
         self.keeps_fp32 = bool(state.get("keeps_fp32", False))

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from supervisor.codes import Subject
+from supervisor.detectors.statistics.other_data import is_odd_batch
 from supervisor.detectors.statistics.robust_window import RobustWindow
 from supervisor.detectors.statistics.run_scale import SHARE, RunScale
 from supervisor.records import Cause, CrashRisk, StepRecord
@@ -126,8 +127,9 @@ class Guard:
         return self.settings.skip_nonfinite and not record.loss_scale > 0
 
     def _is_absurd_gradient(self, record: StepRecord) -> bool:
-        """Far beyond the recent norms, and beyond those with which this run began."""
-        if not self.settings.skip_spike or record.in_environment:
+        """Far beyond the recent norms, and beyond those with which this run began. Not with inputs
+        of another distribution within the usual range: the next batch shows what they are."""
+        if not self.settings.skip_spike or record.in_environment or is_odd_batch(record):
             return False
         norm, scale = self._applied_norm(record), self.norm_scale
         least = max(SURE * scale.line, scale.level / SHARE)  # ten times the untrained size
@@ -164,7 +166,7 @@ class Guard:
     def is_ruin(self, record: StepRecord) -> bool:
         """Whether this step is beyond what the run can have come to by learning: not finite, or a
         loss or a gradient norm far above those of its untrained weights."""
-        if _is_nonfinite(record):
+        if is_nonfinite(record):
             return True
         is_high = record.loss_seen and record.loss > self.scale.line
         return is_high or (record.grad_norm_seen and record.grad_norm > self.norm_scale.line)
@@ -174,7 +176,7 @@ class Guard:
         self._skips = []
 
     def cause(self, record: StepRecord) -> Cause:
-        return Cause.NONFINITE if _is_nonfinite(record) else Cause.SPIKE
+        return Cause.NONFINITE if is_nonfinite(record) else Cause.SPIKE
 
     def _is_absurd(self, norm: float) -> bool:
         window = self._grad
@@ -233,5 +235,6 @@ def _is_unusual(value: float, window: RobustWindow) -> bool:
     return value > median * min((window.quantile(0.9) / median) ** 5, 1e300)
 
 
-def _is_nonfinite(record: StepRecord) -> bool:
+def is_nonfinite(record: StepRecord) -> bool:
+    """Whether loss or gradient norm of a step is NaN or infinite."""
     return record.has_nonfinite_loss or record.has_nonfinite_grad

@@ -105,6 +105,8 @@ class Treatments:
         )
 
     def _outcome(self, trial: Trial, calm: bool) -> str:
+        if trial.loss_limit == -math.inf:
+            return "failed"
         back = not len(self._recent) or not self._recent.median > trial.loss_limit
         return "helped" if calm and back else "failed"
 
@@ -173,11 +175,18 @@ class Treatments:
         self._recent.clear()
         self._calm = 0
 
+    def were_not_enough(self, since_step: int) -> None:
+        """What was tried after this step has not helped: something else was the cause."""
+        for trial in self._trials:
+            if trial.step >= since_step:
+                trial.loss_limit = -math.inf
+
     def forget_levels(self) -> None:
         """An announced change: treatments on trial need not bring the old loss back."""
         self._recent.clear()
         for trial in self._trials:
-            trial.loss_limit = math.inf
+            if trial.loss_limit > -math.inf:
+                trial.loss_limit = math.inf
 
     def next_undo(self, but: Collection[str] = ()) -> str | None:
         """The latest treatment, once the run has been healthy long enough; it leaves the list.

@@ -116,7 +116,9 @@ class OuterLoop:
                 return self._outcome(worker_exit)
             if self.run_log.has_several_ranks:
                 return outcomes.gave_up("one of several ranks failed: start all of them again")
-            verdict = restarts.decide(worker_exit, risky=self.replica.is_risky)
+            verdict = restarts.decide(
+                worker_exit, risky=self.replica.is_risky, finite=self.replica.is_finite
+            )
             self.run_log.count_crashes(restarts.crashes)
             if not verdict.again:
                 return outcomes.gave_up(verdict.reason)
@@ -292,6 +294,7 @@ class OuterLoop:
             fp32=verdict.fp32,
             batch_factor=verdict.batch_factor,
             checkpoint_activations=verdict.checkpoint_activations,
+            resigned=verdict.resigned,
         )
 
     def _leave_behind(self, start: StartingPoint) -> None:

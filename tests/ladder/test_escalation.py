@@ -264,6 +264,34 @@ def test_relapses_bring_other_help_along_then_a_restart_then_the_end() -> None:
     ]
 
 
+def test_what_cannot_be_helped_is_left_alone_as_long_as_it_is_finite() -> None:
+    policy = load_policy()
+    policy.budget.max_rollbacks = 1
+    course = Course(policy)
+    course.go(0.0, 50)
+
+    made = course.go(0.95, 400)
+    course.go(0.95, 3, loss=NAN, cause=Cause.NONFINITE)
+
+    named = [name for decision in made for name in decision.actions]
+    assert "restart" in named
+    assert "stop" not in named
+    assert "left alone" in made[-1].reason
+    assert set(made[-1].undo) <= {"cut_lr", "tighten_clip"}
+    assert made[-1].step < 300
+    assert actions(course.decisions)[len(made) :] != []  # what is not finite is treated
+
+
+def test_a_rollback_that_is_refused_is_not_tried_at_every_step() -> None:
+    course = Course(refuse=("rollback",))
+    course.go(0.0, 50)
+
+    made = course.go(0.95, 100)
+
+    refused = [d for d in made if "rollback" in d.actions]
+    assert 2 <= len(refused) <= 2 + 2 * 100 // course.policy.cooldown_steps
+
+
 def test_observe_only_says_what_it_would_do() -> None:
     policy = load_policy()
     policy.observe_only = True

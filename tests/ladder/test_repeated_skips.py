@@ -37,3 +37,20 @@ def test_skips_far_apart_or_of_other_causes_are_single_batches() -> None:
     others = outcomes([(10, "spike"), (40, "nonfinite"), (70, "spike")])
 
     assert {outcome for _, outcome in apart + others} == {"helped"}
+
+
+def test_an_update_left_out_has_not_helped_where_damaged_memory_was_healed_behind_it() -> None:
+    treatments = Treatments(load_policy("default"))
+    before = RobustWindow(20)
+    before.add(1.0)
+    found = []
+    for step in range(40):
+        record = StepRecord(step=step, loss=1.0, loss_seen=True)
+        found += treatments.observe(record, CrashRisk(step=step, probability=0.0))
+        if step in (10, 22):
+            treatments.begin("skip_update", step, before, cause="spike", rung=-1)
+        if step == 24:
+            treatments.were_not_enough(since_step=20)
+            treatments.forget_levels()
+
+    assert [(o.step, o.outcome) for o in found] == [(10, "helped"), (22, "failed")]

@@ -15,17 +15,27 @@ Live runs look only where the loss is above all of the last steps, or a reward b
 SCALE = "input_scale"
 """Observed beside it: the spread of the batch's numbers against the usual one."""
 
+OTHER_SHAPE = 1000.0
+"""The shift of samples that have another shape than all known ones, which have one and the same:
+longer texts or larger images from here on."""
+
 STEPS = 2
 """Such batches in a row are other data; a single one is an odd batch."""
 
 REST = 100
 """Steps after new data were adopted in which no others are: what goes on changing drifts, as a
-scale does that grows at every step."""
+scale does that grows at every step. A shape does not."""
 
 IN_RANGE = 3.0
 """Times the usual spread, or a part of it: beyond, numbers are not normalised any more, or carry
 nothing, and nobody wants that. Of the corpus' train and validation splits data changed on purpose
 have 0.9 to 1.1 times the spread, damaged ones 3.9 and more."""
+
+
+def is_odd_batch(record: StepRecord) -> bool:
+    """Whether the inputs come from another distribution, and lie within the usual range."""
+    scale = record.observed.get(SCALE, 1.0)
+    return record.observed.get(SHIFT, 0.0) >= 1.0 and 1.0 / IN_RANGE <= scale <= IN_RANGE
 
 
 class OtherData:
@@ -51,15 +61,21 @@ class OtherData:
     def update(self, record: StepRecord) -> str:
         """Takes in a step; returns the sentence with which new data are adopted, or nothing."""
         shift = record.observed.get(SHIFT, 0.0)
-        if shift < 1.0 or 0 <= record.step - self._adopted < REST:
+        rests = 0 <= record.step - self._adopted < REST and shift != OTHER_SHAPE
+        if shift < 1.0 or rests:
             self.waits = False
             return ""
         again = self.waits and record.step == self._last + 1
         self.waits, self._last = not again, record.step
         scale = record.observed.get(SCALE, 1.0)
-        if not again or not 1.0 / IN_RANGE <= scale <= IN_RANGE:
+        if not again or not is_odd_batch(record):
             return ""
         self._adopted = record.step
+        if shift == OTHER_SHAPE:
+            return (
+                f"since step {record.step - 1} the inputs have another shape, and the loss of "
+                f"{record.loss:.6g} belongs to them: the new level is adopted"
+            )
         return (
             f"since step {record.step - 1} the inputs come from another distribution ({shift:.3g} "
             f"times as far from the usual as the line, {scale:.3g} times the spread), and the loss "

@@ -150,7 +150,9 @@ def _ladder(ending: ProcessEnding) -> WorkerExit | None:
         return None
     wish = "a restart" if note.kind == "restart" else "an emergency stop"
     line = f"the policy asked for {wish}: {_first_line(note.message)}"
-    return _exit(ending, ExitCause.NONFINITE, line, *note.evidence, retry=note.kind == "restart")
+    again = note.kind == "restart"
+    sign = ExitSign.TREATMENT if again else None
+    return _exit(ending, ExitCause.NONFINITE, line, *note.evidence, retry=again, sign=sign)
 
 
 def _retry(ending: ProcessEnding) -> WorkerExit | None:

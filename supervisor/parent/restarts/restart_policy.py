@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from supervisor.codes import ExitSign
 from supervisor.parent.restarts.backoff import Backoff
 from supervisor.parent.restarts.exits import OF_THE_PROCESS, failure_key
 from supervisor.parent.restarts.failure_signs import ANOTHER_RANK, outside_fault
@@ -55,8 +56,8 @@ class Verdict:
         delay_s: wait before the attempt.
         start: from the newest ``stable`` checkpoint, or the ``latest`` that verifies.
         before_step: only checkpoints of earlier steps, so that new settings apply at this step.
-        skip_steps, lr_factor, careful_steps, fp32, batch_factor, checkpoint_activations: see
-            `WorkerOrder`.
+        skip_steps, lr_factor, careful_steps, fp32, batch_factor, checkpoint_activations, resigned:
+            see `WorkerOrder`.
     """
 
     again: bool
@@ -70,6 +71,7 @@ class Verdict:
     fp32: bool = False
     batch_factor: float = 1.0
     checkpoint_activations: bool = False
+    resigned: bool = False
 
 
 @dataclass(slots=True)
@@ -81,6 +83,7 @@ class _Memory:
     base_step: int = -1
     batch_factor: float = 1.0
     checkpoint_activations: bool = False
+    resigned: bool = False
     failures: Counter[tuple[str, int | None]] = field(default_factory=Counter)
     skip_steps: set[int] = field(default_factory=set)
 
@@ -104,12 +107,15 @@ class RestartPolicy:
         """Crashes without progress so far."""
         return self._memory.without_progress
 
-    def decide(self, worker_exit: WorkerExit, *, risky: bool = False) -> Verdict:
+    def decide(
+        self, worker_exit: WorkerExit, *, risky: bool = False, finite: bool = False
+    ) -> Verdict:
         """Returns what to do after an attempt that may be retried.
 
         Args:
             worker_exit: an exit whose `retry` is true.
             risky: the crash risk was above the alarm line at the end.
+            finite: loss and gradient of the last step were numbers.
         """
         untried = worker_exit.offers_checkpointing and not self._memory.checkpoint_activations
         if worker_exit.cause in MEMORY and untried:
@@ -127,6 +133,11 @@ class RestartPolicy:
         self._count(worker_exit, numerical=numerical)
         key = (failure_key(worker_exit), worker_exit.last_step)
         same = self._memory.failures[key]
+        is_over = same >= _FAILURES_UNTIL_STOP or (
+            self._memory.without_progress >= self._settings.crash_limit
+        )
+        if is_over and finite and worker_exit.sign is ExitSign.TREATMENT:
+            return self._resign()
         if same >= _FAILURES_UNTIL_STOP:
             return Verdict(again=False, reason=self._came_again(worker_exit, same))
         if self._memory.without_progress >= self._settings.crash_limit:
@@ -143,6 +154,16 @@ class RestartPolicy:
             self._memory.skip_steps.update((step, step + 1))
             reason += f"; the same failure twice at step {step}: its data is left out"
         return self._again(reason, start=start, numerical=numerical)
+
+    def _resign(self) -> Verdict:
+        """Nothing has failed but our own restarts: alone, the script may well run to its end."""
+        count = self._memory.without_progress
+        self._memory = replace(self._memory, resigned=True, without_progress=0, numerical=0)
+        self._memory.failures.clear()
+        return self._again(
+            f"{count} restarts have not helped, and all values are finite: left alone from here on",
+            start="stable",
+        )
 
     def _with_smaller_batches(self, worker_exit: WorkerExit) -> Verdict:
         """Not counted as a crash: each is another remedy, and there are only four.
@@ -180,6 +201,7 @@ class RestartPolicy:
             careful_steps=settings.careful_steps if numerical else 0,
             batch_factor=memory.batch_factor,
             checkpoint_activations=memory.checkpoint_activations,
+            resigned=memory.resigned,
             fp32=numerical and memory.numerical >= _NUMERICAL_UNTIL_FP32,
         )
 

@@ -37,17 +37,24 @@ class Replica:
         self._is_off = False
         self._rollbacks: list[tuple[int, int]] = []
         self.risk: CrashRisk | None = None
+        self._last: StepRecord | None = None
 
     @property
     def is_risky(self) -> bool:
         """Whether the risk was at the policy's alarm line at the last step."""
         return self.risk is not None and self.risk.alarm
 
+    @property
+    def is_finite(self) -> bool:
+        """Whether loss and gradient norm of the last step were numbers; False without one."""
+        last = self._last
+        return last is not None and not (last.has_nonfinite_loss or last.has_nonfinite_grad)
+
     def restart(self, history: Iterable[StepRecord] = ()) -> None:
         """Begins anew, as a worker does that starts from a checkpoint after `history`."""
         self._pipeline = None
         self._rollbacks.clear()
-        self.risk = None
+        self.risk = self._last = None
         self.update(history)
 
     def saw_events(self, events: Iterable[JournalEvent]) -> None:
@@ -80,7 +87,7 @@ class Replica:
     def _judge(self, records: Sequence[StepRecord]) -> None:
         for start in range(0, len(records), TOGETHER):
             for judgement in self._pipeline.update_all(records[start : start + TOGETHER]):
-                self.risk = judgement.risk
+                self.risk, self._last = judgement.risk, judgement.record
 
 
 def _build_pipeline(settings: RunSettings, policy: PolicySettings) -> Any:

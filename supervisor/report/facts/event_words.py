@@ -168,6 +168,8 @@ def _found(event: state_events.StateFound) -> str:
             return f"The data have changed: {change}."
         case Found.RATE_TEST:
             return f"The script tries learning rates: {change}."
+        case Found.SCRIPT_CHANGE:
+            return f"The script has changed the training: {change}."
         case Found.ANNOUNCED:
             return f"The script announced a change: {change or 'it did not say which'}."
         case Found.RETRY_ASKED:

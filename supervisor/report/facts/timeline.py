@@ -16,7 +16,8 @@ from supervisor.report.facts.run_data import RunData
 TOLD = frozenset(
     {
         Found.ANNOUNCED, Found.ANOTHER_TRAINING, Found.ANOTHER_LEVEL, Found.OTHER_DATA,
-        Found.RATE_TEST, Found.RETRY_ASKED, Found.RETRY_REPEATED, Found.RETRY_UNDECIDED,
+        Found.SCRIPT_CHANGE, Found.RATE_TEST,
+        Found.RETRY_ASKED, Found.RETRY_REPEATED, Found.RETRY_UNDECIDED,
     }
 )  # fmt: skip
 """Other findings about the state are left out of the story."""

@@ -18,6 +18,7 @@ from supervisor.worker.live.loader_hooks import LoaderHooks
 from supervisor.worker.live.monitor import Monitor
 from supervisor.worker.live.new_trainings import NewTrainings
 from supervisor.worker.live.own_time import OwnTime
+from supervisor.worker.live.script_changes import ScriptChanges
 from supervisor.worker.live.step_recorder import StepRecorder
 from supervisor.worker.live.update_hooks import UpdateHooks
 from supervisor.worker.probes.probes import Probes
@@ -103,6 +104,9 @@ def _build_step_recorder(
         update_controls=treatment.updates,
         watch=state.watch,
         inputs=InputWatch(is_on=task.settings.probes.enabled, tell=ground.warn),
+        changes=ScriptChanges(
+            ground.registry, state.watch, state.snapshots, is_on=task.settings.probes.enabled
+        ),
         own_time=OwnTime(None if task.place.is_alone else OwnTimes(task.rundir.steps(task.rank))),
         warn=ground.warn,
     )

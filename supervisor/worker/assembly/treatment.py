@@ -75,6 +75,7 @@ def build_treatment(
             controls=ground.controls,
             registry=ground.registry,
             runner=runner,
+            pipeline=judging.pipeline,
             barrier=ground.barrier,
         ),
     )

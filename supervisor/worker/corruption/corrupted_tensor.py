@@ -75,6 +75,7 @@ class CorruptedTensor:
 
 _RULES = {
     "moved": "its optimizer can have moved it by {bound:.3g} at most",
+    "still": "nothing has written to it",
     "memory": "the gradients since allow {bound:.3g} at most",
     "fell": "it cannot have fallen below {bound:.3g}",
     "negative": "an average of squares is never negative",

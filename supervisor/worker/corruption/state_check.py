@@ -23,6 +23,7 @@ from supervisor.worker.corruption.claims import claimed
 from supervisor.worker.corruption.corrupted_tensor import CorruptedTensor
 from supervisor.worker.corruption.other_rules import not_finite, wrong_count
 from supervisor.worker.corruption.statistics_check import StatisticsCheck
+from supervisor.worker.corruption.still_weights import StillWeights
 from supervisor.worker.corruption.update_watch import UpdateWatch, Versions, WatchedOptimizer
 from supervisor.worker.corruption.usual_moves import UsualMoves, WeightAndCopy
 
@@ -51,6 +52,7 @@ class StateCheck:
         self.watch = watch
         self._averages = AverageCheck()
         self._statistics = StatisticsCheck(registry, watch.normalisation)
+        self._still = StillWeights(registry)
         self._usual = UsualMoves()
         self._names: dict[int, tuple[str, str]] = {}  # by address: model and parameter
 
@@ -62,6 +64,7 @@ class StateCheck:
         """
         self.watch.looked()
         self._averages.looked(state)
+        self._still.looked()
         self._names = {
             tensor.data_ptr(): (model, name)
             for model, tensors in state["models"].items()
@@ -96,6 +99,7 @@ class StateCheck:
             bounded += self._statistics.bounded(snapshot, self._names)
             found += self._averages.compare(snapshot, step - snapshot.step, bounded)
             found += self._statistics.compare(snapshot, self._names)
+            found += self._still.compare(snapshot)
         return found
 
     def unusual(self, snapshot: Snapshot) -> list[str]:

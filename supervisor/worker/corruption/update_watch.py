@@ -92,6 +92,15 @@ class WatchedOptimizer:
             for then, now in zip(before, after, strict=True)
         ]
 
+    def rewritten(self) -> list[torch.Tensor]:
+        """Returns the parameters that somebody else has written to since the last look."""
+        made = self.count
+        if self.is_broken or (made and self.written is None):
+            return []
+        written = self.written or [{}] * len(self.parameters)
+        rows = zip(self.parameters, self.versions, written, strict=True)
+        return [p for p, then, each in rows if _WRITES(p) > then[""] + made * each.get("", 0)]
+
     def updates(self, group: int) -> tuple[Update, ...]:
         """Returns those of a parameter group, oldest first; of the same settings in a row there is
         one mapping."""
@@ -134,6 +143,7 @@ class UpdateWatch:
         normalisation: the same for running means and variances, which batches change.
         needs_norms: a family needs the norm of the gradients, and `clipped` is to be called.
         awaits_end: `end` is to be called after the update under way.
+        times_anew: how often something of ours has changed the state.
     """
 
     def __init__(self, registry: Registry) -> None:
@@ -142,6 +152,11 @@ class UpdateWatch:
         self._watched: dict[int, WatchedOptimizer] = {}
         self.needs_norms = False
         self.awaits_end = False
+        self.times_anew = 0
+        # Parameters that somebody else wrote to, in the window that the last look ended, and in
+        # the one before.
+        self._rewritten: set[int] = set()
+        self._rewritten_before: set[int] = set()
         self._clipped_at: tuple[int, int] | None = None
         self._usual_norms: dict[int, float] = {}
         self._foreign: weakref.WeakKeyDictionary[Optimizer, ForeignOptimizer]
@@ -150,11 +165,32 @@ class UpdateWatch:
     def begin_anew(self) -> None:
         """Something else than updates has changed the state: nothing is known until `look`."""
         self._watched.clear()
+        self._rewritten, self._rewritten_before = set(), set()
+        self.times_anew += 1
         self.normalisation.begin_anew()
+
+    def rewritten(self) -> list[torch.Tensor]:
+        """Returns the parameters that somebody else has just written to: since the last look, or
+        right before it, and not in the window before that."""
+        found = []
+        for watched in self._watched.values():
+            if watched.count:
+                found += [p for p in watched.rewritten() if id(p) not in self._rewritten]
+            else:
+                new = self._rewritten - self._rewritten_before
+                found += [p for p in watched.parameters if id(p) in new]
+        return found
+
+    def rewriting_is_known(self) -> None:
+        """What was written since the last look has been told."""
+        self._rewritten |= {id(p) for one in self._watched.values() for p in one.rewritten()}
+        self._rewritten_before |= self._rewritten
 
     def looked(self) -> None:
         """The state as it is now is kept: from here on every update counts."""
         self.normalisation.looked()
+        self._rewritten_before = self._rewritten
+        self._rewritten = {id(p) for one in self._watched.values() for p in one.rewritten()}
         for key, watched in self._watched.items():
             if watched.count:
                 self._usual_norms[key] = statistics.median(watched.norms)

@@ -50,11 +50,13 @@ class BatchSample:
     Attributes:
         is_content: whole numbers that stand for something (tokens): alike or not, never near.
         features: the numbers, or the places of their contents in a table.
+        shape: of one of its samples.
         spread: standard deviation of the numbers.
     """
 
     sample: torch.Tensor
     is_content: bool
+    shape: tuple[int, ...] = ()
     features: npt.NDArray[Any] = field(default_factory=lambda: np.empty(0))
     spread: float = math.nan
 
@@ -63,6 +65,13 @@ class BatchSample:
         if self.is_content or other.is_content:
             return self.is_content and other.is_content
         return self.sample.shape[1] == other.sample.shape[1]
+
+
+def spread_of_others(batch: BatchSample, known: Sequence[BatchSample]) -> float:
+    """The spread of a batch against the usual one of batches that it cannot be compared with."""
+    _compute((*known, batch))
+    usual = float(np.median([one.spread for one in known]))
+    return min(batch.spread / usual, 1e9) if usual > 0 else 1.0
 
 
 def sample_of(tensor: torch.Tensor) -> BatchSample | None:
@@ -78,7 +87,8 @@ def sample_of(tensor: torch.Tensor) -> BatchSample | None:
     each = max(1, height // ROWS)
     across = 1 if is_content else max(1, width // COLUMNS)
     size = min(ROWS, -(-height // each)), min(COLUMNS, -(-width // across))
-    return BatchSample(rows.as_strided(size, (down * each, right * across)).clone(), is_content)
+    sample = rows.as_strided(size, (down * each, right * across)).clone()
+    return BatchSample(sample, is_content, tuple(tensor.shape[1:]))
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:

@@ -132,6 +132,8 @@ class CorruptionListener(BoundaryListener):
         goes_back = any(waiting.action.name in GOING_BACK for waiting in self._runner.pending)
         if goes_back or self._requests.is_left_behind:
             return "rollback"  # is under way already
+        if any(not finding.is_apart for finding in findings):
+            self._runner.found_corruption(snapshot.step)
         if self._spread(findings):
             result = self._runner.run("rollback", decision)
             return "rollback" if result.applied else "no"

@@ -14,10 +14,15 @@ from typing import Any
 
 import torch
 
-from supervisor.detectors.statistics.other_data import SCALE, SHIFT, STEPS
+from supervisor.detectors.statistics.other_data import OTHER_SHAPE, SCALE, SHIFT, STEPS
 from supervisor.predictor import reward_of
 from supervisor.worker.ground.step_probe import items_of
-from supervisor.worker.live.batch_sample import BatchSample, UsualBatches, sample_of
+from supervisor.worker.live.batch_sample import (
+    BatchSample,
+    UsualBatches,
+    sample_of,
+    spread_of_others,
+)
 
 KNOWN = 48
 """Batches that a new one is compared with."""
@@ -120,6 +125,9 @@ class InputWatch:
 
     def _compare(self, batch: BatchSample) -> tuple[float, float]:
         """(distance in units of the line, spread against the usual one)."""
+        shapes = {one.shape for one in self._known}
+        if len(self._known) >= FEWEST and len(shapes) == 1 and batch.shape not in shapes:
+            return OTHER_SHAPE, spread_of_others(batch, self._known)
         usual = self._usual
         if usual is not None and usual.is_like(batch) and self._batches - self._usual_at < STALE:
             shift, scale = usual.compare(batch)

@@ -20,6 +20,7 @@ from supervisor.worker.ground.run_warnings import RunWarnings
 from supervisor.worker.ground.step_probe import gradient_norm, has_values, read_number
 from supervisor.worker.live.input_watch import InputWatch
 from supervisor.worker.live.own_time import OwnTime
+from supervisor.worker.live.script_changes import ScriptChanges
 from supervisor.worker.live.unseen_updates import MANY_BACKWARDS, NO_STEP_YET
 from supervisor.worker.probes.probes import Probes
 from supervisor.worker.treatment.update_controls import UpdateControls
@@ -32,6 +33,7 @@ class StepRecorder:
         row: of the step under way in the flight recorder; -1 until it is recorded.
         scaler: the newest GradScaler that the script has used.
         inputs: looks at the batches.
+        changes: looks at what the script does to weights itself.
     """
 
     def __init__(
@@ -45,12 +47,14 @@ class StepRecorder:
         update_controls: UpdateControls,
         watch: UpdateWatch,
         inputs: InputWatch,
+        changes: ScriptChanges,
         own_time: OwnTime,
         warn: RunWarnings,
     ) -> None:
         self.row = -1
         self.scaler: Any = None
         self.inputs = inputs
+        self.changes = changes
         self._registry = registry
         self._progress = progress
         self._recorder = recorder
@@ -98,7 +102,10 @@ class StepRecorder:
             probe.observed = {**looked, **probe.observed}
         if probe.begins_training:
             self.inputs.forget()
-        seen = self.inputs.judge(probe.loss if probe.loss_seen else math.nan, probe.observed)
+            self.changes.forget()
+        loss = probe.loss if probe.loss_seen else math.nan
+        seen = self.inputs.judge(loss, probe.observed)
+        seen |= self.changes.judge(step, loss, lead, self._lead_size)
         if seen:
             probe.observed = {**seen, **probe.observed}
         now = time.time()

@@ -165,6 +165,10 @@ class ActionRunner:
                 )
             )
 
+    def found_corruption(self, since_step: int) -> None:
+        """What was done since this step is not what has helped: called before it is healed."""
+        self._pipeline.found_corruption(since_step)
+
     def tell(self, result: ActionResult, decision: Decision) -> None:
         """Writes the receipt of an action that was done elsewhere."""
         self.changed_at = decision.step

@@ -145,6 +145,9 @@ class Dispatcher(BoundaryListener):
         if judgement.rate_test:
             why = judgement.rate_test
             self._journal.write(StateFound(step=record.step, found=Found.RATE_TEST, detail=why))
+        if judgement.script_change:
+            why = judgement.script_change
+            self._journal.write(StateFound(step=record.step, found=Found.SCRIPT_CHANGE, detail=why))
         if judgement.alerts:
             self._alerts.tell(record, judgement.alerts)
         self._tell_risk(judgement)

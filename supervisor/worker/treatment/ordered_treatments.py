@@ -5,6 +5,7 @@ from __future__ import annotations
 from supervisor.actions.activation_checkpointing import ActivationCheckpointing
 from supervisor.actions.controls import Controls, Ramp
 from supervisor.codes import DecisionSource
+from supervisor.pipeline import Pipeline
 from supervisor.records import Cause, Decision, WorkerOrder
 from supervisor.training_state.registry import Registry
 from supervisor.worker.ground.error_barrier import ErrorBarrier
@@ -23,9 +24,11 @@ class OrderedTreatments:
         controls: Controls,
         registry: Registry,
         runner: ActionRunner,
+        pipeline: Pipeline,
         barrier: ErrorBarrier,
     ) -> None:
         self._order = order
+        self._pipeline = pipeline
         self._controls = controls
         self._registry = registry
         self._runner = runner
@@ -42,11 +45,14 @@ class OrderedTreatments:
             self._wait("checkpoint_activations", Cause.RESOURCES, OUT_OF_MEMORY)
 
     def be_careful(self) -> None:
-        """Takes on the order's conservative settings: K8, and after memory ran out K9.
+        """Takes on the order's conservative settings: K8, and after memory ran out K9; or leaves
+        the training alone.
 
         Called at the checkpoint's step, or before the first one of a start from nothing.
         """
         order, controls = self._order, self._controls
+        if order.resigned:
+            self._pipeline.resign()
         if order.lr_factor != 1.0 and order.careful_steps:
             controls.lr_factor = order.lr_factor
             controls.ramp = Ramp(order.lr_factor, 1.0, order.careful_steps)

@@ -6,7 +6,7 @@ import pytest
 
 from supervisor.config import load_policy
 from supervisor.detectors.objective.other_data import OtherDataDetector
-from supervisor.detectors.statistics.other_data import REST, SCALE, SHIFT, OtherData
+from supervisor.detectors.statistics.other_data import OTHER_SHAPE, REST, SCALE, SHIFT, OtherData
 from supervisor.pipeline import Pipeline
 from supervisor.records import StepRecord
 from supervisor.settings import RunSettings
@@ -39,6 +39,13 @@ def test_what_goes_on_changing_is_adopted_once() -> None:
     records = [_step(i, 2.0) for i in range(REST)]
 
     assert _adopted(OtherData(), records) == [1]
+
+
+def test_another_shape_comes_as_often_as_the_script_wants() -> None:
+    judge = OtherData()
+    records = [_step(i, OTHER_SHAPE if i in (3, 4, 30, 31) else 0.0) for i in range(REST)]
+
+    assert _adopted(judge, records) == [4, 31]
 
 
 def _alarms(shifts: dict[int, float], loss: float) -> tuple[list[int], list[int]]:

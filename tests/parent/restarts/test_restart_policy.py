@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from supervisor.codes import ExitSign
 from supervisor.parent.restarts.backoff import Backoff
 from supervisor.parent.restarts.restart_policy import RestartPolicy
 from supervisor.records import ExitCause, WorkerExit
@@ -250,3 +251,35 @@ def test_a_script_that_cannot_split_its_batches_is_tried_as_after_any_crash() ->
 
     assert [v.again for v in verdicts] == [True, True, False]
     assert verdicts[1].skip_steps == (11, 12)
+
+
+def asked_for(step: int) -> WorkerExit:
+    """The ladder asked for a restart."""
+    return replace(crash(step, ExitCause.NONFINITE, "a restart"), sign=ExitSign.TREATMENT)
+
+
+def test_restarts_of_the_ladder_that_do_not_help_never_end_a_training_that_is_finite() -> None:
+    restarts = policy()
+
+    verdicts = [restarts.decide(asked_for(step), risky=True, finite=True) for step in (9, 12, 14)]
+
+    assert [verdict.again for verdict in verdicts] == [True, True, True]
+    assert [verdict.resigned for verdict in verdicts] == [False, False, True]
+    assert verdicts[-1].lr_factor == 1.0
+    assert verdicts[-1].start == "stable"
+
+
+def test_what_follows_a_training_that_is_left_alone_leaves_it_alone_too() -> None:
+    restarts = policy()
+    for step in (9, 12, 14):
+        restarts.decide(asked_for(step), risky=True, finite=True)
+
+    assert restarts.decide(crash(20)).resigned
+
+
+def test_restarts_of_the_ladder_end_a_training_that_stays_not_finite() -> None:
+    restarts = policy()
+
+    verdicts = [restarts.decide(asked_for(step), risky=True).again for step in (9, 12, 14)]
+
+    assert verdicts == [True, True, False]

@@ -152,3 +152,19 @@ def test_a_watch_that_fails_is_over_and_says_so() -> None:
 
     assert len(told) == 1
     assert told[0].startswith("batches are not looked at any more: ")
+
+
+def test_longer_samples_are_other_data_where_all_had_one_length() -> None:
+    found = _watched(lambda: torch.rand(32, 4, 5), lambda: torch.rand(32, 8, 5))
+
+    assert [SHIFT in noted for noted in found] == [True, True, False]
+    assert 0.5 < found[0][SCALE] < 2.0
+
+
+def test_longer_samples_are_nothing_where_lengths_vary() -> None:
+    lengths = iter(range(4, 100))
+
+    assert (
+        _watched(lambda: torch.rand(32, next(lengths), 5), lambda: torch.rand(32, 200, 5))
+        == [{}] * 3
+    )
