@@ -244,6 +244,18 @@ PREPARED = (
         material="language:.",
     ),
     Foreign(
+        "TRL SFT, data streamed",
+        "huggingface/trl",
+        "trl/scripts/sft.py --model_name_or_path tiny --dataset_name lines --dataset_streaming "
+        "--max_steps 30 "
+        "--per_device_train_batch_size 2 --output_dir out --save_steps 10 --save_total_limit 2 "
+        "--eval_strategy steps --eval_steps 10 --dataset_test_split train --report_to none "
+        "--use_cpu --logging_steps 2 --max_length 32",
+        16,
+        needs="trl transformers datasets peft",
+        material="language:.",
+    ),
+    Foreign(
         "timm train",
         "huggingface/pytorch-image-models",
         "train.py --data-dir pictures --model test_vit -b 8 --epochs 2 --device cpu --workers 1 "
