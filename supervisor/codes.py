@@ -81,7 +81,7 @@ class Found(str, enum.Enum):
     """Restored weights have shown that weights are not to blame (`ladder.rollback_evaluation`)."""
     OTHER_DATA = "other data"
     """The loss rises with inputs of another distribution (`detectors.statistics.other_data`)."""
-    SCRIPT_CHANGE = "the script's own change"
+    SCRIPT_CHANGE = "script change"
     """The loss rises with what it does to weights (`detectors.statistics.script_change`)."""
     SEVERAL_RANKS = "several ranks"
     FILES_SET_ASIDE = "files set aside"
