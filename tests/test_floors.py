@@ -69,6 +69,7 @@ SUB_ROOMS: dict[str, tuple[str, ...]] = {
         "ground",
         "group",
         "samples",
+        "recording/loading",
         "recording",
         "interception",
         "probes",

@@ -35,7 +35,7 @@ from supervisor.worker.ground.error_barrier import Part
 from supervisor.worker.group.exchanges import Exchanges
 from supervisor.worker.live.corruption_listener import CorruptionListener
 from supervisor.worker.recording.attempt_files import AttemptFiles
-from supervisor.worker.recording.loading_proofs import LoadingProofs
+from supervisor.worker.recording.loading.loading_proofs import LoadingProofs
 from supervisor.worker.replay.silenced_collectives import SilencedCollectives
 from supervisor.worker.samples.sample_guard import SampleGuard
 from supervisor.worker.session.session import Session

@@ -150,3 +150,68 @@ def test_a_shuffled_stream_of_hugging_face_makes_all_again(tmp_path: Path) -> No
     killed = _killed(tmp_path, PRELUDE + HUGGING_FACE + LOOP + ENDING)
 
     assert [event["batches_left_out"] for event in killed.events("resumed")] == [0, 0]
+
+
+LIBRARY = '''
+import time, torch
+from torch.utils.data import IterableDataset
+
+class Told(IterableDataset):
+    """Tells where it stands, and begins there once more in each later epoch, if it is not told."""
+    start, place = None, 0
+    def state_dict(self): return {"place": self.place, "waiting": None}
+    def load_state_dict(self, state): self.start = state
+    def __iter__(self):
+        self.place = self.start["place"] if self.start else 0
+        while self.place < 83:
+            time.sleep(0.0005)
+            self.place += 1
+            yield self.sample(self.place)
+    def sample(self, place):
+        x = torch.linspace(0, place % 7, 8) + 0.1 * torch.randn(8)
+        return x, x.sum().reshape(1)
+
+class Shuffled(Told):
+    """What waits in its buffer is not in its state."""
+    def __iter__(self):
+        waiting = []
+        for sample in super().__iter__():
+            waiting.append(sample)
+            if len(waiting) > 9: yield waiting.pop(len(waiting) // 2)
+        yield from waiting
+'''
+
+
+def _library(folder: Path) -> None:
+    """A package that was installed beside the script."""
+    for run in ("plain", "killed"):
+        installed = folder / run / "toystreams-1.0.dist-info"
+        installed.mkdir(parents=True)
+        (installed / "RECORD").write_text("toystreams.py,,\n")
+        (folder / run / "toystreams.py").write_text(LIBRARY)
+
+
+def test_a_librarys_stream_goes_on_from_the_state_that_it_told(tmp_path: Path) -> None:
+    _library(tmp_path)
+    text = PRELUDE + "import toystreams\nloader = DataLoader(toystreams.Told(), 8)"
+
+    killed = _killed(tmp_path, text + LOOP + ENDING)
+
+    first, second = (event["batches_left_out"] for event in killed.events("resumed"))
+    assert first >= 12, first
+    assert second >= 20, second
+
+
+@pytest.mark.exhaustive
+def test_a_stream_whose_state_is_not_all_makes_all_again(tmp_path: Path) -> None:
+    _library(tmp_path)
+    text = PRELUDE + "import toystreams\nloader = DataLoader(toystreams.Shuffled(), 8)"
+    expected = plain(tmp_path / "plain", text + LOOP + ENDING)
+
+    killed = supervised(tmp_path / "killed", text + LOOP + ENDING, settings=SETTINGS, faults=FAULTS)
+
+    assert differences(expected.result(), killed.result()) == []
+    resumed = killed.events("resumed")
+    assert [e["exactness"] for e in resumed] == ["exact", "exact"], resumed
+    assert [e["batches_left_out"] for e in resumed] == [0, 0]
+    assert killed.found("loading needed")

@@ -18,8 +18,9 @@ from supervisor.worker.process.heartbeat import Heartbeat
 from supervisor.worker.process.start_over import loads_all
 from supervisor.worker.recording.attempt_files import AttemptFiles
 from supervisor.worker.recording.file_sizes import FileSizes
-from supervisor.worker.recording.loading_proofs import LoadingProofs
+from supervisor.worker.recording.loading.loading_proofs import LoadingProofs
 from supervisor.worker.recording.replayed_files import ReplayedFiles
+from supervisor.worker.recording.settled_files import SettledFiles
 from supervisor.worker.samples.sample_guard import SampleGuard
 from supervisor.worker.session.starting_point import ResumePoint
 
@@ -78,7 +79,13 @@ def build_recorders(task: Task, ground: Ground, start: ResumePoint | None) -> Re
 
 def _files_of(sizes: FileSizes, record: ScriptFiles, set_aside: SetAside) -> AttemptFiles:
     replayed = ReplayedFiles(set_aside, record)
-    return AttemptFiles(sizes=sizes, record=record, replayed=replayed, set_aside=set_aside)
+    return AttemptFiles(
+        sizes=sizes,
+        record=record,
+        replayed=replayed,
+        settled=SettledFiles(replayed),
+        set_aside=set_aside,
+    )
 
 
 def _build_loading(task: Task, interception: InterceptionState) -> LoadingProofs:

@@ -26,7 +26,7 @@ from supervisor.worker.ground.run_warnings import RunWarnings
 from supervisor.worker.ground.user_frames import call_under_way, user_frames
 from supervisor.worker.group.common_beginning import BEGAN
 from supervisor.worker.group.exchanges import EXCHANGED, Exchanges
-from supervisor.worker.recording.loading_proofs import LoadingProofs
+from supervisor.worker.recording.loading.loading_proofs import LoadingProofs
 from supervisor.worker.recording.replayed_files import ReplayedFiles
 
 
@@ -81,6 +81,7 @@ class WholeState:
         state["written"] = self._files.written.checksums()
         state["whole_files"] = self._files.whole.present()
         state["folder_times"] = self._files.folder_times()
+        state["told_states"] = self._loading.told_states()
         state["gradient_places"] = gradient_places(self._registry)
         state["owners"] = find_owners(self._registry, frames)
         state["layouts"] = layouts(self._registry, held)

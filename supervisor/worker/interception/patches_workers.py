@@ -17,15 +17,15 @@ from torch.utils.data._utils import fetch as fetching
 
 from supervisor.worker.interception.instrument import Seen
 from supervisor.worker.interception.skipped_epoch import SkippedEpoch, load_here
-from supervisor.worker.recording.loading_proofs import LoadingProofs
-from supervisor.worker.recording.worker_proof import (
+from supervisor.worker.recording.loading.loading_proofs import LoadingProofs
+from supervisor.worker.recording.loading.worker_proof import (
     Iteration,
     LeftOut,
     Positioned,
     WorkerBatch,
     WorkerProof,
 )
-from supervisor.worker.recording.worker_watch import WorkerWatch
+from supervisor.worker.recording.loading.worker_watch import WorkerWatch
 
 _NEEDED = ("_reset", "_next_index", "_next_data", "_try_put_index", "_process_data")
 

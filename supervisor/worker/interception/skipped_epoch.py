@@ -7,7 +7,7 @@ from typing import Any
 from torch.utils.data import dataloader
 
 from supervisor.worker.interception.instrument import Seen
-from supervisor.worker.recording.worker_proof import Iteration, LeftOut
+from supervisor.worker.recording.loading.worker_proof import Iteration, LeftOut
 
 
 class SkippedEpoch(dataloader._BaseDataLoaderIter):

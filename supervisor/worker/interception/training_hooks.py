@@ -16,9 +16,9 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from supervisor.training_state.gradient_hook import GradientHook
-from supervisor.worker.recording.loading_proof import LoadingProof
-from supervisor.worker.recording.stream_proof import Stream
-from supervisor.worker.recording.worker_proof import Iteration, WorkerNote
+from supervisor.worker.recording.loading.loading_proof import LoadingProof
+from supervisor.worker.recording.loading.stream_proof import Stream
+from supervisor.worker.recording.loading.worker_proof import Iteration, WorkerNote
 
 Call: TypeAlias = Callable[[], Any]
 

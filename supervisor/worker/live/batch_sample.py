@@ -80,19 +80,25 @@ def sample_of(tensor: torch.Tensor) -> BatchSample | None:
     if not tensor.numel() or kind is torch.bool or kind.is_complex:
         return None
     is_content = not kind.is_floating_point and kind is not torch.uint8
-    height = tensor.shape[0] if tensor.dim() else 1
-    rows = tensor.detach()[:: max(1, height // ROWS)][:ROWS] if height > 1 else tensor.detach()
-    if tensor.dim() != 2:
-        rows = _flat(rows) if tensor.dim() else rows.reshape(1, 1)
-    across = 1 if is_content else max(1, rows.shape[1] // COLUMNS)
-    return BatchSample(rows[:, ::across][:, :COLUMNS].clone(), is_content, tuple(tensor.shape[1:]))
+    rows = tensor.detach()
+    if rows.dim() != 2:
+        rows = _flat(rows)
+    (height, width), (down, right) = rows.shape, rows.stride()
+    each = max(1, height // ROWS)
+    across = 1 if is_content else max(1, width // COLUMNS)
+    size = min(ROWS, -(-height // each)), min(COLUMNS, -(-width // across))
+    sample = rows.as_strided(size, (down * each, right * across)).clone()
+    return BatchSample(sample, is_content, tuple(tensor.shape[1:]))
 
 
-def _flat(rows: torch.Tensor) -> torch.Tensor:
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
     """Each row in one dimension; not all of it where that would copy it (channels last)."""
+    if tensor.dim() < 2:
+        return tensor.reshape(-1, 1)
     try:
-        return rows.view(len(rows), -1)
+        return tensor.view(len(tensor), -1)
     except RuntimeError:
+        rows = tensor[:: max(1, len(tensor) // ROWS)][:ROWS]
         each = max(1, int(COLUMNS ** (1 / (rows.dim() - 1))))
         for dim, size in enumerate(rows.shape[1:], 1):
             rows = rows[(slice(None),) * dim + (slice(None, None, max(1, size // each)),)]

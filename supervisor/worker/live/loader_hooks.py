@@ -11,16 +11,16 @@ from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.interception.training_hooks import Call
 from supervisor.worker.process.heartbeat import Heartbeat
-from supervisor.worker.recording.loading_proof import LoadingProof
-from supervisor.worker.recording.recording import Recording
-from supervisor.worker.recording.stream_proof import Stream, StreamMark
-from supervisor.worker.recording.worker_proof import (
+from supervisor.worker.recording.loading.loading_proof import LoadingProof
+from supervisor.worker.recording.loading.stream_proof import Stream, StreamMark
+from supervisor.worker.recording.loading.worker_proof import (
     Iteration,
     WorkerMark,
     WorkerNote,
     pack_iteration,
 )
-from supervisor.worker.replay.loading.loader_skipping import contents, pack_mark
+from supervisor.worker.recording.recording import Recording
+from supervisor.worker.replay.loading.loader_skipping import FetchMark, contents, pack_mark
 
 
 class LoaderHooks:
@@ -84,11 +84,14 @@ class LoaderHooks:
                 proof.reason = "loading runs a model"
             left, follows = proof.settle(stream)
             proof.decide()
-            drawn = fetched = b""
+            drawn, fetched, state = b"", b"", ""
             if not proof.is_given_up:
                 with self._interception.region():
                     fetched = pack_mark(contents(batch), batch)
                     drawn = between(earlier, look())
+                    if proof.tells_state:
+                        form = FetchMark.unpack(fetched).form
+                        state = proof.state_before(stream, form, follows=follows)
             mark = StreamMark(
                 proof=proof.number,
                 stream=stream.number,
@@ -98,6 +101,7 @@ class LoaderHooks:
                 is_given_up=proof.is_given_up,
                 drawn=drawn,
                 fetch=fetched,
+                state=state,
             )
             tape.append(EntryKind.STREAM_BATCH, mark.pack())
         return batch

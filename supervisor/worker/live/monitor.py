@@ -50,11 +50,11 @@ from supervisor.worker.live.step_recorder import StepRecorder
 from supervisor.worker.live.update_hooks import UpdateHooks
 from supervisor.worker.process.heartbeat import Heartbeat
 from supervisor.worker.recording.called_hooks import CalledHooks
-from supervisor.worker.recording.loading_proof import LoadingProof
+from supervisor.worker.recording.loading.loading_proof import LoadingProof
+from supervisor.worker.recording.loading.stream_proof import Stream
+from supervisor.worker.recording.loading.worker_proof import Iteration, WorkerNote
 from supervisor.worker.recording.recording import Recording, encode
-from supervisor.worker.recording.stream_proof import Stream
 from supervisor.worker.recording.told_objects import note_objects
-from supervisor.worker.recording.worker_proof import Iteration, WorkerNote
 from supervisor.worker.treatment.update_controls import UpdateControls
 
 

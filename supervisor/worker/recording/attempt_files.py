@@ -8,6 +8,7 @@ from supervisor.storage.run.script_files import ScriptFiles
 from supervisor.storage.run.set_aside import SetAside
 from supervisor.worker.recording.file_sizes import FileSizes
 from supervisor.worker.recording.replayed_files import ReplayedFiles
+from supervisor.worker.recording.settled_files import SettledFiles
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,12 +19,14 @@ class AttemptFiles:
         sizes: of files that are appended to.
         record: what the script has written, for the next attempt.
         replayed: hides what was written later than the checkpoint.
+        settled: makes the files what they were at the checkpoint.
         set_aside: where that is meanwhile.
     """
 
     sizes: FileSizes
     record: ScriptFiles
     replayed: ReplayedFiles
+    settled: SettledFiles
     set_aside: SetAside
 
     def hide_later(self, interval: int, since: float) -> None:

@@ -29,12 +29,12 @@ from supervisor.worker.ground.zero_gradients import ZeroGradients
 from supervisor.worker.interception.outside_dynamo import is_within_compiled
 from supervisor.worker.interception.training_hooks import Call, TrainingHooks
 from supervisor.worker.recording.large_reads import ReplayedReads
-from supervisor.worker.recording.loading_proof import LoadingProof
+from supervisor.worker.recording.loading.loading_proof import LoadingProof
+from supervisor.worker.recording.loading.stream_proof import Stream
+from supervisor.worker.recording.loading.worker_proof import Iteration, WorkerNote
 from supervisor.worker.recording.random_states import RandomReplay
 from supervisor.worker.recording.recording import decode
-from supervisor.worker.recording.stream_proof import Stream
 from supervisor.worker.recording.told_objects import recorded_objects
-from supervisor.worker.recording.worker_proof import Iteration, WorkerNote
 from supervisor.worker.replay.cached_outputs import CachedOutputs
 from supervisor.worker.replay.executed_regions import ExecutedRegions
 from supervisor.worker.replay.leaf_gradients import LeafGradients

@@ -9,9 +9,9 @@ from supervisor.storage.steps.tape_reader import TapeReader
 from supervisor.training_state.draws import look
 from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.interception.training_hooks import Call
-from supervisor.worker.recording.loading_proof import LoadingProof
-from supervisor.worker.recording.stream_proof import Stream
-from supervisor.worker.recording.worker_proof import Iteration, WorkerNote
+from supervisor.worker.recording.loading.loading_proof import LoadingProof
+from supervisor.worker.recording.loading.stream_proof import Stream
+from supervisor.worker.recording.loading.worker_proof import Iteration, WorkerNote
 from supervisor.worker.replay.loading.loader_skipping import NEAR_STEPS, KnownShapes, LoaderSkipping
 from supervisor.worker.replay.loading.recorded_data import RecordedData
 from supervisor.worker.replay.loading.stream_skipping import StreamSkipping
@@ -49,7 +49,9 @@ class ReplayedLoaders:
         self._of_workers = WorkerSkipping(
             tape, interception, target=comparison.target, allowed=allowed, shapes=shapes
         )
-        self._streams = StreamSkipping(tape, interception, allowed=allowed, shapes=shapes)
+        self._streams = StreamSkipping(
+            tape, interception, allowed=allowed, shapes=shapes, told=data.told
+        )
 
     def fetch(self, proof: LoadingProof, indices: Any, call: Call) -> Any:
         batch = None

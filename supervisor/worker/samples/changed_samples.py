@@ -1,7 +1,8 @@
 """Samples that are other ones when they are loaded again: a damaged file, cache or memory.
 
 Digests of a few samples of each data set are kept. Data sets that change on purpose (augmentation,
-padding to the longest of a batch, a curriculum) change in many samples, and are left alone.
+padding to the longest of a batch, a curriculum) change in many samples, and are left alone. So are
+those whose tensors torch has written into: that was the script.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 import torch
 import xxhash
+from torch.utils.data import Dataset
 
 from supervisor.training_state.tensors import tensors_within
 from supervisor.worker.ground.interception_state import InterceptionState
@@ -21,13 +23,20 @@ WATCHED = 64
 """Samples of a data set, evenly spread."""
 STEADY = 32
 """Loads that were equal to earlier ones, before the first that was not; and half as many after."""
+MANY = 1000
+"""Members of a list that is not searched for tensors."""
 
 
 @dataclass(slots=True)
 class _Known:
-    """A data set: `odd` is the sample that changed, after `equal` loads in a row that did not."""
+    """A data set: `odd` is the sample that changed, after `equal` loads in a row that did not.
+
+    Attributes:
+        writes: see `_writes`, when the first batch was loaded.
+    """
 
     watched: frozenset[int]
+    writes: dict[int, int]
     digests: dict[int, str] = field(default_factory=dict)
     equal: int = 0
     odd: int | None = None
@@ -58,7 +67,7 @@ class ChangedSamples:
         try:
             known = self._sets.get(data)
             if known is None:
-                known = self._sets[data] = _Known(_spread(len(data)))
+                known = self._sets[data] = _Known(_spread(len(data)), _writes(data))
             if known.is_over or not isinstance(indices, (list, tuple)):
                 return
             found = known.watched.intersection(indices)
@@ -79,7 +88,7 @@ class ChangedSamples:
                 continue
             if before == now:
                 known.equal += 1
-            elif known.equal >= STEADY and known.odd is None:
+            elif known.equal >= STEADY and known.odd is None and known.writes == _writes(data):
                 known.odd, known.equal = sample, 0
             else:
                 known.is_over = True  # the data set changes on purpose
@@ -92,6 +101,21 @@ class ChangedSamples:
 
 def _spread(count: int) -> frozenset[int]:
     return frozenset(range(0, count, max(1, count // WATCHED)))
+
+
+def _writes(value: Any, depth: int = 4) -> dict[int, int]:
+    """How often torch has written into each tensor that a data set holds, by its number."""
+    if isinstance(value, torch.Tensor):
+        return {} if value.is_inference() else {id(value): value._version}
+    inner: Any = ()
+    if isinstance(value, Dataset):
+        inner = list(vars(value).values())
+    elif isinstance(value, (list, tuple)) and len(value) <= MANY:
+        inner = value
+    found: dict[int, int] = {}
+    for item in inner if depth else ():
+        found |= _writes(item, depth - 1)
+    return found
 
 
 def _digests_of_rows(batch: Any, rows: list[int], count: int) -> list[str]:

@@ -64,7 +64,7 @@ class Arrival:
             OSError: a file that is mapped could not be written.
         """
         busy = wait_for_executors()
-        self.files.replayed.restore_in_place()
+        self.files.settled.restore_in_place()
         if start.gathered is None:
             reasons = self.restorer.put_back(start, replayed=replay.disproof is None)
         else:
@@ -97,12 +97,12 @@ class Arrival:
         mapped = mapped_files(
             p.value for p in reached if p.path in held or isinstance(p.value, mmap.mmap)
         )
-        replayed = self.files.replayed
-        names = replayed.take_names(self.restorer.compared.texts)
+        files_settled = self.files.settled
+        names = files_settled.take_names(self.restorer.compared.texts)
         saved = names.keys(start.state.get("written", {}))
-        written = replayed.written
-        settled = written.put_back(saved, replayed.kept())
-        files = replayed.end(
+        written = self.files.replayed.written
+        settled = written.put_back(saved, files_settled.kept_contents())
+        files = files_settled.settle(
             f"attempt_{self.attempt}",
             mapped,
             settled,
@@ -136,7 +136,7 @@ class Arrival:
         """
         step, meta, progress = start.checkpoint.step, start.checkpoint.meta, self.progress
         reasons = self.agreement.arrived(step, reasons, done=replay.steps_done)
-        self.files.replayed.put_back_folder_times(start.state.get("folder_times", {}))
+        self.files.settled.put_back_folder_times(start.state.get("folder_times", {}))
         progress.tape_is_whole = replay.disproof is None
         progress.is_counted = replay.count is not None
         progress.loop_shift = replay.steps_done - step

@@ -31,7 +31,7 @@ from supervisor.worker.process.exit_request import SHORT, ExitRequest
 from supervisor.worker.process.heartbeat import Heartbeat
 from supervisor.worker.process.start_over import start_over
 from supervisor.worker.recording.attempt_files import AttemptFiles
-from supervisor.worker.recording.loading_proofs import LoadingProofs
+from supervisor.worker.recording.loading.loading_proofs import LoadingProofs
 from supervisor.worker.replay.fast_forward import FastForward
 from supervisor.worker.replay.loading.placeholder_tracker import PlaceholderTracker
 from supervisor.worker.replay.loading.recorded_data import RecordedData
@@ -156,7 +156,9 @@ class Resumption:
             target=checkpoint.step,
             at_update=checkpoint.meta.get("at_update") is True,
             skips=skips,
-            data=RecordedData(self._start.state.get("held", {})),
+            data=RecordedData(
+                self._start.state.get("held", {}), self._start.state.get("told_states")
+            ),
             guard=self._guard,
             collectives=self.collectives,
             count=self._count,

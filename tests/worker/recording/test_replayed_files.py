@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from pathlib import Path
 
 from supervisor.storage.run.rundir import RunDirectory
@@ -36,34 +35,6 @@ def test_a_file_that_exists_is_kept_and_a_new_one_may_be_written_again(tmp_path:
     assert [replayed.keeps(old), replayed.keeps(new)] == [True, False]
 
 
-def test_what_is_written_and_closed_in_a_replay_is_lost(tmp_path: Path) -> None:
-    replayed, path = replayed_in(tmp_path), tmp_path / "picture.png"
-    path.write_bytes(b"trained")
-
-    with replayed.opened(path, "w+b", open) as file:
-        file.write(b"untrained")
-        file.seek(0)
-        assert file.read() == b"untrained"
-    replayed.restore_in_place()
-    replayed.end()
-
-    assert path.read_bytes() == b"trained"
-    assert [p.name for p in tmp_path.iterdir()] == ["picture.png"]
-
-
-def test_a_file_that_is_open_at_the_target_goes_on_under_its_name(tmp_path: Path) -> None:
-    replayed, path = replayed_in(tmp_path), tmp_path / "log.bin"
-    path.write_bytes(b"0123456789")
-
-    file = replayed.opened(path, "wb", open)
-    file.write(b"0123")
-    replayed.end()
-    file.write(b"45")
-    file.close()
-
-    assert path.read_bytes() == b"012345"
-
-
 def test_an_atomic_save_does_not_replace_the_newer_file(tmp_path: Path) -> None:
     replayed, temporary, path = replayed_in(tmp_path), tmp_path / "a.tmp", tmp_path / "a.pt"
     path.write_bytes(b"trained")
@@ -73,52 +44,6 @@ def test_an_atomic_save_does_not_replace_the_newer_file(tmp_path: Path) -> None:
 
     assert replayed.renamed(str(temporary), str(path))
     assert [p.name for p in tmp_path.iterdir()] == ["a.pt"]
-
-
-def test_files_that_change_their_names_in_turn_are_left_alone(tmp_path: Path) -> None:
-    replayed, last, previous = replayed_in(tmp_path), tmp_path / "last.pt", tmp_path / "previous.pt"
-    last.write_bytes(b"2")
-    previous.write_bytes(b"1")
-
-    assert replayed.keeps(last)
-    assert replayed.renamed(str(last), str(previous))
-    replayed.end()
-
-    assert (last.read_bytes(), previous.read_bytes()) == (b"2", b"1")
-
-
-def test_what_is_deleted_comes_back_instead_of_what_would_replace_it(tmp_path: Path) -> None:
-    replayed, best, new = replayed_in(tmp_path), tmp_path / "best.pt", tmp_path / "new.pt"
-    best.write_bytes(b"trained")
-    os.utime(best, (1.0, 1.0))
-    assert not replayed.keeps(new)
-    new.write_bytes(b"untrained")
-
-    assert replayed.removed(str(best))
-    gone = not best.exists()
-    assert replayed.linked(str(new), str(best))
-    replayed.end()
-
-    assert gone
-    assert best.read_bytes() == b"trained"
-
-
-def test_a_folder_that_the_script_clears_gives_its_files_back(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / "first.pt").write_bytes(b"trained")
-    (out / "later.txt").write_bytes(b"of a step beyond the target")
-    os.utime(out / "first.pt", (1.0, 1.0))
-    replayed = replayed_in(tmp_path)
-
-    assert not replayed.cleared(str(out))
-    shutil.rmtree(out)
-    out.mkdir()
-    assert replayed.keeps(out / "first.pt")
-    replayed.end()
-
-    assert [p.name for p in tmp_path.rglob("*")] == ["out", "first.pt"]
-    assert (out / "first.pt").read_bytes() == b"trained"
 
 
 def test_a_temporary_file_that_was_made_empty_is_written_and_does_not_replace(
@@ -159,34 +84,6 @@ def test_a_replay_that_is_killed_is_undone_before_the_next(tmp_path: Path) -> No
     assert folder.stat().st_mode & 0o777 == 0o750
 
 
-def test_files_of_the_recorded_run_come_back_by_the_names_of_this_one(tmp_path: Path) -> None:
-    old, new = tmp_path / "run_1111", tmp_path / "run_2222"
-    record = record_of(tmp_path)
-    for folder in (old, old / "parts"):
-        record.makes_folder(str(folder))
-        folder.mkdir()
-    record.writes(str(old / "parts" / "best.pt"), anew=True)
-    (old / "parts" / "best.pt").write_bytes(b"trained")
-    live = ReplayedFiles(aside_of(tmp_path), record)
-    live.whole.wrote(str(old / "parts" / "best.pt"))
-    recorded, interval = live.whole.present(), record.begin_interval()
-    replayed = replayed_in(tmp_path)
-
-    replayed.hide(interval, 0.0)
-    replayed.fold()
-    (new / "parts").mkdir(parents=True)
-    replayed.whole.wrote(str(new / "parts" / "best.pt"))
-    assert not replayed.keeps(new / "parts" / "best.pt")
-    (new / "parts" / "best.pt").write_bytes(b"untrained")
-    replayed.take_names([("run_1111", "run_2222")])
-    found = replayed.end(recorded=recorded)
-
-    assert found.problems == []
-    assert (new / "parts" / "best.pt").read_bytes() == b"trained"
-    assert not old.exists()
-    assert record_of(tmp_path).results()[0] == [str(new / "parts" / "best.pt")]
-
-
 def test_an_undo_takes_files_back_from_other_names(tmp_path: Path) -> None:
     aside, old, new = aside_of(tmp_path), tmp_path / "1111.pt", tmp_path / "2222.pt"
     old.write_bytes(b"trained")
@@ -197,17 +94,6 @@ def test_an_undo_takes_files_back_from_other_names(tmp_path: Path) -> None:
     assert aside_of(tmp_path).undo() == []
 
     assert (old.read_bytes(), new.exists()) == (b"trained", False)
-
-
-def test_a_replay_that_arrived_is_not_undone(tmp_path: Path) -> None:
-    new = tmp_path / "new.pt"
-    replayed = replayed_in(tmp_path)
-    assert not replayed.keeps(new)
-    new.write_bytes(b"untrained until the target, trained behind it")
-    replayed.end()
-
-    assert aside_of(tmp_path).undo() == []
-    assert new.exists()
 
 
 def test_a_list_that_somebody_else_wrote_moves_and_deletes_nothing(tmp_path: Path) -> None:
@@ -230,24 +116,6 @@ def test_a_list_that_somebody_else_wrote_moves_and_deletes_nothing(tmp_path: Pat
 
     assert SetAside(RunDirectory(tmp_path / "run"), 0).undo() == []
     assert (mine.read_text(), yours.read_text()) == ("mine", "yours")
-
-
-def test_what_is_changed_in_place_comes_back_in_place(tmp_path: Path) -> None:
-    replayed, path = replayed_in(tmp_path), tmp_path / "ring.dat"
-    path.write_bytes(b"trained!")
-    os.utime(path, (1.0, 1.0))
-
-    with replayed.opened(path, "r+b", open) as file:
-        before = file.read()
-        file.seek(0)
-        file.write(b"untr")
-    mapped = os.open(path, os.O_RDONLY)
-    replayed.restore_in_place()
-    found = replayed.end()
-
-    assert before == b"trained!"
-    assert os.pread(mapped, 100, 0) == path.read_bytes() == b"trained!"
-    assert found.problems == []
 
 
 def test_a_replay_that_is_killed_gives_back_what_it_changed_in_place(tmp_path: Path) -> None:

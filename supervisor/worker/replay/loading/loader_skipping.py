@@ -23,7 +23,7 @@ from supervisor.storage.steps.tape_reader import TapeReader
 from supervisor.training_state.draws import Generators, advance, between, look
 from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.ground.step_probe import first_tensor
-from supervisor.worker.recording.loading_proof import LoadingProof
+from supervisor.worker.recording.loading.loading_proof import LoadingProof
 from supervisor.worker.replay.loading.recorded_data import RecordedData
 
 NEAR_STEPS = 8

@@ -1,8 +1,11 @@
-"""Data that the script has computed with its model: features for a second training, labels.
+"""What a checkpoint holds of data sets.
 
-A replay computes them with weights that are not trained. The checkpoint holds them, because
-variables lead to them; so they come back as soon as a loader asks for them, and what it then gives
-is compared with the recorded run like any other batch.
+Data that the script has computed with its model, features for a second training or labels: a replay
+computes them with weights that are not trained. The checkpoint holds them, because variables lead
+to them; so they come back as soon as a loader asks for them, and what it then gives is compared
+with the recorded run like any other batch.
+
+And what streams have told of where they stand.
 """
 
 from __future__ import annotations
@@ -23,10 +26,12 @@ class RecordedData:
 
     Args:
         saved: path → tensor or array, in its plain form.
+        told: see `LoadingProofs.told_states`; kept as an attribute.
     """
 
-    def __init__(self, saved: Mapping[str, Any]) -> None:
+    def __init__(self, saved: Mapping[str, Any], told: Mapping[str, str] | None = None) -> None:
         self._saved = saved
+        self.told = told or {}
 
     def put_into(self, data: Any) -> bool:
         """Called during a replay, within a region; returns whether the data set had any of them."""

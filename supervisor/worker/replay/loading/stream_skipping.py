@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from supervisor.errors import ReplayError
@@ -11,8 +12,9 @@ from supervisor.storage.steps.tape import EntryKind
 from supervisor.storage.steps.tape_reader import TapeReader
 from supervisor.training_state.draws import advance, between, look
 from supervisor.worker.ground.interception_state import InterceptionState
-from supervisor.worker.recording.fingerprint import CannotTell
-from supervisor.worker.recording.stream_proof import Stream, StreamMark
+from supervisor.worker.recording.loading.fingerprint import CannotTell
+from supervisor.worker.recording.loading.stream_proof import Stream, StreamMark
+from supervisor.worker.recording.loading.told_state import go_on_from
 from supervisor.worker.replay.loading.loader_skipping import (
     FetchMark,
     KnownShapes,
@@ -28,6 +30,7 @@ class StreamSkipping:
 
     Args:
         allowed: numbers of the data sets whose batches may be others.
+        told: what streams told of their state, see `LoadingProofs.told_states`.
     """
 
     def __init__(
@@ -37,11 +40,13 @@ class StreamSkipping:
         *,
         allowed: Collection[int],
         shapes: KnownShapes,
+        told: Mapping[str, str],
     ) -> None:
         self._tape = tape
         self._interception = interception
         self._allowed = allowed
         self._shapes = shapes
+        self._told = told
         self._behind: weakref.WeakKeyDictionary[Stream, int] = weakref.WeakKeyDictionary()
         self._are_recorded: bool | None = None
 
@@ -58,6 +63,8 @@ class StreamSkipping:
         """
         for stream in list(self._behind):
             if stream.fetcher is not None:
+                if stream.proof.tells_state:
+                    raise ReplayError("a stream that tells its state waits for its next batch")
                 self._move_on(stream)
 
     def batch(self, stream: Stream, call: Callable[[], Any], *, is_near: bool) -> Any:
@@ -114,8 +121,7 @@ class StreamSkipping:
             self._tape.take(kind)
 
     def _leave_out(self, stream: Stream, mark: StreamMark, fetched: FetchMark) -> Any:
-        while self._tape.peek() not in (EntryKind.STREAM_BATCH, EntryKind.STEP, 0):
-            self._tape.take(self._tape.peek())  # what was read while it was made
+        self._pass_reads()
         self._tape.take(EntryKind.STREAM_BATCH)
         stream.fetches += 1
         self._behind[stream] = mark.left
@@ -127,6 +133,11 @@ class StreamSkipping:
                 raise ReplayError(str(error)) from error
         return batch
 
+    def _pass_reads(self) -> None:
+        """What was read while the next batch was made."""
+        while self._tape.peek() not in (EntryKind.STREAM_BATCH, EntryKind.STEP, 0):
+            self._tape.take(self._tape.peek())
+
     def _make(
         self,
         stream: Stream,
@@ -136,12 +147,22 @@ class StreamSkipping:
     ) -> Any:
         with self._interception.region():
             earlier = look()
-        self._move_on(stream)
+        begins_anew = stream.proof.tells_state and stream in self._behind
+        made = self._move_on(stream, mark.state)
+        # What it reads from tensors as it begins was read at another place of the recorded run.
+        unseen = self._interception.region() if begins_anew else contextlib.nullcontext()
         try:
-            batch = stream.proof.make(stream, call)
+            with unseen:
+                batch = stream.proof.make(stream, call)
         except StopIteration:
             raise ReplayError("a data set ends earlier than in the recorded run") from None
+        made()
+        if begins_anew:
+            self._pass_reads()
         stream.proof.settle(stream)
+        recorded = self._told.get(stream.key())
+        if recorded is not None and dict(stream.proof.told).get(stream.key()) != recorded:
+            raise ReplayError("a stream tells another state than in the recorded run")
         self._take(EntryKind.STREAM_BATCH)
         with self._interception.region():
             if fetched is not None:
@@ -154,23 +175,51 @@ class StreamSkipping:
         return batch
 
     def _end(self, stream: Stream, call: Callable[[], Any]) -> Any:
+        if stream.proof.tells_state and stream in self._behind:
+            self._behind.pop(stream)
+            stream.fetches += 1  # the one at which it ended
+            raise self._ended(stream)
         self._move_on(stream)
         try:
             stream.proof.make(stream, call)
         except StopIteration:
-            if self._tape.take(EntryKind.STREAM_END) != stream.packed():
-                raise ReplayError("another data set has come to its end") from None
-            stream.proof.ended(stream)
-            raise
+            raise self._ended(stream) from None
         raise ReplayError("a data set makes more samples than in the recorded run")
 
-    def _move_on(self, stream: Stream) -> None:
-        """Brings a stream behind the batches that it has left out."""
+    def _ended(self, stream: Stream) -> Exception:
+        """Returns what is to be raised where a stream has come to its end."""
+        if self._tape.take(EntryKind.STREAM_END) != stream.packed():
+            return ReplayError("another data set has come to its end")
+        stream.proof.ended(stream)
+        return StopIteration()
+
+    def _move_on(self, stream: Stream, told: str = "") -> Callable[[], None]:
+        """Brings a stream behind the batches that it has left out.
+
+        Args:
+            told: what it told there, if the tape knows it.
+
+        Returns:
+            To be called when it has made its next batch.
+        """
         left = self._behind.pop(stream, None)
         if left is None:
-            return
+            return _nothing
         with self._interception.region():
+            if stream.proof.tells_state:
+                state = told or self._told.get(stream.key())
+                if not state:
+                    raise ReplayError("where a stream of samples stood was not kept")
+                try:
+                    return go_on_from(stream.fetcher, state)
+                except Exception as error:  # a library's, of another version
+                    raise ReplayError(f"a stream does not take its state: {error}") from error
             try:
                 stream.place().move(left)
             except (CannotTell, ValueError) as error:
                 raise ReplayError(f"a stream of samples cannot be moved on: {error}") from error
+        return _nothing
+
+
+def _nothing() -> None:
+    """There is nothing to be done behind a batch."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from supervisor.storage.steps.tape import EntryKind
 from supervisor.storage.steps.tape_reader import TapeReader
 from supervisor.training_state.draws import joined
-from supervisor.worker.recording.worker_proof import WorkerMark, unpack_iteration
+from supervisor.worker.recording.loading.worker_proof import WorkerMark, unpack_iteration
 from supervisor.worker.replay.loading.loader_skipping import NEAR_STEPS, FetchMark
 
 _LAST_OF_EACH = 2

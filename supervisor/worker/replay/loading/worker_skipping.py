@@ -9,7 +9,7 @@ from supervisor.errors import ReplayError
 from supervisor.storage.steps.tape import EntryKind
 from supervisor.storage.steps.tape_reader import TapeReader
 from supervisor.worker.ground.interception_state import InterceptionState
-from supervisor.worker.recording.worker_proof import (
+from supervisor.worker.recording.loading.worker_proof import (
     Iteration,
     LeftOut,
     WorkerMark,

@@ -8,7 +8,7 @@ import torch
 
 from supervisor.storage.steps.tape import EntryKind, TapeWriter
 from supervisor.storage.steps.tape_reader import TapeReader
-from supervisor.worker.recording.worker_proof import WorkerMark, pack_iteration
+from supervisor.worker.recording.loading.worker_proof import WorkerMark, pack_iteration
 from supervisor.worker.replay.loading.loader_skipping import NEAR_STEPS, pack_mark
 from supervisor.worker.replay.loading.worker_plan import WorkerPlan, plans
 

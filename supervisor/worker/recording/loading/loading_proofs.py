@@ -6,9 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from supervisor.worker.ground.interception_state import InterceptionState
-from supervisor.worker.recording.loading_proof import LoadingPromise, LoadingProof, has_compiled
-from supervisor.worker.recording.stream_proof import StreamProof
-from supervisor.worker.recording.worker_proof import WorkerProof, owner
+from supervisor.worker.recording.loading.loading_proof import (
+    LoadingPromise,
+    LoadingProof,
+    has_compiled,
+)
+from supervisor.worker.recording.loading.stream_proof import StreamProof
+from supervisor.worker.recording.loading.worker_proof import WorkerProof, owner
 
 
 class LoadingProofs:
@@ -95,6 +99,14 @@ class LoadingProofs:
         if not self.may_leave_out or (self.promise is None and has_compiled()):
             return []
         return sorted(proof.number for proof in self._all() if proof.holds())
+
+    def told_states(self) -> dict[str, str]:
+        """What streams that tell their state told last, by `Stream.key`. For a checkpoint."""
+        found: dict[str, str] = {}
+        for proof in self._of_streams.values():
+            if not proof.is_given_up:
+                found |= dict(proof.told)
+        return found
 
     def _all(self) -> Iterator[LoadingProof | WorkerProof]:
         if self.promise is not None:

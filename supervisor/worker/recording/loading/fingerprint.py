@@ -16,6 +16,7 @@ import marshal
 import pathlib
 import random
 import re
+import struct
 import threading
 import types
 import weakref
@@ -29,7 +30,7 @@ import xxhash
 
 from supervisor.training_state.census.plain_containers import SCALARS, is_plain
 from supervisor.training_state.user_code import is_users_class
-from supervisor.worker.recording.named_globals import NamedGlobals, is_users
+from supervisor.worker.recording.loading.named_globals import NamedGlobals, is_users
 
 OBJECTS = 5_000
 """Objects that are looked at; about 5 ms. A data set that reaches more is seen as a sample."""
@@ -42,7 +43,16 @@ _NOTHING = marshal.dumps([], 2)
 _CONTENT_BYTES = 1 << 20
 _UNCHANGING: tuple[type, ...] = (
     *(type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType, range, slice),
-    *(enum.Enum, pathlib.PurePath, re.Pattern, np.dtype, np.generic, torch.dtype, torch.device),
+    *(
+        enum.Enum,
+        pathlib.PurePath,
+        re.Pattern,
+        struct.Struct,
+        np.dtype,
+        np.generic,
+        torch.dtype,
+        torch.device,
+    ),
     *(datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo, logging.Logger),
     *(type(threading.Lock()), type(threading.RLock()), type(Ellipsis), torch.layout),
 )

@@ -8,8 +8,8 @@ from typing import Any
 
 from supervisor.training_state.draws import Generators, advance, between, look
 from supervisor.worker.ground.interception_state import InterceptionState
-from supervisor.worker.recording.loading_proof import LoadingProof
-from supervisor.worker.recording.worker_proof import (
+from supervisor.worker.recording.loading.loading_proof import LoadingProof
+from supervisor.worker.recording.loading.worker_proof import (
     CLOSELY,
     Positioned,
     WorkerBatch,

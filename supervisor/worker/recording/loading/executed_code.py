@@ -9,7 +9,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from supervisor.worker.recording.named_globals import NamedGlobals, is_users
+from supervisor.worker.recording.loading.named_globals import NamedGlobals, is_users
 
 _WRITING_METHODS = frozenset({"write", "writelines", "truncate", "flush"})
 _WRITING_CALLS = frozenset(

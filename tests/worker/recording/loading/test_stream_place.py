@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from supervisor.worker.recording.fingerprint import CannotTell, fingerprint
-from supervisor.worker.recording.live_locals import live_names
-from supervisor.worker.recording.stream_place import place_of
+from supervisor.worker.recording.loading.fingerprint import CannotTell, fingerprint
+from supervisor.worker.recording.loading.live_locals import live_names
+from supervisor.worker.recording.loading.stream_place import place_of
 
 ROWS = list(range(40))
 

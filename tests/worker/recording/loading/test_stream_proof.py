@@ -12,8 +12,8 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from supervisor.worker.ground.interception_state import InterceptionState
-from supervisor.worker.recording.loading_proofs import LoadingProofs
-from supervisor.worker.recording.stream_proof import Stream, StreamMark, StreamProof
+from supervisor.worker.recording.loading.loading_proofs import LoadingProofs
+from supervisor.worker.recording.loading.stream_proof import Stream, StreamMark, StreamProof
 from supervisor.worker.replay.loading.loader_skipping import contents
 
 ROWS = torch.randn(120, 4)

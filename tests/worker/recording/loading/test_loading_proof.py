@@ -20,7 +20,7 @@ import torch
 from torch.utils.data import Dataset
 
 from supervisor.worker.ground.interception_state import InterceptionState
-from supervisor.worker.recording.loading_proof import PROFILED, TIMED, LoadingProof
+from supervisor.worker.recording.loading.loading_proof import PROFILED, TIMED, LoadingProof
 
 TABLE: dict[str, Any] = {"scale": 2.0}
 COUNTS: dict[str, int] = {}

@@ -1,8 +1,9 @@
 """Whether samples of an `IterableDataset` can be left out of a fast-forward.
 
 The first fetches are watched as those of map-style data sets are. What moves from sample to sample
-must be one of Python's own iterators (`stream_place`). The first batch of each stream, each one at
-which more than that iterator has moved, and the end of a stream are always really made.
+must be one of Python's own iterators (`stream_place`), or the data set tells its state
+(`told_state`). The first batch of each stream, each one at which more than that iterator has moved,
+and the end of a stream are always really made.
 """
 
 from __future__ import annotations
@@ -13,22 +14,27 @@ import struct
 import time
 import types
 import weakref
+from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
-from supervisor.worker.recording.executed_code import ExecutedCode
-from supervisor.worker.recording.fingerprint import CannotTell, fingerprint
-from supervisor.worker.recording.loading_proof import PROFILED, TIMED, LoadingProof
-from supervisor.worker.recording.named_globals import is_users
-from supervisor.worker.recording.stream_place import StreamPlace, place_of
+from supervisor.worker.recording.loading.executed_code import ExecutedCode
+from supervisor.worker.recording.loading.fingerprint import CannotTell, fingerprint
+from supervisor.worker.recording.loading.loading_proof import PROFILED, TIMED, LoadingProof
+from supervisor.worker.recording.loading.named_globals import is_users
+from supervisor.worker.recording.loading.stream_place import StreamPlace, place_of
+from supervisor.worker.recording.loading.told_state import tells_state, told_state
 
 _UNSETTLED = 16
 """So many batches in a row before which more had moved than one iterator: it is no use."""
 _SHARE, _ALLOWANCE_S = 0.02, 0.2
 """Of the time of loading, and beyond it, that comparing may take."""
 _HEAD = struct.Struct("<HIQqBH")
-_FOLLOWS, _GIVEN_UP = 1, 2
+_FOLLOWS, _GIVEN_UP, _STATE = 1, 2, 4
+_SIZE = struct.Struct("<I")
+_KEPT_STATES = 64
+"""Behind the newest batches: those of the last steps before a checkpoint are made."""
 _PLACE = struct.Struct("<HIQ")
 
 
@@ -45,6 +51,7 @@ class StreamMark:
         is_given_up: nothing is noted of the data set from here on.
         drawn: see `training_state.draws`.
         fetch: the `FetchMark`, packed.
+        state: what the data set told before it; empty where that is not needed.
     """
 
     proof: int
@@ -55,19 +62,26 @@ class StreamMark:
     is_given_up: bool = False
     drawn: bytes = b""
     fetch: bytes = b""
+    state: str = ""
 
     def pack(self) -> bytes:
-        flags = _FOLLOWS * self.follows + _GIVEN_UP * self.is_given_up
+        state = self.state.encode()
+        flags = _FOLLOWS * self.follows + _GIVEN_UP * self.is_given_up + _STATE * bool(state)
         head = _HEAD.pack(self.proof, self.stream, self.fetches, self.left, flags, len(self.drawn))
-        return head + self.drawn + self.fetch
+        told = _SIZE.pack(len(state)) + state if state else b""
+        return head + told + self.drawn + self.fetch
 
     @classmethod
     def unpack(cls, data: bytes) -> StreamMark:
         proof, stream, fetches, left, flags, size = _HEAD.unpack_from(data)
-        start = _HEAD.size
+        start, state = _HEAD.size, ""
+        if flags & _STATE:
+            (told,) = _SIZE.unpack_from(data, start)
+            start += _SIZE.size + told
+            state = data[start - told : start].decode()
         drawn, fetch = data[start : start + size], data[start + size :]
         follows, given_up = bool(flags & _FOLLOWS), bool(flags & _GIVEN_UP)
-        return cls(proof, stream, fetches, left, follows, given_up, drawn, fetch)
+        return cls(proof, stream, fetches, left, follows, given_up, drawn, fetch, state)
 
 
 class Stream:
@@ -99,6 +113,10 @@ class Stream:
         """
         return place_of(self.fetcher.dataset_iter)
 
+    def key(self, back: int = 0) -> str:
+        """Names the stream and its newest batch, or one that lies so many `back`."""
+        return f"{self.proof.number}.{self.number}.{self.fetches - back}"
+
     def packed(self) -> bytes:
         """Which stream and batch this is, as the tape keeps it beside a state or an end."""
         return _PLACE.pack(self.proof.number, self.number, self.fetches)
@@ -112,6 +130,9 @@ class Stream:
         Raises:
             CannotTell: that cannot be seen, or what it keeps has changed.
         """
+        if self.proof.tells_state:
+            self.proof.told.append((self.key(), told_state(self.fetcher.dataset)))
+            return 0, self.fetches > 1 and not self.fetcher.ended
         if self.fetcher.ended:  # within this batch, which is smaller than the others
             self.compare()
             self._last = None
@@ -137,10 +158,18 @@ class Stream:
 
 
 class StreamProof(LoadingProof):
-    """One data set of iterable-style loaders without workers; see the module's docstring."""
+    """One data set of iterable-style loaders without workers; see the module's docstring.
+
+    Attributes:
+        tells_state: where it stands is told by itself, and that it changes is no objection.
+        told: what it told, behind the newest batches of its streams (see `Stream.key`).
+    """
 
     def __init__(self, number: int, data: Any, collate: Any, interception: Any) -> None:
         super().__init__(number, data, collate, interception)
+        self.tells_state = tells_state(data)
+        self.told: deque[tuple[str, str]] = deque(maxlen=_KEPT_STATES)
+        self._forms: set[str] = set()
         self._streams = 0
         self._open: list[Stream] = []
         self._unsettled = 0
@@ -196,8 +225,20 @@ class StreamProof(LoadingProof):
             self._unsettled = 0 if follows else self._unsettled + 1
             if self._unsettled > _UNSETTLED:
                 self.reason = self.reason or "its generator keeps something from batch to batch"
-            self._spent(0.0 if follows else time.perf_counter() - started)
+            is_free = follows and not self.tells_state
+            self._spent(0.0 if is_free else time.perf_counter() - started)
         return left, follows
+
+    def state_before(self, stream: Stream, form: str, *, follows: bool) -> str:
+        """Returns what the data set told before the newest batch of `stream`, if a replay has to
+        make that one; empty if not, or if it told nothing.
+
+        Args:
+            form: shapes and types of the batch; the first of each is made.
+        """
+        is_made = bool(form) and (form not in self._forms or not follows)
+        self._forms.add(form)
+        return dict(self.told).get(stream.key(back=1), "") if is_made else ""
 
     def ended(self, stream: Stream) -> None:
         """A stream has come to its end."""
@@ -208,6 +249,9 @@ class StreamProof(LoadingProof):
         if super().holds():
             self._compare_open()
         return not (self.is_given_up or self.reason) and self._fetches >= PROFILED + TIMED
+
+    def _compared_data(self) -> Any:
+        return None if self.tells_state else super()._compared_data()
 
     def _compare_open(self) -> None:
         """Compares streams that have not ended, and forgets those that the script has left."""

@@ -17,9 +17,9 @@ from collections.abc import Callable
 from typing import Any
 
 from supervisor.worker.ground.interception_state import InterceptionState
-from supervisor.worker.recording.executed_code import ExecutedCode
-from supervisor.worker.recording.fingerprint import CannotTell, fingerprint
-from supervisor.worker.recording.worker_proof import owner
+from supervisor.worker.recording.loading.executed_code import ExecutedCode
+from supervisor.worker.recording.loading.fingerprint import CannotTell, fingerprint
+from supervisor.worker.recording.loading.worker_proof import owner
 
 PROFILED = 3
 """Fetches under a profiler: the second and third show what the first has only set up."""
@@ -124,6 +124,9 @@ class LoadingProof:
         if any(now is not None and now != before for now, before in pairs) and not self.reason:
             self.reason = "loading changes something that stays"
 
+    def _compared_data(self) -> Any:
+        return self._data()
+
     def _take_fingerprints(self) -> list[int | None]:
         """Of the data set, how it is collated, what else the first fetches could reach, and the
         environment.
@@ -132,7 +135,7 @@ class LoadingProof:
         """
         found: list[int | None] = []
         environment = repr(sorted(os.environ.items()))
-        for own in (self._data(), self._collate(), self._reached, environment):
+        for own in (self._compared_data(), self._collate(), self._reached, environment):
             try:
                 with self._interception.region():
                     found.append(

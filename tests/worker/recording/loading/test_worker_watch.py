@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 
 from supervisor.training_state.rng import RngState
 from supervisor.worker.ground.interception_state import InterceptionState
-from supervisor.worker.recording.worker_proof import (
+from supervisor.worker.recording.loading.worker_proof import (
     CLOSELY,
     TIMED,
     Positioned,
@@ -22,7 +22,7 @@ from supervisor.worker.recording.worker_proof import (
     WorkerMark,
     WorkerProof,
 )
-from supervisor.worker.recording.worker_watch import WorkerWatch
+from supervisor.worker.recording.loading.worker_watch import WorkerWatch
 
 
 class Pure(Dataset[Any]):

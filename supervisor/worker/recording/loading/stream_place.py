@@ -20,8 +20,8 @@ import numpy as np
 
 from supervisor.training_state.census.frame_variables import FrameVariables, held_by
 from supervisor.training_state.census.python_iterators import reduced
-from supervisor.worker.recording.fingerprint import CannotTell
-from supervisor.worker.recording.live_locals import live_names, yields_a_statement
+from supervisor.worker.recording.loading.fingerprint import CannotTell
+from supervisor.worker.recording.loading.live_locals import live_names, yields_a_statement
 
 _EMPTY: tuple[Any, ...] = ([], (), "", b"", range(0), range(1 << 70), {}, {}.values(), {}.items())
 _COUNTED: tuple[type, ...] = (*(type(iter(empty)) for empty in _EMPTY), type(reversed([])))
