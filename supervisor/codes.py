@@ -83,7 +83,7 @@ class Found(str, enum.Enum):
     """The loss rises with inputs of another distribution (`detectors.statistics.other_data`)."""
     RATE_TEST = "rate test"
     """The script looks for a learning rate (`detectors.statistics.rate_test`)."""
-    SCRIPT_CHANGE = "the script's own change"
+    SCRIPT_CHANGE = "script change"
     """The loss rises with what it does to weights (`detectors.statistics.script_change`)."""
     SEVERAL_RANKS = "several ranks"
     FILES_SET_ASIDE = "files set aside"

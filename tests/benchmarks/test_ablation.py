@@ -40,7 +40,7 @@ def test_a_signal_that_is_switched_off_does_not_speak(signal: str, kind: str) ->
     assert signal not in without
 
 
-def test_a_rate_that_creeps_up_is_survived_because_a_relapse_brings_a_cut_along() -> None:
+def test_a_rate_that_creeps_up_needs_few_treatments_because_a_relapse_brings_a_cut_along() -> None:
     """Under the line of a leap of the rate, so that nothing else holds it."""
     healthy = TreatedTraining("vae", "none", 0, 0).run()
 
@@ -48,4 +48,4 @@ def test_a_rate_that_creeps_up_is_survived_because_a_relapse_brings_a_cut_along(
     without = TreatedTraining("vae", "creeping_lr", 120, 0, without="cut_on_relapse").run()
 
     assert usual.final_loss <= TOLERANCE * healthy.final_loss
-    assert without.final_loss > 1.5 * healthy.final_loss
+    assert without.treatments > 2 * usual.treatments  # until the budget ends: then it is left alone

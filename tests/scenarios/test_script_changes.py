@@ -92,7 +92,7 @@ def test_a_loss_that_rises_with_it_is_let_be(tmp_path: Path, script: str) -> Non
 
     assert set(ended.actions()) <= {"checkpoint"}
     assert differences(expected.result(), ended.result()) == []
-    assert ended.found("the script's own change")
+    assert ended.found("script change")
 
 
 def test_weights_that_have_grown_are_no_wish_of_the_script(tmp_path: Path) -> None:
@@ -102,4 +102,4 @@ def test_weights_that_have_grown_are_no_wish_of_the_script(tmp_path: Path) -> No
     ended = supervised(tmp_path, damaged)
 
     assert "rollback" in ended.actions()
-    assert not ended.found("the script's own change")
+    assert not ended.found("script change")

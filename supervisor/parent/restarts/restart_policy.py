@@ -156,13 +156,13 @@ class RestartPolicy:
         return self._again(reason, start=start, numerical=numerical)
 
     def _resign(self) -> Verdict:
-        """Nothing has failed but our own restarts: alone, the script may well run to its end."""
+        """Nothing has failed but our own restarts: alone, the script may well run to its end. So it
+        loses no more steps either."""
         count = self._memory.without_progress
         self._memory = replace(self._memory, resigned=True, without_progress=0, numerical=0)
         self._memory.failures.clear()
         return self._again(
-            f"{count} restarts have not helped, and all values are finite: left alone from here on",
-            start="stable",
+            f"{count} restarts have not helped, and all values are finite: left alone from here on"
         )
 
     def _with_smaller_batches(self, worker_exit: WorkerExit) -> Verdict:

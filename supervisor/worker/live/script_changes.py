@@ -27,6 +27,7 @@ from supervisor.detectors.statistics.script_change import (
 from supervisor.training_state.optimizer_state import optimizer_parameters
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.snapshot import Snapshot, SnapshotRing
+from supervisor.training_state.tensors import outside_autograd
 from supervisor.worker.corruption.claims import GROWN
 from supervisor.worker.corruption.update_watch import UpdateWatch
 
@@ -163,7 +164,8 @@ class ScriptChanges:
             if id(parameter) in parameters
             and (kept := _kept(snapshot, name, path, parameter)) is not None
         ]
-        return bool(pairs) and not any(_has_grown(now, kept) for now, kept in pairs)
+        with outside_autograd():
+            return bool(pairs) and not any(_has_grown(now, kept) for now, kept in pairs)
 
 
 def _kept(

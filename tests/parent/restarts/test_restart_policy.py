@@ -266,7 +266,7 @@ def test_restarts_of_the_ladder_that_do_not_help_never_end_a_training_that_is_fi
     assert [verdict.again for verdict in verdicts] == [True, True, True]
     assert [verdict.resigned for verdict in verdicts] == [False, False, True]
     assert verdicts[-1].lr_factor == 1.0
-    assert verdicts[-1].start == "stable"
+    assert verdicts[-1].start == "latest"
 
 
 def test_what_follows_a_training_that_is_left_alone_leaves_it_alone_too() -> None:
