@@ -47,6 +47,7 @@ def test_a_rate_that_grows_by_one_factor_is_a_test_until_it_stops(
         [1e-3] * STEPS,
         [1e-3, 1e-1, 10.0, 1e3],
         [0.0, *geometric(1e-3, 2e-2)],
+        [*[1e-3] * 20, *geometric(1e-3, 1.0)],  # creeps up: a fault
     ],
 )
 def test_warm_ups_and_schedules_are_no_test(rates: list[float]) -> None:
