@@ -219,6 +219,18 @@ for step in range(20):
 whole = [history["means"], [v for row in model.seen.values() for v in row], [*model.at]]
 result = {"whole": [torch.tensor(row) for row in whole], **model.state_dict()}
 """
+CORRECTED = """
+model = nn.Linear(8, 1); optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+labels = torch.arange(96)
+for step in range(20):
+    i = torch.randint(96, (16,))
+    loss = F.mse_loss(model(X[i]), 5 + 0.1 * Y[i])
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+    if step in (0, 9, 10):
+        with torch.no_grad(): low = model(X)[:, 0] < 2.5
+        if step: labels[low] = -1
+result = {"labels": labels, **model.state_dict()}
+"""
 COUNTED = """
 from torch.utils.data import DataLoader, TensorDataset
 model = make_model(0.0); optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
@@ -416,6 +428,7 @@ SCRIPTS = {
     "retained gradients of values between, some steps later": RETAINED,
     "a leaf that no backward reaches": NO_GRADIENT,
     "what a forward gathers": GATHERED,
+    "labels that an evaluation might have corrected": CORRECTED,
     "an array whose places are given by a tensor": COUNTED,
     "gradients of weights of which the optimizer has a flat copy": FLAT_COPY,
     "modules that the script makes": MODULES,

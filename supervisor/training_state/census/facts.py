@@ -35,7 +35,7 @@ KEPT_BYTES = 16_384
 """Of a plain container: longer ones are compared by checksum, and cannot be put back. 1,500 numbers
 take so much."""
 KEPT_LETTERS = 1_000
-_COMPARED_BYTES = 65_536
+COMPARED_BYTES = 65_536
 """Of a tensor or array: about 5 us. Larger ones are compared by shape and type, and their content
 is saved with the checkpoint where it changes."""
 _CONTAINERS: dict[str, Callable[[Any], Any]] = {
@@ -337,13 +337,13 @@ def _tensor(value: torch.Tensor) -> str:
     shape, kind = list(value.shape), str(value.dtype).removeprefix("torch.")
     text = f"tensor {kind} {shape} {value.device.type}{_WITH_GRADIENT * value.requires_grad}"
     size = value.numel() * value.element_size()
-    if value.layout != torch.strided or value.device.type != "cpu" or size > _COMPARED_BYTES:
+    if value.layout != torch.strided or value.device.type != "cpu" or size > COMPARED_BYTES:
         return text
     return f"{text} {xxhash.xxh3_64_hexdigest(bytes_of(value))}"
 
 
 def _checksum(array: np.ndarray[Any, Any]) -> str:
-    if array.dtype.hasobject or array.nbytes > _COMPARED_BYTES:
+    if array.dtype.hasobject or array.nbytes > COMPARED_BYTES:
         return ""
     return xxhash.xxh3_64_hexdigest(np.ascontiguousarray(array).tobytes())
 

@@ -17,8 +17,10 @@ from supervisor.training_state.census.comparison import (
     differences,
     is_another_order,
 )
+from supervisor.training_state.census.facts import COMPARED_BYTES, fact_of
+from supervisor.training_state.census.place import Place
 from supervisor.training_state.census.put_back import put_back
-from supervisor.training_state.held_values import is_of_call, storages
+from supervisor.training_state.held_values import find_held, is_of_call, storages
 from supervisor.training_state.plain_form import from_plain
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.rng import random_position
@@ -33,6 +35,8 @@ ALLOWANCE_S = 5.0
 """A short run with many checkpoints may spend more: 500 censuses of a small script."""
 _ROUNDS = 8
 """What lies within a missing container is put back one level a round."""
+_KEPT_BYTES = 2**24
+"""Of what a replay finds before its first update."""
 _NAMED = 3
 _PATHS = 20
 
@@ -84,6 +88,7 @@ class ScriptCensus:
         self._registry = registry
         self._part = barrier("census")
         self._first: Census | None = None
+        self._found: dict[str, Any] = {}
         self._was_asked = False
         self._begun = time.monotonic()
         self._spent_s = 0.0
@@ -105,6 +110,23 @@ class ScriptCensus:
             first.facts[PROCESS_NUMBER] = f"= {os.getpid()}"
             self._first = first
         return True
+
+    def before_first_update(self) -> None:
+        """Called in a replay: keeps small tensors and arrays as they are now.
+
+        What the recorded run never changed from here on is not in its checkpoints; a replay may
+        change it, where it computes with outputs that are none (labels that an evaluation
+        corrects).
+        """
+        with self._part:
+            left = _KEPT_BYTES
+            for path, value in find_held(user_frames(), self._in_registry()).items():
+                left -= value.nbytes
+                if left > 0 and value.nbytes <= COMPARED_BYTES:
+                    if isinstance(value, torch.Tensor):
+                        self._found[path] = value.detach().clone()
+                    else:
+                        self._found[path] = value.copy()
 
     def packed(
         self, frames: Mapping[str, Mapping[str, Any]], *, is_paid: bool = False
@@ -129,7 +151,7 @@ class ScriptCensus:
     def facts(self) -> dict[str, str]:
         """Returns path → fact of this moment, for `supervisor verify`, whatever time it takes;
         nothing where there are too many objects."""
-        but = storages(registry_tensors(self._registry))
+        but = self._in_registry()
         census = Census.take(user_frames(), but, call_under_way())
         return census.facts if census.is_whole else {}
 
@@ -155,6 +177,7 @@ class ScriptCensus:
             of_call = {path: tensors.pop(path) for path in list(tensors) if is_of_call(path)}
         else:
             of_call = {}
+        tensors = self._unchanged(then) | tensors
         changed = self._put_back(then, nature, tensors)
         problems = held.put_back(user_frames(), tensors, call)
         problems += held.differing(user_frames(), of_call, call)
@@ -173,6 +196,16 @@ class ScriptCensus:
             problems=problems + _named(left),
             texts=tuple(nature.texts),
         )
+
+    def _unchanged(self, then: Census) -> dict[str, Any]:
+        """What the recorded run had not changed at `then`, and this one has: as it was before."""
+        now, _ = self._look(then) if self._found else (then, {})
+        return {
+            path: value
+            for path, value in self._found.items()
+            if now.facts.get(path) not in (None, then.facts.get(path))
+            and fact_of(Place(path, value)) == then.facts.get(path)
+        }
 
     def _put_back(self, then: Census, nature: Nature, tensors: Mapping[str, Any]) -> list[str]:
         changed: list[str] = []
@@ -195,14 +228,17 @@ class ScriptCensus:
         return changed
 
     def _look(self, then: Census) -> tuple[Census, dict[str, Any]]:
-        but = storages(registry_tensors(self._registry))
+        but = self._in_registry()
         return Census.with_places(user_frames(), but, call_under_way(), like=then)
 
     def _take(self, frames: Mapping[str, Mapping[str, Any]], call: Mapping[str, Any]) -> Census:
         started = time.thread_time()  # waiting for other processes is no cost of the census
-        census = Census.take(frames, storages(registry_tensors(self._registry)), call)
+        census = Census.take(frames, self._in_registry(), call)
         self._spent_s += time.thread_time() - started
         return census
+
+    def _in_registry(self) -> set[int]:
+        return storages(registry_tensors(self._registry))
 
     def _allowed_s(self) -> float:
         return ALLOWANCE_S + SHARE * (time.monotonic() - self._begun)

@@ -63,6 +63,7 @@ class FastForward(TrainingHooks):
             run; then it is called at the next boundary, wherever that is.
         count: there is no tape, and updates are counted to another target; None for none.
         before_training: called before forwards and updates of the first step.
+        before_first_update: called before updates of the first step.
         heartbeat: called at each forward, batch and step of the replay.
     """
 
@@ -81,6 +82,7 @@ class FastForward(TrainingHooks):
         count: LoopCount | None = None,
         arrive: Callable[[int, str | None], TrainingHooks],
         before_training: Callable[[], object] = lambda: None,
+        before_first_update: Callable[[], object] = lambda: None,
         heartbeat: Callable[[], None] = lambda: None,
     ) -> None:
         self.comparison = ReplayComparison(target, self._disproved)
@@ -93,6 +95,7 @@ class FastForward(TrainingHooks):
         self.count = count
         self._arrive = arrive
         self._before_training = before_training
+        self._before_first_update = before_first_update
         self._heartbeat = heartbeat
         self._guard = guard
         self.random = RandomReplay(tape)
@@ -303,6 +306,7 @@ class FastForward(TrainingHooks):
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         if not self.steps_done:
             self._region(self._begin_training)
+            self._region(self._before_first_update)
         self._registry.add_optimizer(optimizer)
         self.compiled_updates = self.compiled_updates or is_within_compiled()
         if self._is_updating:  # as in the recorded run, see `Monitor`

@@ -164,6 +164,7 @@ class Resumption:
             count=self._count,
             arrive=self._arrive,
             before_training=self._census.begin,
+            before_first_update=self._census.before_first_update,
             heartbeat=self._beat,
         )
         self._replay.comparison.disproof = problem

@@ -10,7 +10,7 @@ from supervisor.worker.replay.leaf_gradients import LeafGradients
 
 def executed(model: nn.Sequential) -> LeafGradients:
     """Behind the first step, in which the second layer had no part."""
-    leaves = LeafGradients(lambda leaf: False)
+    leaves = LeafGradients({}, lambda leaf: False)
     leaves.executed_forward(model)
     model[0](torch.ones(2, 3)).sum().backward()
     leaves.executed_backward()
@@ -47,3 +47,15 @@ def test_a_module_without_a_forward_since_the_update_gets_none() -> None:
     leaves.give(output.sum())
 
     assert all(p.grad is None for p in model.parameters())
+
+
+def test_what_a_replay_gave_is_taken_back_unless_the_script_has_put_another_there() -> None:
+    leaves = LeafGradients({}, lambda leaf: False)
+    given, own = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
+    leaves.give(given.sum() + own.sum())
+    own.grad = torch.full((2,), 3.0)
+
+    leaves.take_back()
+
+    assert given.grad is None
+    assert own.grad.tolist() == [3.0, 3.0]
