@@ -14,15 +14,20 @@ from torch.utils import _pytree as pytree
 from supervisor.worker.interception.training_hooks import Call
 from supervisor.worker.replay.argument_form import argument_form
 
+_Forwards = dict[Module, Any]
+
 
 class CachedOutputs:
     """Computes one forward for each module, mode and kind of input, and hands out copies of it.
 
-    The values are of no use; shapes, types and structure are what the script goes on with.
+    The values are of no use; shapes, types and structure are what the script goes on with. Where
+    the real one has set a `forward` of its own on a module within (Lightning has a wrapper call
+    another method so, once, and takes it back in there), so do those that stand for it.
     """
 
     def __init__(self) -> None:
         self._known: dict[tuple[Any, ...], tuple[weakref.ref[Module], Any]] = {}
+        self._forwards: dict[tuple[Any, ...], _Forwards] = {}
         self._kept: dict[int, weakref.ref[torch.Tensor]] = {}
 
     def has(self, tensor: torch.Tensor) -> bool:
@@ -55,15 +60,18 @@ class CachedOutputs:
             argument_form(args, kwargs),
         )
         if executes:
-            output = call()
+            output = self._really(signature, module, call)
             self._keep(signature, module, output)
             return output
         known = self._known.get(signature)
         if known is None or known[0]() is not module:  # the id may be that of one long gone
             # Not under no_grad: a forward may ask for a gradient itself, as for a force.
             random_state = torch.get_rng_state()
-            known = self._keep(signature, module, call())
+            output = self._really(signature, module, call)
+            known = self._keep(signature, module, output)
             torch.set_rng_state(random_state)
+        else:
+            _set_forwards(self._forwards[signature])
         return _fresh(known[1])
 
     def watch(self, reached: Callable[[], None]) -> None:
@@ -73,6 +81,12 @@ class CachedOutputs:
                 if isinstance(one, torch.Tensor) and one.requires_grad:
                     one.register_hook(lambda _: reached())
 
+    def _really(self, signature: tuple[Any, ...], module: Module, call: Call) -> Any:
+        before = _own_forwards(module)
+        output = call()
+        self._forwards[signature] = _changed(before, _own_forwards(module))
+        return output
+
     def _keep(
         self, signature: tuple[Any, ...], module: Module, output: Any
     ) -> tuple[weakref.ref[Module], Any]:
@@ -81,6 +95,25 @@ class CachedOutputs:
             if isinstance(one, torch.Tensor):
                 self._kept[id(one)] = weakref.ref(one)
         return known
+
+
+def _own_forwards(module: Module) -> _Forwards:
+    """Returns what has been set as `forward` on modules themselves, not on their classes."""
+    return {part: vars(part)["forward"] for part in module.modules() if "forward" in vars(part)}
+
+
+def _changed(before: _Forwards, after: _Forwards) -> _Forwards:
+    """Returns what was set in between; None for what was deleted."""
+    deleted = dict.fromkeys(before.keys() - after.keys())
+    return deleted | {part: own for part, own in after.items() if before.get(part) is not own}
+
+
+def _set_forwards(forwards: _Forwards) -> None:
+    for part, own in forwards.items():
+        if own is None:
+            vars(part).pop("forward", None)
+        else:
+            vars(part)["forward"] = own
 
 
 def _detached(output: Any) -> Any:

@@ -43,3 +43,35 @@ def test_an_argument_that_leads_back_to_itself_has_a_form() -> None:
     batch.itself = batch
 
     assert outputs.output(model, (batch,), {}, lambda: model(batch)).shape == (3,)
+
+
+def test_a_forward_that_a_wrapper_is_to_call_once_is_taken_back_as_by_the_real_one() -> None:
+    inner = nn.Linear(2, 1)
+    wrapper = nn.Sequential(inner)
+    outputs, x = CachedOutputs(), torch.ones(1, 2)
+    original = inner.forward
+
+    for _ in range(3):
+        earlier = inner.forward
+
+        def once(x: torch.Tensor, earlier: Any = earlier) -> torch.Tensor:
+            inner.forward = earlier
+            return torch.as_tensor(earlier(x) * 2)
+
+        inner.forward = once  # type: ignore[assignment]
+        outputs.output(wrapper, (x,), {}, lambda: wrapper(x))
+
+        assert inner.forward == original
+
+
+def test_a_forward_that_stays_set_is_left_alone() -> None:
+    inner = nn.Linear(2, 1)
+    wrapper = nn.Sequential(inner)
+    outputs, x = CachedOutputs(), torch.ones(1, 2)
+    own = torch.abs
+    inner.forward = own  # type: ignore[assignment]
+
+    for _ in range(2):
+        outputs.output(wrapper, (x,), {}, lambda: wrapper(x))
+
+        assert inner.forward is own
