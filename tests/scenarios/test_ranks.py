@@ -448,9 +448,17 @@ STATIC = SCRIPT.replace(
     "DistributedDataParallel(model)", "DistributedDataParallel(model, static_graph=True)"
 )
 
+EVALUATING_WRAPPER = SCRIPT.replace(
+    "DistributedDataParallel(model)", "DistributedDataParallel(model).eval(); model.module.train()"
+)
+
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("script", [LOCAL_STEPS, STATIC], ids=["local steps", "static graph"])
+@pytest.mark.parametrize(
+    "script",
+    [LOCAL_STEPS, STATIC, EVALUATING_WRAPPER],
+    ids=["local steps", "static graph", "wrapper in evaluation mode"],
+)
 def test_three_ranks_add_up_their_gradients_in_the_same_order(tmp_path: Path, script: str) -> None:
     """Two ranks would not show it: the order of their sums makes no difference."""
     expected = torchrun(tmp_path / "torchrun", 3, script)

@@ -80,10 +80,13 @@ class ExecutedRegions:
         self._sends = self.is_first_step or is_new
         if is_new:
             times = 0
-            if all(kind[1:]) and (reduced := _reduced(module)):
+            _, _, *arranges = (
+                kind  # in whatever mode the wrapper is: Lightning's stays in evaluation
+            )
+            if all(arranges) and (reduced := _reduced(module)):
                 self._first_reduced.add(module)
                 self._counts_graph |= any(part.static_graph for part in reduced)
-        elif module.training and has_graph and module in self._rearranged_next:
+        elif has_graph and module in self._rearranged_next:
             self._rearranged_next.discard(module)
             self._sends, self._arranging = True, _reduced(module)
             return True

@@ -93,6 +93,17 @@ def test_the_forward_at_which_ranks_arrange_their_buckets_is_executed() -> None:
 
 
 @pytest.mark.usefixtures("alone")
+def test_so_it_is_where_the_wrapper_stays_in_evaluation_mode() -> None:
+    model = DistributedDataParallel(nn.Linear(2, 1)).eval()
+    model.module.train()
+    regions = ExecutedRegions()
+    with torch.inference_mode():  # before the first step, as Lightning does
+        assert regions.executes_forward(model)
+
+    assert executed_steps(regions, model, 4) == [True, True, False, False]
+
+
+@pytest.mark.usefixtures("alone")
 def test_a_static_graph_arranges_them_one_step_later_and_all_of_that_step_is_executed() -> None:
     regions, model = ExecutedRegions(), DistributedDataParallel(nn.Linear(2, 1), static_graph=True)
     other = nn.Linear(1, 1)
