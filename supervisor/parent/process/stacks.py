@@ -10,7 +10,7 @@ _HEADER = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+.*:$")
 _FRAME = re.compile(r'^\s+File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$')
 
 
-_OURS = str(Path(__file__).resolve().parents[2]) + os.sep
+_OURS = str(Path(__file__).parents[2]) + os.sep
 
 
 def main_thread_frames(text: str, limit: int = 5, ours: str = _OURS) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from supervisor.training_state.census.left_out import assigned_by, is_of_the_pro
 from supervisor.training_state.census.place import Place
 from supervisor.training_state.user_code import is_library_file
 
-_OURS = str(Path(__file__).resolve().parents[2]) + os.sep
+_OURS = str(Path(__file__).parents[2]) + os.sep
 
 
 def of_derived(path: str, value: Any) -> Iterator[Place]:

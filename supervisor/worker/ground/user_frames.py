@@ -22,7 +22,7 @@ from supervisor.worker.ground.unheld_values import (
     has_unheld_values,
 )
 
-_OURS = str(Path(__file__).resolve().parents[2]) + os.sep
+_OURS = str(Path(__file__).parents[2]) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _PYTHON = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _KNOWN = ("supervisor", "__main__", "__mp_main__")

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import subprocess
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
+import supervisor
 from supervisor.worker.ground.user_frames import user_frames
 
 
@@ -32,3 +35,18 @@ def test_the_main_module_is_there_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert frames["main"] is main.__dict__
     assert "__mp_main__" not in frames
+
+
+def test_our_own_code_is_known_behind_a_link(tmp_path: Path) -> None:
+    """Of an editable install, or a home folder that is a link to another disk."""
+    link = tmp_path / "link"
+    link.symlink_to(Path(supervisor.__file__).parents[1])
+    text = (
+        f"import sys; sys.path.insert(0, {str(link)!r})\n"
+        "from supervisor.training_state.census import inside_process\n"
+        "assert inside_process.__file__.startswith(inside_process._OURS), inside_process._OURS\n"
+    )
+
+    ended = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
+
+    assert ended.returncode == 0, ended.stderr

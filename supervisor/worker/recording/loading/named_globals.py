@@ -14,7 +14,7 @@ from typing import Any
 from supervisor.training_state.census.lazy_modules import is_module, own_variables
 from supervisor.training_state.user_code import is_library_file
 
-_OURS = str(Path(__file__).resolve().parents[2]) + os.sep
+_OURS = str(Path(__file__).parents[2]) + os.sep
 
 
 @dataclass(frozen=True, slots=True, eq=False)
