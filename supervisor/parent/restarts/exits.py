@@ -203,6 +203,7 @@ def _exception(ending: ProcessEnding) -> WorkerExit | None:
         return _exit(ending, ExitCause.NONFINITE, _raised(note))
     fault = failure_signs.outside_fault(text)
     hint = f"such a message comes from {fault}" if fault else ""
+    hint = failure_signs.collective_mismatch(text) or hint
     loader = "raised in a worker of a data loader" if failure_signs.is_loader_failure(text) else ""
     return _exit(ending, ExitCause.EXCEPTION, _raised(note), *note.evidence, loader, hint)
 
@@ -222,6 +223,10 @@ def _killed(ending: ProcessEnding) -> WorkerExit | None:
         hint = "no proof that memory ran out: the kernel's memory controller counted no kill"
     elif signum == signal.SIGBUS:
         hint = "often a full /dev/shm: fewer loader workers, or more shared memory"
+    elif signum == signal.SIGABRT:
+        mismatch = failure_signs.collective_mismatch(ending.log_tail)
+        if mismatch:
+            return _exit(ending, ExitCause.KILLED, mismatch, signal_name(signum))
     by_us = "by the supervisor" if signum in ending.signals_sent else "from outside"
     if signum in OF_THE_PROCESS:
         by_us = "in the process itself"

@@ -93,6 +93,9 @@ _OUTSIDE: tuple[tuple[str, re.Pattern[str]], ...] = (
         ),
     ),
 )
+_MISMATCH = re.compile(
+    r"collective mismatch in your code|Detected mismatch between collectives on ranks"
+)
 _LOADER = re.compile(r"in DataLoader worker process \d+|DataLoader worker \(pid[^)]*\)")
 # Raised before the first step of a run, these come again however often it is started. Errors that
 # a network, a disk or a device may cause (OSError, RuntimeError, ConnectionError) are not here.
@@ -137,6 +140,14 @@ def is_nonfinite(exception: str, message: str) -> bool:
 def outside_fault(message: str) -> str:
     """Returns what outside the script such a message comes from; empty if that is not known."""
     return next((words for words, sign in _OUTSIDE if sign.search(message)), "")
+
+
+def collective_mismatch(text: str) -> str:
+    """Returns what it means where gloo or torch found that ranks called different collectives;
+    empty if `text` does not tell that."""
+    if not _MISMATCH.search(text):
+        return ""
+    return "the ranks' collectives do not match: one has skipped one, or gave another size"
 
 
 def is_loader_failure(message: str) -> bool:

@@ -139,6 +139,21 @@ def test_sigkill_without_proof_says_so() -> None:
     assert worker_exit.evidence[2].startswith("last memory sample")
 
 
+def test_collectives_that_do_not_match_are_named() -> None:
+    gloo = (
+        "what(): [enforce fail at gloo/transport/tcp/pair.cc:456] op.preamble.length <= op.nbytes. "
+        "164 vs 4. Is there a distributed collective mismatch in your code?"
+    )
+    torch_said = "Detected mismatch between collectives on ranks. Rank 0 is running collective"
+
+    aborted = classify(ProcessEnding(returncode=-6, log_tail=gloo))
+    told = classify(raised("RuntimeError", torch_said))
+
+    assert aborted.evidence[0].startswith("the ranks' collectives do not match")
+    assert any("the ranks' collectives do not match" in line for line in told.evidence)
+    assert (aborted.cause.value, told.cause.value) == ("killed", "exception")
+
+
 NCCL = "NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:77, unhandled cuda error"
 REAL_MESSAGES = [
     ("torch.OutOfMemoryError", "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total "
