@@ -247,6 +247,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--healthy-seeds", type=int, default=7, help="of each hard training")
     parser.add_argument("--kind-seeds", type=int, default=1, help="of each healthy kind")
     parser.add_argument("--faults", nargs="*", help="these misfortunes alone")
+    parser.add_argument("--kinds", nargs="*", choices=[*KINDS], help="these healthy kinds alone")
     parser.add_argument("--arms", nargs="*", choices=ARMS, default=ARMS, help="these alone")
     parser.add_argument(
         "--policies", nargs="*", default=["default"], choices=["all", *POLICIES],
@@ -275,6 +276,7 @@ def _jobs(options: argparse.Namespace) -> list[Job]:
     if "kinds" in parts:
         policies = POLICIES if "all" in options.policies else options.policies
         kinds = kind_cases(options.kind_seeds, quick=options.quick)
+        kinds = [case for case in kinds if case["kind"] in (options.kinds or [case["kind"]])]
         jobs += [(case, [policy]) for policy in policies for case in kinds]
     return jobs
 
