@@ -22,3 +22,16 @@ KINDS: dict[str, Training] = {
     **other_data.TRAININGS,
     **other_objectives.TRAININGS,
 }
+
+NEED_A_LIVE_RUN = frozenset(
+    {
+        *("hard_targets", "growing", "pruning", "new_last_layer", "generations", "folds"),
+        *("permuted_tasks", "relabelled_tasks", "classes_in_turn", "longer_sequences"),
+        *("hard_samples", "wrong_labels", "growing_queue", "growing_returns"),
+        *("reweighted_tasks", "raised_margin", "raised_residual"),
+    }
+)
+"""Losses and norms alone look sick; a live run also looks at weights, optimizers and batches."""
+
+STILL_TREATED: dict[str, str] = {}
+"""Kind → why the default policy treats it, which is a known limit."""

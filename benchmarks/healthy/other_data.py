@@ -67,7 +67,7 @@ def longer_sequences(steps: int) -> Iterator[Update]:
         x[:, length:, 4] = 1.0
         told = head(net(x)[0][:, length:]).flatten(0, 1)
         loss = F.cross_entropy(told, word.flatten(), reduction="sum") / 32
-        usual = 0.9 * usual + 0.1 * float(loss) / length
+        usual = 0.9 * usual + 0.1 * float(loss.detach()) / length
         if usual < 0.1:
             length, usual = min(8, 2 * length), 2.0
         return loss
