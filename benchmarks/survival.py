@@ -150,7 +150,11 @@ def _make(case: Row, arm: str, folder: Path) -> Row:
         kind, seed = case["kind"], case["seed"]
         if arm == "alone":
             return {**case, "arm": arm, **trial.alone(kind, seed, folder)}
-        return {**case, "arm": arm, **trial.supervised(kind, seed, arm, folder, SETTINGS)}
+        try:
+            return {**case, "arm": arm, **trial.supervised(kind, seed, arm, folder, SETTINGS)}
+        except RuntimeError as error:
+            lost = {"completed": False, "treatments": [], "alerts": 0, "weights": ""}
+            return {**case, "arm": arm, **lost, "how": str(error)}
     words = ["--folder", str(folder), "--steps", str(STEPS)]
     for name, value in case.items():
         words += [f"--{name}", str(value)]

@@ -93,5 +93,7 @@ def tell_kinds(rows: list[Row], known: Mapping[str, str]) -> str:
         line = f"  {row['kind']} seed {row['seed']}, {row['arm']}: {verdict}; {done}"
         if row["treatments"] and row["kind"] in known:
             line += f"; treated, known: {known[row['kind']]}"
+        if row.get("how"):
+            line += f"; {row['how']}"
         lines.append(line)
     return "\n".join(lines)

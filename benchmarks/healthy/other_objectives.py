@@ -209,19 +209,6 @@ def counted_errors(steps: int) -> Iterator[Update]:
     return fit(model, loss_of, steps, lr=2e-3)
 
 
-def slingshot(steps: int) -> Iterator[Update]:
-    """Sums learned by heart at a high rate: the loss leaps from next to zero again and again."""
-    pairs = torch.cartesian_prod(torch.arange(7), torch.arange(7))
-    letters, net = nn.Embedding(7, 16), mlp(32, 64, 7)
-    both = nn.ModuleList([letters, net])
-
-    def loss_of(step: int) -> torch.Tensor:
-        return F.cross_entropy(net(letters(pairs).flatten(1)), pairs.sum(1) % 7)
-
-    optimizer = torch.optim.Adam(both.parameters(), 3e-2, betas=(0.9, 0.95))
-    return fit(both, loss_of, steps, optimizer=optimizer)
-
-
 TRAININGS = {
     "reweighted_tasks": reweighted_tasks,
     "raised_margin": raised_margin,
@@ -236,5 +223,4 @@ TRAININGS = {
     "energy": energy,
     "barrier": barrier,
     "counted_errors": counted_errors,
-    "slingshot": slingshot,
 }
