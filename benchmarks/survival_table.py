@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 Row = dict[str, Any]
@@ -67,22 +67,33 @@ def name_of(row: Row) -> str:
     return f"{row['task']} {row['fault']} seed {row['seed']} step {row['at']}"
 
 
-def tell_kinds(rows: list[Row]) -> str:
-    """One line a policy; then every run that was treated, or did not end as it does alone."""
+def tell_kinds(rows: list[Row], known: Mapping[str, str]) -> str:
+    """One line a policy; then every run that was treated, or did not end as it does alone.
+
+    Args:
+        known: kinds that are still treated, as is known, and why.
+    """
     policies = list(dict.fromkeys(row["arm"] for row in rows if row["arm"] != "alone"))
     lines = []
     for policy in policies:
         own = [row for row in rows if row["arm"] == policy]
         same = sum(row["same"] for row in own)
         treatments = sum(len(row["treatments"]) for row in own)
-        lines.append(
+        line = (
             f"healthy kinds, {policy}: {len(own)} runs, {treatments} treatments, "
             f"{same} with the weights of plain python, bit for bit"
         )
+        expected = sum(bool(row["treatments"]) and row["kind"] in known for row in own)
+        lines.append(f"{line}; {expected} treated, known" if expected else line)
     for row in rows:
         if row["arm"] == "alone" or (row["same"] and not row["treatments"]):
             continue
         verdict = "the same" if row["same"] else "OTHER WEIGHTS"
         done = ", ".join(row["treatments"]) or "no treatment"
-        lines.append(f"  {row['kind']} seed {row['seed']}, {row['arm']}: {verdict}; {done}")
+        line = f"  {row['kind']} seed {row['seed']}, {row['arm']}: {verdict}; {done}"
+        if row["treatments"] and row["kind"] in known:
+            line += f"; treated, known: {known[row['kind']]}"
+        if row.get("how"):
+            line += f"; {row['how']}"
+        lines.append(line)
     return "\n".join(lines)

@@ -1,6 +1,15 @@
 """Small trainings with nothing wrong with them, whatever their losses look like."""
 
-from benchmarks.healthy import margins, mixed_sign, near_zero, on_purpose, small_start
+from benchmarks.healthy import (
+    margins,
+    mixed_sign,
+    near_zero,
+    on_purpose,
+    other_data,
+    other_objectives,
+    other_weights,
+    small_start,
+)
 from benchmarks.healthy.base import Training
 
 KINDS: dict[str, Training] = {
@@ -9,4 +18,31 @@ KINDS: dict[str, Training] = {
     **mixed_sign.TRAININGS,
     **on_purpose.TRAININGS,
     **small_start.TRAININGS,
+    **other_weights.TRAININGS,
+    **other_data.TRAININGS,
+    **other_objectives.TRAININGS,
 }
+
+NEED_A_LIVE_RUN = frozenset(
+    {
+        *("hard_targets", "growing", "pruning", "new_last_layer", "generations", "folds"),
+        *("permuted_tasks", "relabelled_tasks", "classes_in_turn", "longer_sequences"),
+        *("hard_samples", "wrong_labels", "growing_queue", "growing_returns"),
+        *("reweighted_tasks", "raised_margin", "raised_residual"),
+    }
+)
+"""Losses and norms alone look sick; a live run also looks at weights, optimizers and batches."""
+
+_OTHER_MEANING = "the same inputs mean something else: rolled back, and taken back"
+_LEAP = "the weight of a term or a margin leaps with the same inputs"
+STILL_TREATED = {
+    "relabelled_tasks": _OTHER_MEANING,
+    "classes_in_turn": "other classes with inputs of the old size: rolled back, and taken back",
+    "wrong_labels": _OTHER_MEANING,
+    "hard_samples": "new samples with inputs of the old size, far harder",
+    "growing_returns": "a value loss that grows with the returns of a hand-written environment",
+    "reweighted_tasks": _LEAP,
+    "raised_margin": _LEAP,
+    "raised_residual": _LEAP,
+}
+"""Kind → why the default policy treats it, which is a known limit."""

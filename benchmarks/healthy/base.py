@@ -70,6 +70,19 @@ def fit(
         optimizer.step()
 
 
+def clusters(
+    kinds: int, width: int, *, apart: float = 1.0, noise: float = 0.5, batch: int = 32
+) -> Callable[[], tuple[torch.Tensor, torch.Tensor]]:
+    """Draws batches of points around one centre a class, with the class of each."""
+    centres = apart * torch.randn(kinds, width)
+
+    def draw() -> tuple[torch.Tensor, torch.Tensor]:
+        y = torch.randint(0, kinds, (batch,))
+        return centres[y] + noise * torch.randn(batch, width), y
+
+    return draw
+
+
 def parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [p for group in optimizer.param_groups for p in group["params"]]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.healthy import train
-from supervisor.analysis.trial_run import TrialScript, try_script
+from supervisor.analysis.trial_run import TrialRun, TrialScript, try_script
 from supervisor.codes import ActionOutcome
 from supervisor.events.step_events import ActionEvent, AlertEvent
 from supervisor.storage.steps.flight_reader import read_steps
@@ -45,16 +45,21 @@ def supervised(
     run = try_script(script, folder / "run", settings, environment=ENVIRONMENT)
     steps = len(read_steps(run.rundir, fields=["step"]))
     if steps != train.STEPS:
-        raise RuntimeError(f"{kind} seed {seed}, {policy}: {steps} of {train.STEPS} were seen")
-    actions = run.events(ActionEvent)
-    applied = [e for e in actions if e.outcome is ActionOutcome.APPLIED and e.name != "checkpoint"]
+        told = f"{kind} seed {seed}, {policy}: {steps} of {train.STEPS} were seen, exit code"
+        raise RuntimeError(f"{told} {run.returncode}; {', '.join(_treatments(run))}")
     return {
         "completed": run.returncode == 0,
         "seconds": run.seconds,
-        "treatments": [f"{e.name} at {e.step}" for e in applied],
+        "treatments": _treatments(run),
         "alerts": len(run.events(AlertEvent)),
         "weights": _weights(folder),
     }
+
+
+def _treatments(run: TrialRun) -> list[str]:
+    actions = run.events(ActionEvent)
+    applied = [e for e in actions if e.outcome is ActionOutcome.APPLIED and e.name != "checkpoint"]
+    return [f"{event.name} at {event.step}" for event in applied]
 
 
 def _words(kind: str, seed: int, folder: Path) -> tuple[str, ...]:
