@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
-import os
 import struct
 import time
 from collections.abc import Callable
@@ -11,7 +9,7 @@ from pathlib import Path
 
 import xxhash
 
-from supervisor.storage.files.private_files import make_private
+from supervisor.storage.files.mapped_file import map_shared
 
 SLOT_BYTES = 16384
 """Room for one rank's message: some 150 bytes of numbers, and its observed values."""
@@ -59,17 +57,9 @@ class RankBoard:
         timeout_s: float = TIMEOUT_S,
         slot_bytes: int = SLOT_BYTES,
     ) -> None:
-        make_private(path.parent)
         self._slot_bytes = slot_bytes
         self._buffer_bytes = (slot_bytes - _STATUS_BYTES) // 16 * 8
-        size = ranks * slot_bytes
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            if os.fstat(fd).st_size < size:
-                os.ftruncate(fd, size)
-            self._memory = mmap.mmap(fd, size)
-        finally:
-            os.close(fd)
+        self._memory = map_shared(path, ranks * slot_bytes)
         self._view = memoryview(self._memory)
         # A memoryview of "Q" stores all eight bytes at once.
         self._words = self._view.cast("Q")

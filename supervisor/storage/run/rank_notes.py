@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import mmap
-import os
 import struct
 from pathlib import Path
 
 import xxhash
 
-from supervisor.storage.files.private_files import make_private
+from supervisor.storage.files.mapped_file import map_shared
 
 NOTE_BYTES = 16384
 """Room for one rank's note."""
@@ -31,17 +29,9 @@ class RankNotes:
     """
 
     def __init__(self, path: Path, rank: int, ranks: int) -> None:
-        make_private(path.parent)
         self.rank = rank
         self.ranks = ranks
-        size = ranks * NOTE_BYTES
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            if os.fstat(descriptor).st_size < size:
-                os.ftruncate(descriptor, size)
-            self._memory = mmap.mmap(descriptor, size)
-        finally:
-            os.close(descriptor)
+        self._memory = map_shared(path, ranks * NOTE_BYTES)
 
     def write(self, note: bytes) -> None:
         """Puts it in the place of this rank's last one; one that has no room leaves none."""

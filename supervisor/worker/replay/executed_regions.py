@@ -80,10 +80,8 @@ class ExecutedRegions:
         self._sends = self.is_first_step or is_new
         if is_new:
             times = 0
-            _, _, *arranges = (
-                kind  # in whatever mode the wrapper is: Lightning's stays in evaluation
-            )
-            if all(arranges) and (reduced := _reduced(module)):
+            # In whatever mode the wrapper is: Lightning's stays in evaluation.
+            if has_graph and _averages(module) and (reduced := _reduced(module)):
                 self._first_reduced.add(module)
                 self._counts_graph |= any(part.static_graph for part in reduced)
         elif has_graph and module in self._rearranged_next:
