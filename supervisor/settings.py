@@ -123,6 +123,16 @@ class ProbeSettings:
 
 
 @dataclass
+class ComputeCheckSettings:
+    enabled: bool = False
+    """Calculate each operator of some steps twice, and compare to the bit (docs/corruption.md)."""
+    max_overhead: float = 0.01
+    """Share of the run's time that this may take; the number of steps follows from it."""
+    every_steps: Optional[int] = None  # noqa: UP045
+    """Check every so many steps instead, whatever it costs."""
+
+
+@dataclass
 class FastForwardSettings:
     enabled: bool = True
     """Resume unmodified scripts exactly, by running their loop without the training."""
@@ -237,6 +247,7 @@ class RunSettings:
     restart: RestartSettings = field(default_factory=RestartSettings)
     capture: CaptureSettings = field(default_factory=CaptureSettings)
     probes: ProbeSettings = field(default_factory=ProbeSettings)
+    compute_check: ComputeCheckSettings = field(default_factory=ComputeCheckSettings)
     fast_forward: FastForwardSettings = field(default_factory=FastForwardSettings)
     report: ReportSettings = field(default_factory=ReportSettings)
     notify: NotifySettings = field(default_factory=NotifySettings)

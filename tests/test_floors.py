@@ -73,6 +73,7 @@ SUB_ROOMS: dict[str, tuple[str, ...]] = {
         "recording",
         "interception",
         "probes",
+        "compute_check",
         "evidence",
         "capture",
         "process",

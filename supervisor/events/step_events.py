@@ -137,7 +137,8 @@ class CorruptionFound(JournalEvent):
         index: of the worst element.
         from_step: of the last look, which it had passed.
         rule: what it breaks: ``moved``, ``still``, ``fell``, ``negative``, ``pair``, ``memory``,
-            ``counter``, ``not finite``, ``average``, ``statistic``, ``replica``.
+            ``counter``, ``not finite``, ``average``, ``statistic``, ``replica``; ``compute``: an
+            operator's result, where `before` is what it gives when it is calculated again.
         ranks: of a replica: those that hold something else than most; empty if no majority does.
     """
 

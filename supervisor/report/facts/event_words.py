@@ -144,6 +144,12 @@ def _corrupted(event: step_events.CorruptionFound) -> str:
         back = ": all went back" if event.healed == "rollback" else ": not healed"
         return f"Corrupted: the replica{whose} of {event.tensor} differs from the others{back}."
     where = ", ".join(map(str, event.index))
+    if event.rule == "compute":
+        kept = "replaced" if event.healed == "in_place" else "not replaced"
+        return (
+            f"Calculated wrongly: {event.tensor}[{where}] was {show(event.value)}, and "
+            f"{show(event.before)} each time that it was calculated again: {kept}."
+        )
     bit = "" if event.bit is None else f", bit {event.bit} flipped"
     more = "" if event.elements in (1, None) else f" and {(event.elements or 1) - 1} more elements"
     healed = {

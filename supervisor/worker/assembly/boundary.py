@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from supervisor.settings import PartingSettings
+from supervisor.settings import ComputeCheckSettings, PartingSettings
 from supervisor.worker.assembly.ground import Ground
 from supervisor.worker.assembly.judging import Judging
 from supervisor.worker.assembly.recorders import Recorders
@@ -19,6 +19,7 @@ from supervisor.worker.inspection.experiment import Experiment
 from supervisor.worker.live.boundary import Boundary
 from supervisor.worker.live.boundary_capture import BoundaryCapture
 from supervisor.worker.live.checkpoint_listener import CheckpointListener
+from supervisor.worker.live.compute_listener import ComputeListener
 from supervisor.worker.live.corruption_listener import CorruptionListener
 from supervisor.worker.live.first_variables import FirstVariables
 from supervisor.worker.live.leave_listener import LeaveListener
@@ -35,6 +36,7 @@ class BuiltBoundary:
     boundary: Boundary
     recorded: RecordedSteps
     parting: PartingCheckpoint
+    compute: ComputeListener
 
 
 def build_boundary(
@@ -64,6 +66,7 @@ def build_boundary(
         health=ground.health,
     )
     parting = _build_parting(task, ground, recorders, state, capture)
+    compute = _build_compute(task, ground, state, judging)
     in_order: list[BoundaryListener | None] = [
         times,
         recorded,
@@ -76,11 +79,12 @@ def build_boundary(
         _build_snapshots(task, ground, state, times, corruption),
         checkpoints,
         parting,
+        compute,
         _build_leaving(task, ground, treatment, checkpoints),
     ]
     listeners = [listener for listener in in_order if listener is not None]
     boundary = Boundary(listeners, ground.schedule, ground.barrier)
-    return BuiltBoundary(boundary=boundary, recorded=recorded, parting=parting)
+    return BuiltBoundary(boundary=boundary, recorded=recorded, parting=parting, compute=compute)
 
 
 def _build_corruption(
@@ -102,6 +106,18 @@ def _build_corruption(
         warn=ground.warn,
         times=times,
         is_alone=task.place.is_alone,
+    )
+
+
+def _build_compute(task: Task, ground: Ground, state: State, judging: Judging) -> ComputeListener:
+    is_replay = bool(task.order.experiment)
+    return ComputeListener(
+        ComputeCheckSettings() if is_replay else task.settings.compute_check,
+        turns=ground.turns,
+        check=state.compute,
+        alerts=judging.alerts,
+        journal=ground.journal,
+        warn=ground.warn,
     )
 
 

@@ -44,6 +44,7 @@ def build_ending(
         probes=judging.probes,
         model_scene=judging.model_scene,
         parting=live.parting,
+        compute=live.compute,
         saving=ground.barrier(live.parting.name),
         checkpointer=state.checkpointer,
         tape=recorders.tape,

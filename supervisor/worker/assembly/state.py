@@ -16,6 +16,7 @@ from supervisor.worker.capture.pre_treatment_checkpoint import PreTreatmentCheck
 from supervisor.worker.capture.script_census import ScriptCensus
 from supervisor.worker.capture.user_tensors import UserTensors
 from supervisor.worker.capture.whole_state import WholeState
+from supervisor.worker.compute_check.compute_check import ComputeCheck
 from supervisor.worker.corruption.look_requests import LookRequests
 from supervisor.worker.corruption.update_watch import UpdateWatch
 
@@ -32,6 +33,7 @@ class State:
     checkpointer: Checkpointer
     pre_treatment: PreTreatmentCheckpoint
     watch: UpdateWatch
+    compute: ComputeCheck
     looks: LookRequests
 
 
@@ -76,5 +78,6 @@ def build_state(task: Task, ground: Ground, ring: CheckpointRing, recorders: Rec
             warn=ground.warn,
         ),
         watch=UpdateWatch(ground.registry),
+        compute=ComputeCheck(ground.registry, replaces=not task.policy.observe_only),
         looks=LookRequests(ground.schedule),
     )

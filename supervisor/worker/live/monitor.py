@@ -33,6 +33,7 @@ from supervisor.storage.steps.tape import EntryKind
 from supervisor.training_state.gradient_hook import GradientHook
 from supervisor.training_state.registry import Registry
 from supervisor.worker.capture.script_census import ScriptCensus
+from supervisor.worker.compute_check.compute_check import BACKWARD, FORWARD, ComputeCheck
 from supervisor.worker.ground.boundary_clock import BoundaryClock, graph_nodes
 from supervisor.worker.ground.error_barrier import ErrorBarrier
 from supervisor.worker.ground.graphs_across import has_graph
@@ -78,6 +79,7 @@ class Monitor(TrainingHooks):
         injector: FaultInjector,
         heartbeat: Heartbeat,
         exchanges: Exchanges,
+        compute: ComputeCheck,
         barrier: ErrorBarrier,
     ) -> None:
         self._interception = interception
@@ -98,6 +100,7 @@ class Monitor(TrainingHooks):
         self._armed = injector.is_armed
         self._heartbeat = heartbeat
         self._exchanges = exchanges
+        self._compute = compute
         self._forward_part = barrier("forward", records=True)
         self._loss_part = barrier("loss")
         self._reads_part = barrier("reads", records=True)
@@ -143,6 +146,8 @@ class Monitor(TrainingHooks):
                 call = self._injector.on_forward(progress.steps_done, module, args, kwargs, call)
             with_graph = torch.is_grad_enabled()
             nodes = 0 if with_graph else graph_nodes()
+            if self._compute.step == progress.steps_done:
+                call = functools.partial(self._compute.run, FORWARD, call)
             random = self._random
             earlier = random.before()
             output = call()
@@ -168,6 +173,8 @@ class Monitor(TrainingHooks):
                 self._begin_backward(roots)
             except Exception as error:
                 self._loss_part.caught(error)
+            if self._compute.step == self._progress.steps_done:
+                call = functools.partial(self._compute.run, BACKWARD, call)
             random = self._random
             if random.backwards_are_quiet:
                 random.passed()

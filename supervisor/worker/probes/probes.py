@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -18,6 +17,7 @@ from supervisor.records import Alert
 from supervisor.settings import ProbeSettings
 from supervisor.storage.journal.journal import Journal
 from supervisor.training_state.registry import Registry
+from supervisor.worker.ground.compiled_code import has_compiled
 from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.interception.patches_looks import look_at_modules
 from supervisor.worker.probes.forward_look import ForwardLook
@@ -91,7 +91,7 @@ class Probes:
         self.is_on = True
         self._cost_s = 0.0
         if step >= self._forward_pace.next_step:
-            if _has_compiled():
+            if has_compiled():  # patches under its feet would make it compile again
                 self._is_compiled = True
                 self._forward_pace.next_step = math.inf
                 return
@@ -229,12 +229,6 @@ class Probes:
         names = _parameter_names(self._registry.models)
         worst = [(known(), value) for known, value in self._update.largest.get(figure, [])]
         return [(names.get(id(p), "a parameter"), value) for p, value in worst if p is not None]
-
-
-def _has_compiled() -> bool:
-    """Whether torch.compile is in use: patches under its feet would make it compile again."""
-    utils = sys.modules.get("torch._dynamo.utils")
-    return utils is not None and bool(utils.counters["frames"])
 
 
 def _parameter_names(models: Mapping[str, nn.Module]) -> dict[int, str]:

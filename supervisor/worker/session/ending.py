@@ -15,6 +15,7 @@ from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.run_health import RunHealth
 from supervisor.worker.group.agreement import Agreement
 from supervisor.worker.inspection.experiment import Experiment
+from supervisor.worker.live.compute_listener import ComputeListener
 from supervisor.worker.live.monitor import Monitor
 from supervisor.worker.live.parting_checkpoint import PartingCheckpoint
 from supervisor.worker.live.unseen_updates import tell_unseen_updates
@@ -38,6 +39,7 @@ class Ending:
     probes: Probes
     model_scene: ModelScene
     parting: PartingCheckpoint
+    compute: ComputeListener
     saving: Part
     checkpointer: Checkpointer
     tape: TapeWriter
@@ -74,6 +76,7 @@ class Ending:
                 self.parting.write()
         self.samples.tell()
         self.probes.end()
+        self.compute.end()
         self.model_scene.at_end(steps - 1)
         if completed and not self.health.in_trouble(steps):
             self.checkpointer.close(ripen=(steps, self.health.last_trouble_step))

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import os
 import statistics
-import sys
 import time
 import weakref
 from collections.abc import Callable
 from typing import Any
 
+from supervisor.worker.ground.compiled_code import has_compiled
 from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.recording.loading.executed_code import ExecutedCode
 from supervisor.worker.recording.loading.fingerprint import CannotTell, fingerprint
@@ -97,7 +97,7 @@ class LoadingProof:
         """Whether all was watched and nothing has changed. Called when a checkpoint is made."""
         if self.is_given_up or self.reason or self._fetches < PROFILED + TIMED:
             return False
-        if has_compiled():
+        if has_compiled():  # a replay's guard would keep it from compiling what it runs later
             self.reason = "torch.compile is used"
         else:
             self.compare()
@@ -165,9 +165,3 @@ class LoadingPromise(LoadingProof):
 
     def holds(self) -> bool:
         return True
-
-
-def has_compiled() -> bool:
-    """A replay's guard would keep torch.compile from compiling what it will run afterwards."""
-    dynamo = sys.modules.get("torch._dynamo.utils")
-    return dynamo is not None and bool(dynamo.counters["stats"])

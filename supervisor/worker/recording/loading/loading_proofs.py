@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from supervisor.worker.ground.compiled_code import has_compiled
 from supervisor.worker.ground.interception_state import InterceptionState
-from supervisor.worker.recording.loading.loading_proof import (
-    LoadingPromise,
-    LoadingProof,
-    has_compiled,
-)
+from supervisor.worker.recording.loading.loading_proof import LoadingPromise, LoadingProof
 from supervisor.worker.recording.loading.stream_proof import StreamProof
 from supervisor.worker.recording.loading.worker_proof import WorkerProof, owner
 

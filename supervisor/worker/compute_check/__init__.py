@@ -1,0 +1,1 @@
+"""Operators that are calculated twice, to find a machine that calculates wrongly."""
