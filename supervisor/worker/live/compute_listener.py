@@ -52,7 +52,7 @@ class ComputeListener(TimedListener):
 
     def at_boundary(self, step: int) -> None:
         if self._check.step >= 0:
-            self._end_step(step)
+            self._end_step()
         if self.has_turn(step) and not self._check.has_ended:
             self._check.begin(step)
         if self._check.has_ended and self._pace.next_step < float("inf"):
@@ -62,7 +62,7 @@ class ComputeListener(TimedListener):
     def end(self) -> None:
         """Called once at the end of the process: writes what was checked, and what it has cost."""
         if self._check.step >= 0:
-            self._end_step(self._check.step)
+            self._end_step()
         pace, counts = self._pace, self._check.counts
         if not pace.looks:
             return
@@ -83,10 +83,10 @@ class ComputeListener(TimedListener):
             )
         )
 
-    def _end_step(self, step: int) -> None:
+    def _end_step(self) -> None:
         checked = self._check.step
         found, cost_s = self._check.end()
-        self._pace.took(step, cost_s, time.perf_counter())
+        self._pace.took(checked, cost_s, time.perf_counter())
         for wrong in found:
             self._tell(checked, wrong)
         if found:
