@@ -8,9 +8,11 @@ import torch
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
-ROUNDING = 64.0
-"""Units in the last place of a result's largest value. The order in which a long sum is added moves
-it by a few; 64 hide no bit above the seventh of the mantissa."""
+SUMS = 64.0
+"""Units in the last place of a tensor's largest value, in FP32: the order in which a long sum is
+added moves its elements by a few."""
+ELEMENTS = 4.0
+"""Units in the last place of the element itself, in its type: FP16 and BF16 are summed in FP32."""
 
 
 def are_same(some: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> bool:
@@ -21,32 +23,31 @@ def are_same(some: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> bo
 def differing(wrong: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """Returns the flat places at which two tensors differ, that of the largest difference first."""
     places = torch.nonzero((_bits(wrong) != _bits(right)).reshape(-1)).reshape(-1)
-    far = _distance(_flat(wrong)[places], _flat(right)[places])
-    return places[torch.argsort(far, descending=True)]
+    return places[torch.argsort(_apart(wrong, right)[places], descending=True)]
 
 
 def distance(some: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> list[float]:
     """Returns for each pair of tensors the largest difference between two elements; infinite if
     only one of them is finite."""
+    return [_largest(_apart(one, other)) for one, other in zip(some, others, strict=True)]
+
+
+def beyond_rounding(wrong: Sequence[torch.Tensor], right: Sequence[torch.Tensor]) -> list[float]:
+    """Returns for each pair of tensors how much more than rounding the elements differ, at most;
+    0 if rounding explains all."""
     return [
-        float(torch._C.TensorBase.item(_distance(_flat(one), _flat(other)).max()))
-        if one.numel()
-        else 0.0
-        for one, other in zip(some, others, strict=True)
+        _largest((_apart(one, other) - _rounding(other)).clamp(min=0.0))
+        for one, other in zip(wrong, right, strict=True)
     ]
 
 
-def rounding(tensors: Sequence[torch.Tensor]) -> list[float]:
-    """Returns for each tensor the difference that may be rounding; 0 for whole numbers."""
-    return [_rounding(tensor) for tensor in tensors]
-
-
-def _rounding(tensor: torch.Tensor) -> float:
-    values = _real(tensor)
-    if not values.is_floating_point() or not values.numel():
-        return 0.0
-    largest = _flat(tensor).abs().nan_to_num(0.0, 0.0, 0.0).max()
-    return ROUNDING * torch.finfo(values.dtype).eps * float(torch._C.TensorBase.item(largest))
+def _rounding(tensor: torch.Tensor) -> torch.Tensor:
+    values = _flat(tensor).abs().nan_to_num(0.0, 0.0, 0.0)
+    if not (tensor.dtype.is_floating_point or tensor.dtype.is_complex) or not values.numel():
+        return torch.zeros_like(values)
+    unit = torch.finfo(tensor.dtype).eps
+    sums = SUMS * min(unit, torch.finfo(torch.float32).eps)
+    return sums * values.max() + ELEMENTS * unit * values
 
 
 def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -67,7 +68,12 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
     return _real(tensor).reshape(-1).double()
 
 
-def _distance(some: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
-    far = (some - others).abs()
+def _apart(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    some, others = _flat(one), _flat(other)
     both = some.isnan() & others.isnan() | (some == others)
-    return far.nan_to_num(torch.inf, torch.inf, torch.inf).masked_fill(both, 0.0)
+    far = (some - others).abs().nan_to_num(torch.inf, torch.inf, torch.inf)
+    return far.masked_fill(both, 0.0)
+
+
+def _largest(values: torch.Tensor) -> float:
+    return float(torch._C.TensorBase.item(values.max())) if values.numel() else 0.0

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from supervisor.worker.compute_check.bits import are_same, distance, rounding
+from supervisor.worker.compute_check.bits import are_same, beyond_rounding, distance
 from supervisor.worker.compute_check.operator_form import (
     Inputs,
     OperatorForm,
@@ -118,7 +118,11 @@ class DoubledOperators(TorchDispatchMode):
         if inputs is None:
             return None
         with torch._C._AutoDispatchBelowAutograd():
-            return _Repetition(operator, form, inputs)
+            repetition = _Repetition(operator, form, inputs)
+            if not are_same(repetition.kept.written, inputs.written):
+                self._note(repetition, repetition.kept.written, inputs.written, in_training=False)
+                return None  # the copy was wrong
+        return repetition
 
     def _compare(self, repetition: _Repetition, result: Any) -> Any:
         self.counts.calls += 1
@@ -154,10 +158,9 @@ class DoubledOperators(TorchDispatchMode):
     ) -> bool:
         """Returns whether the difference is more than rounding."""
         is_strict = torch.are_deterministic_algorithms_enabled()
-        allowed = [0.0] * len(right) if is_strict else rounding(right)
-        beyond = [far - most for far, most in zip(distance(wrong, right), allowed, strict=True)]
+        beyond = (distance if is_strict else beyond_rounding)(wrong, right)
         worst = max(range(len(beyond)), key=beyond.__getitem__)
-        if beyond[worst] <= 0.0 and not is_strict:
+        if not beyond[worst]:
             self.counts.rounded += 1
             return False
         self.odd.append(
@@ -199,8 +202,8 @@ class _Repetition:
     def __init__(self, operator: Any, form: OperatorForm, live: Inputs) -> None:
         self.operator = operator
         self.live = live
+        self.kept = copied(live)  # as it was before the first call
         self._form = form
-        self._kept = copied(live)  # of before the first call
         self._before = [(one, one.get_state()) for one in _generators(live)]
         self._drawn: list[tuple[torch.Generator, torch.Tensor, torch.Tensor]] = []
 
@@ -211,7 +214,7 @@ class _Repetition:
                 self._drawn.append((generator, before, after))
 
     def run(self) -> _Run:
-        inputs = copied(self._kept)
+        inputs = copied(self.kept)
         for generator, before, _ in self._drawn:
             generator.set_state(before)
         try:

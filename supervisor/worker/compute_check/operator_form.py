@@ -47,7 +47,9 @@ def form_of(operator: Any) -> OperatorForm | None:
     schema = operator._schema
     returned = [value.alias_info for value in schema.returns]
     is_view = any(alias is not None and not alias.is_write for alias in returned)
-    if is_view or not returned or "empty" in schema.name or torch.Tag.inplace_view in operator.tags:
+    if is_view or not returned or "empty" in schema.name or "view" in schema.name:
+        return None
+    if torch.Tag.inplace_view in operator.tags:
         return None
     written = frozenset(
         argument.name
@@ -86,7 +88,7 @@ def copied(inputs: Inputs) -> Inputs:
         if not memory or tensor.untyped_storage().data_ptr() not in memory:
             return tensor
         if id(tensor) not in copies:
-            copies[id(tensor)] = tensor.detach().clone()
+            copies[id(tensor)] = _copy(tensor.detach())
         return copies[id(tensor)]
 
     return Inputs(
@@ -115,6 +117,16 @@ def _mapped(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     if isinstance(value, dict):
         return {name: _mapped(item, change) for name, item in value.items()}
     return value
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    """With the same strides: kernels round otherwise where memory has no gaps."""
+    if 0 in tensor.stride():
+        return tensor.clone()
+    empty = torch.empty_strided(
+        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
+    )
+    return empty.copy_(tensor)
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:

@@ -154,6 +154,18 @@ def test_a_result_that_is_written_in_place_is_put_back() -> None:
     assert operators.odd[0].is_replaced
 
 
+def test_a_wrong_copy_does_not_reach_the_training() -> None:
+    operators = DoubledOperators(replaces=True)
+    values = torch.arange(1.0, 7.0)
+    machine = SickMachine(
+        "aten.copy_.default", lambda call, result: flip(result) if call == 0 else None
+    )
+    with machine, operators:
+        F.relu_(values)
+    assert torch.equal(values, torch.arange(1.0, 7.0))
+    assert [odd.in_training for odd in operators.odd] == [False]
+
+
 def test_what_differs_by_rounding_alone_is_counted_only() -> None:
     operators = DoubledOperators(replaces=True)
     machine = SickMachine(
