@@ -81,6 +81,31 @@ def test_a_corrupted_weight_is_named_and_put_back_in_place(tmp_path: Path) -> No
     assert abs(float(ended.result()["loss"]) - undisturbed) < 0.05  # of 3.7 at the start
 
 
+def test_a_corrupted_weight_of_muon_is_put_back_in_place(tmp_path: Path) -> None:
+    text = TRANSFORMER.replace(
+        "optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)",
+        "flat = [p for p in model.parameters() if p.ndim == 1]\n"
+        "other = torch.optim.AdamW([*flat, model.words.weight], lr=2e-3)\n"
+        "optimizer = torch.optim.Muon([model.block.qkv.weight, model.block.out.weight,"
+        " model.head.weight], lr=1e-2)",
+    ).replace(
+        "    optimizer.step()\n", "    optimizer.step()\n    other.step()\n    other.zero_grad()\n"
+    )
+    settings = ("snapshot.every_steps=10",)
+    undisturbed = float(
+        train_plainly(tmp_path / "plain", text.replace("HARM", "")).result()["loss"]
+    )
+
+    ended = supervised(tmp_path / "run", text.replace("HARM", HARM), settings=settings)
+
+    assert ended.returncode == 0, ended.stderr
+    (found,) = ended.events("corruption_found")
+    assert found["tensor"] == "model_0.block.qkv.weight"
+    assert (found["rule"], found["healed"]) == ("moved", "in_place")
+    assert found["bound"] < 1.0
+    assert abs(float(ended.result()["loss"]) - undisturbed) < 0.05
+
+
 def test_many_corrupted_values_are_answered_by_a_rollback(tmp_path: Path) -> None:
     harm = (
         "if step == 40: ctypes.memset(optimizer.state[model.head.weight]['exp_avg_sq']"

@@ -9,6 +9,7 @@ from supervisor.training_state.bounds.adamax import Adamax
 from supervisor.training_state.bounds.norm_family import SGD, Lion
 from supervisor.training_state.bounds.optimizer_family import OptimizerFamily
 from supervisor.training_state.bounds.scaled_family import Adadelta, Adagrad, RMSprop, Rprop
+from supervisor.training_state.bounds.spectral_family import Muon
 
 _TORCH: dict[type[torch.optim.Optimizer], OptimizerFamily] = {
     torch.optim.Adam: Adam(),
@@ -22,6 +23,8 @@ _TORCH: dict[type[torch.optim.Optimizer], OptimizerFamily] = {
     torch.optim.Rprop: Rprop(),
     torch.optim.SGD: SGD(),
 }
+if hasattr(torch.optim, "Muon"):  # torch before 2.9
+    _TORCH[torch.optim.Muon] = Muon()
 _LION, _ADAM = Lion(), ForeignAdam()
 _OF_ADAM = frozenset(
     {

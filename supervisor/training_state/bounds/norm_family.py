@@ -36,7 +36,7 @@ class SGD(OptimizerFamily):
             rate, decay = update.number("lr"), update.number("weight_decay")
             if not math.isfinite(update.norm) or rate < 0.0 or decay < 0.0:
                 return None
-            gradient = Affine(update.norm + _NORM_LOST, decay).plus(moved, decay)
+            gradient = Affine(update.norm + NORM_LOST, decay).plus(moved, decay)
             gradient = gradient.times(1 + 4 * unit).plus(lost)
             memory = self._memory(update, memory, gradient, is_first=not (index or log.has_memory))
             memory = memory.times(1 + 4 * unit).plus(lost)
@@ -59,7 +59,7 @@ class SGD(OptimizerFamily):
         return memory.times(abs(update.number("momentum"))).plus(gradient, taken)
 
 
-_NORM_LOST = 1e-15
+NORM_LOST = 1e-15
 """Squares of smaller gradients underflow in the norm."""
 
 
@@ -81,7 +81,7 @@ class Lion(OptimizerFamily):
                 return None
             steps.append((Affine(update.number("lr")), decay))
             _, beta = update.betas
-            newest = Affine(update.norm + _NORM_LOST) if 0.0 <= beta <= 1.0 else Affine(math.inf)
+            newest = Affine(update.norm + NORM_LOST) if 0.0 <= beta <= 1.0 else Affine(math.inf)
             memory = memory.times(beta).plus(newest, 1 - beta).times(1 + FIRST * unit).plus(lost)
         return Limits(
             weight=drift(steps, log.rounding),

@@ -22,11 +22,13 @@ class OptimizerFamily(ABC):
     Attributes:
         keys: values of a parameter group that `limits` reads.
         needs_norms: bounds need the norm of the gradients.
+        needs_shape: bounds need the shape of the tensor.
         counts: entry in which the optimizer counts a tensor's updates; empty if it does not.
     """
 
     keys: tuple[str, ...]
     needs_norms: bool = False
+    needs_shape: bool = False
     counts: str = "step"
 
     @abstractmethod

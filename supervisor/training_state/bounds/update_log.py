@@ -54,6 +54,7 @@ class UpdateLog:
         start: updates of this tensor before the first look; 0 where the optimizer does not count.
         has_memory: the optimizer had entries for this tensor at the first look.
         rounding: of the tensor's type.
+        shape: of the tensor, where the family needs it.
     """
 
     updates: tuple[Update, ...]
@@ -61,6 +62,7 @@ class UpdateLog:
     start: int
     has_memory: bool
     rounding: Rounding
+    shape: tuple[int, ...] = ()
 
     def counts(self, index: int) -> tuple[int, int]:
         """Returns which update of the tensor, from 1, the update `index` was, at least and at

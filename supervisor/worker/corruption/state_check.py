@@ -166,15 +166,27 @@ class _LimitsOfGroups:
         self._known: dict[tuple[Any, ...], Limits | None] = {}
 
     def of(
-        self, group: int, dtype: torch.dtype, start: int, took_all: bool, has_memory: bool
+        self,
+        group: int,
+        dtype: torch.dtype,
+        start: int,
+        took_all: bool,
+        has_memory: bool,
+        shape: tuple[int, ...],
     ) -> Limits | None:
-        key = (group, dtype, start, took_all, has_memory)
+        key = (group, dtype, start, took_all, has_memory, shape)
         if key not in self._known:
             self._known[key] = self._compute(*key)
         return self._known[key]
 
     def _compute(
-        self, group: int, dtype: torch.dtype, start: int, took_all: bool, has_memory: bool
+        self,
+        group: int,
+        dtype: torch.dtype,
+        start: int,
+        took_all: bool,
+        has_memory: bool,
+        shape: tuple[int, ...],
     ) -> Limits | None:
         rounding = Rounding.of(dtype)
         if group not in self._updates:
@@ -187,6 +199,7 @@ class _LimitsOfGroups:
             start=start,
             has_memory=has_memory,
             rounding=rounding,
+            shape=shape,
         )
         try:
             return self._watched.family.limits(log)
@@ -232,7 +245,8 @@ def _tensor(
     weight = live[WEIGHT]
     limit: Limits | None = _STILL
     if taken:
-        limit = limits.of(group, weight.dtype, start, taken == made, has_memory)
+        shape = tuple(weight.shape) if watched.family.needs_shape else ()
+        limit = limits.of(group, weight.dtype, start, taken == made, has_memory, shape)
     if limit is None:
         return None
     if limit.memory in {**then, **now} and limit.memory not in live:

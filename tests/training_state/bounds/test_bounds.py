@@ -47,6 +47,10 @@ OPTIMIZERS: dict[str, Callable[[list[torch.Tensor]], optim.Optimizer]] = {
     "SGD dampened": lambda p: optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.9, weight_decay=0.1),
     "Lion": lambda p: Lion(p, lr=1e-3),
     "Lion with decay": lambda p: Lion(p, lr=1e-2, betas=(0.95, 0.98), weight_decay=0.5),
+    "Muon": lambda p: optim.Muon(p, lr=2e-2),
+    "Muon for AdamW's rates": lambda p: optim.Muon(
+        p, lr=1e-2, weight_decay=0.5, nesterov=False, adjust_lr_fn="match_rms_adamw"
+    ),
     "AdamW derived": lambda p: DerivedAdamW(p, lr=1e-3, weight_decay=0.1),
 }
 
@@ -56,7 +60,8 @@ class Course:
 
     def __init__(self, name: str, dtype: torch.dtype, every: int) -> None:
         self.every = every
-        self.parameter = torch.nn.Parameter((torch.randn(SIZE) * 0.05).to(dtype))
+        shape = (32, SIZE // 32) if name.startswith("Muon") else (SIZE,)
+        self.parameter = torch.nn.Parameter((torch.randn(shape) * 0.05).to(dtype))
         self.optimizer = OPTIMIZERS[name]([self.parameter])
         family = family_of(self.optimizer) or candidate_for(self.optimizer)
         assert family is not None
@@ -69,7 +74,7 @@ class Course:
     def train(self, gradients: Iterable[torch.Tensor]) -> list[Breach]:
         found: list[Breach] = []
         for gradient in gradients:
-            self.parameter.grad = gradient.to(self.parameter.dtype)
+            self.parameter.grad = gradient.to(self.parameter.dtype).view_as(self.parameter)
             norm = float(self.parameter.grad.float().norm())
             self.optimizer.step()
             group = self.optimizer.param_groups[0]
@@ -87,6 +92,7 @@ class Course:
                 start=self._start,
                 has_memory=len(self.then) > 1,
                 rounding=rounding,
+                shape=tuple(self.parameter.shape) if self.family.needs_shape else (),
             )
         )
 
@@ -163,7 +169,7 @@ def test_a_weight_beyond_its_bound_is_found(name: str) -> None:
     run._look()
     run.train(course("noise", 10, 1))
     now = run.now()
-    now[WEIGHT][7] = 1e6
+    now[WEIGHT].view(-1)[7] = 1e6
     limits = run.limits()
     assert limits is not None
 
