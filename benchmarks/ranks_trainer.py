@@ -2,7 +2,8 @@
 
     ranks_trainer.py MODE STEPS FOLDER
 
-MODE is ddp, zero1 or fsdp2. Each rank writes ``FOLDER/end_<rank>.json``: the digest of the final
+MODE is ddp, zero1 or fsdp2; with ``-slow`` each sample takes 0.1 ms to load, so that replays leave
+batches out. Each rank writes ``FOLDER/end_<rank>.json``: the digest of the final
 weights, the mean time of a step in the second half, and when each step ended.
 """
 
@@ -26,7 +27,14 @@ from torch.utils.data.distributed import DistributedSampler
 WIDTH = 128
 
 
-def main(mode: str, steps: int, folder: Path) -> None:
+class SlowDataset(TensorDataset):
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
+        time.sleep(1e-4)
+        return super().__getitem__(index)
+
+
+def main(kind: str, steps: int, folder: Path) -> None:
+    mode, _, speed = kind.partition("-")
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(5)
@@ -45,7 +53,7 @@ def main(mode: str, steps: int, folder: Path) -> None:
         )
     else:
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    examples = TensorDataset(data, target)
+    examples = (SlowDataset if speed == "slow" else TensorDataset)(data, target)
     sampler = DistributedSampler(examples)
     loader = DataLoader(examples, batch_size=32, sampler=sampler)
     ended: list[float] = []

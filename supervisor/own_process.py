@@ -15,7 +15,6 @@ from pathlib import Path
 from supervisor.ranks import RankPlace
 
 PARENT = "SUPERVISOR_PARENT_PID"
-LOADS_ALL = "SUPERVISOR_LOADS_ALL"
 IS_RANK = "SUPERVISOR_IS_RANK"
 """Set by the agent: this worker is one of several, and torchrun's variables say which."""
 STREAMS = "SUPERVISOR_STREAMS"
@@ -56,7 +55,6 @@ class Given:
     Attributes:
         parent: number of the process to die with; 0: of none.
         place: among the ranks that were started together.
-        loads_all: whether this process was started over to leave no loading out.
         streams: where standard output and standard error are to be opened; empty: as they are.
         kept: memory that outlives this process, for its newest states; empty: there is none.
         salt: of the hashes, where we chose it; children whose sets must agree with ours need it.
@@ -66,7 +64,6 @@ class Given:
         was = json.loads(environment.get(_GIVES_BACK, "{}"))
         self.was: dict[str, str | None] = was
         self.parent = int(environment.get(PARENT, "0"))
-        self.loads_all = environment.get(LOADS_ALL) == "1"
         self._is_rank = environment.get(IS_RANK) == "1"
         self.place = RankPlace.of(environment) if self._is_rank else RankPlace()
         self.streams = self._of_rank(environment.get(STREAMS))
@@ -89,13 +86,13 @@ class Given:
             again[IS_RANK] = "1"
         if self._all_kept:
             again[KEPT] = self._all_kept
-        return {**again, LOADS_ALL: "1"} if self.loads_all else again
+        return again
 
 
 def give_back(environment: MutableMapping[str, str]) -> Given:
     """Makes an environment the user's own again; called before the script can look."""
     given = Given(environment)
-    for name in (_GIVES_BACK, PARENT, LOADS_ALL, IS_RANK, STREAMS, KEPT):
+    for name in (_GIVES_BACK, PARENT, IS_RANK, STREAMS, KEPT):
         environment.pop(name, None)
     for name, value in given.was.items():
         if value is None:

@@ -225,6 +225,7 @@ class WorkerExit:
 
 
 REPLAY = "replay"
+LOADS_ALL = "replay, all loaded"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,8 +247,8 @@ class WorkerOrder:
         retry_of: the attempt whose steps they were.
         retries: so far in this run, this one included.
         experiment: what a controlled replay changes (`supervisor explain`); empty in every run.
-        way: how it comes back to the checkpoint: by `REPLAY`, or ``approximate`` (the state is put
-            back at once).
+        way: how it comes back to the checkpoint: by `REPLAY`, by one that leaves no loading out
+            (`LOADS_ALL`), or ``approximate`` (the state is put back at once).
     """
 
     attempt: int

@@ -27,7 +27,7 @@ from supervisor.parent.terminal import outcome as outcomes
 from supervisor.parent.terminal.outcome import Outcome, RunResult
 from supervisor.parent.watching.live_pictures import LivePictures
 from supervisor.parent.watching.replica import Replica
-from supervisor.records import ExitCause, WorkerExit, WorkerOrder
+from supervisor.records import REPLAY, ExitCause, WorkerExit, WorkerOrder
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
 from supervisor.storage.checkpoints.parts import ranks_of
 from supervisor.storage.journal.journal import JournalMerger
@@ -72,6 +72,7 @@ class OuterLoop:
             way=prepared.way,
         )
         self._is_short = False
+        self._needs_loading = False
 
     def to_its_end(self, backoff: Backoff | None) -> RunResult:
         start = self._first_start()
@@ -162,6 +163,9 @@ class OuterLoop:
         worker_exit = judge_group(endings)
         self._last_exit = worker_exit
         self._is_short = self._ended_short(order, endings, worker_exit)
+        self._needs_loading = any(
+            ending.note is not None and ending.note.kind == "loading" for ending in endings
+        )
         self.run_log.worker_exited(
             order.attempt, worker_exit, self.replica.risk, risky=self.replica.is_risky
         )
@@ -223,8 +227,11 @@ class OuterLoop:
     def _another_way(self, order: WorkerOrder, worker_exit: WorkerExit) -> WorkerOrder | None:
         """Returns the next order after an attempt that ended short; None if it is to be judged."""
         step = order.checkpoint_step
-        way = self._ways.next(worker_exit, step) if self._is_short and step is not None else None
-        if way is None or step is None:
+        if not self._is_short or step is None:
+            return None
+        needs_loading = self._needs_loading and order.way == REPLAY
+        way = self._ways.load_all() if needs_loading else self._ways.next(worker_exit, step)
+        if way is None:
             return None
         reason = describe_way(order.attempt, worker_exit, step, way)
         is_start = way == START

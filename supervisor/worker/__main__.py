@@ -15,15 +15,14 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from supervisor.own_process import Given, give_back
+from supervisor.own_process import Given, command, give_back
 from supervisor.storage.files.private_files import open_private
 from supervisor.storage.run.exit_notes import ExitNote, save_exit_note
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.run.set_aside import SetAside
 from supervisor.worker.interception.patches_process import watch_exec, watch_exit, watch_fork
-from supervisor.worker.process.exit_request import SHORT, ExitRequest
+from supervisor.worker.process.exit_request import LOADING, SHORT, ExitRequest
 from supervisor.worker.process.program import Program
-from supervisor.worker.process.start_over import remember_start, started_as
 from supervisor.worker.process.torch_arrival import TorchArrival
 from supervisor.worker.process.uncaught import exit_code, show, take_out_our_frames
 
@@ -38,7 +37,7 @@ def main(arguments: list[str], environment: Mapping[str, str] | None = None) -> 
         environment: what the process was started with, if it was given back already.
     """
     options = _parse(arguments)
-    remember_start(arguments, os.environ if environment is None else environment)
+    line = [*command("supervisor.worker.__main__"), *arguments]  # before the script changes a path
     given = give_back(os.environ) if environment is None else Given(environment)
     rundir = RunDirectory(options.run_dir)
     _take_streams(given.streams)
@@ -47,7 +46,7 @@ def main(arguments: list[str], environment: Mapping[str, str] | None = None) -> 
     _dump_stacks_on_request(rundir, options.attempt, rank)
     _write_whole_lines()
     _undo_unfinished_replay(rundir, rank)
-    worker = Worker(rundir, options.attempt, rank, given)
+    worker = Worker(rundir, options.attempt, rank, given, line)
     program = Program(
         kind=options.kind,
         target=options.target,
@@ -64,9 +63,12 @@ _THREADS_S = 3.0
 class Worker:
     """Runs a program and leaves a note of how it ended."""
 
-    def __init__(self, rundir: RunDirectory, attempt: int, rank: int, given: Given) -> None:
-        """`given`: what the process was started with."""
+    def __init__(
+        self, rundir: RunDirectory, attempt: int, rank: int, given: Given, line: Sequence[str]
+    ) -> None:
+        """`given` and `line`: what the process was started with."""
         self._given = given
+        self._line = line
         self._pid = os.getpid()
         self._has_left = False
         self._rundir = rundir
@@ -138,8 +140,9 @@ class Worker:
         if found is None or (self._session is not None and self._session.steps_done):
             return None
         options, same = found
-        begin = started_as(kind=same.kind, target=same.target, arguments=same.arguments)
-        return [begin[0], *options, *begin[1:]], self._given.environment(environment)
+        python, *own = self._line[: self._line.index("--kind")]
+        told = ["--kind", same.kind, "--target", same.target, "--", *same.arguments]
+        return [python, *options, *own, *told], self._given.environment(environment)
 
     def _leave_threads(self, code: int) -> int:
         """Threads that python waits for may wait for the training, which has ended."""
@@ -212,7 +215,7 @@ class Worker:
         import time
 
         last = self._session.steps_done - 1 if self._session is not None else -1
-        replaying = note.kind == SHORT
+        replaying = note.kind in (SHORT, LOADING)
         replaying |= self._session is not None and not self._session.has_arrived
         if replaying:
             last = -1

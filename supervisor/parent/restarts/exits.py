@@ -139,7 +139,7 @@ def _own_exit(ending: ProcessEnding) -> WorkerExit | None:
 
 def _short(ending: ProcessEnding) -> WorkerExit | None:
     note = ending.note
-    if note is None or note.kind != "short":
+    if note is None or note.kind not in ("short", "loading"):
         return None
     return _exit(ending, ExitCause.EXCEPTION, _first_line(note.message))
 

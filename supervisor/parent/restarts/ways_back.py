@@ -7,12 +7,13 @@ one tries another way. No way is tried twice, so this ends.
 from __future__ import annotations
 
 from supervisor.parent.restarts.restart_policy import MEMORY
-from supervisor.records import REPLAY, ExitCause, WorkerExit
+from supervisor.records import LOADS_ALL, REPLAY, ExitCause, WorkerExit
 from supervisor.settings import FastForwardSettings
 
 START = "start"
 _FROM_OUTSIDE = (ExitCause.KILLED, ExitCause.HANG, *MEMORY)
 _DESCRIBED = {
+    LOADS_ALL: "by another fast-forward, with all batches loaded",
     "approximate": "approximately: state put back, the script's loop from its top",
     START: "from the start",
 }
@@ -42,6 +43,11 @@ class WaysBack:
     def arrived(self) -> None:
         """Notes that the way worked: ends from outside are counted anew."""
         self._killed = 0
+
+    def load_all(self) -> str:
+        """Returns the way after an attempt that needed what it had not loaded, for good."""
+        self.way = LOADS_ALL
+        return self.way
 
     def next(self, worker_exit: WorkerExit, checkpoint_step: int) -> str | None:
         """Returns the way after an attempt that did not arrive; `START`: from the script's start.

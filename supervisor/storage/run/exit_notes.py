@@ -24,6 +24,7 @@ EXIT_KINDS = (
     "stop",
     "user_error",
     "short",
+    "loading",
 )
 EXIT_PHASES = ("import", "before_first_step", "training")
 
@@ -35,7 +36,7 @@ class ExitNote:
     Attributes:
         kind: one of `EXIT_KINDS`. Without ``completed``, a return code of 0 is no success;
             ``short``: the script ended, or our own work failed, before the checkpoint's state was
-            restored.
+            restored; ``loading``: a replay needs batches whose loading it had left out.
         code: the script's own exit code, if it named one.
         exception: type of the exception, with its module (``torch.OutOfMemoryError``).
         message: what the exception says.

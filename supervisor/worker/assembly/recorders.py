@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
+from supervisor.records import LOADS_ALL
 from supervisor.storage.run.script_files import ScriptFiles
 from supervisor.storage.run.set_aside import SetAside
 from supervisor.storage.steps.applied_rates import AppliedRates
@@ -15,7 +16,6 @@ from supervisor.worker.assembly.recording_limits import RecordingLimits
 from supervisor.worker.assembly.task import Task
 from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.process.heartbeat import Heartbeat
-from supervisor.worker.process.start_over import loads_all
 from supervisor.worker.recording.attempt_files import AttemptFiles
 from supervisor.worker.recording.file_sizes import FileSizes
 from supervisor.worker.recording.loading.loading_proofs import LoadingProofs
@@ -94,6 +94,5 @@ def _build_loading(task: Task, interception: InterceptionState) -> LoadingProofs
         interception,
         promised=bool(skip_loading),
         is_noted=skip_loading is not False,
-        # A replay that has to load after all begins again: among ranks it cannot do so alone.
-        may_leave_out=skip_loading is not False and not loads_all() and task.place.is_alone,
+        may_leave_out=skip_loading is not False and task.order.way != LOADS_ALL,
     )

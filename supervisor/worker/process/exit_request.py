@@ -5,6 +5,7 @@ from __future__ import annotations
 RESUMABLE_EXIT = 75
 TREATED_EXIT = 71
 SHORT = "short"
+LOADING = "loading"
 _EXITS = {"interrupted": RESUMABLE_EXIT, "completed": 0}
 
 
@@ -12,8 +13,8 @@ class ExitRequest(SystemExit):
     """Raised at a boundary; the user's ``finally`` blocks run, ``except Exception`` does not.
 
     Attributes:
-        note: kind of the exit note: ``interrupted``, ``restart``, ``retry``, ``stop``, `SHORT`
-            or ``completed``.
+        note: kind of the exit note: ``interrupted``, ``restart``, ``retry``, ``stop``, `SHORT`,
+            `LOADING` or ``completed``.
         reason: one sentence for the parent.
     """
 

@@ -27,9 +27,8 @@ from supervisor.worker.ground.user_frames import user_frames
 from supervisor.worker.group.common_beginning import began_of
 from supervisor.worker.group.exchanges import Exchanges
 from supervisor.worker.interception.training_hooks import TrainingHooks
-from supervisor.worker.process.exit_request import SHORT, ExitRequest
+from supervisor.worker.process.exit_request import LOADING, SHORT, ExitRequest
 from supervisor.worker.process.heartbeat import Heartbeat
-from supervisor.worker.process.start_over import start_over
 from supervisor.worker.recording.attempt_files import AttemptFiles
 from supervisor.worker.recording.loading.loading_proofs import LoadingProofs
 from supervisor.worker.replay.fast_forward import FastForward
@@ -262,9 +261,7 @@ class Resumption:
                 message=f"{why}: fast-forward begins again, with all batches loaded",
             )
         )
-        self._journal.close()
-        self._silence.end()
-        start_over()
+        raise ExitRequest(LOADING, why)
 
     def _arrive(self, steps_done: int, disproof: str | None) -> TrainingHooks:
         """The fast-forward stands at its target, or cannot get there: put the state back.

@@ -28,7 +28,7 @@ def test_what_a_worker_was_started_with_is_given_back(monkeypatch: pytest.Monkey
     given = give_back(environment)
 
     assert environment == dict(os.environ)
-    assert (given.parent, given.salt, given.loads_all) == (7, "0", False)
+    assert (given.parent, given.salt) == (7, "0")
 
 
 def test_nothing_is_given_back_where_nothing_was_asked() -> None:

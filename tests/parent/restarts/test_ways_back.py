@@ -9,7 +9,7 @@ import pytest
 
 from supervisor.parent import attempt
 from supervisor.parent.restarts.ways_back import START, WaysBack
-from supervisor.records import REPLAY, ExitCause, WorkerExit
+from supervisor.records import LOADS_ALL, REPLAY, ExitCause, WorkerExit
 from supervisor.settings import FastForwardSettings
 from tests.parent.conftest import Ran
 
@@ -95,6 +95,21 @@ def test_no_kind_of_end_on_its_way_ends_the_run(supervise: Callable[..., Ran], k
 
     assert ran.result.exit_code == 0
     assert ran.order(3)["way"] == "approximate"
+
+
+def test_an_attempt_that_needs_what_it_did_not_load_is_followed_by_one_that_loads_all(
+    supervise: Callable[..., Ran],
+) -> None:
+    needs = ["note", {"kind": "loading", "message": "a shape", "replaying": True}]
+    back = [["steps", 80, 90], ["kill", signal.SIGKILL]]
+
+    ran = supervise({"1": TRAINED, "2": [needs, ["exit", 71]], "3": back, "4": [COMPLETED]})
+
+    assert ran.result.exit_code == 0
+    assert [ran.order(attempt)["way"] for attempt in (2, 3, 4)] == [REPLAY, LOADS_ALL, LOADS_ALL]
+    assert ran.order(3)["checkpoint_step"] == 80
+    (reason,) = [e["reason"] for e in ran.of_kind("restart") if "all batches loaded" in e["reason"]]
+    assert "which does not count as a crash of the training (a shape)" in reason
 
 
 def test_a_crash_after_the_arrival_is_counted_as_ever(supervise: Callable[..., Ran]) -> None:
