@@ -9,6 +9,7 @@ from pathlib import Path
 
 from supervisor.parent.process.process import Processes
 from supervisor.parent.process.stacks import main_thread_frames
+from supervisor.parent.watching.collective_records import read_records
 from supervisor.parent.watching.hang_blame import (
     SilentRank,
     find_hanging_rank,
@@ -68,6 +69,7 @@ def dump_stacks(
             collectives=read_collectives(rundir.collectives(watch.rank)),
             last_step=watch.feed.last_step,
             frames=_frames(process, rundir.stacks(attempt, watch.rank)),
+            records=read_records(rundir.records(attempt, watch.rank)),
         )
         for watch in watches
     ]

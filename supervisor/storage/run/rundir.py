@@ -104,6 +104,14 @@ class RunDirectory:
         """Where faulthandler writes the stacks of a hang."""
         return self.root / "logs" / f"attempt_{attempt}" / f"stacks_{rank}.txt"
 
+    def records(self, attempt: int, rank: int) -> Path:
+        """Where torch's records of a rank's last collectives are, once its stacks are asked for."""
+        return self.root / "logs" / f"attempt_{attempt}" / f"collectives_{rank}.json"
+
+    def nccl_trace(self, attempt: int) -> Path:
+        """What NCCL's own dumps begin with; the rank's number follows."""
+        return self.root / "logs" / f"attempt_{attempt}" / "nccl_trace_rank_"
+
     def board(self, attempt: int, node: int) -> Path:
         """By which the ranks of a node agree on each step of an attempt."""
         return self.root / "board" / f"attempt_{attempt}_node_{node}"
