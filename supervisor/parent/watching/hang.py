@@ -63,16 +63,9 @@ def dump_stacks(
             break
     if is_back():
         return None
-    silent = [
-        SilentRank(
-            rank=watch.rank,
-            collectives=read_collectives(rundir.collectives(watch.rank)),
-            last_step=watch.feed.last_step,
-            frames=_frames(process, rundir.stacks(attempt, watch.rank)),
-            records=read_records(rundir.records(attempt, watch.rank)),
-        )
-        for watch in watches
-    ]
+    for watch in watches:
+        _await_frames(process, rundir.stacks(attempt, watch.rank))
+    silent = [look_at(watch, rundir, attempt) for watch in watches]
     blamed, why = find_hanging_rank(silent)
     frames = next(rank.frames for rank in silent if rank.rank == blamed)
     return HangEvidence(
@@ -89,13 +82,26 @@ def end_hung(process: Processes, grace_s: float = GRACE_S) -> None:
     process.wait(grace_s)
 
 
-def _frames(process: Processes, stacks: Path) -> tuple[str, ...]:
-    """Waits a little for the dump, which may be late on a machine that swaps."""
+def look_at(watch: RankWatch, rundir: RunDirectory, attempt: int) -> SilentRank:
+    """Returns what a rank has left for others to see where it stands."""
+    return SilentRank(
+        rank=watch.rank,
+        collectives=read_collectives(rundir.collectives(watch.rank)),
+        last_step=watch.feed.last_step,
+        frames=_frames(rundir.stacks(attempt, watch.rank)),
+        records=read_records(rundir.records(attempt, watch.rank)),
+    )
+
+
+def _await_frames(process: Processes, stacks: Path) -> None:
+    """The dump may be late on a machine that swaps."""
     for _ in range(_LATE_LOOKS):
-        try:
-            frames = main_thread_frames(stacks.read_text(errors="replace"))
-        except OSError:
-            frames = ()
-        if frames or process.wait(_LATE_LOOK_S):
-            return frames
-    return ()
+        if _frames(stacks) or process.wait(_LATE_LOOK_S):
+            return
+
+
+def _frames(stacks: Path) -> tuple[str, ...]:
+    try:
+        return main_thread_frames(stacks.read_text(errors="replace"))
+    except OSError:
+        return ()
