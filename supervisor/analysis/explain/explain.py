@@ -23,8 +23,10 @@ from supervisor.analysis.explain.finding import (
     StepFinding,
     exception_of,
     finding_of,
+    first_of,
     refined,
 )
+from supervisor.analysis.explain.group_steps import read_group_steps
 from supervisor.analysis.explain.onset import Trouble, find_trouble, healthy, nonfinite
 from supervisor.analysis.explain.replay import (
     Replay,
@@ -52,7 +54,7 @@ from supervisor.errors import SupervisorError
 from supervisor.ranks import LEAD_RANK
 from supervisor.storage.files.private_files import write_json
 from supervisor.storage.run.rundir import RunDirectory
-from supervisor.storage.steps.flight_reader import FlightReader, read_steps
+from supervisor.storage.steps.flight_reader import FlightReader
 
 BUDGET_S = 900.0
 MIN_REPLAY_S = 5.0
@@ -116,7 +118,8 @@ class _Case:
         self._trouble = trouble
         self._deadline = deadline
         self._say = say
-        self._recorded = read_steps(rundir, all_attempts=True)
+        ranks = runner.state.world_size
+        self._recorded = read_group_steps(rundir, ranks, all_attempts=True)
         self._start = start_before(rundir, runner, trouble.onset_step, say)
         if self._start is None:
             self._check_way(rundir)
@@ -252,7 +255,8 @@ class _Case:
             return NOTHING
         steps = [step for step in (first - 1, *bad_steps) if step >= self._first_step]
         replay = self._replay(ReplayChange(name="inspection", experiment={"inspect": steps}))
-        finding = finding_of(replay.inspections, bad_steps)
+        inspections = replay.inspections.items()
+        finding = first_of({rank: finding_of(seen, bad_steps) for rank, seen in inspections})
         if finding.kind:
             return finding
         if finding.sample is None and any(nonfinite(replay.rows[replay.rows["step"] == crash])):
@@ -261,7 +265,10 @@ class _Case:
         if finding.sample is not None:
             return finding
         return dataclasses.replace(
-            exception_of(unchanged.note), rows=finding.rows, rows_before=finding.rows_before
+            exception_of(unchanged.note),
+            rank=unchanged.rank,
+            rows=finding.rows,
+            rows_before=finding.rows_before,
         )
 
     def _overflow_step(self, unchanged: Replay) -> int | None:

@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from supervisor.analysis.explain.rules import Diagnosis
+from supervisor.ranks import LEAD_RANK
 from supervisor.storage.run.exit_notes import ExitNote
 
 LOSS = "(loss)"
+_PHASES = ("input", "forward", "loss", "backward", "optimizer")
 
 UNGUARDED = frozenset(
     {
@@ -38,6 +40,7 @@ class StepFinding:
     """The place of the trouble within its step; texts are empty where it is unknown.
 
     Attributes:
+        rank: which of several ranks it is.
         sample: index of the faulty sample in its batch.
         sample_is_odd: its values are to blame: not finite, or far from all others.
         sample_reason: why it is this sample.
@@ -46,6 +49,7 @@ class StepFinding:
         rows, rows_before: batch size of this step and the one before it; None if unknown.
     """
 
+    rank: int = LEAD_RANK
     sample: int | None = None
     sample_is_odd: bool = False
     sample_reason: str = ""
@@ -124,6 +128,24 @@ def finding_of(
                 precision=seen.get("precision"),
             )
     return finding
+
+
+def first_of(findings: Mapping[int, StepFinding]) -> StepFinding:
+    """Returns the rank's that began it: what is not finite on one rank soon is so on all.
+
+    A sample comes before what was made of it, and that in the order of a step.
+
+    Args:
+        findings: rank → what was found of the same steps.
+    """
+
+    def earliness(rank: int) -> tuple[bool, int, int]:
+        found = findings[rank]
+        order = _PHASES.index(found.phase) if found.phase in _PHASES else len(_PHASES)
+        return not found.sample_is_odd, order, rank
+
+    rank = min(findings, key=earliness)
+    return replace(findings[rank], rank=rank)
 
 
 def exception_of(note: ExitNote | None) -> StepFinding:

@@ -89,6 +89,10 @@ class RunDirectory:
     def anomalies(self, rank: int) -> Path:
         return self.root / "anomalies" / f"anomalies_rank_{rank}.jsonl"
 
+    def inspections(self, rank: int) -> Path:
+        """What a replay has seen of single steps."""
+        return self.root / "inspections" / f"rank_{rank}"
+
     @property
     def captures(self) -> Path:
         return self.root / "anomalies" / "data"
