@@ -91,7 +91,8 @@ def explain(
     _tell_lost_steps(rundir, say)
     with replay_studio(rundir) as runner:
         case = _Case(rundir, runner, trouble, deadline, say)
-        explanation = case.explain(changes, make_all=make_all)
+        found = case.explain(changes, make_all=make_all)
+        explanation = dataclasses.replace(found, ranks=runner.state.world_size)
     write_json(rundir.report / "explain.json", explanation.to_dict())
     return explanation
 
@@ -266,7 +267,7 @@ class _Case:
             return finding
         return dataclasses.replace(
             exception_of(unchanged.note),
-            rank=unchanged.rank,
+            rank=unchanged.rank if len(inspections) > 1 else None,
             rows=finding.rows,
             rows_before=finding.rows_before,
         )

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from supervisor.analysis.explain.rules import Diagnosis
-from supervisor.ranks import LEAD_RANK
 from supervisor.storage.run.exit_notes import ExitNote
 
 LOSS = "(loss)"
-_PHASES = ("input", "forward", "loss", "backward", "optimizer")
+_PHASES = ("input", "forward", "loss", "after", "backward", "update")
+"""Of `NonfiniteReport`, in the order of a step."""
 
 UNGUARDED = frozenset(
     {
@@ -40,7 +40,7 @@ class StepFinding:
     """The place of the trouble within its step; texts are empty where it is unknown.
 
     Attributes:
-        rank: which of several ranks it is.
+        rank: which of several ranks it is; None in a training of one process.
         sample: index of the faulty sample in its batch.
         sample_is_odd: its values are to blame: not finite, or far from all others.
         sample_reason: why it is this sample.
@@ -49,7 +49,7 @@ class StepFinding:
         rows, rows_before: batch size of this step and the one before it; None if unknown.
     """
 
-    rank: int = LEAD_RANK
+    rank: int | None = None
     sample: int | None = None
     sample_is_odd: bool = False
     sample_reason: str = ""
@@ -73,11 +73,13 @@ class StepFinding:
         """One clause for people; empty if nothing was found."""
         said = []
         if self.sample is not None and (self.sample_is_odd or not self.cause):
-            said.append(f"sample {self.sample} of the batch: {self.sample_reason}")
+            whose = "the batch" if self.rank is None else f"rank {self.rank}'s batch"
+            said.append(f"sample {self.sample} of {whose}: {self.sample_reason}")
         elif self.cause:
             where = "in the backward pass of" if self.phase == "backward" else "in"
             at = f"{where} {self.module}: " if self.place else ""
-            said.append(f"{at}{self.cause}")
+            whose = "" if self.rank is None else f"rank {self.rank}: "
+            said.append(f"{whose}{at}{self.cause}")
             if self.sample is not None:
                 said.append(f"sample {self.sample} of the batch meets it")
         overflow = (self.precision or {}).get("overflow")
@@ -145,7 +147,7 @@ def first_of(findings: Mapping[int, StepFinding]) -> StepFinding:
         return not found.sample_is_odd, order, rank
 
     rank = min(findings, key=earliness)
-    return replace(findings[rank], rank=rank)
+    return replace(findings[rank], rank=rank) if len(findings) > 1 else findings[rank]
 
 
 def exception_of(note: ExitNote | None) -> StepFinding:

@@ -23,7 +23,7 @@ from supervisor.config import load_resolved_config, load_resolved_policy, save_r
 from supervisor.errors import RunDirectoryError, SupervisorError
 from supervisor.events.event import JournalEvent, of_kind
 from supervisor.events.state_events import Resumed
-from supervisor.ranks import LEAD_RANK
+from supervisor.ranks import LEAD_RANK, RankLaunch
 from supervisor.records import WorkerOrder
 from supervisor.settings import RunSettings
 from supervisor.storage.checkpoints.checkpoints import Checkpoint
@@ -213,6 +213,11 @@ def replay_studio(rundir: RunDirectory) -> Iterator[ReplayRunner]:
     if state.kind != "module" and not (Path(state.cwd) / state.script).is_file():
         raise SupervisorError(
             f"{rundir.root}: the script {state.script} is no longer in {state.cwd}: put it back"
+        )
+    if RankLaunch(**state.ranks).has_several_nodes:
+        raise SupervisorError(
+            f"{rundir.root}: its {state.world_size} ranks stood on several nodes, and are not "
+            "replayed on one: read what `supervisor report` says of it"
         )
     with (
         _folder_beside(rundir) as folder,
