@@ -26,7 +26,6 @@ from supervisor.analysis.explain.finding import (
     first_of,
     refined,
 )
-from supervisor.analysis.explain.group_steps import read_group_steps
 from supervisor.analysis.explain.onset import Trouble, find_trouble, healthy, nonfinite
 from supervisor.analysis.explain.replay import (
     Replay,
@@ -55,6 +54,7 @@ from supervisor.ranks import LEAD_RANK
 from supervisor.storage.files.private_files import write_json
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.flight_reader import FlightReader
+from supervisor.storage.steps.group_steps import read_group_steps
 
 BUDGET_S = 900.0
 MIN_REPLAY_S = 5.0

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from supervisor.analysis.explain.group_steps import read_group_steps
 from supervisor.analysis.explain.replay_process import ReplayProcesses
 from supervisor.analysis.explain.replay_ranks import run_ranks
 from supervisor.codes import Exactness
@@ -35,6 +34,7 @@ from supervisor.storage.run.lease import living_holder
 from supervisor.storage.run.orders import save_order
 from supervisor.storage.run.run_state import RunState, has_live_parent, load_run_state
 from supervisor.storage.run.rundir import RunDirectory
+from supervisor.storage.steps.group_steps import read_group_steps
 
 NEVER = 10**9
 PROCESS_FAULTS = frozenset(

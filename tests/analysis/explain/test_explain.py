@@ -173,6 +173,8 @@ def test_what_an_identical_replay_does_not_repeat_was_transient(tmp_path: Path) 
         "sample",
         "module",
         "operation",
+        "rank",
+        "ranks",
         "summary",
         "precision",
     }

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.agreement import agree
-from supervisor.analysis.explain.group_steps import join_steps
 from supervisor.records import StepRecord
+from supervisor.storage.steps.group_steps import join_steps
 from supervisor.storage.steps.step_rows import GRAD_SEEN, LOSS_SEEN, STEP_DTYPE
 
 FIGURES = st.one_of(st.floats(0.0, 1e6), st.sampled_from([math.nan, math.inf]))
@@ -61,3 +61,13 @@ def test_what_one_rank_lacks_is_left_out_and_a_step_that_comes_again_is_there_tw
 
     assert list(joined["step"]) == [2, 3, 2]
     assert list(joined["loss"]) == [3.0, 3.0, 3.0]
+
+
+def test_what_the_others_lack_is_told_by_those_that_have_it() -> None:
+    one, other = rows_of(1, 2, 3, loss=2.0), rows_of(2, loss=math.nan)
+
+    joined = join_steps([one, other, rows_of()], only_common=False)
+
+    assert list(joined["step"]) == [1, 2, 3]
+    assert [joined["loss"][0], joined["loss"][2]] == [2.0, 2.0]
+    assert math.isnan(joined["loss"][1])
