@@ -49,6 +49,7 @@ from supervisor.analysis.explain.rules import (
 )
 from supervisor.analysis.explain.start import first_difference, start_before
 from supervisor.analysis.explain.words import explanation_of
+from supervisor.codes import ExitCause
 from supervisor.errors import SupervisorError
 from supervisor.ranks import LEAD_RANK
 from supervisor.storage.files.private_files import write_json
@@ -58,6 +59,8 @@ from supervisor.storage.steps.group_steps import read_group_steps
 
 BUDGET_S = 900.0
 MIN_REPLAY_S = 5.0
+HANG_S = 120.0
+"""Beyond ten times what the steps took: a replay of a hang stands still as well."""
 BEYOND_ONSET = 20
 NOT_THERE = -1
 """The replay ended before it could show anything."""
@@ -221,9 +224,10 @@ class _Case:
         return at
 
     def _replay(self, change: ReplayChange) -> Replay:
-        return self._runner.replay(
-            change, self._start, self._stop, timeout_s=remaining_s(self._deadline)
-        )
+        timeout_s = remaining_s(self._deadline)
+        if self._trouble.what == ExitCause.HANG.value:
+            timeout_s = min(timeout_s, HANG_S + 10 * self._way_s(self._stop - self._first_step))
+        return self._runner.replay(change, self._start, self._stop, timeout_s=timeout_s)
 
     def _reached(self, replay: Replay) -> bool:
         steps = replay.rows["step"]
@@ -235,6 +239,12 @@ class _Case:
     def _not_again(self, unchanged: Replay) -> Diagnosis:
         """The identical replay did not crash: is it really identical?"""
         parted = first_difference(self._recorded, unchanged.rows, self._trouble.onset_step)
+        if unchanged.timed_out and self._trouble.what == ExitCause.HANG.value:
+            text = (
+                "the identical replay stands still as well; where, is in the stacks of the run "
+                "(logs/attempt_<n>/stacks_<rank>.txt)"
+            )
+            return Diagnosis(root_cause="unknown", confidence=0.0, because=text)
         if unchanged.timed_out or not self._reached(unchanged):
             text = "the identical replay did not reach the trouble within the time"
             return Diagnosis(root_cause="unknown", confidence=0.0, because=text)
@@ -284,10 +294,14 @@ class _Case:
     def _is_sudden(self, crash: int) -> bool:
         return crash - self._trouble.onset_step <= BEFORE_ONSET
 
+    def _way_s(self, steps: int) -> float:
+        """How long so many steps take, as far as that is known."""
+        times = healthy(self._recorded, "step_time_s", self._trouble.onset_step)
+        return float(np.median(times)) * steps if len(times) else 0.0
+
     def _check_way(self, rundir: RunDirectory) -> None:
         """Raises SupervisorError if a replay from the script's start would take too long."""
-        times = healthy(self._recorded, "step_time_s", self._trouble.onset_step)
-        way_s = float(np.median(times)) * self._trouble.onset_step if len(times) else 0.0
+        way_s = self._way_s(self._trouble.onset_step)
         if way_s * len(CHANGES) > remaining_s(self._deadline):
             raise SupervisorError(
                 f"{rundir.checkpoints}: no checkpoint from before step {self._trouble.onset_step}, "
