@@ -26,24 +26,28 @@ def read_group_steps(
 ) -> np.ndarray:
     """Returns what `read_steps` does, of all ranks together (see `supervisor.agreement`).
 
+    A rank that makes no steps (a parameter server's clients) does not count.
+
     Args:
         rundir: of the run.
         ranks: how many.
         all_attempts, fields: as for `read_steps`; with several ranks `flags` is needed.
         only_common: a step that not all ranks have recorded is left out. Otherwise all steps of
-            the first rank are there, joined of the ranks that have them.
+            the first of them are there, joined of the ranks that have them.
 
     Raises:
         RunDirectoryError: there are none, or they cannot be read.
     """
-    found = [read_steps(rundir, LEAD_RANK, all_attempts=all_attempts, fields=fields)]
+    lead = read_steps(rundir, LEAD_RANK, all_attempts=all_attempts, fields=fields)
+    found = [lead]
     for rank in range(1, ranks):
         try:
             found.append(read_steps(rundir, rank, all_attempts=all_attempts, fields=fields))
         except RunDirectoryError:
             if only_common:
                 raise
-    return found[0] if len(found) == 1 else join_steps(found, only_common=only_common)
+    trained = [rows for rows in found if len(rows)]
+    return join_steps(trained, only_common=only_common) if len(trained) > 1 else (*trained, lead)[0]
 
 
 def join_steps(ranks: Sequence[np.ndarray], *, only_common: bool = True) -> np.ndarray:

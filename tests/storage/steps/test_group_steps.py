@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +12,9 @@ from hypothesis import strategies as st
 
 from supervisor.agreement import agree
 from supervisor.records import StepRecord
-from supervisor.storage.steps.group_steps import join_steps
+from supervisor.storage.run.rundir import RunDirectory
+from supervisor.storage.steps.flight_recorder import FlightRecorder
+from supervisor.storage.steps.group_steps import join_steps, read_group_steps
 from supervisor.storage.steps.step_rows import GRAD_SEEN, LOSS_SEEN, STEP_DTYPE
 
 FIGURES = st.one_of(st.floats(0.0, 1e6), st.sampled_from([math.nan, math.inf]))
@@ -66,8 +69,18 @@ def test_what_one_rank_lacks_is_left_out_and_a_step_that_comes_again_is_there_tw
 def test_what_the_others_lack_is_told_by_those_that_have_it() -> None:
     one, other = rows_of(1, 2, 3, loss=2.0), rows_of(2, loss=math.nan)
 
-    joined = join_steps([one, other, rows_of()], only_common=False)
+    joined = join_steps([one, other], only_common=False)
 
     assert list(joined["step"]) == [1, 2, 3]
     assert [joined["loss"][0], joined["loss"][2]] == [2.0, 2.0]
     assert math.isnan(joined["loss"][1])
+
+
+def test_a_rank_that_makes_no_steps_does_not_count(tmp_path: Path) -> None:
+    rundir = RunDirectory(tmp_path)
+    rundir.run_json.write_text("{}")
+    recorder = FlightRecorder(rundir.steps(1), attempt=1)
+    recorder.append(StepRecord(step=5, loss=2.0, grad_norm=1.0, lr=0.1), time=1.0)
+    recorder.close()
+
+    assert list(read_group_steps(rundir, 3)["step"]) == [5]
