@@ -34,11 +34,19 @@ OPERATORS = {  # what the training operator gives to the second pod
     "MASTER_PORT": "23456",
 }
 TYPES = {"object": dict, "array": list, "string": str, "integer": int}
+POD = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "training-master-0"},
+    **PYTORCHJOB["spec"]["pytorchReplicaSpecs"]["Master"]["template"],
+}
 RELEASES = ("1.29", "1.30", "1.32", "1.34", "1.36")
 
 
 @pytest.mark.parametrize("release", RELEASES)
-@pytest.mark.parametrize("document", [*DOCUMENTS, *NODES], ids=lambda document: document["kind"])
+@pytest.mark.parametrize(
+    "document", [*DOCUMENTS, *NODES, VOLUME, POD], ids=lambda document: document["kind"]
+)
 def test_a_cluster_would_take_it(document: dict[str, Any], release: str) -> None:
     validator = pytest.importorskip("kubernetes_validate")
 
