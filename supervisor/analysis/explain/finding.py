@@ -10,7 +10,7 @@ from supervisor.analysis.explain.rules import Diagnosis
 from supervisor.storage.run.exit_notes import ExitNote
 
 LOSS = "(loss)"
-_PHASES = ("input", "forward", "loss", "after", "backward", "update")
+_PHASES = ("input", "parameter", "forward", "loss", "after", "backward", "update")
 """Of `NonfiniteReport`, in the order of a step."""
 
 UNGUARDED = frozenset(

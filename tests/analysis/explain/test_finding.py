@@ -49,6 +49,7 @@ def test_the_earliest_step_that_shows_something_gives_the_place() -> None:
         ([StepFinding(phase="forward"), StepFinding(sample=3, sample_is_odd=True)], 1),
         ([StepFinding(phase="parameter"), StepFinding(phase="parameter")], 0),
         ([StepFinding(), StepFinding(phase="update")], 1),
+        ([StepFinding(), StepFinding(phase="parameter")], 1),
     ],
 )
 def test_of_several_ranks_the_one_that_began_it_is_told(
