@@ -243,6 +243,7 @@ class Attempt:
         ended = [watch for watch in self._watches if watch.rank in process.codes]
         exits = [classify(self._ending(watch, process)) for watch in ended]
         if any(found.cause is ExitCause.HANG for found in exits):
+            hang.forget_records(self._s.rundir, self._number, self._watches)
             process.send(signal.SIGUSR2)
 
     def _point_to_dumps(self) -> None:

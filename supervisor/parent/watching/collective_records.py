@@ -59,7 +59,9 @@ def read_records(path: Path) -> RankCollectives | None:
         with path.open("rb") as file:
             documents = json.loads(file.read(_MOST_BYTES))
         calls = [_call(entry) for document in documents for entry in document.get("entries", ())]
-    except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError):
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError):
+        return None
+    except RecursionError:
         return None
     waits: dict[Group, Collective] = {}
     entered: dict[Group, int] = {}

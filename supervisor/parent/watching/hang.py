@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -55,6 +56,7 @@ def dump_stacks(
     `faulthandler` answers SIGUSR2 even while the interpreter's lock is held. Equal dumps
     distinguish a wait from a slow loop.
     """
+    forget_records(rundir, attempt, watches)
     for dump in range(settings.stack_dumps):
         process.send(signal.SIGUSR2)
         is_last = dump == settings.stack_dumps - 1
@@ -74,6 +76,14 @@ def dump_stacks(
         rank=blamed if len(silent) > 1 else None,
         why=why,
     )
+
+
+def forget_records(rundir: RunDirectory, attempt: int, watches: Sequence[RankWatch]) -> None:
+    """Called before stacks are asked for: a rank that cannot answer must not seem to stand where it
+    stood when it was asked before."""
+    for watch in watches:
+        with contextlib.suppress(OSError):  # the disk is not to be written to any more
+            rundir.records(attempt, watch.rank).unlink(missing_ok=True)
 
 
 def end_hung(process: Processes, grace_s: float = GRACE_S) -> None:

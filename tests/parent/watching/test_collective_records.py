@@ -89,7 +89,15 @@ def test_the_rank_that_others_wait_for_is_found(tmp_path: Path, name: str) -> No
     assert why in (found[1] if found else "")
 
 
-@pytest.mark.parametrize("text", ["", "[", "{}", "[[]]", "[1]", '[{"entries": [{}]}]', "[]"])
+ENDLESS = json.dumps([{"entries": [entry(1)]}]).replace(
+    '"collective_seq_id": 1', '"collective_seq_id": 1e999'
+)
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[", "{}", "[[]]", "[1]", '[{"entries": [{}]}]', "[]", ENDLESS, DEEP]
+)
 def test_what_cannot_be_read_is_unknown(tmp_path: Path, text: str) -> None:
     path = tmp_path / "collectives_0.json"
     assert read_records(path) is None
