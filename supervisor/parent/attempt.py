@@ -23,7 +23,7 @@ from supervisor.parent.process.process import (
 )
 from supervisor.parent.process.signals import SignalInbox
 from supervisor.parent.process.step_log_process import StepLogProcess
-from supervisor.parent.restarts.exits import ProcessEnding
+from supervisor.parent.restarts.exits import ProcessEnding, classify
 from supervisor.parent.run_log import RunLog
 from supervisor.parent.taken_over import check_lease
 from supervisor.parent.terminal.attempt_log import AttemptLog
@@ -37,6 +37,7 @@ from supervisor.parent.watching.replica import Replica
 from supervisor.parent.watching.unkillable import Unkillable
 from supervisor.parent.watching.watchdog import RANKS_AGAIN_S, WARM_UP_S, Watchdog
 from supervisor.ranks import one_node
+from supervisor.records import ExitCause
 from supervisor.storage.run.exit_notes import ExitNote, load_exit_note
 from supervisor.storage.run.lease import Lease
 from supervisor.storage.run.replay_progress import describe_replay, replayed_steps
@@ -47,6 +48,8 @@ LAST_WORDS_S = 5.0
 """After a rank has failed: for the others to save what they have and to say how they ended."""
 MEETS_WITHIN_S = 600.0
 """For all nodes to come; torch's own default for a rendezvous."""
+_LAST_OUTPUT = 16384
+"""Bytes: NCCL's watchdog writes stacks of C++ behind what it has found."""
 _SLOW_LOOK_S = 1.0
 _TELL_EVERY_S = 15.0
 """Of a fast-forward; shorter ones are over before a person asks."""
@@ -162,6 +165,7 @@ class Attempt:
             s.starts.attempt_ended(watchdog, hung=self._hang is not None)
         if left:
             s.run_log.left_behind(left, completed=done)
+        self._point_to_dumps()
         oom_kills = max(count_oom_kills() - oom_kills, 0)
         return [self._ending(watch, process, oom_kills=oom_kills) for watch in self._watches]
 
@@ -228,10 +232,28 @@ class Attempt:
         if self._broken_since_s is None:
             if not all(self._is_completed(rank) for rank in process.codes):
                 self._broken_since_s = now_s
+                self._guarded("stacks", lambda: self._ask_where_others_stand(process))
                 if self._s.agent is not None:
                     self._s.agent.begin_rescue(self._s.rundir)
         elif now_s - self._broken_since_s >= LAST_WORDS_S:
             process.send(signal.SIGKILL)
+
+    def _ask_where_others_stand(self, process: Processes) -> None:
+        """Where one has waited for them for too long."""
+        ended = [watch for watch in self._watches if watch.rank in process.codes]
+        exits = [classify(self._ending(watch, process)) for watch in ended]
+        if any(found.cause is ExitCause.HANG for found in exits):
+            hang.forget_records(self._s.rundir, self._number, self._watches)
+            process.send(signal.SIGUSR2)
+
+    def _point_to_dumps(self) -> None:
+        """NCCL's own watchdog has written what it knew; it is pickle, so nothing here reads it."""
+        prefix = self._s.rundir.nccl_trace(self._number)
+        if any(prefix.parent.glob(f"{prefix.name}*")):
+            self._s.run_log.warn(
+                "NCCL has written its records of all collectives: "
+                f"torchfrtrace --prefix {prefix.name} {prefix.parent}"
+            )
 
     def _tell_replay(self, now_s: float) -> None:
         """A line at the terminal every `_TELL_EVERY_S` while a fast-forward is under way."""
@@ -330,7 +352,7 @@ class Attempt:
         )
         return found
 
-    def _ending(self, watch: RankWatch, process: Processes, *, oom_kills: int) -> ProcessEnding:
+    def _ending(self, watch: RankWatch, process: Processes, *, oom_kills: int = 0) -> ProcessEnding:
         rundir = self._s.rundir
         return ProcessEnding(
             rank=watch.rank,
@@ -344,7 +366,8 @@ class Attempt:
             oom_kills=oom_kills,
             lost=process.lost.get(watch.rank, ""),
             memory=self._memory,
-            log_tail=read_tail(rundir.log(self._number, watch.rank)),
+            log_tail=read_tail(rundir.log(self._number, watch.rank), _LAST_OUTPUT),
+            seen=hang.look_at(watch, rundir, self._number) if len(self._watches) > 1 else None,
         )
 
     def _guarded(self, what: str, work: Callable[[], Any]) -> Any:

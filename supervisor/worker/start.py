@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 import traceback
@@ -39,6 +40,10 @@ def start_session(rundir: RunDirectory, attempt: int, given: Given) -> Session |
             from supervisor.worker.interception.patches_spawn import hand_on_salt
 
             hand_on_salt(given.salt)
+        if not given.place.is_alone:
+            from supervisor.worker.process.collective_records import ask_torch_to_keep_records
+
+            ask_torch_to_keep_records(rundir.nccl_trace(attempt), os.environ)
         _seed(worker.seed)
         worker.session.begin()
     except (SupervisorError, OSError) as error:

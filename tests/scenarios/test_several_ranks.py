@@ -124,6 +124,18 @@ def test_an_environment_of_several_ranks_is_refused_unless_only_watched(tmp_path
     assert (watched.returncode, watched.stdout) == (0, "ran\n")
 
 
+def test_the_environment_that_an_operator_gives_a_node_is_no_obstacle(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("import os; print(os.environ['WORLD_SIZE'])")
+    line = [*supervisor_command(), "run", "--quiet", "--run-dir", "run", "--nproc-per-node", "2"]
+    env = {**os.environ, "WORLD_SIZE": "4", "RANK": "1", "MASTER_ADDR": "training-master-0"}
+
+    ended = subprocess.run(
+        [*line, "script.py"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120
+    )
+
+    assert (ended.returncode, ended.stdout) == (0, "2\n2\n")
+
+
 def test_a_launcher_of_ranks_is_refused(tmp_path: Path) -> None:
     done = subprocess.run(
         [*supervisor_command(), "run", "-m", "torch.distributed.run", "train.py"],

@@ -27,6 +27,7 @@ from supervisor.analysis.explain.replay import (
 from supervisor.errors import SupervisorError, UsageError
 from supervisor.events.event import of_kind
 from supervisor.events.step_events import UpdateSkipped
+from supervisor.ranks import LEAD_RANK
 from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRing
 from supervisor.storage.evidence.captures import Capture, CaptureStore
 from supervisor.storage.files.private_files import write_json
@@ -69,6 +70,11 @@ def analyze(
     deadline = time.monotonic() + budget_s
     rows = read_steps(rundir, all_attempts=True)
     with replay_studio(rundir) as runner:
+        if runner.state.world_size > 1:
+            raise SupervisorError(
+                f"{rundir.root}: steps of {runner.state.world_size} ranks are not repeated: "
+                f"`supervisor explain {rundir.root}` replays all of them"
+            )
         captures = CaptureStore(rundir, runner.settings.capture).captures()
         steps = _chosen(rundir, captures, step, rows)
         analysis = _Performance(rundir, runner, rows, captures, deadline, say).of(steps)
@@ -108,7 +114,7 @@ class _Performance:
             start = self._ring.newest_verified(before_step=step + 1)
             why = self._obstacle(step, start)
             replay = self._perform(step, start, None) if not why else None
-            if replay is None or step not in replay.inspections:
+            if replay is None or step not in replay.inspections[LEAD_RANK]:
                 left_out[step] = why or "the replay did not reach it"
                 self._say(f"step {step}: left out: {left_out[step]}")
                 continue
@@ -155,7 +161,7 @@ class _Performance:
         return ""
 
     def _anomaly(self, step: int, replay: Replay, others: dict[int, Numbers]) -> Anomaly:
-        seen = replay.inspections[step]
+        seen = replay.inspections[LEAD_RANK][step]
         original = _numbers_at(self._rows, step)
         recomputed = _numbers_at(replay.rows, step)
         statistics = statistics_at(self._rows, step)

@@ -23,6 +23,7 @@ from supervisor.analysis.explain.finding import (
     StepFinding,
     exception_of,
     finding_of,
+    first_of,
     refined,
 )
 from supervisor.analysis.explain.onset import Trouble, find_trouble, healthy, nonfinite
@@ -48,14 +49,18 @@ from supervisor.analysis.explain.rules import (
 )
 from supervisor.analysis.explain.start import first_difference, start_before
 from supervisor.analysis.explain.words import explanation_of
+from supervisor.codes import ExitCause
 from supervisor.errors import SupervisorError
 from supervisor.ranks import LEAD_RANK
 from supervisor.storage.files.private_files import write_json
 from supervisor.storage.run.rundir import RunDirectory
-from supervisor.storage.steps.flight_reader import FlightReader, read_steps
+from supervisor.storage.steps.flight_reader import FlightReader
+from supervisor.storage.steps.group_steps import read_group_steps
 
 BUDGET_S = 900.0
 MIN_REPLAY_S = 5.0
+HANG_S = 120.0
+"""Beyond ten times what the steps took: a replay of a hang stands still as well."""
 BEYOND_ONSET = 20
 NOT_THERE = -1
 """The replay ended before it could show anything."""
@@ -89,7 +94,8 @@ def explain(
     _tell_lost_steps(rundir, say)
     with replay_studio(rundir) as runner:
         case = _Case(rundir, runner, trouble, deadline, say)
-        explanation = case.explain(changes, make_all=make_all)
+        found = case.explain(changes, make_all=make_all)
+        explanation = dataclasses.replace(found, ranks=runner.state.world_size)
     write_json(rundir.report / "explain.json", explanation.to_dict())
     return explanation
 
@@ -116,7 +122,8 @@ class _Case:
         self._trouble = trouble
         self._deadline = deadline
         self._say = say
-        self._recorded = read_steps(rundir, all_attempts=True)
+        ranks = runner.state.world_size
+        self._recorded = read_group_steps(rundir, ranks, all_attempts=True)
         self._start = start_before(rundir, runner, trouble.onset_step, say)
         if self._start is None:
             self._check_way(rundir)
@@ -217,9 +224,10 @@ class _Case:
         return at
 
     def _replay(self, change: ReplayChange) -> Replay:
-        return self._runner.replay(
-            change, self._start, self._stop, timeout_s=remaining_s(self._deadline)
-        )
+        timeout_s = remaining_s(self._deadline)
+        if self._trouble.what == ExitCause.HANG.value:
+            timeout_s = min(timeout_s, HANG_S + 10 * self._way_s(self._stop - self._first_step))
+        return self._runner.replay(change, self._start, self._stop, timeout_s=timeout_s)
 
     def _reached(self, replay: Replay) -> bool:
         steps = replay.rows["step"]
@@ -231,6 +239,12 @@ class _Case:
     def _not_again(self, unchanged: Replay) -> Diagnosis:
         """The identical replay did not crash: is it really identical?"""
         parted = first_difference(self._recorded, unchanged.rows, self._trouble.onset_step)
+        if unchanged.timed_out and self._trouble.what == ExitCause.HANG.value:
+            text = (
+                "the identical replay stands still as well; where, is in the stacks of the run "
+                "(logs/attempt_<n>/stacks_<rank>.txt)"
+            )
+            return Diagnosis(root_cause="unknown", confidence=0.0, because=text)
         if unchanged.timed_out or not self._reached(unchanged):
             text = "the identical replay did not reach the trouble within the time"
             return Diagnosis(root_cause="unknown", confidence=0.0, because=text)
@@ -252,7 +266,8 @@ class _Case:
             return NOTHING
         steps = [step for step in (first - 1, *bad_steps) if step >= self._first_step]
         replay = self._replay(ReplayChange(name="inspection", experiment={"inspect": steps}))
-        finding = finding_of(replay.inspections, bad_steps)
+        inspections = replay.inspections.items()
+        finding = first_of({rank: finding_of(seen, bad_steps) for rank, seen in inspections})
         if finding.kind:
             return finding
         if finding.sample is None and any(nonfinite(replay.rows[replay.rows["step"] == crash])):
@@ -261,7 +276,10 @@ class _Case:
         if finding.sample is not None:
             return finding
         return dataclasses.replace(
-            exception_of(unchanged.note), rows=finding.rows, rows_before=finding.rows_before
+            exception_of(unchanged.note),
+            rank=unchanged.rank if len(inspections) > 1 else None,
+            rows=finding.rows,
+            rows_before=finding.rows_before,
         )
 
     def _overflow_step(self, unchanged: Replay) -> int | None:
@@ -276,10 +294,14 @@ class _Case:
     def _is_sudden(self, crash: int) -> bool:
         return crash - self._trouble.onset_step <= BEFORE_ONSET
 
+    def _way_s(self, steps: int) -> float:
+        """How long so many steps take, as far as that is known."""
+        times = healthy(self._recorded, "step_time_s", self._trouble.onset_step)
+        return float(np.median(times)) * steps if len(times) else 0.0
+
     def _check_way(self, rundir: RunDirectory) -> None:
         """Raises SupervisorError if a replay from the script's start would take too long."""
-        times = healthy(self._recorded, "step_time_s", self._trouble.onset_step)
-        way_s = float(np.median(times)) * self._trouble.onset_step if len(times) else 0.0
+        way_s = self._way_s(self._trouble.onset_step)
         if way_s * len(CHANGES) > remaining_s(self._deadline):
             raise SupervisorError(
                 f"{rundir.checkpoints}: no checkpoint from before step {self._trouble.onset_step}, "

@@ -28,6 +28,9 @@ class Explanation:
         root_cause: ``data``, ``precision``, ``learning_rate``, ``optimizer_state``, ``weights``,
             ``model_code``, ``transient`` or ``unknown``.
         confidence: 0...1.
+        ranks: how many were replayed, together.
+        rank: whose sample, module and operation these are; None where none are named, and in a
+            training of one process.
         sample: index of the faulty sample in its batch; None if there is none or it is unknown.
         module: dotted path of the first module with a non-finite result, ``(loss)`` outside the
             model, None if unknown.
@@ -45,12 +48,15 @@ class Explanation:
     operation: str | None
     summary: str
     precision: Mapping[str, Any] | None = None
+    ranks: int = 1
+    rank: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
     def __str__(self) -> str:
-        lines = [f"trouble from step {self.onset_step} on", ""]
+        together = f", {self.ranks} ranks replayed together" if self.ranks > 1 else ""
+        lines = [f"trouble from step {self.onset_step} on{together}", ""]
         fates = [
             (
                 replay.change,
@@ -61,7 +67,10 @@ class Explanation:
         lines.append(table((), fates, indent=2))
         lines += ["", f"root cause: {self.root_cause} (confidence {self.confidence:.0%})"]
         if self.sample is not None:
-            lines.append(f"sample: number {self.sample} of the batch")
+            whose = "the batch" if self.rank is None else f"rank {self.rank}'s batch"
+            lines.append(f"sample: number {self.sample} of {whose}")
+        elif self.rank is not None:
+            lines.append(f"rank: {self.rank}")
         if self.module is not None:
             lines.append(f"module: {self.module}")
         if self.operation is not None:

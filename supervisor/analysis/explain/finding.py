@@ -10,6 +10,8 @@ from supervisor.analysis.explain.rules import Diagnosis
 from supervisor.storage.run.exit_notes import ExitNote
 
 LOSS = "(loss)"
+_PHASES = ("input", "parameter", "forward", "loss", "after", "backward", "update")
+"""Of `NonfiniteReport`, in the order of a step."""
 
 UNGUARDED = frozenset(
     {
@@ -38,6 +40,7 @@ class StepFinding:
     """The place of the trouble within its step; texts are empty where it is unknown.
 
     Attributes:
+        rank: which of several ranks it is; None in a training of one process.
         sample: index of the faulty sample in its batch.
         sample_is_odd: its values are to blame: not finite, or far from all others.
         sample_reason: why it is this sample.
@@ -46,6 +49,7 @@ class StepFinding:
         rows, rows_before: batch size of this step and the one before it; None if unknown.
     """
 
+    rank: int | None = None
     sample: int | None = None
     sample_is_odd: bool = False
     sample_reason: str = ""
@@ -69,11 +73,13 @@ class StepFinding:
         """One clause for people; empty if nothing was found."""
         said = []
         if self.sample is not None and (self.sample_is_odd or not self.cause):
-            said.append(f"sample {self.sample} of the batch: {self.sample_reason}")
+            whose = "the batch" if self.rank is None else f"rank {self.rank}'s batch"
+            said.append(f"sample {self.sample} of {whose}: {self.sample_reason}")
         elif self.cause:
             where = "in the backward pass of" if self.phase == "backward" else "in"
             at = f"{where} {self.module}: " if self.place else ""
-            said.append(f"{at}{self.cause}")
+            whose = "" if self.rank is None else f"rank {self.rank}: "
+            said.append(f"{whose}{at}{self.cause}")
             if self.sample is not None:
                 said.append(f"sample {self.sample} of the batch meets it")
         overflow = (self.precision or {}).get("overflow")
@@ -124,6 +130,24 @@ def finding_of(
                 precision=seen.get("precision"),
             )
     return finding
+
+
+def first_of(findings: Mapping[int, StepFinding]) -> StepFinding:
+    """Returns the rank's that began it: what is not finite on one rank soon is so on all.
+
+    A sample comes before what was made of it, and that in the order of a step.
+
+    Args:
+        findings: rank → what was found of the same steps.
+    """
+
+    def earliness(rank: int) -> tuple[bool, int, int]:
+        found = findings[rank]
+        order = _PHASES.index(found.phase) if found.phase in _PHASES else len(_PHASES)
+        return not found.sample_is_odd, order, rank
+
+    rank = min(findings, key=earliness)
+    return replace(findings[rank], rank=rank) if len(findings) > 1 else findings[rank]
 
 
 def exception_of(note: ExitNote | None) -> StepFinding:

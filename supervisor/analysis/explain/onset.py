@@ -14,8 +14,9 @@ from supervisor.events.event import JournalEvent, of_kind
 from supervisor.events.run_events import WorkerExited
 from supervisor.events.step_events import RiskEvent, RollbackEvent, UpdateSkipped
 from supervisor.storage.journal.journal import read_journal
+from supervisor.storage.run.run_state import load_run_state
 from supervisor.storage.run.rundir import RunDirectory
-from supervisor.storage.steps.flight_reader import read_steps
+from supervisor.storage.steps.group_steps import read_group_steps
 from supervisor.storage.steps.step_rows import GRAD_SEEN, LOSS_SEEN, SCALER_SKIPPED
 
 ALARM_REACH = 100
@@ -63,7 +64,8 @@ def find_trouble(rundir: RunDirectory) -> Trouble:
         raise SupervisorError(
             f"{rundir.journal}: holds no event that can be read: give the directory of a whole run"
         )
-    trouble = first_trouble(read_steps(rundir, all_attempts=True), events)
+    ranks = load_run_state(rundir).world_size
+    trouble = first_trouble(read_group_steps(rundir, ranks, all_attempts=True), events)
     if trouble is None:
         raise SupervisorError(
             f"{rundir.root}: nothing went wrong in this run: explain needs an alarm, a non-finite "

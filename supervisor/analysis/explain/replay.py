@@ -16,15 +16,17 @@ from typing import Any
 import numpy as np
 
 from supervisor.analysis.explain.replay_process import ReplayProcesses
+from supervisor.analysis.explain.replay_ranks import run_ranks
 from supervisor.codes import Exactness
 from supervisor.config import load_resolved_config, load_resolved_policy, save_resolved
 from supervisor.errors import RunDirectoryError, SupervisorError
 from supervisor.events.event import JournalEvent, of_kind
 from supervisor.events.state_events import Resumed
-from supervisor.ranks import LEAD_RANK
+from supervisor.ranks import LEAD_RANK, RankLaunch
 from supervisor.records import WorkerOrder
 from supervisor.settings import RunSettings
 from supervisor.storage.checkpoints.checkpoints import Checkpoint
+from supervisor.storage.checkpoints.parts import part_of
 from supervisor.storage.files.private_files import write_json
 from supervisor.storage.journal.journal import read_journal
 from supervisor.storage.run.exit_notes import ExitNote, load_exit_note
@@ -32,7 +34,7 @@ from supervisor.storage.run.lease import living_holder
 from supervisor.storage.run.orders import save_order
 from supervisor.storage.run.run_state import RunState, has_live_parent, load_run_state
 from supervisor.storage.run.rundir import RunDirectory
-from supervisor.storage.steps.flight_reader import read_steps
+from supervisor.storage.steps.group_steps import read_group_steps
 
 NEVER = 10**9
 PROCESS_FAULTS = frozenset(
@@ -55,22 +57,24 @@ class Replay:
     """A replay that has ended.
 
     Attributes:
-        rows: its steps, as `read_steps` gives them.
-        events: its rank's journal.
-        note: the worker's exit note, None if it left none.
-        returncode: of the worker; negative after a signal.
+        rows: its steps, as `read_group_steps` gives them.
+        events: the first rank's journal.
+        rank: the one that failed first; without a failure the first one.
+        note: that rank's exit note, None if it left none.
+        returncode: of the worker that failed; negative after a signal.
         timed_out: we ended it because the time was up.
-        inspections: step → what `Inspection` wrote.
+        inspections: rank → step → what `Inspection` wrote.
         output: the end of what the script printed.
     """
 
     change: ReplayChange
     rows: np.ndarray
     events: list[JournalEvent]
+    rank: int
     note: ExitNote | None
     returncode: int
     timed_out: bool
-    inspections: dict[int, dict[str, Any]]
+    inspections: dict[int, dict[int, dict[str, Any]]]
     output: str
 
     @property
@@ -108,26 +112,20 @@ class ReplayRunner:
         stop_after: int,
         *,
         timeout_s: float,
-        rank: int = LEAD_RANK,
     ) -> Replay:
         """Runs the script from `start`, or from its top, until `stop_after` steps are done.
 
-        Returns when the process has ended, after at most `timeout_s`.
+        All ranks of the run do so together, on this machine. Returns when they have ended, after
+        at most `timeout_s`.
 
         Raises:
-            SupervisorError: the copy cannot be made or the process not be started, or the run has
-                several ranks.
+            SupervisorError: the copy cannot be made or a process not be started.
         """
-        if self.state.world_size > 1:
-            raise SupervisorError(
-                f"{self._rundir.root}: its {self.state.world_size} ranks cannot be replayed "
-                "together yet: read what the report says of it"
-            )
         self._count += 1
         copy = RunDirectory(self._folder / f"replay_{self._count}")
-        attempt = 1 if start is None else 2
+        attempt, ranks = 1 if start is None else 2, self.state.world_size
         try:
-            self._copy(copy, start, stop_after, rank)
+            self._copy(copy, start, stop_after)
             save_order(
                 copy,
                 WorkerOrder(
@@ -139,18 +137,16 @@ class ReplayRunner:
                     experiment={"replay": True, **change.experiment},
                 ),
             )
-            returncode, timed_out = self._run(copy, attempt, rank, timeout_s)
+            returncode, timed_out = self._run(copy, attempt, timeout_s)
         except OSError as error:
             raise SupervisorError(
                 f"{copy.root}: {error.strerror or error}: make room on this disk"
             ) from error
-        found = _read(copy, attempt, rank, change, returncode, timed_out=timed_out)
+        found = _read(copy, attempt, ranks, change, returncode, timed_out=timed_out)
         shutil.rmtree(copy.root, ignore_errors=True)
         return found
 
-    def _copy(
-        self, copy: RunDirectory, start: Checkpoint | None, stop_after: int, rank: int
-    ) -> None:
+    def _copy(self, copy: RunDirectory, start: Checkpoint | None, stop_after: int) -> None:
         for name in ("", "orders", "steps", "events", "exits", "logs", "alive", "tape"):
             copy.make(copy.root / name)
         settings = load_resolved_config(self._rundir.config_yaml)
@@ -172,21 +168,24 @@ class ReplayRunner:
         write_json(copy.root / "faults.json", faults_to_repeat(settings.faults, strikes, first))
         if start is not None:
             shutil.copytree(start.path, copy.checkpoint(start.step), copy_function=_link_or_copy)
-            _copy_start(self._rundir.tape(rank), copy.tape(rank), start)
-        random = self._rundir.tape(rank).with_suffix(".random")
-        if random.exists():
-            shutil.copyfile(random, copy.tape(rank).with_suffix(".random"))
+        for rank in range(self.state.world_size):
+            tape, copied = self._rundir.tape(rank), copy.tape(rank)
+            if start is not None:
+                _copy_start(tape, copied, part_of(start, rank, self.state.world_size))
+            random = tape.with_suffix(".random")
+            if random.exists():
+                shutil.copyfile(random, copied.with_suffix(".random"))
 
-    def _run(
-        self, copy: RunDirectory, attempt: int, rank: int, timeout_s: float
-    ) -> tuple[int, bool]:
-        state = self.state
-        line = ["--run-dir", str(copy.root), "--attempt", str(attempt), "--rank", str(rank)]
+    def _run(self, copy: RunDirectory, attempt: int, timeout_s: float) -> tuple[int, bool]:
+        state, output = self.state, copy.root / "output.txt"
+        line = ["--run-dir", str(copy.root), "--attempt", str(attempt), "--rank", str(LEAD_RANK)]
         line += ["--kind", state.kind, "--target", state.script]
         if state.function:
             line += ["--function", state.function]
         line += ["--", *state.arguments, *(state.resume_arguments if attempt > 1 else ())]
-        return self._processes.run(line, copy.root / "output.txt", timeout_s)
+        if state.world_size > 1:
+            return run_ranks(state.world_size, state.cwd, line, output, timeout_s)
+        return self._processes.run(line, output, timeout_s)
 
     def close(self) -> None:
         """Ends what was started for the replays."""
@@ -214,6 +213,11 @@ def replay_studio(rundir: RunDirectory) -> Iterator[ReplayRunner]:
     if state.kind != "module" and not (Path(state.cwd) / state.script).is_file():
         raise SupervisorError(
             f"{rundir.root}: the script {state.script} is no longer in {state.cwd}: put it back"
+        )
+    if RankLaunch(**state.ranks).has_several_nodes:
+        raise SupervisorError(
+            f"{rundir.root}: its {state.world_size} ranks stood on several nodes, and are not "
+            "replayed on one: read what `supervisor report` says of it"
         )
     with (
         _folder_beside(rundir) as folder,
@@ -243,32 +247,49 @@ def faults_to_repeat(
 def _read(
     copy: RunDirectory,
     attempt: int,
-    rank: int,
+    ranks: int,
     change: ReplayChange,
     returncode: int,
     *,
     timed_out: bool,
 ) -> Replay:
-    note, events = None, []
-    with contextlib.suppress(RunDirectoryError, OSError):
-        note = load_exit_note(copy, attempt, rank)
+    events: list[JournalEvent] = []
     with contextlib.suppress(OSError):
-        events = read_journal(copy.rank_journal(rank))
-    inspections = {}
-    for path in (copy.root / "inspections").glob("step_*.json"):
-        with contextlib.suppress(ValueError):
-            found = json.loads(path.read_text())
-            inspections[int(found["step"])] = found
+        events = read_journal(copy.rank_journal(LEAD_RANK))
+    rank, note = _first_failure(copy, attempt, ranks)
     return Replay(
         change=change,
-        rows=read_steps(copy, rank),
+        rows=read_group_steps(copy, ranks),
         events=events,
+        rank=rank,
         note=note,
         returncode=returncode,
         timed_out=timed_out,
-        inspections=inspections,
+        inspections={rank: _inspections(copy, rank) for rank in range(ranks)},
         output=_end_of(copy.root / "output.txt"),
     )
+
+
+def _first_failure(copy: RunDirectory, attempt: int, ranks: int) -> tuple[int, ExitNote | None]:
+    """The others only tell, later, that it has gone."""
+    notes: dict[int, ExitNote] = {}
+    for rank in range(ranks):
+        with contextlib.suppress(RunDirectoryError, OSError):
+            note = load_exit_note(copy, attempt, rank)
+            if note is not None:
+                notes[rank] = note
+    failed = [rank for rank, note in notes.items() if note.kind != "completed"]
+    first = min(failed, key=lambda rank: notes[rank].time, default=LEAD_RANK)
+    return first, notes.get(first)
+
+
+def _inspections(copy: RunDirectory, rank: int) -> dict[int, dict[str, Any]]:
+    inspections = {}
+    for path in copy.inspections(rank).glob("step_*.json"):
+        with contextlib.suppress(ValueError):
+            found = json.loads(path.read_text())
+            inspections[int(found["step"])] = found
+    return inspections
 
 
 def _end_of(path: Path) -> str:

@@ -47,6 +47,7 @@ def explanation_of(
         confidence=round(diagnosis.confidence, 2),
         replays=tuple(outcomes),
         onset_step=onset,
+        rank=finding.rank if finding.detail else None,
         sample=finding.sample,
         module=finding.place,
         operation=finding.operation or None,

@@ -79,7 +79,8 @@ def execute(args: argparse.Namespace) -> int:
             return code
     resume_arguments = _words(args.resume_args)
     settings, policy = load_settings(args)
-    _check_world(policy)
+    if ranks is None:
+        _check_world(policy)
 
     from supervisor.parent.process.launch import LaunchSpec
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import socket
+import time
 from dataclasses import dataclass
+from typing import Any
 
 from supervisor.errors import UsageError
 from supervisor.ranks import RankLaunch
@@ -15,6 +17,9 @@ STATIC_PORT = 29500
 """torchrun's, for --master-addr."""
 BACKENDS = ("c10d", "static")
 JOIN_S = 600.0
+NAME_S = 60.0
+"""A cluster's name server may not know a pod yet that has just begun."""
+_LOOK_AGAIN_S = 1.0
 LAST_CALL_S = 30.0
 _TRUE = ("1", "true", "t", "yes", "y")
 _FALSE = ("0", "false", "f", "no", "n")
@@ -72,11 +77,12 @@ def take_seat(launch: RankLaunch) -> Seat:
         raise UsageError(f"run: --rdzv-conf is_host={is_host}: give true or false")
     must = launch.node_rank == 0 or is_host in _TRUE
     never = launch.node_rank > 0 or is_host in _FALSE
+    join_s = _seconds(conf, "join_timeout", _seconds(conf, "timeout", JOIN_S))
     return Seat(
         host=host,
         port=port,
-        listener=None if never else _listen(host, port, must=must),
-        join_s=_seconds(conf, "join_timeout", _seconds(conf, "timeout", JOIN_S)),
+        listener=None if never else _listen(host, port, must=must, join_s=join_s),
+        join_s=join_s,
         last_call_s=_seconds(conf, "last_call_timeout", LAST_CALL_S),
     )
 
@@ -119,10 +125,22 @@ def _seconds(conf: dict[str, str], key: str, default: float) -> float:
     return seconds
 
 
-def _listen(host: str, port: int, *, must: bool) -> socket.socket | None:
+def _look_up(host: str, port: int, within_s: float) -> tuple[socket.AddressFamily, Any]:
+    deadline = time.monotonic() + within_s
+    while True:
+        try:
+            family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            return family, address
+        except OSError:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(_LOOK_AGAIN_S)
+
+
+def _listen(host: str, port: int, *, must: bool, join_s: float) -> socket.socket | None:
     """Returns a socket that listens there; None if it is not here, or another process does."""
     try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        family, address = _look_up(host, port, min(join_s, NAME_S) if must else 0.0)
     except OSError as error:
         if must:
             raise UsageError(

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from supervisor.codes import ExitSign
 from supervisor.parent.restarts import failure_signs
+from supervisor.parent.watching.hang_blame import SilentRank, find_hanging_rank
 from supervisor.ranks import LEAD_RANK
 from supervisor.records import ExitCause, WorkerExit
 from supervisor.storage.run.exit_notes import ExitNote
@@ -41,6 +42,7 @@ class ProcessEnding:
         oom_kills: kills by the kernel's memory controller in our group during the attempt.
         memory: the last memory sample, as a sentence.
         log_tail: the end of its output.
+        seen: what it has left of its collectives; None in a training of one process.
     """
 
     returncode: int
@@ -55,10 +57,18 @@ class ProcessEnding:
     lost: str = ""
     memory: str = ""
     log_tail: str = ""
+    seen: SilentRank | None = None
 
     @property
     def signum(self) -> int | None:
         return -self.returncode if self.returncode < 0 else None
+
+    @property
+    def last_words(self) -> str:
+        """What it told itself; a library that aborts the process writes to its output alone."""
+        if self.note is not None:
+            return self.note.message or ""
+        return self.log_tail if self.signum == signal.SIGABRT else ""
 
 
 def judge_group(endings: Sequence[ProcessEnding]) -> WorkerExit:
@@ -67,6 +77,7 @@ def judge_group(endings: Sequence[ProcessEnding]) -> WorkerExit:
     It has completed if all have. Otherwise one rank began it: one that a signal or the kernel
     ended without a word, before one that failed by itself, before those that tell of a peer that
     has gone, before those that we ended ourselves. Among equals it is the one that failed first.
+    Where ranks have only waited for others for too long, it is the one that they waited for.
 
     Args:
         endings: at least one; one for each rank.
@@ -76,19 +87,33 @@ def judge_group(endings: Sequence[ProcessEnding]) -> WorkerExit:
     ending, cause = min(failed or exits, key=_order_of_blame)
     if len(endings) == 1 or not failed:
         return cause
+    if cause.cause is ExitCause.HANG and not ending.hang:
+        return _awaited(endings, ending, cause)
     told = f"rank {ending.rank} ended first of {len(endings)}"
     return replace(cause, evidence=(*cause.evidence, told), rank=ending.rank)
+
+
+def _awaited(
+    endings: Sequence[ProcessEnding], waited: ProcessEnding, cause: WorkerExit
+) -> WorkerExit:
+    ranks = [each.seen or SilentRank(rank=each.rank, last_step=each.last_step) for each in endings]
+    rank, why = find_hanging_rank(ranks)
+    frames = next(each.frames for each in ranks if each.rank == rank)
+    stood = [f"rank {rank} stood in {frame}" for frame in frames[:1]]
+    told = f"rank {waited.rank} waited for too long: {why}"
+    return replace(cause, evidence=(told, *stood, *cause.evidence), rank=rank)
 
 
 def _order_of_blame(found: tuple[ProcessEnding, WorkerExit]) -> tuple[int, float, int]:
     """Sorts endings by how likely they are to be the cause of the others."""
     ending, worker_exit = found
     note = ending.note
+    is_peer = failure_signs.outside_fault(ending.last_words) == failure_signs.ANOTHER_RANK
     if note is None:
         asked = ending.signum == signal.SIGTERM or ending.signum in ending.signals_sent
-        kind = 3 if asked and worker_exit.cause is ExitCause.KILLED else 0
+        is_ours = asked and worker_exit.cause is ExitCause.KILLED
+        kind = 3 if is_ours else 2 if is_peer else 0
     else:
-        is_peer = failure_signs.outside_fault(note.message or "") == failure_signs.ANOTHER_RANK
         kind = 2 if note.kind == "exception" and is_peer else 1
     return kind, note.time if note is not None else math.inf, ending.rank
 
@@ -194,6 +219,18 @@ def _memory(ending: ProcessEnding) -> WorkerExit | None:
     return None
 
 
+def _waited(ending: ProcessEnding) -> WorkerExit | None:
+    """A time limit of the script's own groups was shorter than the watchdog's."""
+    note = ending.note
+    if not failure_signs.is_vain_wait(ending.last_words):
+        return None
+    if note is None:
+        return _exit(
+            ending, ExitCause.HANG, _peer_line(ending.log_tail), signal_name(signal.SIGABRT)
+        )
+    return _exit(ending, ExitCause.HANG, _raised(note)) if note.kind == "exception" else None
+
+
 def _exception(ending: ProcessEnding) -> WorkerExit | None:
     note = ending.note
     if note is None or note.kind != "exception":
@@ -227,6 +264,10 @@ def _killed(ending: ProcessEnding) -> WorkerExit | None:
         mismatch = failure_signs.collective_mismatch(ending.log_tail)
         if mismatch:
             return _exit(ending, ExitCause.KILLED, mismatch, signal_name(signum))
+        told = _peer_line(ending.log_tail)
+        if told:
+            hint = f"such a message comes from {failure_signs.ANOTHER_RANK}"
+            return _exit(ending, ExitCause.KILLED, told, signal_name(signum), hint)
     by_us = "by the supervisor" if signum in ending.signals_sent else "from outside"
     if signum in OF_THE_PROCESS:
         by_us = "in the process itself"
@@ -256,6 +297,7 @@ _RULES: tuple[Callable[[ProcessEnding], WorkerExit | None], ...] = (
     _retry,
     _users_mistake,
     _memory,
+    _waited,
     _exception,
     _lost,
     _killed,
@@ -315,6 +357,13 @@ def _oom_line(ending: ProcessEnding) -> str:
 
 def _first_line(text: str | None) -> str:
     return ((text or "").strip().splitlines() or [""])[0][:_SHOWN]
+
+
+def _peer_line(log_tail: str) -> str:
+    """The first line that tells of another rank; empty without one."""
+    lines = (line.strip() for line in log_tail.splitlines())
+    peers = failure_signs.ANOTHER_RANK
+    return next((line for line in lines if failure_signs.outside_fault(line) == peers), "")[:_SHOWN]
 
 
 def _tail_line(log_tail: str) -> str:

@@ -61,6 +61,13 @@ _NONFINITE = re.compile(
 ANOTHER_RANK = "the network, or another rank that has gone"
 """What peers of a rank that ended tell first: they were in the middle of talking to it."""
 
+_TIMED_OUT = (
+    r"collective operation timeout|collective timeout|NCCL operations have failed or timed out|"
+    r"Timed out waiting \d+ms for (send|recv) operation|wait timeout after \d+ms|"
+    r"Timed out after \d+ seconds waiting for clients|failed to pass monitoredBarrier"
+)
+"""NCCL's watchdog, gloo, and the store by which ranks meet."""
+
 _OUTSIDE: tuple[tuple[str, re.Pattern[str]], ...] = (
     (
         "a failing device or driver: another attempt may meet it again on this machine",
@@ -80,8 +87,9 @@ _OUTSIDE: tuple[tuple[str, re.Pattern[str]], ...] = (
     (
         ANOTHER_RANK,
         re.compile(
-            r"unhandled system error|remote process exited|connection (closed|reset) by|"
-            r"connection refused|broken pipe|no route to host|collective operation timeout",
+            r"unhandled system error|ncclSystemError|remote process exited|ncclRemoteError|"
+            r"connection (closed|reset) by|connection refused|broken pipe|no route to host|"
+            + _TIMED_OUT,
             re.IGNORECASE,
         ),
     ),
@@ -140,6 +148,11 @@ def is_nonfinite(exception: str, message: str) -> bool:
 def outside_fault(message: str) -> str:
     """Returns what outside the script such a message comes from; empty if that is not known."""
     return next((words for words, sign in _OUTSIDE if sign.search(message)), "")
+
+
+def is_vain_wait(message: str) -> bool:
+    """Returns whether it tells of a time limit for other ranks, which did not come."""
+    return bool(re.search(_TIMED_OUT, message, re.IGNORECASE))
 
 
 def collective_mismatch(text: str) -> str:

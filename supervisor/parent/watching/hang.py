@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from supervisor.parent.process.process import Processes
 from supervisor.parent.process.stacks import main_thread_frames
+from supervisor.parent.watching.collective_records import read_records
 from supervisor.parent.watching.hang_blame import (
     SilentRank,
     find_hanging_rank,
@@ -54,6 +56,7 @@ def dump_stacks(
     `faulthandler` answers SIGUSR2 even while the interpreter's lock is held. Equal dumps
     distinguish a wait from a slow loop.
     """
+    forget_records(rundir, attempt, watches)
     for dump in range(settings.stack_dumps):
         process.send(signal.SIGUSR2)
         is_last = dump == settings.stack_dumps - 1
@@ -62,15 +65,9 @@ def dump_stacks(
             break
     if is_back():
         return None
-    silent = [
-        SilentRank(
-            rank=watch.rank,
-            collectives=read_collectives(rundir.collectives(watch.rank)),
-            last_step=watch.feed.last_step,
-            frames=_frames(process, rundir.stacks(attempt, watch.rank)),
-        )
-        for watch in watches
-    ]
+    for watch in watches:
+        _await_frames(process, rundir.stacks(attempt, watch.rank))
+    silent = [look_at(watch, rundir, attempt) for watch in watches]
     blamed, why = find_hanging_rank(silent)
     frames = next(rank.frames for rank in silent if rank.rank == blamed)
     return HangEvidence(
@@ -81,19 +78,40 @@ def dump_stacks(
     )
 
 
+def forget_records(rundir: RunDirectory, attempt: int, watches: Sequence[RankWatch]) -> None:
+    """Called before stacks are asked for: a rank that cannot answer must not seem to stand where it
+    stood when it was asked before."""
+    for watch in watches:
+        with contextlib.suppress(OSError):  # the disk is not to be written to any more
+            rundir.records(attempt, watch.rank).unlink(missing_ok=True)
+
+
 def end_hung(process: Processes, grace_s: float = GRACE_S) -> None:
     """Asks the worker to end; the caller kills it, and its descendants, if it still lives."""
     process.send(signal.SIGTERM)
     process.wait(grace_s)
 
 
-def _frames(process: Processes, stacks: Path) -> tuple[str, ...]:
-    """Waits a little for the dump, which may be late on a machine that swaps."""
+def look_at(watch: RankWatch, rundir: RunDirectory, attempt: int) -> SilentRank:
+    """Returns what a rank has left for others to see where it stands."""
+    return SilentRank(
+        rank=watch.rank,
+        collectives=read_collectives(rundir.collectives(watch.rank)),
+        last_step=watch.feed.last_step,
+        frames=_frames(rundir.stacks(attempt, watch.rank)),
+        records=read_records(rundir.records(attempt, watch.rank)),
+    )
+
+
+def _await_frames(process: Processes, stacks: Path) -> None:
+    """The dump may be late on a machine that swaps."""
     for _ in range(_LATE_LOOKS):
-        try:
-            frames = main_thread_frames(stacks.read_text(errors="replace"))
-        except OSError:
-            frames = ()
-        if frames or process.wait(_LATE_LOOK_S):
-            return frames
-    return ()
+        if _frames(stacks) or process.wait(_LATE_LOOK_S):
+            return
+
+
+def _frames(stacks: Path) -> tuple[str, ...]:
+    try:
+        return main_thread_frames(stacks.read_text(errors="replace"))
+    except OSError:
+        return ()

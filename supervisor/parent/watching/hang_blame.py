@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from supervisor.parent.watching.collective_records import RankCollectives, find_awaited_rank
+
 _COUNT = struct.Struct("<Q")
 _WAITING = ("torch/distributed/", "_engine_run_backward", "rank_board.py")
 """In the innermost frames of a rank that waits for the others."""
@@ -21,22 +23,28 @@ class SilentRank:
         collectives: how many it has entered; None if that is not known.
         last_step: the last step that it has recorded.
         frames: of its main thread, innermost first.
+        records: torch's of its last collectives; None if there are none.
     """
 
     rank: int
     collectives: int | None = None
     last_step: int | None = None
     frames: tuple[str, ...] = ()
+    records: RankCollectives | None = None
 
 
 def find_hanging_rank(ranks: Sequence[SilentRank]) -> tuple[int, str]:
     """Returns the rank that the others wait for, and how that was seen.
 
-    It has entered fewer collectives than the others, or recorded fewer steps, or does not stand
-    where one waits for others. If none is found the first is returned, and that all are alike.
+    It is not in the collective in which they are, has entered fewer, or recorded fewer steps, or
+    does not stand where one waits for others. If none is found the first is returned, and that all
+    are alike.
     """
     if len(ranks) == 1:
         return ranks[0].rank, ""
+    records = {rank.rank: rank.records for rank in ranks if rank.records is not None}
+    if len(records) == len(ranks) and (awaited := find_awaited_rank(records)) is not None:
+        return awaited
     counts = {rank.rank: rank.collectives for rank in ranks if rank.collectives is not None}
     steps = {rank.rank: -1 if rank.last_step is None else rank.last_step for rank in ranks}
     if len(counts) == len(ranks) and len(set(counts.values())) > 1:

@@ -26,7 +26,8 @@ from supervisor.storage.journal.journal import read_journal
 from supervisor.storage.run.run_state import RunState, has_live_parent, load_run_state
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.applied_rates import read_rates
-from supervisor.storage.steps.flight_recorder import FlightReader, read_steps
+from supervisor.storage.steps.flight_recorder import FlightReader
+from supervisor.storage.steps.group_steps import read_group_steps
 
 T = TypeVar("T")
 LOG_LINES = 40
@@ -112,7 +113,7 @@ def load_material(root: Path | str) -> RunData:
         root=rundir.root,
         run=run,
         events=tuple(events),
-        steps=_steps(rundir, reader),
+        steps=_steps(rundir, reader, integer(run.get("world_size")) or 1),
         courses=read_courses(rundir.root),
         config=reader.yaml(rundir.config_yaml, "the config"),
         policy=reader.yaml(rundir.policy_yaml, "the policy"),
@@ -173,7 +174,8 @@ def _order(event: JournalEvent) -> float:
     return time_s if time_s == time_s else 0.0
 
 
-def _steps(rundir: RunDirectory, reader: _Reader) -> StepTable:
+def _steps(rundir: RunDirectory, reader: _Reader, ranks: int) -> StepTable:
+    """What all ranks have recorded, as it was judged."""
     path = rundir.steps(LEAD_RANK)
     if not path.exists():
         return empty_step_table()
@@ -187,7 +189,7 @@ def _steps(rundir: RunDirectory, reader: _Reader) -> StepTable:
         path,
         "the flight recorder",
         lambda: build_step_table(
-            read_steps(rundir.root, rank=LEAD_RANK, all_attempts=True, fields=FIELDS),
+            read_group_steps(rundir, ranks, all_attempts=True, fields=FIELDS, only_common=False),
             reader.read(path, "its applied learning rates", lambda: read_rates(path), no_rates),
         ),
         empty_step_table(),

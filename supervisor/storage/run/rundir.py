@@ -89,6 +89,10 @@ class RunDirectory:
     def anomalies(self, rank: int) -> Path:
         return self.root / "anomalies" / f"anomalies_rank_{rank}.jsonl"
 
+    def inspections(self, rank: int) -> Path:
+        """What a replay has seen of single steps."""
+        return self.root / "inspections" / f"rank_{rank}"
+
     @property
     def captures(self) -> Path:
         return self.root / "anomalies" / "data"
@@ -103,6 +107,14 @@ class RunDirectory:
     def stacks(self, attempt: int, rank: int) -> Path:
         """Where faulthandler writes the stacks of a hang."""
         return self.root / "logs" / f"attempt_{attempt}" / f"stacks_{rank}.txt"
+
+    def records(self, attempt: int, rank: int) -> Path:
+        """Where torch's records of a rank's last collectives are, once its stacks are asked for."""
+        return self.root / "logs" / f"attempt_{attempt}" / f"collectives_{rank}.json"
+
+    def nccl_trace(self, attempt: int) -> Path:
+        """What NCCL's own dumps begin with; the rank's number follows."""
+        return self.root / "logs" / f"attempt_{attempt}" / "nccl_trace_rank_"
 
     def board(self, attempt: int, node: int) -> Path:
         """By which the ranks of a node agree on each step of an attempt."""

@@ -22,5 +22,7 @@ def build_experiment(task: Task, ground: Ground, ordered: OrderedTreatments) -> 
         registry=ground.registry,
         controls=ground.controls,
         use_fp32=ordered.fp32,
-        inspection=Inspection(root / "inspections", ground.registry, lambda: progress.last_batch),
+        inspection=Inspection(
+            task.rundir.inspections(task.rank), ground.registry, lambda: progress.last_batch
+        ),
     )

@@ -14,6 +14,7 @@ from supervisor.worker.inspection.experiment import Experiment
 from supervisor.worker.live.monitor import Monitor
 from supervisor.worker.live.parting_checkpoint import PartingCheckpoint
 from supervisor.worker.process.collective_count import CollectiveCount
+from supervisor.worker.process.collective_records import CollectiveRecords
 from supervisor.worker.session.ending import Ending
 from supervisor.worker.session.resumption import Resumption
 from supervisor.worker.session.session import Session
@@ -99,12 +100,12 @@ def build_api(
 
 
 def build_ranks(task: Task, ground: Ground, group: Group, treatment: Treatment) -> SeveralRanks:
+    rundir, attempt, rank = task.rundir, task.attempt, task.rank
+    records = CollectiveRecords(rundir.stacks(attempt, rank), rundir.records(attempt, rank))
+    tells = [records.look] if group.waiting is None else [records.look, group.waiting.tell]
     return SeveralRanks(
         place=task.place,
-        collectives=CollectiveCount(
-            task.rundir.collectives(task.rank),
-            tell=None if group.waiting is None else group.waiting.tell,
-        ),
+        collectives=CollectiveCount(rundir.collectives(rank), tells=tells),
         link=group.link,
         dispatcher=treatment.dispatcher,
         only_watching=group.only_watching,

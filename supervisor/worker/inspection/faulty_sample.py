@@ -37,12 +37,22 @@ class FaultySample:
 
 
 def culprit_sample(
-    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], batch: Any
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    batch: Any,
+    *,
+    tries: bool = True,
 ) -> FaultySample:
     """Returns the guilty sample of the batch.
 
     The inputs are looked at row by row; then the batch is halved until one sample is left whose
     output, or gradient, is not finite. State and generators are afterwards as before.
+
+    Args:
+        model, args, kwargs: as it is called.
+        batch: of the loader.
+        tries: whether the model may be called with parts of the batch.
     """
     handed = [*named_tensors(batch).values(), *named_tensors([args, dict(kwargs)]).values()]
     rows = rows_of(handed)
@@ -54,7 +64,7 @@ def culprit_sample(
         if row is not None:
             return FaultySample(row=row, reason="its own values are not finite", is_odd=True)
     outliers = [row for row in map(_outlying_row, handed) if row is not None]
-    for sick, what in ((_bad_output, "output"), (_bad_gradient, "gradient")):
+    for sick, what in _TRIED if tries else ():
         with contextlib.suppress(Exception):  # a model that takes no other batch size
             row = _bisect(model, args, kwargs, rows, sick)
             if row is not None:
@@ -126,6 +136,9 @@ def _bad_gradient(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
             return False
         gradients = torch.autograd.grad(roots, weights, allow_unused=True)
     return not _all_finite(g for g in gradients if g is not None)
+
+
+_TRIED: tuple[tuple[_Test, str], ...] = ((_bad_output, "output"), (_bad_gradient, "gradient"))
 
 
 def _all_finite(tensors: Iterable[torch.Tensor]) -> bool:

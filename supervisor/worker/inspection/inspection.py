@@ -21,6 +21,7 @@ from supervisor.numerics.quantize.precision_view import low_precision_of, view_p
 from supervisor.storage.files.private_files import write_json
 from supervisor.training_state.registry import Registry
 from supervisor.worker.evidence.anomaly_scene import named_tensors
+from supervisor.worker.inspection.alone import is_sharded, unwrapped, without_others
 from supervisor.worker.inspection.faulty_sample import culprit_sample, rows_of
 from supervisor.worker.interception.patches_backward import hand_over_backward
 
@@ -65,15 +66,22 @@ class Inspection:
             "gradients": {},
             "activations": {},
         }
-        self._copies = _copies_in_low_precision(self._registry.models.values())
-        self._watch = StepWatch(self._registry.models, self._registry.optimizers.values())
-        self._watch.prepare()
-        self._take_off = hand_over_backward(self._watch.before_backward, self._watch.after_backward)
+        # What one rank asked of shards all others would have to ask, too.
+        is_whole = not any(map(is_sharded, self._registry.models.values()))
+        if is_whole:
+            self._copies = _copies_in_low_precision(self._registry.models.values())
+            self._watch = StepWatch(self._registry.models, self._registry.optimizers.values())
+            self._watch.prepare()
+            self._take_off = hand_over_backward(
+                self._watch.before_backward, self._watch.after_backward
+            )
         for name, model in self._registry.models.items():
             hook_before = model.register_forward_pre_hook(
                 self._before_root, prepend=True, with_kwargs=True
             )
             self._handles.append(hook_before)
+            if not is_whole:
+                continue
             for path, module in list(model.named_modules())[:MAX_MODULES]:
                 hook = self._activation_hook(path or name)
                 self._handles.append(module.register_forward_hook(hook))
@@ -114,21 +122,23 @@ class Inspection:
         return True
 
     def _before_root(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._looked or self._watch is None:
+        if self._looked:
             return
         self._looked = True
-        batch = self._last_batch()
+        batch, watch = self._last_batch(), self._watch
         sick = (
             sick_tensor("input", named_tensors([args, kwargs], "input").items())
             or sick_tensor("input", named_tensors(batch).items())
-            or sick_tensor("parameter", state_of(model))
+            or (None if watch is None else sick_tensor("parameter", state_of(model)))
         )
         if sick is not None:
             self._seen["nonfinite"] = sick.to_dict()
         self._probing = True
         try:
-            faulty_sample = culprit_sample(model, args, kwargs, batch)
-            self._seen["precision"] = _precision(self._copies.get(id(model)), args, kwargs)
+            with without_others():
+                tries = watch is not None
+                faulty_sample = culprit_sample(unwrapped(model), args, kwargs, batch, tries=tries)
+                self._seen["precision"] = _precision(self._copies.get(id(model)), args, kwargs)
         finally:
             self._probing = False
         self._seen |= {
@@ -140,7 +150,8 @@ class Inspection:
             ),
         }
         self._write()
-        self._watch.start()
+        if watch is not None:
+            watch.start()
 
     def _activation_hook(self, path: str) -> Callable[[nn.Module, Any, Any], None]:
         def look(module: nn.Module, args: Any, output: Any) -> None:
@@ -172,7 +183,7 @@ def _copies_in_low_precision(models: Iterable[nn.Module]) -> dict[int, nn.Module
     for model in models:
         with contextlib.suppress(SupervisorError):  # it cannot be copied
             if low_precision_of(model) is not None:
-                copies[id(model)] = copy_of(bare_model(model))
+                copies[id(model)] = copy_of(unwrapped(bare_model(model)))
     return copies
 
 

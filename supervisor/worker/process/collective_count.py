@@ -8,7 +8,7 @@ import os
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,18 +35,18 @@ class CollectiveCount:
     Args:
         path: of the file.
         count: returns the number.
-        tell: called as often; what it raises is ignored.
+        tells: called as often; what they raise is ignored.
     """
 
     def __init__(
         self,
         path: Path,
         count: Callable[[], int] = entered_collectives,
-        tell: Callable[[], None] | None = None,
+        tells: Sequence[Callable[[], None]] = (),
     ) -> None:
         self._path = path
         self._count = count
-        self._tell = tell
+        self._tells = tells
 
     def start(self) -> None:
         """Called once, when the script has joined its group.
@@ -71,7 +71,7 @@ class CollectiveCount:
                 COUNT.pack_into(memory, 0, self._count())
             except Exception:  # the group is gone, or of a kind that does not count
                 COUNT.pack_into(memory, 0, 0)
-            if self._tell is not None:
+            for tell in self._tells:
                 with contextlib.suppress(Exception):  # the same
-                    self._tell()
+                    tell()
             time.sleep(EVERY_S)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -47,6 +48,7 @@ from tests.analysis.sick_scripts import (
     OTHER_UNITS,
     OVERSIZED_WEIGHTS,
     SOUND,
+    sick_script,
 )
 from tests.journals import event
 from tests.scenarios.runs import Ended, again, supervised
@@ -173,9 +175,27 @@ def test_what_an_identical_replay_does_not_repeat_was_transient(tmp_path: Path) 
         "sample",
         "module",
         "operation",
+        "rank",
+        "ranks",
         "summary",
         "precision",
     }
+
+
+def test_a_hang_that_comes_again_is_not_waited_for_to_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = sick_script(before="if step == 60: import time; time.sleep(1000)")
+    limits = ("watchdog.hang_timeout_s=3", "watchdog.stack_interval_s=0.5", "restart.crash_limit=1")
+    ended = supervised(tmp_path, script, settings=("checkpoint.every_steps=50", *limits))
+    monkeypatch.setattr("supervisor.analysis.explain.explain.HANG_S", 10.0)
+    began_s = time.monotonic()
+
+    found = explain(RunDirectory(ended.run_dir))
+
+    assert time.monotonic() - began_s < 60.0
+    assert (found.root_cause, found.onset_step) == ("unknown", 60)
+    assert "stands still as well" in found.summary
 
 
 @pytest.mark.parametrize("cause", CURES)

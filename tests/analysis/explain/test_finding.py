@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 
-from supervisor.analysis.explain.finding import StepFinding, exception_of, finding_of, refined
+from supervisor.analysis.explain.finding import (
+    StepFinding,
+    exception_of,
+    finding_of,
+    first_of,
+    refined,
+)
 from supervisor.analysis.explain.rules import Diagnosis
 from supervisor.storage.run.exit_notes import ExitNote
 
@@ -34,6 +40,26 @@ def test_the_earliest_step_that_shows_something_gives_the_place() -> None:
     finding = finding_of(inspections, bad_steps=[60])
 
     assert (finding.place, finding.sample) == ("(optimizer)", 3)
+
+
+@pytest.mark.parametrize(
+    ("findings", "rank"),
+    [
+        ([StepFinding(phase="backward"), StepFinding(phase="loss"), StepFinding()], 1),
+        ([StepFinding(phase="forward"), StepFinding(sample=3, sample_is_odd=True)], 1),
+        ([StepFinding(phase="parameter"), StepFinding(phase="parameter")], 0),
+        ([StepFinding(), StepFinding(phase="update")], 1),
+        ([StepFinding(), StepFinding(phase="parameter")], 1),
+    ],
+)
+def test_of_several_ranks_the_one_that_began_it_is_told(
+    findings: list[StepFinding], rank: int
+) -> None:
+    assert first_of(dict(enumerate(findings))).rank == rank
+
+
+def test_one_process_is_no_rank() -> None:
+    assert first_of({0: StepFinding(sample=3)}) == StepFinding(sample=3)
 
 
 @pytest.mark.parametrize("cause", ["data", "learning_rate", "unknown", "model_code"])

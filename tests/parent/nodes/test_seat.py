@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from dataclasses import replace
 
 import pytest
 
@@ -87,3 +88,29 @@ def test_a_port_that_is_taken_is_told_to_the_node_that_must_have_it() -> None:
 
         with pytest.raises(UsageError, match="give another port to all nodes"):
             take_seat(RankLaunch(nnodes="2", node_rank=0, rdzv_endpoint=endpoint))
+
+
+def test_a_name_that_the_cluster_tells_a_little_later_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    port = free_port()
+    looked: list[str] = []
+
+    def look_up(host: str, *_: object, **__: object) -> list[tuple[object, ...]]:
+        looked.append(host)
+        if len(looked) < 3:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    monkeypatch.setattr("supervisor.parent.nodes.seat._LOOK_AGAIN_S", 0.01)
+    launch = RankLaunch(nnodes="2", node_rank=0, rdzv_endpoint=f"training-master-0:{port}")
+
+    seat = take_seat(launch)
+    assert seat.listener is not None
+    seat.listener.close()
+    assert len(looked) == 3
+
+    looked.clear()
+    with pytest.raises(UsageError, match="a host that this one knows"):
+        take_seat(replace(launch, rdzv_conf="join_timeout=0.001"))

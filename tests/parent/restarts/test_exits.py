@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import signal
 from typing import Any
 
@@ -15,6 +16,7 @@ from supervisor.parent.restarts.exits import (
     judge_group,
     signal_name,
 )
+from supervisor.parent.watching.hang_blame import SilentRank
 from supervisor.records import ExitCause
 from supervisor.storage.run.exit_notes import EXIT_KINDS, EXIT_PHASES, ExitNote
 
@@ -298,6 +300,78 @@ def of_peer(rank: int, time: float) -> ProcessEnding:
     return of_rank(rank, note=note, has_stepped=True)
 
 
+NCCL_WAITED = (
+    "[rank0]:[E1218 20:27:21.42 ProcessGroupNCCL.cpp:629] [Rank 0] Watchdog caught collective "
+    "operation timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE, NumelIn=72, NumelOut=72, "
+    "Timeout(ms)=600000) ran for 600081 milliseconds before timing out.\n"
+    "terminate called after throwing an instance of 'c10::DistBackendError'\n"
+)
+NCCL_TOLD = (
+    "[rank2]:[F1218 20:27:22.48 ProcessGroupNCCL.cpp:1557] [PG ID 0 PG GUID 0 Rank 2] Terminating "
+    "the process after attempting to dump debug info, due to collective timeout or exception.\n"
+)
+NCCL_PEER_GONE = (
+    "[rank0]:[E ProcessGroupNCCL.cpp:1795] [Rank 0] Process group watchdog thread terminated with "
+    "exception: NCCL error: remote process exited or there was a network error\n"
+    "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting "
+    "prematurely.\n"
+)
+
+
+def waited(rank: int, entered: int) -> ProcessEnding:
+    text = "[unbound_buffer.cc:78] Timed out waiting 8000ms for recv operation to complete"
+    note = ExitNote(kind="exception", exception="RuntimeError", message=text, time=4.0)
+    return of_rank(rank, note=note, has_stepped=True, seen=silent(rank, entered))
+
+
+def silent(rank: int, entered: int, *frames: str) -> SilentRank:
+    return SilentRank(rank=rank, collectives=entered, last_step=7, frames=frames)
+
+
+WAITED: dict[str, tuple[list[ProcessEnding], int]] = {
+    "gloo": (
+        [waited(0, 6), of_rank(1, -9, signals_sent=(12, 9), seen=silent(1, 5, "load (a.py:3)"))],
+        1,
+    ),
+    "NCCL": (
+        [
+            of_rank(0, -6, log_tail=NCCL_WAITED, seen=silent(0, 6)),
+            of_rank(1, -9, signals_sent=(12, 9), seen=silent(1, 5, "load (a.py:3)")),
+            of_rank(2, -6, log_tail=NCCL_TOLD, seen=silent(2, 6)),
+        ],
+        1,
+    ),
+    "NCCL ends the one that does not come, too": (
+        [
+            of_rank(0, -6, log_tail=NCCL_TOLD, seen=silent(0, 5, "load (a.py:3)")),
+            of_rank(1, -6, log_tail=NCCL_WAITED, seen=silent(1, 6)),
+        ],
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WAITED)
+def test_where_ranks_wait_for_too_long_the_one_that_has_not_come_is_named(name: str) -> None:
+    endings, rank = WAITED[name]
+
+    found = judge_group(endings)
+
+    assert (found.cause, found.rank) == (ExitCause.HANG, rank)
+    assert found.evidence[0].endswith(f"rank {rank} has entered 5 collectives, another 6")
+    assert found.evidence[1] == f"rank {rank} stood in load (a.py:3)"
+    assert re.search("tim(e|ed) ?out", found.evidence[2], re.IGNORECASE)
+
+
+def test_nccl_that_aborts_because_a_peer_has_gone_tells_of_it() -> None:
+    alone = classify(of_rank(0, -6, log_tail=NCCL_PEER_GONE))
+    both = judge_group([of_rank(0, -6, log_tail=NCCL_PEER_GONE), of_rank(1, -9)])
+
+    assert "remote process exited" in alone.evidence[0]
+    assert any("another rank" in line for line in alone.evidence)
+    assert (both.cause, both.rank) == (ExitCause.KILLED, 1)
+
+
 GROUPS: dict[str, tuple[list[ProcessEnding], ExitCause, int]] = {
     "one of eight runs out of memory, and its launcher ends the others": (
         [*(of_rank(r, -15) for r in range(5)), out_of_memory(5, 7.0), of_rank(6, -15)],
@@ -323,6 +397,11 @@ GROUPS: dict[str, tuple[list[ProcessEnding], ExitCause, int]] = {
     ),
     "one was killed, and its peers tell of a closed connection": (
         [of_peer(0, 5.0), of_rank(1, -9), of_rank(2, -9, signals_sent=(9,))],
+        ExitCause.KILLED,
+        1,
+    ),
+    "one was killed while others waited for it for too long": (
+        [waited(0, 6), of_rank(1, -9, seen=silent(1, 5))],
         ExitCause.KILLED,
         1,
     ),

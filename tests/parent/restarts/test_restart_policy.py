@@ -88,6 +88,7 @@ KILLED = WorkerExit(cause=ExitCause.KILLED, last_step=40, evidence=("killed",))
         replace(KILLED, signum=signal.SIGKILL),
         replace(KILLED, signum=signal.SIGTERM),
         KILLED,  # its node is gone
+        replace(KILLED, signum=signal.SIGABRT, evidence=("NCCL error: remote process exited",)),
         crash(40, ExitCause.EXCEPTION, "RuntimeError: Connection closed by peer [127.0.0.1]:31337"),
     ],
 )

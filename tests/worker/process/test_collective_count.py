@@ -31,6 +31,6 @@ def test_others_are_told_as_often_whatever_fails_there(tmp_path: Path) -> None:
         told.set()
         raise RuntimeError("a group was destroyed meanwhile")
 
-    CollectiveCount(tmp_path / "rank_0.collectives", lambda: 1, tell).start()
+    CollectiveCount(tmp_path / "rank_0.collectives", lambda: 1, [tell]).start()
 
     assert told.wait(30.0)

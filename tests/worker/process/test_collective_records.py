@@ -1,0 +1,61 @@
+"""Torch's records of collectives are written when a rank's stacks are asked for."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from supervisor.worker.process.collective_records import (
+    CollectiveRecords,
+    ask_torch_to_keep_records,
+)
+
+SEEN = "import os, json; print(json.dumps({k: v for k, v in os.environ.items() if 'TORCH_' in k}))"
+
+
+def test_they_are_written_once_for_each_time_that_stacks_are_asked_for(tmp_path: Path) -> None:
+    stacks, path = tmp_path / "stacks_0.txt", tmp_path / "collectives_0.json"
+    stacks.write_text("")
+    records = CollectiveRecords(stacks, path)
+
+    records.look()
+    assert not path.exists()
+    stacks.write_text("Thread 0x1 (most recent call first):")
+    records.look()
+    documents = json.loads(path.read_text())
+    path.unlink()
+    records.look()
+
+    assert [document["version"] for document in documents]
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("name", ["TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"])
+def test_torch_is_told_where_to_dump_unless_the_user_has_done_it(name: str) -> None:
+    before = dict(os.environ)
+    try:
+        ask_torch_to_keep_records(Path("/runs/a/nccl_trace_rank_"), {name: "/mine"})
+        users = seen_by_a_child()
+        ask_torch_to_keep_records(Path("/runs/a/nccl_trace_rank_"), {})
+        ours = seen_by_a_child()
+    finally:
+        for variable in set(ours) - set(before):
+            os.unsetenv(variable)
+
+    assert "/runs/a/nccl_trace_rank_" not in users.values()
+    assert users["TORCH_NCCL_DUMP_ON_TIMEOUT"] == "1"
+    assert ours["TORCH_FR_DUMP_TEMP_FILE"] == "/runs/a/nccl_trace_rank_"
+    assert ours["TORCH_FR_BUFFER_SIZE"] == "2000"
+    assert dict(os.environ) == before
+
+
+def seen_by_a_child() -> dict[str, str]:
+    """What a process that is started sees: the variables of C, not those of `os.environ`."""
+    line = [sys.executable, "-c", SEEN]
+    found: dict[str, str] = json.loads(subprocess.run(line, capture_output=True).stdout)
+    return found
