@@ -9,7 +9,11 @@ from typing import Any, TypeVar
 import torch
 
 from supervisor.training_state.registry import Registry
-from supervisor.worker.compute_check.doubled_operators import Counts, DoubledOperators, OddResult
+from supervisor.worker.compute_check.doubled_operators import (
+    CheckCounts,
+    DoubledOperators,
+    OddResult,
+)
 from supervisor.worker.compute_check.wrong_result import WrongResult, described
 from supervisor.worker.ground.compiled_code import has_compiled
 
@@ -45,7 +49,7 @@ class ComputeCheck:
         self._live_s = 0.0
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> CheckCounts:
         return self._operators.counts
 
     def begin(self, step: int) -> None:

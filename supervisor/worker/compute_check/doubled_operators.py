@@ -51,7 +51,7 @@ class OddResult:
 
 
 @dataclass(slots=True)
-class Counts:
+class CheckCounts:
     """Of one process. Calls; results that differed by rounding alone, and results that are never
     the same twice; seconds that the training's own calls took."""
 
@@ -80,7 +80,7 @@ class DoubledOperators(TorchDispatchMode):
     def __init__(self, *, replaces: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.odd: list[OddResult] = []
-        self.counts = Counts()
+        self.counts = CheckCounts()
         self.error: Exception | None = None
         self._replaces = replaces
 
