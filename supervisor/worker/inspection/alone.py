@@ -11,9 +11,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-_NAMESPACES = frozenset(
-    {"c10d", "_c10d_functional", "c10d_functional", "_c10d_functional_autograd"}
-)
+from supervisor.worker.ground.collective_names import COLLECTIVES
 
 
 def without_others() -> contextlib.AbstractContextManager[Any]:
@@ -31,7 +29,7 @@ class _NoCollectives(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func.namespace in _NAMESPACES:
+        if func.namespace in COLLECTIVES:
             raise RuntimeError(f"{func} needs the other ranks")
         return func(*args, **(kwargs or {}))
 

@@ -16,13 +16,10 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from supervisor.storage.run.meeting_place import MeetingPlace
+from supervisor.worker.ground.collective_names import FUNCTIONAL, IN_PLACE
 from supervisor.worker.group.common_beginning import CommonBeginning
 from supervisor.worker.group.exchanges import Exchanges
 
-_IN_PLACE = "c10d"
-_FUNCTIONAL = frozenset(
-    {"_c10d_functional", "c10d_functional", "_c10d_functional_autograd", "_dtensor"}
-)
 _RECEIVES = frozenset(
     f"c10d::{name}"
     for name in (
@@ -108,12 +105,12 @@ class SilencedCollectives(TorchDispatchMode):
         namespace = func.namespace
         if self._real or not (self._is_silent or self._is_early(func, args, kwargs)):
             return func(*args, **kwargs)
-        if namespace == _IN_PLACE:
+        if namespace == IN_PLACE:
             self.silenced += 1
             if self._barrier is not None and _is_of_all(func, args):
                 self._barrier.wait()
             return _done_in_place(func, args)
-        if namespace in _FUNCTIONAL:
+        if namespace in FUNCTIONAL:
             self.silenced += 1
             return _done(func, args, kwargs)
         return func(*args, **kwargs)
@@ -133,7 +130,7 @@ class SilencedCollectives(TorchDispatchMode):
 
 def _group_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Returns the group in which an operation exchanges something; None if it is none such."""
-    if func.namespace != _IN_PLACE and func.namespace not in _FUNCTIONAL:
+    if func.namespace != IN_PLACE and func.namespace not in FUNCTIONAL:
         return None
     names = [argument.name for argument in func._schema.arguments]
     given = {**dict(zip(names, args, strict=False)), **kwargs}

@@ -18,6 +18,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
+from supervisor.worker.ground.collective_names import COLLECTIVES
 from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.interception.patches_ways_out import watch_ways_out
 
@@ -137,13 +138,16 @@ class PlaceholderTracker(TorchDispatchMode):
                 self._on_leak(f"the script {fault}")
         output = func(*args, **kwargs)
         if given:
-            written = (args, kwargs) if func._schema.is_mutable else ()
+            is_exchange = func.namespace in COLLECTIVES
+            written = (args, kwargs) if func._schema.is_mutable or is_exchange else ()
             for tensor in _tensors((output, written)):
                 self._note(tensor, self._derived)
         return output
 
     def _fault(self, func: Any, args: Any, given: list[torch.Tensor]) -> str:
         name, tags = str(func), func.tags
+        if func.namespace in COLLECTIVES:
+            return ""  # ranks send nothing in a replay, and one process alone sends to nobody
         if func.namespace not in _TORCHS_OWN:
             return f"calls {name}"
         if torch.Tag.data_dependent_output in tags:
