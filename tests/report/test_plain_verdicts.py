@@ -41,6 +41,29 @@ def test_a_spike_is_told_without_jargon_and_its_odds_stand_in_the_evidence(tmp_p
     assert any("49% led to a crash within 20 steps" in line for line in report.evidence)
 
 
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        ("moved", "corrupted: head.weight[3, 1] is 1e+06, was 0.2 at step 50"),
+        ("compute", "calculated wrongly: head.weight[3, 1] was 1e+06, and 0.2 each time"),
+    ],
+)
+def test_what_was_proved_comes_before_the_signs_that_it_gave(
+    tmp_path: Path, rule: str, words: str
+) -> None:
+    run = begun(tmp_path / "run")
+    run.steps(0, 120, losses={58: 4131.65})
+    run.event("alert", step=58, severity="high", cause="spike", message="the loss is far above")
+    run.event("corruption_found", step=60, tensor="head.weight", elements=1, value=1e6, before=0.2,
+              bound=0.3, bit=30, healed="in_place", index=[3, 1], from_step=50, rule=rule)  # fmt: skip
+    run.exit("completed", 120, returncode=0)
+
+    report = gather(run.finish("completed"))
+
+    assert report.root_cause == "corruption"
+    assert f"at step 60 memory or the device was at fault: {words}" in report.verdict
+
+
 def test_the_data_that_a_restart_left_out_is_no_trouble_of_its_own(tmp_path: Path) -> None:
     run = begun(tmp_path / "run")
     for attempt in (1, 2, 3):

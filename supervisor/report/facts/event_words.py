@@ -47,7 +47,7 @@ def _of_steps(event: JournalEvent) -> Words | None:
         case step_events.BatchCaptured():
             return "info", "The batch of this step was saved."
         case step_events.CorruptionFound():
-            return "bad", _corrupted(event)
+            return "bad", corruption_sentence(event)
     return None
 
 
@@ -138,7 +138,8 @@ def _rollback(event: step_events.RollbackEvent) -> str:
     return f"Rolled back from step {source} to the state of step {show(event.to_step)}."
 
 
-def _corrupted(event: step_events.CorruptionFound) -> str:
+def corruption_sentence(event: step_events.CorruptionFound) -> str:
+    """Says what was corrupted, and whether it was healed."""
     if event.rule == "replica":
         whose = f" of rank {', '.join(map(str, event.ranks))}" if event.ranks else ""
         back = ": all went back" if event.healed == "rollback" else ": not healed"

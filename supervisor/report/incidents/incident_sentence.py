@@ -22,6 +22,7 @@ _WORDS = {
     "plateau": "the training stopped improving",
     "learning_rate": "the learning rate went wrong",
     "resources": "resources ran short",
+    "corruption": "memory or the device was at fault",
     "numerical": "the signs of a coming crash were strong",
 }
 TOLD_WHOLE = frozenset({"loss_spike", "divergence", "learning_rate"})

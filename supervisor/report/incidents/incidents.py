@@ -18,12 +18,14 @@ from supervisor.events.event import JournalEvent
 from supervisor.events.step_events import (
     ActionEvent,
     AlertEvent,
+    CorruptionFound,
     RiskEvent,
     RollbackEvent,
     UpdateSkipped,
 )
 from supervisor.records import NAN
 from supervisor.report.facts.crash_report import AttemptFacts, Incident
+from supervisor.report.facts.event_words import corruption_sentence
 from supervisor.report.facts.figures import clock, moment, number, show
 from supervisor.report.facts.run_data import RunData
 from supervisor.report.incidents.bad_samples import samples_behind
@@ -38,6 +40,7 @@ CLUSTER_STEPS = 50
 CONSEQUENCE_STEPS = 10
 SURVIVED_STEPS = 20
 RECOVERED_STEPS = 5  # after numerical trouble, within its attempt
+CORRUPTION = "corruption"
 KEYS = {
     Cause.NONFINITE: "nonfinite_loss",
     Cause.SPIKE: "loss_spike",
@@ -72,6 +75,7 @@ class _Told:
 
     Attributes:
         text: in words, about `subject`.
+        key: of the trouble, where its cause does not say it.
         weighty: it is trouble by itself.
         lasting: it was still there at the end.
         share: of recorded steps with such a risk that a crash followed.
@@ -80,6 +84,7 @@ class _Told:
     cause: Cause | None = None
     text: str = ""
     subject: Subject | None = None
+    key: str = ""
     weighty: bool = True
     lasting: bool = False
     share: float = NAN
@@ -156,7 +161,7 @@ def _signs_of_events(run_data: RunData) -> list[_Sign]:
         told = _told(event, run_data)
         if told is None or event.step is None:
             continue
-        key = KEYS.get(told.cause, "numerical") if told.cause else "numerical"
+        key = told.key or (KEYS.get(told.cause, "numerical") if told.cause else "numerical")
         if told.cause is Cause.NONFINITE and told.subject is Subject.GRADIENT:
             key = "nonfinite_gradient"
         elif told.cause is Cause.NONFINITE and not (saw_nonfinite or told.subject):
@@ -196,6 +201,8 @@ def _told(event: JournalEvent, run_data: RunData) -> _Told | None:
             return _Told(cause=event.cause, text=text, subject=subject, share=share)
         case ActionEvent():
             return _told_by_action(event)
+        case CorruptionFound():
+            return _Told(key=CORRUPTION, text=corruption_sentence(event))
         case RollbackEvent():
             return _Told(cause=event.cause)
         case UpdateSkipped() if event.source is not DecisionSource.ORDER:
@@ -235,7 +242,7 @@ def _clusters(signs: list[_Sign]) -> list[list[_Sign]]:
 
 
 def _numerical_incident(run_data: RunData, cluster: list[_Sign]) -> Incident:
-    first = cluster[0]
+    first = next((sign for sign in cluster if sign.key == CORRUPTION), cluster[0])  # is proved
     if first.key == "numerical":
         named = [sign for sign in cluster if sign.key != "numerical" and sign.step == first.step]
         first = named[0] if named else first

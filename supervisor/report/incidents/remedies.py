@@ -42,6 +42,7 @@ _LAST_WORD = {
     "preempted": "There is nothing to fix: resume when the machine is back",
 }
 REMEDY_OF_KIND = {
+    "corruption": ("Test the memory and the device of this machine before you trust it.", ""),
     "collapse": (
         "Anneal the KL term more slowly, use free bits, or weaken the decoder.",
         f"{IN_SCRIPT} the weight of the KL term",

@@ -91,8 +91,8 @@ class ComputeListener(TimedListener):
             self._tell(checked, wrong)
         if found:
             self._warn(
-                f"suspect hardware: {len(found)} results of step {checked} came out otherwise when "
-                "they were calculated again: test the device before you trust it",
+                f"suspect hardware: results of step {checked} that came out otherwise when they "
+                f"were calculated again: {len(found)}; test the device before you trust it",
                 aloud=True,
                 found=Warned.SUSPECT_HARDWARE,
             )
