@@ -55,7 +55,8 @@ def test_what_was_proved_comes_before_the_signs_that_it_gave(
     run.steps(0, 120, losses={58: 4131.65})
     run.event("alert", step=58, severity="high", cause="spike", message="the loss is far above")
     run.event("corruption_found", step=60, tensor="head.weight", elements=1, value=1e6, before=0.2,
-              bound=0.3, bit=30, healed="in_place", index=[3, 1], from_step=50, rule=rule)  # fmt: skip
+              bound=0.3, bit=30, healed="in_place", index=[3, 1], from_step=50,
+              rule=rule)  # fmt: skip
     run.exit("completed", 120, returncode=0)
 
     report = gather(run.finish("completed"))
