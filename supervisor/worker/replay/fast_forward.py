@@ -180,6 +180,7 @@ class FastForward(TrainingHooks):
             executes = self._executed.executes_forward(module)
             call = functools.partial(self._executed.run, call)
             output = self._outputs.output(module, args, kwargs, call, executes=executes)
+            self._executed.forward_ended()
             if executes:
                 self._leaves.executed_forward(module)
             else:
