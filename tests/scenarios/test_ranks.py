@@ -253,6 +253,42 @@ with open(f"end_{rank}.txt", "w") as file:
     print([p.full_tensor().tolist() for p in model.parameters()], norms, file=file)
 dist.destroy_process_group()
 """
+OVERWRITING = """
+import os
+import torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(5)
+model = DistributedDataParallel(nn.Linear(8, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+torch.manual_seed(20 + rank)
+begin = 0
+if os.path.exists("saved/.metadata"):
+    states = get_state_dict(model, optimizer)
+    state = {"model": states[0], "optimizer": states[1], "epoch": 0}
+    dcp.load(state, checkpoint_id="saved")
+    set_state_dict(
+        model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
+    )
+    begin = state["epoch"]
+for epoch in range(begin, 6):
+    for _ in range(5):
+        x = torch.randn(16, 8)
+        loss = nn.functional.mse_loss(model(x), x.sum(1, keepdim=True))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    states = get_state_dict(model, optimizer)
+    state = {"model": states[0], "optimizer": states[1], "epoch": epoch + 1}
+    dcp.save(state, checkpoint_id="saved")
+with open(f"end_{rank}.txt", "w") as file:
+    print([p.tolist() for p in model.parameters()], file=file)
+dist.destroy_process_group()
+"""
 PIPELINE = """
 import torch, torch.distributed as dist
 from torch import nn
@@ -612,6 +648,21 @@ def test_shards_that_are_clipped_and_saved_by_the_script_come_back_exactly(tmp_p
     for plain in sorted((tmp_path / "torchrun").glob("saved_*/*.distcp")):
         again = ended.folder / plain.relative_to(tmp_path / "torchrun")
         assert again.read_bytes() == plain.read_bytes()
+
+
+@pytest.mark.exhaustive
+def test_a_checkpoint_that_the_script_overwrites_and_begins_from_is_hidden_from_a_replay(
+    tmp_path: Path,
+) -> None:
+    expected = torchrun(tmp_path / "torchrun", 2, OVERWRITING)
+    faults = "[{kind: sigkill, step: 8, rank: 1}, {kind: sigkill, step: 16, rank: 0}]"
+    settings = ("checkpoint.every_steps=4", "parting.enabled=false")
+
+    ended = group(tmp_path / "run", 2, *settings, faults=faults, script=OVERWRITING)
+
+    assert ended.returncode == 0, ended.stderr
+    assert ends(ended.folder, 2) == expected
+    assert {e["exactness"] for e in ended.events("resumed")} == {"exact"}
 
 
 @pytest.mark.exhaustive
