@@ -253,6 +253,35 @@ with open(f"end_{rank}.txt", "w") as file:
     print([p.full_tensor().tolist() for p in model.parameters()], norms, file=file)
 dist.destroy_process_group()
 """
+A_STEP_LATE = """
+import time
+import torch, torch.distributed as dist
+from torch import nn
+
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(5)
+model = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+torch.manual_seed(20 + rank)
+under_way = None
+for step in range(16):
+    x = torch.randn(16, 8)
+    loss = nn.functional.mse_loss(model(x), x.sum(1, keepdim=True))
+    optimizer.zero_grad()
+    loss.backward()
+    gradients = [p.grad.clone() for p in model.parameters()]
+    if under_way is not None:  # the sums of the step before, while this one was computed
+        for p, work, total in zip(model.parameters(), *under_way):
+            work.wait()
+            p.grad = total / world
+    optimizer.step()
+    time.sleep(0.3 * rank)
+    under_way = [dist.all_reduce(g, async_op=True) for g in gradients], gradients
+with open(f"end_{rank}.txt", "w") as file:
+    print([p.tolist() for p in model.parameters()], file=file)
+dist.destroy_process_group()
+"""
 OVERWRITING = """
 import os
 import torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
@@ -648,6 +677,19 @@ def test_shards_that_are_clipped_and_saved_by_the_script_come_back_exactly(tmp_p
     for plain in sorted((tmp_path / "torchrun").glob("saved_*/*.distcp")):
         again = ended.folder / plain.relative_to(tmp_path / "torchrun")
         assert again.read_bytes() == plain.read_bytes()
+
+
+@pytest.mark.exhaustive
+def test_sums_that_are_still_under_way_at_a_checkpoint_are_waited_for(tmp_path: Path) -> None:
+    expected = torchrun(tmp_path / "torchrun", 2, A_STEP_LATE)
+    faults = "[{kind: sigkill, step: 10, rank: 1, moment: update}]"
+    settings = ("checkpoint.every_steps=3", "parting.enabled=false")
+
+    ended = group(tmp_path / "run", 2, *settings, faults=faults, script=A_STEP_LATE)
+
+    assert ended.returncode == 0, ended.stderr
+    assert ends(ended.folder, 2) == expected
+    assert {e["exactness"] for e in ended.events("resumed")} == {"exact"}
 
 
 @pytest.mark.exhaustive
