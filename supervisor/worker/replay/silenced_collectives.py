@@ -182,10 +182,11 @@ def _receives(func: Any, args: tuple[Any, ...]) -> bool:
 
 def _settle(received: torch.Tensor) -> None:
     """Memory that nobody has written may hold what the script's own operations refuse: indices
-    beyond a table, NaN for a distribution."""
+    beyond a table, NaN for a distribution. Bytes are left: the state of a generator that the ranks
+    make the same is none if it is zeros."""
     if received.is_floating_point() or received.is_complex():
         received.nan_to_num_(0.0, 0.0, 0.0)
-    else:
+    elif received.dtype is not torch.uint8:
         received.zero_()
 
 

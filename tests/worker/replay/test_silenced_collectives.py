@@ -160,3 +160,15 @@ def test_memory_that_nothing_was_received_into_holds_values_that_can_be_used(
     assert rates.tolist() == [1.0, 0.0, 0.0]
     assert labels.tolist() == [0, 0]
     assert own.tolist() == [5, 6]
+
+
+def test_a_generator_that_ranks_make_the_same_keeps_a_state(
+    one_of_two: SilencedCollectives,
+) -> None:
+    generator = torch.Generator().manual_seed(5)
+    state = generator.get_state()
+
+    dist.broadcast(state, 1)
+    generator.set_state(state)
+
+    assert generator.initial_seed() == 5
