@@ -23,6 +23,8 @@ _IN_PLACE = "c10d"
 _FUNCTIONAL = frozenset(
     {"_c10d_functional", "c10d_functional", "_c10d_functional_autograd", "_dtensor"}
 )
+_WRAPPING = "_c10d_functional::_wrap_tensor_autograd"
+"""Exchanges nothing: makes of what a functional collective returns what can be waited for."""
 _RECEIVES = frozenset(
     f"c10d::{name}"
     for name in (
@@ -113,7 +115,7 @@ class SilencedCollectives(TorchDispatchMode):
             if self._barrier is not None and _is_of_all(func, args):
                 self._barrier.wait()
             return _done_in_place(func, args)
-        if namespace in _FUNCTIONAL:
+        if namespace in _FUNCTIONAL and func._schema.name != _WRAPPING:
             self.silenced += 1
             return _done(func, args, kwargs)
         return func(*args, **kwargs)

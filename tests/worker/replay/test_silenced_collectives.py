@@ -65,6 +65,9 @@ def test_functional_collectives_return_tensors_of_the_right_shape(
     assert functional.all_gather_tensor(x, 0, group).shape == (8, 3)
     assert functional.reduce_scatter_tensor(x, "sum", 0, group).shape == (2, 3)
     assert functional.all_to_all_single(x, [1, 3], [2, 2], group).shape == (4, 3)
+    waits = functional.all_reduce(x, "sum", group)
+    assert isinstance(waits, functional.AsyncCollectiveTensor)
+    assert waits.wait().shape == (4, 3)
 
 
 def test_what_all_ranks_do_alike_is_sent() -> None:
