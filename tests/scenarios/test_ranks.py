@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -251,6 +252,37 @@ for step in range(24):
         dcp.save({"model": states[0], "optimizer": states[1]}, checkpoint_id=f"saved_{step}")
 with open(f"end_{rank}.txt", "w") as file:
     print([p.full_tensor().tolist() for p in model.parameters()], norms, file=file)
+dist.destroy_process_group()
+"""
+COMPILED = """
+import os
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.abspath("cache")
+import torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 1))
+
+    def forward(self, x):
+        return self.layers(x)
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(5)
+model = torch.compile(DistributedDataParallel(Net()))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+torch.manual_seed(20 + rank)
+for step in range(14):
+    x = torch.randn(16, 8)
+    loss = nn.functional.mse_loss(model(x), x.sum(1, keepdim=True))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+with open(f"end_{rank}.txt", "w") as file:
+    print([p.tolist() for p in model.parameters()], file=file)
 dist.destroy_process_group()
 """
 A_STEP_LATE = """
@@ -677,6 +709,20 @@ def test_shards_that_are_clipped_and_saved_by_the_script_come_back_exactly(tmp_p
     for plain in sorted((tmp_path / "torchrun").glob("saved_*/*.distcp")):
         again = ended.folder / plain.relative_to(tmp_path / "torchrun")
         assert again.read_bytes() == plain.read_bytes()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(shutil.which("g++") is None, reason="nothing compiles for the CPU")
+def test_compiled_ranks_go_on_compiled(tmp_path: Path) -> None:
+    """In a replay of ranks nothing is compiled, and compiled code draws other random numbers."""
+    expected = torchrun(tmp_path / "torchrun", 2, COMPILED)
+    faults = "[{kind: sigkill, step: 8, rank: 1}]"
+
+    ended = group(tmp_path / "run", 2, "checkpoint.every_steps=6", faults=faults, script=COMPILED)
+
+    assert ended.returncode == 0, ended.stderr
+    assert ends(ended.folder, 2) == expected
+    assert {e["exactness"] for e in ended.events("resumed")} == {"exact"}
 
 
 @pytest.mark.exhaustive
