@@ -16,6 +16,7 @@ import xxhash
 from supervisor.training_state.census.census import CALL
 from supervisor.training_state.census.place import Place
 from supervisor.training_state.census.reach import Reach
+from supervisor.training_state.exchange_handles import HANDLES, not_done_within
 from supervisor.training_state.plain_form import from_plain
 from supervisor.training_state.tensors import (
     bytes_of,
@@ -52,6 +53,7 @@ def find_held(
     known: Mapping[str, Stamp] | None = None,
     max_bytes: int = MAX_BYTES,
     left_out: list[str] | None = None,
+    wait_s: float = 0,
 ) -> dict[str, torch.Tensor | np.ndarray[Any, Any]]:
     """Returns path → live tensor or array, in the order of the variables.
 
@@ -63,12 +65,18 @@ def find_held(
         known: `stamps` from before the first step; unchanged values are static (data sets, masks)
             and left out.
         max_bytes: values beyond this are left out.
-        left_out: gets a line for each of those.
+        left_out: gets a line for each of those, and for what is still under way.
+        wait_s: how long an exchange between ranks is waited for whose handle a variable holds: it
+            would change what is found.
     """
     found: dict[str, torch.Tensor | np.ndarray[Any, Any]] = {}
     total = 0
     with outside_autograd():
-        for path, value in _saveable(frames, exclude_storages, call or {}):
+        handles: dict[str, Any] = {}
+        saveable = list(_saveable(frames, exclude_storages, call or {}, handles))
+        if left_out is not None:
+            left_out += not_done_within(wait_s, handles)
+        for path, value in saveable:
             if known and path in known and stamp(value) == known[path]:
                 continue
             if total + _bytes(value) > max_bytes:
@@ -81,11 +89,14 @@ def find_held(
 
 
 def _saveable(
-    frames: Any, exclude_storages: set[int], call: Mapping[str, Any]
+    frames: Any, exclude_storages: set[int], call: Mapping[str, Any], handles: dict[str, Any]
 ) -> Iterator[tuple[str, torch.Tensor | np.ndarray[Any, Any]]]:
+    """`handles` gets those of exchanges between ranks, by their paths."""
     reached: set[int | None] = set()
     for place in Reach(frames, at_last={CALL: call}):
         value = place.value
+        if isinstance(value, HANDLES):
+            handles[place.path] = value
         if _is_saveable(value) and (memory := storage_of(value)) not in exclude_storages:
             if call and memory is not None:
                 if memory in reached and is_of_call(place.path):

@@ -90,8 +90,8 @@ def restore_optimizer(
 ) -> None:
     """Makes the state exactly the saved one, in place where a tensor of that shape exists.
 
-    Later entries are removed. With `groups` hyperparameters and other plain attributes are restored
-    too; otherwise they stay as the user's schedule has set them.
+    Later entries are removed; all come in their order. With `groups` hyperparameters and other
+    plain attributes are restored too; otherwise they stay as the user's schedule has set them.
     """
     parameters = optimizer_parameters(optimizer)
     with outside_autograd():
@@ -110,7 +110,7 @@ def restore_optimizer(
                 del entries[key]
             for key, value in wanted.items():
                 on_host = key == "step" and not eager
-                entries[key] = _put(entries.get(key), value, parameter, on_host)
+                entries[key] = _put(entries.pop(key, None), value, parameter, on_host)
         for index in saved["state"]:  # files of the script's hold them in their order
             optimizer.state[parameters[index]] = optimizer.state.pop(parameters[index])
         for key, value in saved["shared"].items():

@@ -23,13 +23,20 @@ _LIBRARY_FOLDERS = (
     str(Path(torch.__file__).parents[1]),
 )
 
+_COMPILED = "TORCHINDUCTOR_CACHE_DIR"
+"""Torch sets it itself as it compiles for the first time."""
+
 
 def is_library_file(path: str) -> bool:
-    """Whether the file at `path` belongs to Python or to an installed package.
+    """Whether the file at `path` belongs to Python or to an installed package, or is code that
+    torch has written itself (`torch.compile`).
 
     Packages may also be installed beside the script (``pip install --target``).
     """
     if path.startswith(_LIBRARY_FOLDERS):
+        return True
+    compiled = os.environ.get(_COMPILED)
+    if compiled and path.startswith(compiled + os.sep):
         return True
     for folder in sys.path:
         top = folder + os.sep

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -253,6 +254,102 @@ with open(f"end_{rank}.txt", "w") as file:
     print([p.full_tensor().tolist() for p in model.parameters()], norms, file=file)
 dist.destroy_process_group()
 """
+COMPILED = """
+import os
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.abspath("cache")
+import torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 1))
+
+    def forward(self, x):
+        return self.layers(x)
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(5)
+model = torch.compile(DistributedDataParallel(Net()))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+torch.manual_seed(20 + rank)
+for step in range(14):
+    x = torch.randn(16, 8)
+    loss = nn.functional.mse_loss(model(x), x.sum(1, keepdim=True))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+with open(f"end_{rank}.txt", "w") as file:
+    print([p.tolist() for p in model.parameters()], file=file)
+dist.destroy_process_group()
+"""
+A_STEP_LATE = """
+import time
+import torch, torch.distributed as dist
+from torch import nn
+
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(5)
+model = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+torch.manual_seed(20 + rank)
+under_way = None
+for step in range(16):
+    x = torch.randn(16, 8)
+    loss = nn.functional.mse_loss(model(x), x.sum(1, keepdim=True))
+    optimizer.zero_grad()
+    loss.backward()
+    gradients = [p.grad.clone() for p in model.parameters()]
+    if under_way is not None:  # the sums of the step before, while this one was computed
+        for p, work, total in zip(model.parameters(), *under_way):
+            work.wait()
+            p.grad = total / world
+    optimizer.step()
+    time.sleep(0.3 * rank)
+    under_way = [dist.all_reduce(g, async_op=True) for g in gradients], gradients
+with open(f"end_{rank}.txt", "w") as file:
+    print([p.tolist() for p in model.parameters()], file=file)
+dist.destroy_process_group()
+"""
+OVERWRITING = """
+import os
+import torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(5)
+model = DistributedDataParallel(nn.Linear(8, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+torch.manual_seed(20 + rank)
+begin = 0
+if os.path.exists("saved/.metadata"):
+    states = get_state_dict(model, optimizer)
+    state = {"model": states[0], "optimizer": states[1], "epoch": 0}
+    dcp.load(state, checkpoint_id="saved")
+    set_state_dict(
+        model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
+    )
+    begin = state["epoch"]
+for epoch in range(begin, 6):
+    for _ in range(5):
+        x = torch.randn(16, 8)
+        loss = nn.functional.mse_loss(model(x), x.sum(1, keepdim=True))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    states = get_state_dict(model, optimizer)
+    state = {"model": states[0], "optimizer": states[1], "epoch": epoch + 1}
+    dcp.save(state, checkpoint_id="saved")
+with open(f"end_{rank}.txt", "w") as file:
+    print([p.tolist() for p in model.parameters()], file=file)
+dist.destroy_process_group()
+"""
 PIPELINE = """
 import torch, torch.distributed as dist
 from torch import nn
@@ -295,6 +392,33 @@ for step in range(24):
     optimizer.step()
 with open(f"end_{rank}.txt", "w") as file:
     print([p.tolist() for p in stage.parameters()], seen, file=file)
+dist.destroy_process_group()
+"""
+ADDED_UP = """
+import contextlib
+import torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(5)
+layers = [nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 1)]
+model = DistributedDataParallel(nn.Sequential(*layers))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+torch.manual_seed(20 + rank)
+loader = DataLoader(TensorDataset(torch.randn(75, 8)), batch_size=12, shuffle=True)
+for epoch in range(6):
+    for i, (x,) in enumerate(loader):
+        is_last = i % 4 == 3 or i + 1 == len(loader)
+        with contextlib.nullcontext() if is_last else model.no_sync():
+            nn.functional.mse_loss(model(x), x.sum(1, keepdim=True)).backward()
+        if is_last:
+            optimizer.step()
+            optimizer.zero_grad()
+with open(f"end_{rank}.txt", "w") as file:
+    print([t.tolist() for t in model.state_dict().values()], file=file)
 dist.destroy_process_group()
 """
 EVERY_8 = ("checkpoint.every_steps=8",)
@@ -471,6 +595,20 @@ def test_three_ranks_add_up_their_gradients_in_the_same_order(tmp_path: Path, sc
     assert {e["exactness"] for e in ended.events("resumed")} == {"exact"}
 
 
+def test_steps_that_add_up_their_gradients_before_they_average_them_come_back_exactly(
+    tmp_path: Path,
+) -> None:
+    """The last batch of an epoch is smaller: its forward is computed in a replay, for its form."""
+    expected = torchrun(tmp_path / "torchrun", 2, ADDED_UP)
+    faults = "[{kind: sigkill, step: 7, rank: 1}]"
+
+    ended = group(tmp_path / "run", 2, "checkpoint.every_steps=6", faults=faults, script=ADDED_UP)
+
+    assert ended.returncode == 0, ended.stderr
+    assert ends(ended.folder, 2) == expected
+    assert {e["exactness"] for e in ended.events("resumed")} == {"exact"}
+
+
 ASTRAY = """
 import os
 import torch, torch.distributed as dist
@@ -571,6 +709,48 @@ def test_shards_that_are_clipped_and_saved_by_the_script_come_back_exactly(tmp_p
     for plain in sorted((tmp_path / "torchrun").glob("saved_*/*.distcp")):
         again = ended.folder / plain.relative_to(tmp_path / "torchrun")
         assert again.read_bytes() == plain.read_bytes()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(shutil.which("g++") is None, reason="nothing compiles for the CPU")
+def test_compiled_ranks_go_on_compiled(tmp_path: Path) -> None:
+    """In a replay of ranks nothing is compiled, and compiled code draws other random numbers."""
+    expected = torchrun(tmp_path / "torchrun", 2, COMPILED)
+    faults = "[{kind: sigkill, step: 8, rank: 1}]"
+
+    ended = group(tmp_path / "run", 2, "checkpoint.every_steps=6", faults=faults, script=COMPILED)
+
+    assert ended.returncode == 0, ended.stderr
+    assert ends(ended.folder, 2) == expected
+    assert {e["exactness"] for e in ended.events("resumed")} == {"exact"}
+
+
+@pytest.mark.exhaustive
+def test_sums_that_are_still_under_way_at_a_checkpoint_are_waited_for(tmp_path: Path) -> None:
+    expected = torchrun(tmp_path / "torchrun", 2, A_STEP_LATE)
+    faults = "[{kind: sigkill, step: 10, rank: 1, moment: update}]"
+    settings = ("checkpoint.every_steps=3", "parting.enabled=false")
+
+    ended = group(tmp_path / "run", 2, *settings, faults=faults, script=A_STEP_LATE)
+
+    assert ended.returncode == 0, ended.stderr
+    assert ends(ended.folder, 2) == expected
+    assert {e["exactness"] for e in ended.events("resumed")} == {"exact"}
+
+
+@pytest.mark.exhaustive
+def test_a_checkpoint_that_the_script_overwrites_and_begins_from_is_hidden_from_a_replay(
+    tmp_path: Path,
+) -> None:
+    expected = torchrun(tmp_path / "torchrun", 2, OVERWRITING)
+    faults = "[{kind: sigkill, step: 8, rank: 1}, {kind: sigkill, step: 16, rank: 0}]"
+    settings = ("checkpoint.every_steps=4", "parting.enabled=false")
+
+    ended = group(tmp_path / "run", 2, *settings, faults=faults, script=OVERWRITING)
+
+    assert ended.returncode == 0, ended.stderr
+    assert ends(ended.folder, 2) == expected
+    assert {e["exactness"] for e in ended.events("resumed")} == {"exact"}
 
 
 @pytest.mark.exhaustive

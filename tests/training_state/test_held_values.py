@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -213,3 +214,21 @@ def test_the_gradient_of_a_leaf_that_nothing_else_saves_comes_back() -> None:
     assert (set(held), left) == ({"main.w", "main.w.grad"}, [])
     assert weight.grad is not None
     assert weight.grad.tolist() == [3.0, 3.0]
+
+
+def test_what_ranks_still_exchange_is_waited_for_and_named_where_it_does_not_come() -> None:
+    sum_, done, never = torch.zeros(2), torch.futures.Future[None](), torch.futures.Future[None]()
+
+    def come() -> None:
+        sum_.fill_(3.0)
+        done.set_result(None)
+
+    threading.Timer(0.1, come).start()
+    frames, left_out = {"main": {"waits": [done], "sum": sum_}}, list[str]()
+
+    found = find_held(frames, set(), left_out=left_out, wait_s=30)
+
+    assert left_out == []
+    assert found["main.sum"].tolist() == [3.0, 3.0]
+    find_held({"main": {"waits": (never,)}}, set(), left_out=left_out, wait_s=0.01)
+    assert left_out == ["main.waits[0] is an exchange between ranks that is still under way"]

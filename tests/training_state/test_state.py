@@ -435,3 +435,16 @@ def test_groups_keep_the_pair_that_they_share_where_it_is_equal() -> None:
 
     assert optimizer.param_groups[0]["betas"] is optimizer.param_groups[1]["betas"]
     assert optimizer.param_groups[1]["lr"] == 1e-3
+
+
+def test_what_an_optimizer_keeps_for_a_weight_comes_back_in_its_order() -> None:
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weight], 0.1)
+    optimizer.state[weight] = {"late": [None], "first": torch.ones(2)}
+    saved = copy.deepcopy(capture_optimizer(optimizer, "optimizer", [], set()))
+    optimizer.state[weight] = {"first": torch.zeros(2)}
+
+    restore_optimizer(optimizer, saved, groups=True)
+
+    assert list(optimizer.state[weight]) == ["late", "first"]
+    assert torch.equal(optimizer.state[weight]["first"], torch.ones(2))

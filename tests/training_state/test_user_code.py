@@ -27,3 +27,12 @@ def test_packages_installed_beside_the_script_are_libraries_and_the_script_is_no
     assert is_library_file(str(tmp_path / "single.py"))
     assert not is_library_file(str(tmp_path / "train.py"))
     assert not is_library_file(str(tmp_path / "toolbox" / "part.py"))
+
+
+def test_code_that_torch_has_compiled_is_not_the_scripts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+
+    assert is_library_file(str(tmp_path / "cache/ag/cag33.py"))
+    assert not is_library_file(str(tmp_path / "cached.py"))

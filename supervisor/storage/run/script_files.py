@@ -24,7 +24,7 @@ class ScriptFiles:
     """The record of one rank's own files, by intervals: one begins at each checkpoint.
 
     When the script replaces or deletes a file, its content at the newest checkpoint is kept in the
-    run directory until the checkpoint after the next. Temporary and hidden files are left out.
+    run directory until the checkpoint after the next. Temporary and most hidden files are left out.
 
     Args:
         rundir, rank: whose files.
@@ -86,7 +86,7 @@ class ScriptFiles:
     def goes(self, path: str) -> None:
         """The name `path` is deleted, or given to another file."""
         name = os.path.abspath(path)
-        if not is_nobodys(name, self.root) and _lexists(name):
+        if not self.leaves_out(name) and _lexists(name):
             self._keep(name, Loss.NAME)
 
     def clears(self, path: str) -> None:
@@ -114,7 +114,7 @@ class ScriptFiles:
     def becomes(self, path: str) -> None:
         """`path` becomes the name of a complete file or link."""
         name = os.path.abspath(path)
-        if is_nobodys(name, self.root):
+        if self.leaves_out(name):
             return
         if self.is_replay:
             self.replayed.add(name)
@@ -135,7 +135,7 @@ class ScriptFiles:
 
     def leaves_out(self, path: str) -> bool:
         """Whether a file is no result of the script."""
-        return is_nobodys(path, self.root)
+        return is_nobodys(path, self.root, self._holds_results)
 
     def reads(self, path: str) -> None:
         """Called for every file that is read; usually one look-up."""
@@ -321,11 +321,14 @@ class ScriptFiles:
         if new:
             new -= _real(self._made.keys() | self._touched)
         for name in new:
-            if os.path.isfile(name) and not is_nobodys(name, self.root):
+            if os.path.isfile(name) and not self.leaves_out(name):
                 self._open_in_c.add(name)
                 self._list.append({"open_in_c": name})
 
     # --- helpers -------------------------------------------------------------------------------
+
+    def _holds_results(self, folder: str) -> bool:
+        return folder in self._folders or any(os.path.dirname(n) == folder for n in self._made)
 
     def _drop_versions(self, goes: Callable[[int, Collection[int]], bool]) -> None:
         """Removes the contents that `goes` selects by interval and a file's other intervals."""
@@ -354,7 +357,7 @@ class ScriptFiles:
         name = os.path.abspath(path)
         if os.path.islink(name):
             name = os.path.realpath(name)
-        if is_nobodys(name, self.root):
+        if self.leaves_out(name):
             return
         if self.is_replay:
             self.replayed.add(name)

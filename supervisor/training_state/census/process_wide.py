@@ -23,6 +23,8 @@ _HOOKS: dict[str, tuple[Any, str]] = {
     "hooks_before_updates": (optimizers, "_global_optimizer_pre_hooks"),
     "hooks_after_updates": (optimizers, "_global_optimizer_post_hooks"),
 }
+_COMPILERS = ("_TORCHINDUCTOR_", "TORCHINDUCTOR_")
+"""Torch tells its compiled code so where things lie in this process."""
 _TYPE, _NUMPY, _LOGGER, _VARIABLE = "default_dtype", "numpy_errors", "logger", "environment_"
 
 
@@ -33,7 +35,11 @@ class ProcessWide(Mapping[str, Any]):
     def __iter__(self) -> Iterator[str]:
         yield from (_TYPE, _NUMPY, _LOGGER)
         yield from (name for name in _HOOKS if self[name])
-        changed = (key for key, text in os.environ.items() if _AT_FIRST.get(key) != text)
+        changed = (
+            key
+            for key, text in os.environ.items()
+            if _AT_FIRST.get(key) != text and not key.startswith(_COMPILERS)
+        )
         yield from (_VARIABLE + key for key in changed)
 
     def __len__(self) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from supervisor.training_state.exchange_handles import STILL_UNDER_WAY
 from supervisor.training_state.held_values import (
     Stamp,
     find_held,
@@ -19,6 +20,10 @@ from supervisor.training_state.held_values import (
 )
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.tensors import walk_tensors, write_into
+
+WAIT_S = 5.0
+"""So long a state waits for what ranks exchange meanwhile. All of them stand at one place, so all
+have called it, or will before they come to this boundary."""
 
 
 class UserTensors:
@@ -37,6 +42,7 @@ class UserTensors:
         self.left_out: list[str] = []
         self._registry = registry
         self._known: dict[str, Stamp] = {}
+        self._wait_s = WAIT_S
         self._lasting: dict[str, weakref.ref[torch.Tensor]] = {}
 
     def begin(self, frames: Mapping[str, Any], but: Collection[str] = ()) -> None:
@@ -60,8 +66,15 @@ class UserTensors:
         """
         self.left_out = []
         found = find_held(
-            frames, self._excluded(), call=call, known=self._known, left_out=self.left_out
+            frames,
+            self._excluded(),
+            call=call,
+            known=self._known,
+            left_out=self.left_out,
+            wait_s=self._wait_s,
         )
+        if any(line.endswith(STILL_UNDER_WAY) for line in self.left_out):
+            self._wait_s = 0  # nor will others be done at a boundary
         lasting: dict[str, weakref.ref[torch.Tensor]] = {}
         for path, value in found.items():
             if is_of_call(path):

@@ -48,7 +48,8 @@ def forget_compiled() -> None:
     """Has everything compiled anew that is called from here on; nothing where nothing was.
 
     Called when the state of an optimizer was put back: code that was compiled while its updates
-    did nothing holds what its state was then.
+    did nothing holds what its state was then. And behind a replay of several ranks, in which torch
+    has found that nothing can be compiled.
     """
     dynamo = sys.modules.get("torch._dynamo")
     if dynamo is not None:

@@ -37,7 +37,9 @@ class ExecutedRegions:
     Several ranks send what they send within the first step, or within the first forward of a kind:
     all execute those. DDP arranges its buckets anew at the forward behind its first backward, so
     that one is executed, too. Where its graph is static it only counts at its first backward, and
-    arranges them behind its second: then the next step is executed like the first.
+    arranges them behind its second: then the next step is executed like the first. A forward behind
+    which no backward is executed does not prepare DDP for one: the next would be taken for it, in
+    `no_sync`, too.
 
     Args:
         collectives: silenced but there.
@@ -61,7 +63,11 @@ class ExecutedRegions:
         self._graph_sends = False
         self._first_reduced: weakref.WeakSet[Module] = weakref.WeakSet()
         self._counts_graph = False
-        self._arranging: list[DistributedDataParallel] = []
+        self._reduced: weakref.WeakKeyDictionary[Module, list[weakref.ref[Any]]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._parts: list[DistributedDataParallel] = []
+        self._prepares = True
         self._rearranged_next: weakref.WeakSet[Module] = weakref.WeakSet()
         self.notes = GradientNotes()
         self._has_graph = False
@@ -72,24 +78,26 @@ class ExecutedRegions:
     def executes_forward(self, module: Module) -> bool:
         """Whether this call of `module` really happens, and its graph goes to the script."""
         has_graph = torch.is_grad_enabled()
-        kind = (id(module), module.training, has_graph, _averages(module))
+        self._parts = self._reduced_parts(module)
+        averages = all(part.require_backward_grad_sync for part in self._parts)
+        kind = (id(module), module.training, has_graph, averages)
         hooks = RemovableHandle.next_id - self._added_within
         known, seen, times = self._forwards.get(kind, (lambda: None, -1, 0))
         is_new = known() is not module  # the id may be that of one long gone
-        self._arranging = []
         self._sends = self.is_first_step or is_new
+        self._prepares = True
         if is_new:
             times = 0
             # In whatever mode the wrapper is: Lightning's stays in evaluation.
-            if has_graph and _averages(module) and (reduced := _reduced(module)):
+            if has_graph and averages and self._parts:
                 self._first_reduced.add(module)
-                self._counts_graph |= any(part.static_graph for part in reduced)
+                self._counts_graph |= any(part.static_graph for part in self._parts)
         elif has_graph and module in self._rearranged_next:
             self._rearranged_next.discard(module)
-            self._sends, self._arranging = True, _reduced(module)
+            self._sends, self._prepares = True, False
             return True
         elif seen == hooks or times > HOOKED_AGAIN:
-            self._sends = self.is_first_step and has_graph
+            self._sends = self._prepares = self.is_first_step and has_graph
             return self._sends
         self._forwards[kind] = weakref.ref(module), hooks, times + 1
         self._has_graph = self._has_graph or has_graph
@@ -98,8 +106,15 @@ class ExecutedRegions:
 
     def run(self, call: Callable[[], Any]) -> Any:
         """Executes the forward that was asked about last, if only for the form of its output."""
-        with _without_average(self._arranging):
+        with _without_average(() if self._prepares else self._parts):
             return self._execute(call, sends=self._sends)
+
+    def forward_ended(self) -> None:
+        """The forward that was asked about last is over, executed or not: the next one gives all
+        ranks the first one's buffers if this one was to average."""
+        has_graph = torch.is_grad_enabled()
+        for part in self._parts:
+            part.require_forward_param_sync = has_graph and part.require_backward_grad_sync
 
     def _execute(self, call: Callable[[], Any], *, sends: bool) -> Any:
         """Executes a region; the hooks that torch adds within one are not the script's."""
@@ -161,6 +176,14 @@ class ExecutedRegions:
 
         return put_back
 
+    def _reduced_parts(self, module: Module) -> list[DistributedDataParallel]:
+        """Returns the parts of `module` whose backward averages gradients over ranks."""
+        known = self._reduced.get(module)
+        if known is None:
+            found = [part for part in module.modules() if isinstance(part, DistributedDataParallel)]
+            known = self._reduced[module] = [weakref.ref(part) for part in found]
+        return [part for one in known if (part := one()) is not None]
+
     def step_ended(self) -> None:
         self._has_graph = self._graph_sends = False
         self.is_first_step, self._counts_graph = self._counts_graph, False
@@ -169,15 +192,9 @@ class ExecutedRegions:
             self._first_reduced.clear()
 
 
-def _averages(module: Module) -> bool:
-    """Not so within `no_sync`, where DDP sends nothing."""
-    return not isinstance(module, DistributedDataParallel) or module.require_backward_grad_sync
-
-
 @contextlib.contextmanager
 def _without_average(parts: Iterable[DistributedDataParallel]) -> Iterator[None]:
-    """Within it a forward of these does not prepare for a backward: there will be none, and the
-    next one, if it is of a step without an average, would make one."""
+    """Within it a forward of these does not prepare for a backward."""
     kept = [(part, part.require_backward_grad_sync) for part in parts]
     for part, _ in kept:
         part.require_backward_grad_sync = False
@@ -185,12 +202,7 @@ def _without_average(parts: Iterable[DistributedDataParallel]) -> Iterator[None]
         yield
     finally:
         for part, averages in kept:
-            part.require_backward_grad_sync = part.require_forward_param_sync = averages
-
-
-def _reduced(module: Module) -> list[DistributedDataParallel]:
-    """Returns the parts of `module` whose backward averages gradients over ranks by buckets."""
-    return [part for part in module.modules() if isinstance(part, DistributedDataParallel)]
+            part.require_backward_grad_sync = averages
 
 
 def _parameters(optimizers: Iterable[Optimizer]) -> Iterator[torch.Tensor]:

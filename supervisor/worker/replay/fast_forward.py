@@ -118,7 +118,7 @@ class FastForward(TrainingHooks):
         self._collectives.silent_early = self._begin_early
         self._reads_before = 0
         self._executed = ExecutedRegions(self._collectives, zeros.saw)
-        self.compiled_updates = False
+        self.compiles_anew = collectives is not None  # within whose mode nothing is compiled
 
     @property
     def steps_done(self) -> int:
@@ -180,6 +180,7 @@ class FastForward(TrainingHooks):
             executes = self._executed.executes_forward(module)
             call = functools.partial(self._executed.run, call)
             output = self._outputs.output(module, args, kwargs, call, executes=executes)
+            self._executed.forward_ended()
             if executes:
                 self._leaves.executed_forward(module)
             else:
@@ -308,7 +309,7 @@ class FastForward(TrainingHooks):
             self._region(self._begin_training)
             self._region(self._before_first_update)
         self._registry.add_optimizer(optimizer)
-        self.compiled_updates = self.compiled_updates or is_within_compiled()
+        self.compiles_anew = self.compiles_anew or is_within_compiled()
         if self._is_updating:  # as in the recorded run, see `Monitor`
             self._interception.depth += 1
             return None

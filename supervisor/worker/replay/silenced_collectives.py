@@ -20,6 +20,8 @@ from supervisor.worker.ground.collective_names import FUNCTIONAL, IN_PLACE
 from supervisor.worker.group.common_beginning import CommonBeginning
 from supervisor.worker.group.exchanges import Exchanges
 
+_WRAPPING = "_c10d_functional::_wrap_tensor_autograd"
+"""Exchanges nothing: makes of what a functional collective returns what can be waited for."""
 _RECEIVES = frozenset(
     f"c10d::{name}"
     for name in (
@@ -110,7 +112,7 @@ class SilencedCollectives(TorchDispatchMode):
             if self._barrier is not None and _is_of_all(func, args):
                 self._barrier.wait()
             return _done_in_place(func, args)
-        if namespace in FUNCTIONAL:
+        if namespace in FUNCTIONAL and func._schema.name != _WRAPPING:
             self.silenced += 1
             return _done(func, args, kwargs)
         return func(*args, **kwargs)
@@ -179,10 +181,11 @@ def _receives(func: Any, args: tuple[Any, ...]) -> bool:
 
 def _settle(received: torch.Tensor) -> None:
     """Memory that nobody has written may hold what the script's own operations refuse: indices
-    beyond a table, NaN for a distribution."""
+    beyond a table, NaN for a distribution. Bytes are left: the state of a generator that the ranks
+    make the same is none if it is zeros."""
     if received.is_floating_point() or received.is_complex():
         received.nan_to_num_(0.0, 0.0, 0.0)
-    else:
+    elif received.dtype is not torch.uint8:
         received.zero_()
 
 

@@ -91,7 +91,7 @@ class Arrival:
             OSError: files could not be put back.
         """
         reasons = self.restorer.remember(start)
-        if replay.compiled_updates:
+        if replay.compiles_anew:
             forget_compiled()
         held = start.state.get("held", {})
         reached = list(Reach(user_frames()))

@@ -391,3 +391,25 @@ def test_what_another_rank_has_written_is_neither_unseen_nor_put_aside(tmp_path:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("supervisor.storage.run.unseen_files.process_start", lambda: until)
         assert [record.unseen() for record in again] == [[], []]
+
+
+def test_a_hidden_file_beside_results_is_one_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    saved, cache = tmp_path / "saved", tmp_path / "saved/.cache"
+    cache.mkdir(parents=True)
+    record, described = record_in(tmp_path), saved / ".metadata"
+    write(record, tmp_path / "result", "1")
+    for path in (saved / "part", described, cache / "data", tmp_path / ".mark"):
+        write(record, path, "1")
+    began = record.begin_interval()
+
+    for path in (described, cache / "data", tmp_path / ".mark"):
+        write(record, path, "2")
+
+    again = record_in(tmp_path)
+    made = (tmp_path / "result", saved / "part", described)
+    assert set(again.results()[0]) == set(map(str, made))
+    changes = again.changed_since(began)
+    assert {path: Path(c.kept).read_text() for path, c in changes.items()} == {str(described): "1"}

@@ -19,6 +19,14 @@ def test_variables_of_the_environment_count_once_they_are_set(
     assert dict(wide)["environment_CALLS_OF_TEST"] == "3"
 
 
+def test_where_compiled_code_finds_something_in_its_process_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR", "140737")
+
+    assert not [name for name in ProcessWide() if "TORCHINDUCTOR" in name]
+
+
 def test_settings_are_told_and_set() -> None:
     wide, then = ProcessWide(), dict(ProcessWide())
     try:

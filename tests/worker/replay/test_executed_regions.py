@@ -128,3 +128,41 @@ def test_buckets_of_steps_without_averaging_are_arranged_behind_the_first_one_wi
         assert executed_steps(regions, model, 2) == [True, False]
 
     assert executed_steps(regions, model, 3) == [True, True, False]
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_forward_that_only_shows_its_form_has_no_later_backward_average() -> None:
+    regions, model = ExecutedRegions(), DistributedDataParallel(nn.Linear(2, 1))
+    averaged: list[int] = []
+
+    def average(bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        averaged.append(bucket.index())
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        future.set_result(bucket.buffer())
+        return future
+
+    model.register_comm_hook(None, lambda state, bucket: average(bucket))
+    assert executed_steps(regions, model, 3) == [True, True, False]
+    regions.run(lambda: model(torch.zeros(3, 2)))
+
+    with model.no_sync():
+        model(torch.zeros(1, 2)).sum().backward()
+
+    assert averaged == []
+
+
+@pytest.mark.usefixtures("alone")
+def test_buffers_are_sent_at_the_next_forward_where_the_last_one_was_to_average() -> None:
+    regions, model = ExecutedRegions(), DistributedDataParallel(nn.BatchNorm1d(1))
+    told = []
+    for _ in range(3):  # the last ones are not executed
+        with model.no_sync():
+            regions.executes_forward(model)
+            regions.forward_ended()
+        told.append(model.require_forward_param_sync)
+        regions.executes_forward(model)
+        regions.forward_ended()
+        told.append(model.require_forward_param_sync)
+        regions.step_ended()
+
+    assert told == [False, True] * 3

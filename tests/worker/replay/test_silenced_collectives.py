@@ -65,6 +65,9 @@ def test_functional_collectives_return_tensors_of_the_right_shape(
     assert functional.all_gather_tensor(x, 0, group).shape == (8, 3)
     assert functional.reduce_scatter_tensor(x, "sum", 0, group).shape == (2, 3)
     assert functional.all_to_all_single(x, [1, 3], [2, 2], group).shape == (4, 3)
+    waits = functional.all_reduce(x, "sum", group)
+    assert isinstance(waits, functional.AsyncCollectiveTensor)
+    assert waits.wait().shape == (4, 3)
 
 
 def test_what_all_ranks_do_alike_is_sent() -> None:
@@ -160,3 +163,15 @@ def test_memory_that_nothing_was_received_into_holds_values_that_can_be_used(
     assert rates.tolist() == [1.0, 0.0, 0.0]
     assert labels.tolist() == [0, 0]
     assert own.tolist() == [5, 6]
+
+
+def test_a_generator_that_ranks_make_the_same_keeps_a_state(
+    one_of_two: SilencedCollectives,
+) -> None:
+    generator = torch.Generator().manual_seed(5)
+    state = generator.get_state()
+
+    dist.broadcast(state, 1)
+    generator.set_state(state)
+
+    assert generator.initial_seed() == 5
