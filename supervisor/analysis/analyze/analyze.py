@@ -16,6 +16,7 @@ import numpy as np
 
 from supervisor.analysis.analyze.anomalies import Analysis, Anomaly
 from supervisor.analysis.analyze.statistics import Numbers, cause_of, statistics_at
+from supervisor.analysis.explain.finding import finding_of, first_of
 from supervisor.analysis.explain.onset import healthy
 from supervisor.analysis.explain.replay import (
     Replay,
@@ -33,7 +34,7 @@ from supervisor.storage.evidence.captures import Capture, CaptureStore
 from supervisor.storage.files.private_files import write_json
 from supervisor.storage.journal.journal import read_journal
 from supervisor.storage.run.rundir import RunDirectory
-from supervisor.storage.steps.flight_reader import read_steps
+from supervisor.storage.steps.group_steps import read_group_steps
 
 BUDGET_S = 600.0
 MIN_REPLAY_S = 5.0
@@ -68,13 +69,8 @@ def analyze(
             repeated.
     """
     deadline = time.monotonic() + budget_s
-    rows = read_steps(rundir, all_attempts=True)
     with replay_studio(rundir) as runner:
-        if runner.state.world_size > 1:
-            raise SupervisorError(
-                f"{rundir.root}: steps of {runner.state.world_size} ranks are not repeated: "
-                f"`supervisor explain {rundir.root}` replays all of them"
-            )
+        rows = read_group_steps(rundir, runner.state.world_size, all_attempts=True)
         captures = CaptureStore(rundir, runner.settings.capture).captures()
         steps = _chosen(rundir, captures, step, rows)
         analysis = _Performance(rundir, runner, rows, captures, deadline, say).of(steps)
@@ -100,7 +96,9 @@ class _Performance:
         self._rundir = rundir
         self._runner = runner
         self._rows = rows
-        self._folders = {capture.step: str(capture.path) for capture in captures}
+        self._folders: dict[int, dict[str, str]] = {}  # step → rank → its captured batch
+        for capture in captures:
+            self._folders.setdefault(capture.step, {})[str(capture.rank)] = str(capture.path)
         self._deadline = deadline
         self._say = say
         self._ring = CheckpointRing(rundir.checkpoints, runner.settings.checkpoint)
@@ -161,7 +159,11 @@ class _Performance:
         return ""
 
     def _anomaly(self, step: int, replay: Replay, others: dict[int, Numbers]) -> Anomaly:
-        seen = replay.inspections[LEAD_RANK][step]
+        of_ranks = {rank: seen[step] for rank, seen in replay.inspections.items() if step in seen}
+        first = first_of(
+            {rank: finding_of({step: seen}, [step]) for rank, seen in of_ranks.items()}
+        )
+        seen = of_ranks[LEAD_RANK if first.rank is None else first.rank]
         original = _numbers_at(self._rows, step)
         recomputed = _numbers_at(replay.rows, step)
         statistics = statistics_at(self._rows, step)
@@ -173,8 +175,9 @@ class _Performance:
             gradients=dict(sorted(norms.items(), key=_largest_first)),
             activations=seen["activations"],
             other_seeds={seed: numbers.loss for seed, numbers in others.items()},
-            same_batch=seen["same_batch"],
+            same_batch=_all_same([one["same_batch"] for one in of_ranks.values()]),
             exact=replay.is_exact,
+            rank=first.rank if first.detail else None,
             sample=seen["sample"],
             nonfinite=seen["nonfinite"],
             statistics=statistics,
@@ -219,6 +222,12 @@ def _write(rundir: RunDirectory, analysis: Analysis, rows: np.ndarray, *, visual
 
 def _largest_first(item: tuple[str, float]) -> float:
     return -item[1] if math.isfinite(item[1]) else -math.inf
+
+
+def _all_same(told: Sequence[bool | None]) -> bool | None:
+    """Whether all ranks have their captured batches; None where none was captured."""
+    known = [is_same for is_same in told if is_same is not None]
+    return all(known) if known else None
 
 
 def _numbers_at(rows: np.ndarray, step: int) -> Numbers:

@@ -21,6 +21,8 @@ class Anomaly:
         activations: module → figures of its output.
         other_seeds: seed → loss of the same batch.
         same_batch: whether the replay's batch is the captured one; None if unknown.
+        rank: of several, whose sample, gradients and activations these are because it began the
+            trouble; None where none did, or there is one.
         exact: the replay started from exactly the recorded state.
         nonfinite: what `find_nonfinite` says; None if it was not called.
     """
@@ -38,6 +40,7 @@ class Anomaly:
     statistics: Statistics
     cause: str
     grad_norm: float
+    rank: int | None = None
 
     @property
     def top_gradients(self) -> list[dict[str, Any]]:
@@ -81,7 +84,8 @@ class Analysis:
             for seed, loss in anomaly.other_seeds.items():
                 lines.append(f"    seed {seed}: loss {loss:.6g}")
             if anomaly.sample is not None:
-                lines.append(f"    sample {anomaly.sample} of the batch stands out")
+                whose = "the batch" if anomaly.rank is None else f"rank {anomaly.rank}'s batch"
+                lines.append(f"    sample {anomaly.sample} of {whose} stands out")
             for gradient in anomaly.top_gradients:
                 lines.append(f"    {gradient['norm']:>12.4g}  {gradient['name']}")
         lines += [f"step {step}: left out: {why}" for step, why in self.left_out.items()]

@@ -25,4 +25,5 @@ def build_experiment(task: Task, ground: Ground, ordered: OrderedTreatments) -> 
         inspection=Inspection(
             task.rundir.inspections(task.rank), ground.registry, lambda: progress.last_batch
         ),
+        rank=task.rank,
     )

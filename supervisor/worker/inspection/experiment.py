@@ -32,14 +32,15 @@ class Experiment(BoundaryListener):
     the first boundary come back. ``usual_weights`` brings matrices that are far too large at the
     first boundary back to the usual scale; ``repeat_batch_from`` hands out the batch of before in
     place of every other from a boundary on.
-    ``inspect`` lists steps that are looked at closely; ``captures`` maps such a step, as text, to
-    the folder of its captured batch.
+    ``inspect`` lists steps that are looked at closely; ``captures`` maps such a step to the folders
+    of its captured batches, by rank; both are text.
 
     Args:
         wishes: see above.
         registry, controls: of the worker.
         use_fp32: switches the FP32 fallback on.
         inspection: looks at steps.
+        rank: of this process.
     """
 
     name = "experiment"
@@ -52,8 +53,10 @@ class Experiment(BoundaryListener):
         controls: Controls,
         use_fp32: Callable[[int], None],
         inspection: Inspection,
+        rank: int,
     ) -> None:
         self._wishes = wishes
+        self._rank = str(rank)
         self._registry = registry
         self._controls = controls
         self._use_fp32 = use_fp32
@@ -82,7 +85,9 @@ class Experiment(BoundaryListener):
         if "seed" in wishes and step == wishes.get("seed_at"):
             _seed(int(wishes["seed"]))
         if step in wishes.get("inspect", ()):
-            self._inspection.begin(step, wishes.get("captures", {}).get(str(step)))
+            self._inspection.begin(
+                step, wishes.get("captures", {}).get(str(step), {}).get(self._rank)
+            )
 
     def next_look(self, step: int) -> tuple[float, float]:
         return ALWAYS

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from supervisor.analysis.analyze.analyze import analyze
+from supervisor.analysis.analyze import analyze as analysis
 from supervisor.analysis.explain.explain import explain
 from supervisor.analysis.explain.replay import replay_studio
 from supervisor.analysis.explain.rules import RESHUFFLED, UNCHANGED, WITHOUT_BATCH
@@ -60,7 +61,9 @@ def run(folder: Path, what: str) -> RunDirectory:
     return RunDirectory(ended.run_dir)
 
 
-def test_a_sample_that_one_rank_alone_has_is_found(tmp_path: Path) -> None:
+def test_a_sample_that_one_rank_alone_has_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rundir = run(tmp_path, "sample")
 
     found = explain(rundir, changes=(WITHOUT_BATCH, RESHUFFLED))
@@ -71,8 +74,13 @@ def test_a_sample_that_one_rank_alone_has_is_found(tmp_path: Path) -> None:
     assert (crashed[UNCHANGED], crashed[WITHOUT_BATCH]) == (20, None)
     assert "Sample 3 of rank 1's batch" in found.summary
     assert json.loads((rundir.report / "explain.json").read_text())["rank"] == 1
-    with pytest.raises(SupervisorError, match="steps of 2 ranks are not repeated"):
-        analyze(rundir, step=20)
+
+    monkeypatch.setattr(analysis, "OTHER_SEEDS", ())
+    found_again = analysis.analyze(rundir, step=20)
+    (anomaly,) = found_again.anomalies
+    assert (anomaly.rank, anomaly.sample, anomaly.exact) == (1, 3, True)
+    assert math.isnan(anomaly.recomputed_loss)
+    assert "sample 3 of rank 1's batch stands out" in str(found_again)
 
     save_run_state(rundir, replace(load_run_state(rundir), ranks={"nnodes": "2"}))
     with (
