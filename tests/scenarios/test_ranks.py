@@ -595,6 +595,7 @@ def test_three_ranks_add_up_their_gradients_in_the_same_order(tmp_path: Path, sc
     assert {e["exactness"] for e in ended.events("resumed")} == {"exact"}
 
 
+@pytest.mark.exhaustive
 def test_steps_that_add_up_their_gradients_before_they_average_them_come_back_exactly(
     tmp_path: Path,
 ) -> None:

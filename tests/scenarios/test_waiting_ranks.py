@@ -57,7 +57,7 @@ NCCL = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs"
 @pytest.mark.parametrize(
     ("how", "backend"),
     [
-        ("calls another one", "gloo"),
+        pytest.param("calls another one", "gloo", marks=pytest.mark.exhaustive),
         ("comes late for a time limit", "gloo"),
         pytest.param("does not come", "gloo", marks=pytest.mark.exhaustive),
         pytest.param("does not come", "nccl", marks=NCCL),

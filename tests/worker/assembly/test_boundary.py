@@ -22,6 +22,7 @@ def test_listeners_come_in_this_order(tmp_path: Path, start: Start) -> None:
         "snapshots",
         "checkpoints",
         "parting checkpoint",
+        "compute check",
         "leaving",
     ]
 
