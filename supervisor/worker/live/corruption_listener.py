@@ -143,7 +143,7 @@ class CorruptionListener(BoundaryListener):
             name="heal_elements",
             applied=True,
             cost_s=time.perf_counter() - started,
-            detail=f"{count} elements are those of step {snapshot.step} again",
+            detail=f"elements that are those of step {snapshot.step} again: {count}",
         )
         self._runner.tell(result, decision)
         return "in_place"
