@@ -17,8 +17,7 @@ from supervisor.training_state.bounds.optimizer_family import (
 from supervisor.training_state.bounds.update_log import Update, UpdateLog
 
 _MATRIX_UNIT = 1 + 2.0**-6
-"""Torch multiplies these matrices in BF16: four of its units for each iteration (measured: a tenth
-of one)."""
+"""Torch multiplies these matrices in BF16: four of its units for each iteration."""
 
 
 class Muon(OptimizerFamily):

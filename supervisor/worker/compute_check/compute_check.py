@@ -23,7 +23,7 @@ FORWARD, BACKWARD = "forward", "backward"
 
 _OTHER_FORMULAS = ("ProdBackward", "CumprodBackward")
 """Gradients that torch calculates by another formula while a dispatch mode is on, so that they are
-rounded otherwise. Of its 677 operators with float32 samples no others did (docs/corruption.md)."""
+rounded otherwise. Which others were tried: docs/corruption.md."""
 
 
 class ComputeCheck:

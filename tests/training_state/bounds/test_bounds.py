@@ -212,6 +212,32 @@ def test_a_first_moment_that_its_second_one_forbids_is_found() -> None:
     ]
 
 
+@pytest.mark.parametrize("shape", [(16, 16), (64, 32), (8, 200), (128, 128)], ids=str)
+@pytest.mark.parametrize("iterations", [1, 5, 20])
+def test_no_update_of_muon_has_a_singular_value_beyond_its_bound(
+    shape: tuple[int, int], iterations: int
+) -> None:
+    gen = torch.Generator().manual_seed(0)
+    rows, columns = shape
+    noise = torch.randn(shape, generator=gen)
+    matrices = {
+        "noise": noise,
+        "rank 1": noise[:, :1] @ noise[:1],
+        "rank 2": noise[:, :2] @ noise[:2],
+        "of many sizes": noise * 10.0 ** (20 * torch.rand(shape, generator=gen) - 15),
+        "diagonal": torch.eye(rows, columns),
+        "equal": torch.ones(shape),
+    }
+    for name, matrix in matrices.items():
+        weight = torch.nn.Parameter(torch.zeros(shape))
+        weight.grad = matrix
+        settings = {"momentum": 0.0, "nesterov": False, "weight_decay": 0.0}
+        optim.Muon([weight], lr=1.0, ns_steps=iterations, **settings).step()  # type: ignore[arg-type]
+        moved = weight.detach() / max(1.0, rows / columns) ** 0.5
+        largest = float(torch.linalg.matrix_norm(moved, 2))
+        assert 0.2 < largest < 1.2264, name
+
+
 def test_after_foreign_moments_no_bound_of_the_weight_is_claimed() -> None:
     run = Course("AdamW", torch.float32, 1000)
     run.train(course("noise", 30, 0))
