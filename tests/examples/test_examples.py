@@ -32,7 +32,7 @@ def test_a_killed_training_comes_to_the_result_of_plain_python(
         tmp_path / "killed",
         text,
         words,
-        settings=("checkpoint.every_steps=10",),
+        settings=("checkpoint.every_steps=10", "checkpoint.background=false"),
         faults="[{kind: sigkill, step: 47}]",
     )
 

@@ -27,7 +27,7 @@ def test_epochs_and_validation_are_in_the_record_and_a_killed_run_ends_as_plain_
     ended = supervised(
         tmp_path / "run",
         text,
-        settings=("checkpoint.every_steps=6",),
+        settings=("checkpoint.every_steps=6", "checkpoint.background=false"),
         faults="[{kind: sigkill, step: 15}]",
     )
     alone = train_plainly(tmp_path / "alone", text)

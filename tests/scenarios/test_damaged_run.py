@@ -52,7 +52,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was treated, killed and resumed; it has come to its end."""
     folder = tmp_path_factory.mktemp("damaged") / "folder"
     folder.mkdir()
-    ended = supervised(folder, SCRIPT, settings=["checkpoint.every_steps=10"], faults=FAULTS)
+    ended = supervised(
+        folder,
+        SCRIPT,
+        settings=["checkpoint.every_steps=10", "checkpoint.background=false"],
+        faults=FAULTS,
+    )
     assert ended.returncode == 0, ended.stderr
     return ended.run_dir
 

@@ -30,7 +30,7 @@ def test_a_person_can_go_back_to_what_a_rollback_threw_away(tmp_path: Path) -> N
     ended = supervised(
         tmp_path,
         SCRIPT,
-        settings=("checkpoint.every_steps=20",),
+        settings=("checkpoint.every_steps=20", "checkpoint.background=false"),
         faults="[{kind: lr_spike, step: 60, factor: 300}, {kind: sigterm_parent, step: 90}]",
     )
 

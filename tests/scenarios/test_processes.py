@@ -27,7 +27,7 @@ supervised = partial(runs.supervised, executed=True)
 again = partial(runs.again, executed=True)
 
 LOADER = "epochs over a shuffling loader"
-CHECKPOINTS = ("checkpoint.every_steps=4",)
+CHECKPOINTS = ("checkpoint.every_steps=4", "checkpoint.background=false")
 
 
 def test_an_exception_that_comes_once_is_survived(tmp_path: Path) -> None:

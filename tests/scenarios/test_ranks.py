@@ -448,12 +448,13 @@ def group(
     script: str = SCRIPT,
     timeout_s: float = TIMEOUT_S,
 ) -> Ended:
+    """What is due is on disk when a rank is killed: the same resume every time."""
     options = ("--nproc-per-node", str(ranks))
     return supervised(
         folder,
         script,
         (),
-        settings=settings,
+        settings=("checkpoint.background=false", *settings),
         options=options,
         faults=faults,
         timeout_s=timeout_s,

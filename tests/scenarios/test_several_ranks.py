@@ -85,7 +85,7 @@ def test_a_rank_that_is_killed_is_not_started_alone(tmp_path: Path) -> None:
         tmp_path,
         script,
         ("0", "out.pt", str(tmp_path / "meet")),
-        settings=["checkpoint.every_steps=10"],
+        settings=["checkpoint.every_steps=10", "checkpoint.background=false"],
         faults="[{kind: sigkill, step: 30}]",
     )
 
@@ -160,7 +160,7 @@ def test_a_group_of_one_rank_is_supervised_as_any_training(tmp_path: Path) -> No
         tmp_path,
         script,
         ("0", "out.pt", str(tmp_path / "meet2")),
-        settings=["checkpoint.every_steps=10"],
+        settings=["checkpoint.every_steps=10", "checkpoint.background=false"],
         faults="[{kind: sigkill, step: 30}]",
     )
 

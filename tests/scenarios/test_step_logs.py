@@ -66,7 +66,11 @@ def test_mlflow_has_one_run_for_all_attempts(
     ended = supervised(
         tmp_path,
         LOOP,
-        settings=(f"log.mlflow={store}", "checkpoint.every_steps=10"),
+        settings=(
+            f"log.mlflow={store}",
+            "checkpoint.every_steps=10",
+            "checkpoint.background=false",
+        ),
         faults="[{kind: sigkill, step: 38}]",
     )
 
@@ -95,7 +99,12 @@ def test_wandb_has_one_run_for_all_attempts_and_for_the_scripts_own_logging(
     ended = supervised(
         tmp_path,
         own,
-        settings=("log.wandb=a_project", "log.wandb_of_script=true", "checkpoint.every_steps=10"),
+        settings=(
+            "log.wandb=a_project",
+            "log.wandb_of_script=true",
+            "checkpoint.every_steps=10",
+            "checkpoint.background=false",
+        ),
         faults="[{kind: sigkill, step: 38}]",
     )
 

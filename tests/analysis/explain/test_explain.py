@@ -69,7 +69,11 @@ CURES = {
 
 
 def _run(folder: Path, text: str, faults: str = "", stop: int = 90) -> Ended:
-    settings = ("checkpoint.every_steps=50", f"stop_after_steps={stop}")
+    settings = (
+        "checkpoint.every_steps=50",
+        "checkpoint.background=false",
+        f"stop_after_steps={stop}",
+    )
     return supervised(folder, text, settings=settings, faults=faults)
 
 
