@@ -171,8 +171,11 @@ def test_a_copy_of_the_model_in_a_thread_that_decides_ends_no_resume(tmp_path: P
     "waits",
     [
         "import threading\nthreading.Thread(target=queue.Queue().get).start()\n",
-        "from concurrent.futures import ThreadPoolExecutor\n"
-        "pool = ThreadPoolExecutor(1); pool.submit(queue.Queue().get)\n",
+        pytest.param(
+            "from concurrent.futures import ThreadPoolExecutor\n"
+            "pool = ThreadPoolExecutor(1); pool.submit(queue.Queue().get)\n",
+            marks=pytest.mark.exhaustive,
+        ),
     ],
     ids=["a thread", "a pool"],
 )

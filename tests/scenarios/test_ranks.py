@@ -682,7 +682,8 @@ def test_where_one_rank_cannot_begin_its_replay_all_go_another_way(tmp_path: Pat
     assert "a disk that is full" in exits[1]["evidence"][0]
 
 
-@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("ranks", [2, 3])
 def test_a_rank_that_receives_before_it_trains_what_another_sends_when_it_does_waits_for_nobody(
     tmp_path: Path, ranks: int
 ) -> None:

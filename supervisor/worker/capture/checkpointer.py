@@ -27,6 +27,10 @@ from supervisor.worker.capture.captured_checkpoint import CapturedCheckpoint
 from supervisor.worker.capture.checkpoint_writer import CheckpointWriter
 from supervisor.worker.capture.save_interval import SaveInterval
 
+PATIENCE_S = 10.0
+"""Without `background`, for a checkpoint of several ranks: they need not stand at the same place of
+the script, and one that waits here may be what another waits for in a collective."""
+
 
 class Checkpointer:
     """Saves when it is due, marks stable what healthy steps followed.
@@ -64,6 +68,7 @@ class Checkpointer:
         self._is_late = False
         self._thread: threading.Thread | None = None
         self._warned_room = False
+        self._waits = not settings.background
 
     @property
     def is_busy(self) -> bool:
@@ -203,11 +208,14 @@ class Checkpointer:
         copied = self._buffers = copy_state(captured.state, self._buffers)
         captured = dataclasses.replace(captured, state=copied)
         self._busy.set()
-        if wait or not self._settings.background:
+        if wait or (self._waits and self._puts_off):
             write(captured)
         else:
             self._start_thread()
             self._jobs.put(partial(write, captured))
+            if self._waits and not self._wait_idle(PATIENCE_S):
+                self._waits = False
+                self._warn_of_places(captured.step)
         return time.perf_counter() - started
 
     def healthy_at(self, step: int, last_trouble: int) -> None:
@@ -252,9 +260,14 @@ class Checkpointer:
             except Exception as error:  # the training must not notice
                 self._journal.write(WarningEvent(message=f"checkpoint: {error}"))
 
-    def _wait_idle(self) -> None:
+    def _wait_idle(self, patience_s: float = math.inf) -> bool:
+        """Returns whether nothing is being written any more."""
+        until = time.monotonic() + patience_s
         while self._busy.is_set():
+            if time.monotonic() > until:
+                return False
             time.sleep(0.002)
+        return True
 
     def _write(self, captured: CapturedCheckpoint) -> None:
         step, started = captured.step, time.perf_counter()
@@ -305,6 +318,13 @@ class Checkpointer:
         except CheckpointError:
             return  # retention has removed it: there are newer ones
         self._journal.write(CheckpointStable(step=step))
+
+    def _warn_of_places(self, step: int) -> None:
+        told = (
+            f"checkpoint.background: the ranks needed more than {PATIENCE_S:.0f} s to save step "
+            f"{step}: from here on the training does not wait for checkpoints"
+        )
+        self._journal.write(WarningEvent(step=step, message=told))
 
     def _warn_of_room(self) -> None:
         warning = self._writer.room_warning()

@@ -67,7 +67,7 @@ class TwoRanks(LeadWriter):
         thread.start()
         try:
             return super().write(captured)
-        except BaseException:  # as the agent would, it ends the other rank with this one
+        except Killed:  # as the agent would, it ends the other rank with this one
             remove_parts(FastDisk(), self._ring.folder, lambda step, attempt: True)
             raise
         finally:

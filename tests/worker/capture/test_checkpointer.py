@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from pathlib import Path
 
+import pytest
 import torch
 
 from supervisor.settings import CheckpointSettings
-from supervisor.storage.checkpoints.checkpoints import CheckpointRing
+from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRing
 from supervisor.storage.journal.journal import Journal
+from supervisor.worker.capture import checkpointer as saving
 from supervisor.worker.capture.captured_checkpoint import CapturedCheckpoint
 from supervisor.worker.capture.checkpointer import Checkpointer
 from supervisor.worker.capture.single_writer import SingleWriter
@@ -78,3 +81,33 @@ def test_a_save_that_is_due_between_two_boundaries_is_made_at_the_next_one(tmp_p
     checkpointer.close()
 
     assert due == [7, 10, 16, 22]
+
+
+class NeedsTheOther(SingleWriter):
+    """As a rank's: the other one stands in a collective until this one's training goes on."""
+
+    other = threading.Event()
+
+    def write(self, captured: CapturedCheckpoint) -> Checkpoint:
+        self.other.wait()
+        return super().write(captured)
+
+
+def test_a_rank_does_not_wait_for_one_that_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saving, "PATIENCE_S", 0.1)
+    settings = CheckpointSettings(min_free_gib=0.0, background=False)
+    ring = CheckpointRing(tmp_path / "checkpoints", settings)
+    journal = Journal(tmp_path / "journal.jsonl", attempt=1, rank=0)
+    writer = NeedsTheOther(ring, lambda: None)
+    checkpointer = Checkpointer(writer, settings, journal, puts_off=False)
+
+    checkpointer.save(CapturedCheckpoint(step=1, state={}, meta={}, reason="interval"), wait=False)
+    saved_meanwhile = ring.checkpoints()
+    writer.other.set()
+    checkpointer.close()
+
+    assert saved_meanwhile == []
+    assert [checkpoint.step for checkpoint in ring.checkpoints()] == [1]
+    assert "s to save step 1:" in (tmp_path / "journal.jsonl").read_text()
