@@ -159,16 +159,24 @@ def _is_of_all(func: Any, args: tuple[Any, ...]) -> bool:
 
 def _done_in_place(func: Any, args: tuple[Any, ...]) -> Any:
     """What ``c10d`` operations return: their first argument and a work, a work, or nothing."""
-    from torch._C._distributed_c10d import FakeWork
-
     returned = len(func._schema.returns)
+    came = [] if func._schema.name == "c10d::barrier" else pytree.tree_leaves(args[0])
     if _receives(func, args):
-        for tensor in pytree.tree_leaves(args[0]):
+        for tensor in came:
             _settle(tensor)
     if not returned:
         return None
-    work = FakeWork().boxed()
+    work = _work_done(came).boxed()
     return work if returned == 1 else (args[0], work)
+
+
+def _work_done(came: list[torch.Tensor]) -> Any:
+    """Returns the handle of an exchange that is over, also for those who ask it or its future."""
+    from torch._C._distributed_c10d import _create_work_from_future
+
+    future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+    future.set_result(came)
+    return _create_work_from_future(future)
 
 
 def _receives(func: Any, args: tuple[Any, ...]) -> bool:
