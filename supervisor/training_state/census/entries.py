@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import concurrent.futures
 import contextvars
 import functools
 import threading
@@ -40,6 +41,7 @@ from supervisor.training_state.census.inside_functions import (
     of_partial,
     of_wrapper,
 )
+from supervisor.training_state.census.inside_futures import of_future, of_handle
 from supervisor.training_state.census.inside_objects import (
     attributes,
     of_class,
@@ -59,6 +61,7 @@ from supervisor.training_state.census.left_out import is_entered
 from supervisor.training_state.census.place import Place
 from supervisor.training_state.census.python_iterators import ITERATORS
 from supervisor.training_state.census.single_values import SINGLE
+from supervisor.training_state.exchange_handles import HANDLES
 from supervisor.training_state.user_code import is_users_class
 
 Entry: TypeAlias = Callable[[str, Any], Iterable[Place]]
@@ -91,6 +94,8 @@ def find_entry(kind: type) -> Entry | None:
         ((threading.local,), of_thread),
         ((weakref.WeakKeyDictionary, weakref.WeakValueDictionary), of_weak),
         ((CACHE,), of_cache),
+        (HANDLES, of_handle),
+        ((concurrent.futures.Future,), of_future),
         ((type,), of_class),
     ):
         if issubclass(kind, kinds):
