@@ -74,8 +74,12 @@ class ExecutedRegions:
         self._forwards: dict[_Kind, tuple[weakref.ref[Module], int, int]] = {}
         self._updated: weakref.WeakSet[Optimizer] = weakref.WeakSet()
 
-    def executes_forward(self, module: Module) -> bool:
-        """Whether this call of `module` really happens, and its graph goes to the script."""
+    def executes_forward(self, module: Module, *, anew: bool = False) -> bool:
+        """Whether this call of `module` really happens, and its graph goes to the script.
+
+        Args:
+            anew: it does, on all ranks, like the first one of its kind.
+        """
         has_graph = torch.is_grad_enabled()
         self._asked, parts = module, self._averaging.of(module)
         averages = all(map(averages_gradients, parts))
@@ -84,6 +88,7 @@ class ExecutedRegions:
         hooks = RemovableHandle.next_id - self._added_within
         known, seen, times = self._forwards.get(kind, (lambda: None, -1, 0))
         is_new = known() is not module  # the id may be that of one long gone
+        is_new |= anew and module not in self._rearranged_next
         self._sends = self.is_first_step or is_new
         self._prepares = True
         if is_new:

@@ -181,11 +181,10 @@ def _done_in_place(func: Any, args: tuple[Any, ...]) -> Any:
 
 def _work_done(came: list[torch.Tensor]) -> Any:
     """Returns the handle of an exchange that is over, also for those who ask it or its future."""
-    from torch._C._distributed_c10d import _create_work_from_future
-
+    made: Any = torch._C._distributed_c10d
     future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
     future.set_result(came)
-    return _create_work_from_future(future)
+    return made._create_work_from_future(future)
 
 
 def _receives(func: Any, args: tuple[Any, ...]) -> bool:

@@ -143,6 +143,19 @@ def test_so_they_are_where_a_part_of_a_known_module_is_wrapped() -> None:
     assert executed_steps(regions, model, 3) == [True, True, False]
 
 
+@pytest.mark.usefixtures("alone")
+def test_so_they_are_where_a_known_module_calls_a_wrapper_that_it_did_not_call_before() -> None:
+    regions, model = ExecutedRegions(), nn.Sequential(DistributedDataParallel(nn.Linear(2, 1)))
+    assert executed_steps(regions, model, 4) == [True, True, False, False]
+
+    found = [regions.executes_forward(model, anew=True)]
+    regions.step_ended()
+    found.append(regions.executes_forward(model, anew=True))
+    regions.step_ended()
+
+    assert found + executed_steps(regions, model, 1) == [True, True, False]
+
+
 class Held(nn.Module):
     """Calls a wrapper that it has not registered."""
 
