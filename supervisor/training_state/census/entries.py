@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import concurrent.futures
 import contextvars
 import functools
 import threading
@@ -41,7 +40,6 @@ from supervisor.training_state.census.inside_functions import (
     of_partial,
     of_wrapper,
 )
-from supervisor.training_state.census.inside_futures import of_future, of_handle
 from supervisor.training_state.census.inside_objects import (
     attributes,
     of_class,
@@ -52,6 +50,7 @@ from supervisor.training_state.census.inside_objects import (
 )
 from supervisor.training_state.census.inside_process import of_coroutine, of_derived, of_process
 from supervisor.training_state.census.inside_torch import (
+    of_handle,
     of_loader,
     of_module,
     of_optimizer,
@@ -95,7 +94,6 @@ def find_entry(kind: type) -> Entry | None:
         ((weakref.WeakKeyDictionary, weakref.WeakValueDictionary), of_weak),
         ((CACHE,), of_cache),
         (HANDLES, of_handle),
-        ((concurrent.futures.Future,), of_future),
         ((type,), of_class),
     ):
         if issubclass(kind, kinds):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import functools
 import itertools
 import queue
@@ -337,18 +336,15 @@ def test_the_state_of_ddps_communication_hooks_is_entered_and_written() -> None:
     assert (power.iter, found["main.averager.step"].value) == (7, 0)
 
 
-def test_results_of_tasks_are_found_and_a_number_can_be_written() -> None:
-    done: concurrent.futures.Future[float] = concurrent.futures.Future()
-    done.set_result(0.5)
+def test_results_of_torchs_tasks_are_found() -> None:
+    done: torch.futures.Future[list[float]] = torch.futures.Future()
     failed: torch.futures.Future[int] = torch.futures.Future()
+    half = done.then(lambda future: future.value()[0] / 2)
+    done.set_result([0.5])
     failed.set_exception(ValueError("lost"))
 
-    found = {p.path: p for p in Reach({"main": {"done": done, "failed": failed}})}
-    replace = found["main.done.value"].replace
-    assert replace is not None
-    replace(0.25)
+    found = paths(done=done, failed=failed, half=half, waiting=torch.futures.Future())
 
-    assert done.result() == 0.25
-    assert "main.failed.value" not in found
-    waiting: concurrent.futures.Future[float] = concurrent.futures.Future()
-    assert "main.waiting.value" not in paths(waiting=waiting)
+    assert found["main.done.value"] == [0.5]
+    assert found["main.half.value"] == 0.25
+    assert not found.keys() & {"main.failed.value", "main.waiting.value"}
