@@ -57,7 +57,8 @@ class EntryKind(enum.IntEnum):
     HOOK = 18
     """A backward calls a gradient hook of the script."""
     FIRST_AVERAGE = 19
-    """In this forward a wrapper of several ranks has begun to average, or arranged its buckets."""
+    """In this forward of its step (its number) a wrapper of several ranks has begun to average, or
+    arranged its buckets."""
 
 
 @dataclass(frozen=True, slots=True)

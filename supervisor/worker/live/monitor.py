@@ -156,7 +156,8 @@ class Monitor(TrainingHooks):
             output = call()
             with part:
                 if self._averages.has_begun() and with_graph:
-                    self._recording.tape.append(EntryKind.FIRST_AVERAGE, b"")
+                    number = progress.probe.forward_calls
+                    self._recording.note(EntryKind.FIRST_AVERAGE, number)
             random.after(earlier)
             if not with_graph or not progress.graphs.seen:
                 with self._loss_part:

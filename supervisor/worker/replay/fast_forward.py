@@ -423,6 +423,9 @@ class FastForward(TrainingHooks):
         """Whether a wrapper began to average in the forward that comes, in the recorded run."""
         if not self._is_on_tape() or self._tape.peek() != EntryKind.FIRST_AVERAGE:
             return False
+        number = decode(EntryKind.INT, self._tape.find_next(EntryKind.FIRST_AVERAGE) or b"")
+        if number != self._probe.forward_calls:
+            return False  # in a later one of this step
         self._tape.take(EntryKind.FIRST_AVERAGE)
         return True
 
