@@ -321,12 +321,14 @@ BY_FUTURES = (
     .replace("total / world", "mean.wait()")
     .replace("    under_way = [dist.all_reduce(g, async_op=True)", "    under_way = [mean_of(g)")
     .replace("gradients], gradients", "gradients]")
+    .replace("with open", "for mean in under_way:\n    mean.wait()\ndel under_way, mean\nwith open")
     .replace(
-        "under_way = None",
-        "under_way = None\n" + "def mean_of(gradient):\n"
-        "    summed = dist.all_reduce(gradient, async_op=True).get_future()\n"
-        "    return summed.then(lambda future: future.value()[0] / world)\n",
-        1,
+        "under_way = None\n",
+        """under_way = None
+def mean_of(gradient):
+    summed = dist.all_reduce(gradient, async_op=True).get_future()
+    return summed.then(lambda future: future.value()[0] / world)
+""",
     )
 )
 OVERWRITING = """
