@@ -6,6 +6,7 @@ those are saved under the path by which they are reached.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,7 +17,7 @@ import xxhash
 from supervisor.training_state.census.census import CALL
 from supervisor.training_state.census.place import Place
 from supervisor.training_state.census.reach import Reach
-from supervisor.training_state.exchange_handles import HANDLES, not_done_within
+from supervisor.training_state.exchange_handles import HANDLES, still_under_way, wait_for
 from supervisor.training_state.plain_form import from_plain
 from supervisor.training_state.tensors import (
     bytes_of,
@@ -73,9 +74,10 @@ def find_held(
     total = 0
     with outside_autograd():
         handles: dict[str, Any] = {}
-        saveable = list(_saveable(frames, exclude_storages, call or {}, handles))
+        until = time.monotonic() + wait_s
+        saveable = list(_saveable(frames, exclude_storages, call or {}, handles, until))
         if left_out is not None:
-            left_out += not_done_within(wait_s, handles)
+            left_out += still_under_way(handles)
         for path, value in saveable:
             if known and path in known and stamp(value) == known[path]:
                 continue
@@ -89,14 +91,20 @@ def find_held(
 
 
 def _saveable(
-    frames: Any, exclude_storages: set[int], call: Mapping[str, Any], handles: dict[str, Any]
+    frames: Any,
+    exclude_storages: set[int],
+    call: Mapping[str, Any],
+    handles: dict[str, Any],
+    until: float,
 ) -> Iterator[tuple[str, torch.Tensor | np.ndarray[Any, Any]]]:
-    """`handles` gets those of exchanges between ranks, by their paths."""
+    """`handles` gets those of exchanges between ranks, by their paths; each is waited for before
+    it is asked what has come."""
     reached: set[int | None] = set()
     for place in Reach(frames, at_last={CALL: call}):
         value = place.value
         if isinstance(value, HANDLES):
             handles[place.path] = value
+            wait_for(value, until)
         if _is_saveable(value) and (memory := storage_of(value)) not in exclude_storages:
             if call and memory is not None:
                 if memory in reached and is_of_call(place.path):

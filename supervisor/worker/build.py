@@ -33,6 +33,7 @@ from supervisor.worker.assembly.treatment import build_treatment
 from supervisor.worker.corruption.normalisation_watch import NormalisationWatch
 from supervisor.worker.ground.error_barrier import Part
 from supervisor.worker.group.exchanges import Exchanges
+from supervisor.worker.group.first_averages import FirstAverages
 from supervisor.worker.live.corruption_listener import CorruptionListener
 from supervisor.worker.recording.attempt_files import AttemptFiles
 from supervisor.worker.recording.loading.loading_proofs import LoadingProofs
@@ -52,6 +53,7 @@ class BuiltWorker:
         is_experiment: this is a replay for `supervisor explain`.
         collectives: silenced in the replay under way; None for none.
         exchanges: counts what ranks exchange.
+        averages: knows when wrapped models begin to average.
         counting: the part to which it belongs.
         is_of_ranks: several were started together.
         attempt: of the run.
@@ -66,6 +68,7 @@ class BuiltWorker:
     ranks: SeveralRanks
     collectives: SilencedCollectives | None
     exchanges: Exchanges
+    averages: FirstAverages
     counting: Part
     is_of_ranks: bool
     attempt: int
@@ -130,6 +133,7 @@ def build_worker(
         ranks=build_ranks(task, ground, group, treatment),
         collectives=resumption.collectives,
         exchanges=ground.exchanges,
+        averages=ground.averages,
         counting=ground.barrier("exchanges"),
         is_of_ranks=not place.is_alone,
         attempt=attempt,

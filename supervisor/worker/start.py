@@ -98,7 +98,7 @@ def _begin_random(worker: BuiltWorker) -> None:
 def _patch(worker: BuiltWorker) -> None:
     from supervisor.worker.interception.group_ends import patch_group_ends
     from supervisor.worker.interception.instrument import instrument
-    from supervisor.worker.interception.patches_collectives import watch_collectives
+    from supervisor.worker.interception.patches_collectives import watch_collectives, watch_wrappers
     from supervisor.worker.interception.patches_files import watch_files
     from supervisor.worker.interception.patches_gradient_hooks import watch_gradient_hooks
     from supervisor.worker.interception.patches_messages import watch_messages
@@ -117,6 +117,7 @@ def _patch(worker: BuiltWorker) -> None:
     patch_group_ends()
     watch_ranks(worker.ranks)
     watch_collectives(session, worker.collectives, worker.exchanges, worker.counting)
+    watch_wrappers(worker.collectives, worker.averages, worker.counting)
     if worker.is_of_ranks:
         begin_file_stores_anew(worker.attempt)
         watch_messages(worker.exchanges, worker.counting)

@@ -314,6 +314,23 @@ with open(f"end_{rank}.txt", "w") as file:
     print([p.tolist() for p in model.parameters()], file=file)
 dist.destroy_process_group()
 """
+BY_FUTURES = (
+    A_STEP_LATE.replace("zip(model.parameters(), *under_way)", "zip(model.parameters(), under_way)")
+    .replace("for p, work, total in", "for p, mean in")
+    .replace("            work.wait()\n", "")
+    .replace("total / world", "mean.wait()")
+    .replace("    under_way = [dist.all_reduce(g, async_op=True)", "    under_way = [mean_of(g)")
+    .replace("gradients], gradients", "gradients]")
+    .replace("with open", "for mean in under_way:\n    mean.wait()\ndel under_way, mean\nwith open")
+    .replace(
+        "under_way = None\n",
+        """under_way = None
+def mean_of(gradient):
+    summed = dist.all_reduce(gradient, async_op=True).get_future()
+    return summed.then(lambda future: future.value()[0] / world)
+""",
+    )
+)
 OVERWRITING = """
 import os
 import torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
@@ -573,16 +590,61 @@ STATIC = SCRIPT.replace(
     "DistributedDataParallel(model)", "DistributedDataParallel(model, static_graph=True)"
 )
 
+REPLICATE = "distributed._composable.replicate import replicate"
 EVALUATING_WRAPPER = SCRIPT.replace(
     "DistributedDataParallel(model)", "DistributedDataParallel(model).eval(); model.module.train()"
 )
+REPLICATED = (
+    SCRIPT.replace("nn.parallel import DistributedDataParallel", REPLICATE)
+    .replace("DistributedDataParallel(model)", "replicate(model, bucket_cap_mb=0.001)")
+    .replace("model.module", "model")
+    .replace("batch_size=16", "batch_size=17")  # the last batch is smaller
+)
+BY_TURNS = """
+import hashlib
+import torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+class Both(nn.Module):
+    step = 0
+
+    def __init__(self, *nets):
+        super().__init__()
+        self.nets = nn.ModuleList(nets)
+
+    def forward(self, x):
+        return self.nets[self.step // 6 % 2](x)
+
+def net():
+    layers = [nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1)]
+    return DistributedDataParallel(nn.Sequential(*layers), bucket_cap_mb=0.01)
+
+dist.init_process_group("gloo")
+torch.manual_seed(4)
+front, model = nn.Linear(8, 8), Both(net(), net())
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+torch.manual_seed(60 + dist.get_rank())
+for step in range(24):
+    model.step = step
+    x = torch.randn(16, 8)
+    optimizer.zero_grad()
+    with torch.no_grad():
+        y = front(x)
+    nn.functional.mse_loss(model(y), x.sum(1, keepdim=True)).backward()
+    optimizer.step()
+weights = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters()))
+with open(f"end_{dist.get_rank()}.txt", "w") as file:
+    print(weights.hexdigest(), file=file)
+dist.destroy_process_group()
+"""
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "script",
-    [LOCAL_STEPS, STATIC, EVALUATING_WRAPPER],
-    ids=["local steps", "static graph", "wrapper in evaluation mode"],
+    [LOCAL_STEPS, STATIC, EVALUATING_WRAPPER, REPLICATED, BY_TURNS],
+    ids=["local steps", "static graph", "wrapper in evaluation mode", "replicated", "by turns"],
 )
 def test_three_ranks_add_up_their_gradients_in_the_same_order(tmp_path: Path, script: str) -> None:
     """Two ranks would not show it: the order of their sums makes no difference."""
@@ -729,12 +791,15 @@ def test_compiled_ranks_go_on_compiled(tmp_path: Path) -> None:
 
 
 @pytest.mark.exhaustive
-def test_sums_that_are_still_under_way_at_a_checkpoint_are_waited_for(tmp_path: Path) -> None:
-    expected = torchrun(tmp_path / "torchrun", 2, A_STEP_LATE)
+@pytest.mark.parametrize("script", [A_STEP_LATE, BY_FUTURES], ids=["handles", "futures"])
+def test_sums_that_are_still_under_way_at_a_checkpoint_are_waited_for(
+    tmp_path: Path, script: str
+) -> None:
+    expected = torchrun(tmp_path / "torchrun", 2, script)
     faults = "[{kind: sigkill, step: 10, rank: 1, moment: update}]"
     settings = ("checkpoint.every_steps=3", "parting.enabled=false")
 
-    ended = group(tmp_path / "run", 2, *settings, faults=faults, script=A_STEP_LATE)
+    ended = group(tmp_path / "run", 2, *settings, faults=faults, script=script)
 
     assert ended.returncode == 0, ended.stderr
     assert ends(ended.folder, 2) == expected

@@ -232,3 +232,35 @@ def test_what_ranks_still_exchange_is_waited_for_and_named_where_it_does_not_com
     assert found["main.sum"].tolist() == [3.0, 3.0]
     find_held({"main": {"waits": (never,)}}, set(), left_out=left_out, wait_s=0.01)
     assert left_out == ["main.waits[0] is an exchange between ranks that is still under way"]
+
+
+def test_what_came_of_tasks_is_saved_and_put_back_before_the_script_asks_for_it() -> None:
+    def tasks(value: float) -> dict[str, Any]:
+        told: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        half = told.then(lambda future: future.value() / 2)
+        told.set_result(torch.full((2,), value))
+        parts: torch.futures.Future[Any] = torch.futures.Future()
+        parts.set_result({"w": torch.full((1,), value)})
+        return {"half": half, "parts": parts}
+
+    recorded, replayed = tasks(8.0), tasks(0.0)
+    held = find_held({"main": recorded}, set())
+
+    assert set(held) == {"main.half.value", "main.parts.value['w']"}
+    assert put_back({"main": replayed}, held, {}) == []
+    assert replayed["half"].wait().tolist() == [4.0, 4.0]
+    assert replayed["parts"].wait()["w"].tolist() == [8.0]
+
+
+def test_a_task_is_waited_for_and_then_asked() -> None:
+    told: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    threading.Timer(0.05, lambda: told.set_result(torch.ones(2))).start()
+    left_out: list[str] = []
+
+    held = find_held({"main": {"told": told}}, set(), left_out=left_out, wait_s=5)
+
+    assert list(held) == ["main.told.value"]
+    assert left_out == []
+    late = {"late": torch.futures.Future()}
+    assert find_held({"main": late}, set(), left_out=left_out, wait_s=0.01) == {}
+    assert left_out == ["main.late is an exchange between ranks that is still under way"]

@@ -56,6 +56,9 @@ class EntryKind(enum.IntEnum):
     """Such a data set has no more samples."""
     HOOK = 18
     """A backward calls a gradient hook of the script."""
+    FIRST_AVERAGE = 19
+    """In this forward of its step (its number) a wrapper of several ranks has begun to average, or
+    arranged its buckets."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,7 @@ from supervisor.training_state.census.inside_objects import (
 )
 from supervisor.training_state.census.inside_process import of_coroutine, of_derived, of_process
 from supervisor.training_state.census.inside_torch import (
+    of_handle,
     of_loader,
     of_module,
     of_optimizer,
@@ -59,6 +60,7 @@ from supervisor.training_state.census.left_out import is_entered
 from supervisor.training_state.census.place import Place
 from supervisor.training_state.census.python_iterators import ITERATORS
 from supervisor.training_state.census.single_values import SINGLE
+from supervisor.training_state.exchange_handles import HANDLES
 from supervisor.training_state.user_code import is_users_class
 
 Entry: TypeAlias = Callable[[str, Any], Iterable[Place]]
@@ -91,6 +93,7 @@ def find_entry(kind: type) -> Entry | None:
         ((threading.local,), of_thread),
         ((weakref.WeakKeyDictionary, weakref.WeakValueDictionary), of_weak),
         ((CACHE,), of_cache),
+        (HANDLES, of_handle),
         ((type,), of_class),
     ):
         if issubclass(kind, kinds):

@@ -1,4 +1,4 @@
-"""What modules, optimizers and loaders hold beside what torch's own state tells."""
+"""What modules, optimizers, loaders and tasks hold beside what torch's own state tells."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import nn
 
 from supervisor.training_state.census.left_out import assigned_by, is_pythons_own, is_torchs
 from supervisor.training_state.census.place import Place, write_attribute, write_item
+from supervisor.training_state.exchange_handles import came_of
 from supervisor.training_state.gradient_hook import hook_of_script
 
 _HOOKS = (
@@ -84,6 +85,20 @@ def of_optimizer(path: str, optimizer: torch.optim.Optimizer) -> Iterator[Place]
     for name, item in list(vars(optimizer).items()):
         if name not in torchs and not is_pythons_own(name):
             yield Place(f"{path}.{name}", item, optimizer, name, write_attribute)
+
+
+def of_handle(path: str, handle: Any) -> Iterator[Place]:
+    """What an exchange between ranks has brought, or another task of torch; nothing before that.
+
+    An exchange tells of its tensors alone: not every backend lists them.
+    """
+    value = came_of(handle)
+    if isinstance(handle, torch._C.Future):
+        if value is not None:
+            yield Place(f"{path}.value", value)
+    elif isinstance(value, (list, tuple)):
+        for number, item in enumerate(value):
+            yield Place(f"{path}.value[{number}]", item)
 
 
 def of_loader(path: str, iterator: Any) -> Iterator[Place]:

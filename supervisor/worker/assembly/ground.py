@@ -20,6 +20,7 @@ from supervisor.worker.ground.script_use import ScriptUse
 from supervisor.worker.ground.step_probe import StepProbe
 from supervisor.worker.ground.turns import GroupTurns, Turns
 from supervisor.worker.group.exchanges import Exchanges
+from supervisor.worker.group.first_averages import FirstAverages
 from supervisor.worker.group.group_schedule import GroupSchedule
 
 
@@ -44,6 +45,7 @@ class Ground:
     registry: Registry
     controls: Controls
     exchanges: Exchanges
+    averages: FirstAverages
 
 
 def build_ground(task: Task) -> Ground:
@@ -70,4 +72,5 @@ def build_ground(task: Task) -> Ground:
         registry=Registry(),
         controls=Controls(),
         exchanges=Exchanges(),
+        averages=FirstAverages(),
     )

@@ -65,6 +65,7 @@ def build_monitor(
         injector=injector,
         heartbeat=recorders.heartbeat,
         exchanges=ground.exchanges,
+        averages=ground.averages,
         compute=state.compute,
         barrier=barrier,
     )

@@ -14,6 +14,7 @@ import torch
 from supervisor.storage.steps.tape import EntryKind
 from supervisor.worker.ground.error_barrier import Part
 from supervisor.worker.group.exchanges import Exchanges
+from supervisor.worker.group.first_averages import FirstAverages
 from supervisor.worker.interception.instrument import Seen
 from supervisor.worker.interception.patches_messages import counted
 
@@ -67,8 +68,6 @@ def watch_collectives(
         setattr(distributed_c10d, name, replacement)
         setattr(torch.distributed, name, replacement)
     _patch_receipt_from_any(session, alike)
-    if alike is not None:
-        _patch_wrapping(alike)
 
 
 def _told(
@@ -133,15 +132,24 @@ def _patch_receipt_from_any(session: Seen, alike: AllAlike | None) -> None:
     torch.distributed.recv = recv
 
 
-def _patch_wrapping(alike: AllAlike) -> None:
-    """A wrapper that is made in the middle of a training compares the models of all ranks."""
+def watch_wrappers(alike: AllAlike | None, averages: FirstAverages, part: Part) -> None:
+    """A wrapper that is made in the middle of a training compares the models of all ranks.
+
+    Args:
+        alike, part: see `watch_collectives`.
+        averages: told of each wrapper.
+    """
+    if not torch.distributed.is_available():
+        return
     from torch.nn.parallel import DistributedDataParallel
 
     original = DistributedDataParallel.__init__
 
     @functools.wraps(original)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        with alike.really():
+        with contextlib.nullcontext() if alike is None else alike.really():
             original(self, *args, **kwargs)
+        with part:
+            averages.made(self)
 
     DistributedDataParallel.__init__ = __init__  # type: ignore[method-assign]

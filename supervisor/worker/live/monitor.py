@@ -42,6 +42,7 @@ from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.step_probe import read_number
 from supervisor.worker.ground.user_frames import is_within_expression
 from supervisor.worker.group.exchanges import Exchanges
+from supervisor.worker.group.first_averages import FirstAverages
 from supervisor.worker.interception.training_hooks import Call, TrainingHooks
 from supervisor.worker.live.boundary import Boundary
 from supervisor.worker.live.lead import Lead
@@ -79,6 +80,7 @@ class Monitor(TrainingHooks):
         injector: FaultInjector,
         heartbeat: Heartbeat,
         exchanges: Exchanges,
+        averages: FirstAverages,
         compute: ComputeCheck,
         barrier: ErrorBarrier,
     ) -> None:
@@ -100,6 +102,7 @@ class Monitor(TrainingHooks):
         self._armed = injector.is_armed
         self._heartbeat = heartbeat
         self._exchanges = exchanges
+        self._averages = averages
         self._compute = compute
         self._forward_part = barrier("forward", records=True)
         self._loss_part = barrier("loss")
@@ -151,6 +154,10 @@ class Monitor(TrainingHooks):
             random = self._random
             earlier = random.before()
             output = call()
+            with part:
+                if self._averages.has_begun() and with_graph:
+                    number = progress.probe.forward_calls
+                    self._recording.note(EntryKind.FIRST_AVERAGE, number)
             random.after(earlier)
             if not with_graph or not progress.graphs.seen:
                 with self._loss_part:
@@ -437,6 +444,7 @@ class Monitor(TrainingHooks):
         self._progress.at_update = clock.at_update
         clock.is_due = False
         self._exchanges.begin()
+        self._averages.has_begun()  # in the replay: no later forward has to be executed for it
 
     def _meet(self, found: Any, register: Callable[[Any], Any]) -> None:
         """Registers an object when it is first seen; asked at every step, so by its id first."""

@@ -58,3 +58,7 @@ class Recording:
         value = call()
         self.tape.append(kind, encode(kind, value))
         return value
+
+    def note(self, kind: int, number: int) -> None:
+        """Writes a whole number that the script does not read."""
+        self.tape.append(kind, encode(EntryKind.INT, number))

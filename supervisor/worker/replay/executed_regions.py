@@ -15,19 +15,20 @@ from typing import Any
 
 import torch
 from torch.nn import Module
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from supervisor.training_state.tensors import local, outside_autograd, write_into
+from supervisor.worker.replay.averaging_parts import AveragingParts, averages_gradients, wrappers
 from supervisor.worker.replay.gradient_notes import GradientNotes
 from supervisor.worker.replay.silenced_collectives import SilencedCollectives
 
 HOOKED_AGAIN = 16
 """A module whose script adds hooks is executed anew so often; one that adds some to each output
 would be executed always."""
-_Kind = tuple[int, bool, bool, bool]
-"""Of a forward: the module's id, whether it trains, has a graph, and averages gradients."""
+_Kind = tuple[int, bool, bool, bool, frozenset[int]]
+"""Of a forward: the module's id, whether it trains, has a graph, and averages gradients, and which
+parts of it do."""
 
 
 class ExecutedRegions:
@@ -63,10 +64,8 @@ class ExecutedRegions:
         self._graph_sends = False
         self._first_reduced: weakref.WeakSet[Module] = weakref.WeakSet()
         self._counts_graph = False
-        self._reduced: weakref.WeakKeyDictionary[Module, list[weakref.ref[Any]]] = (
-            weakref.WeakKeyDictionary()
-        )
-        self._parts: list[DistributedDataParallel] = []
+        self._averaging = AveragingParts()
+        self._asked: Module | None = None
         self._prepares = True
         self._rearranged_next: weakref.WeakSet[Module] = weakref.WeakSet()
         self.notes = GradientNotes()
@@ -75,23 +74,28 @@ class ExecutedRegions:
         self._forwards: dict[_Kind, tuple[weakref.ref[Module], int, int]] = {}
         self._updated: weakref.WeakSet[Optimizer] = weakref.WeakSet()
 
-    def executes_forward(self, module: Module) -> bool:
-        """Whether this call of `module` really happens, and its graph goes to the script."""
+    def executes_forward(self, module: Module, *, anew: bool = False) -> bool:
+        """Whether this call of `module` really happens, and its graph goes to the script.
+
+        Args:
+            anew: it does, on all ranks, like the first one of its kind.
+        """
         has_graph = torch.is_grad_enabled()
-        self._parts = self._reduced_parts(module)
-        averages = all(part.require_backward_grad_sync for part in self._parts)
-        kind = (id(module), module.training, has_graph, averages)
+        self._asked, parts = module, self._averaging.of(module)
+        averages = all(map(averages_gradients, parts))
+        held = self._averaging.registered(module)
+        kind = (id(module), module.training, has_graph, averages, held)
         hooks = RemovableHandle.next_id - self._added_within
         known, seen, times = self._forwards.get(kind, (lambda: None, -1, 0))
         is_new = known() is not module  # the id may be that of one long gone
+        is_new |= anew and module not in self._rearranged_next
         self._sends = self.is_first_step or is_new
         self._prepares = True
         if is_new:
             times = 0
             # In whatever mode the wrapper is: Lightning's stays in evaluation.
-            if has_graph and averages and self._parts:
-                self._first_reduced.add(module)
-                self._counts_graph |= any(part.static_graph for part in self._parts)
+            if has_graph and averages and parts:
+                self._saw_first_reduced(module)
         elif has_graph and module in self._rearranged_next:
             self._rearranged_next.discard(module)
             self._sends, self._prepares = True, False
@@ -106,15 +110,30 @@ class ExecutedRegions:
 
     def run(self, call: Callable[[], Any]) -> Any:
         """Executes the forward that was asked about last, if only for the form of its output."""
-        with _without_average(() if self._prepares else self._parts):
-            return self._execute(call, sends=self._sends)
+        return self._execute(functools.partial(self._forward, call), sends=self._sends)
+
+    def _forward(self, call: Callable[[], Any]) -> Any:
+        module, prepares = self._asked, self._prepares
+        if module is None:
+            return call()
+        with self._averaging.noticed(module, averages=prepares) as new:
+            output = call()
+        if (new and prepares and torch.is_grad_enabled()) or module in self._first_reduced:
+            self._saw_first_reduced(module)  # a part may have made its wrapper in there
+        return output
+
+    def _saw_first_reduced(self, module: Module) -> None:
+        self._first_reduced.add(module)
+        parts = wrappers(self._averaging.of(module))
+        self._counts_graph |= any(part.static_graph for part in parts)
 
     def forward_ended(self) -> None:
         """The forward that was asked about last is over, executed or not: the next one gives all
         ranks the first one's buffers if this one was to average."""
         has_graph = torch.is_grad_enabled()
-        for part in self._parts:
-            part.require_forward_param_sync = has_graph and part.require_backward_grad_sync
+        parts = [] if self._asked is None else self._averaging.of(self._asked)
+        for part in wrappers(parts):
+            part.require_forward_param_sync = has_graph and averages_gradients(part)
 
     def _execute(self, call: Callable[[], Any], *, sends: bool) -> Any:
         """Executes a region; the hooks that torch adds within one are not the script's."""
@@ -176,33 +195,12 @@ class ExecutedRegions:
 
         return put_back
 
-    def _reduced_parts(self, module: Module) -> list[DistributedDataParallel]:
-        """Returns the parts of `module` whose backward averages gradients over ranks."""
-        known = self._reduced.get(module)
-        if known is None:
-            found = [part for part in module.modules() if isinstance(part, DistributedDataParallel)]
-            known = self._reduced[module] = [weakref.ref(part) for part in found]
-        return [part for one in known if (part := one()) is not None]
-
     def step_ended(self) -> None:
         self._has_graph = self._graph_sends = False
         self.is_first_step, self._counts_graph = self._counts_graph, False
         if not self.is_first_step:
             self._rearranged_next |= self._first_reduced
             self._first_reduced.clear()
-
-
-@contextlib.contextmanager
-def _without_average(parts: Iterable[DistributedDataParallel]) -> Iterator[None]:
-    """Within it a forward of these does not prepare for a backward."""
-    kept = [(part, part.require_backward_grad_sync) for part in parts]
-    for part, _ in kept:
-        part.require_backward_grad_sync = False
-    try:
-        yield
-    finally:
-        for part, averages in kept:
-            part.require_backward_grad_sync = averages
 
 
 def _parameters(optimizers: Iterable[Optimizer]) -> Iterator[torch.Tensor]:

@@ -177,7 +177,7 @@ class FastForward(TrainingHooks):
             self.clock.passed()
             self._probe.saw_forward(args, kwargs)
             self._heartbeat()
-            executes = self._executed.executes_forward(module)
+            executes = self._executed.executes_forward(module, anew=self._has_first_average())
             call = functools.partial(self._executed.run, call)
             output = self._outputs.output(module, args, kwargs, call, executes=executes)
             self._executed.forward_ended()
@@ -418,6 +418,16 @@ class FastForward(TrainingHooks):
                     self._loaders.load_all()  # its data sets may have other numbers
 
     # --- helpers -----------------------------------------------------------------------------
+
+    def _has_first_average(self) -> bool:
+        """Whether a wrapper began to average in the forward that comes, in the recorded run."""
+        if not self._is_on_tape() or self._tape.peek() != EntryKind.FIRST_AVERAGE:
+            return False
+        number = decode(EntryKind.INT, self._tape.find_next(EntryKind.FIRST_AVERAGE) or b"")
+        if number != self._probe.forward_calls:
+            return False  # in a later one of this step
+        self._tape.take(EntryKind.FIRST_AVERAGE)
+        return True
 
     def _is_on_tape(self) -> bool:
         """Whether a value that the script reads now is the recorded one; before the training it is

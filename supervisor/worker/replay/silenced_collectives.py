@@ -33,6 +33,15 @@ _RECEIVES = frozenset(
 )
 """Operations whose first argument is what comes."""
 
+_TELL_NOTHING = frozenset(
+    f"c10d::{name}"
+    for name in (
+        *("barrier", "send", "recv_", "recv_any_source_", "reduce_scatter_"),
+        *("_reduce_scatter_base_", "reduce_scatter_tensor_coalesced_"),
+    )
+)
+"""Operations whose handles do not tell with gloo what has come."""
+
 
 class SilencedCollectives(TorchDispatchMode):
     """Active from `enter` to `leave`, in the training's thread; silent from `begin` on.
@@ -159,16 +168,23 @@ def _is_of_all(func: Any, args: tuple[Any, ...]) -> bool:
 
 def _done_in_place(func: Any, args: tuple[Any, ...]) -> Any:
     """What ``c10d`` operations return: their first argument and a work, a work, or nothing."""
-    from torch._C._distributed_c10d import FakeWork
-
     returned = len(func._schema.returns)
+    came = pytree.tree_leaves(args[0])
     if _receives(func, args):
-        for tensor in pytree.tree_leaves(args[0]):
+        for tensor in came:
             _settle(tensor)
     if not returned:
         return None
-    work = FakeWork().boxed()
+    work = _work_done([] if func._schema.name in _TELL_NOTHING else came).boxed()
     return work if returned == 1 else (args[0], work)
+
+
+def _work_done(came: list[torch.Tensor]) -> Any:
+    """Returns the handle of an exchange that is over, also for those who ask it or its future."""
+    made: Any = torch._C._distributed_c10d
+    future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+    future.set_result(came)
+    return made._create_work_from_future(future)
 
 
 def _receives(func: Any, args: tuple[Any, ...]) -> bool:

@@ -334,3 +334,17 @@ def test_the_state_of_ddps_communication_hooks_is_entered_and_written() -> None:
     assert count.replace is not None
     count.replace(7)
     assert (power.iter, found["main.averager.step"].value) == (7, 0)
+
+
+def test_results_of_torchs_tasks_are_found() -> None:
+    done: torch.futures.Future[list[float]] = torch.futures.Future()
+    failed: torch.futures.Future[int] = torch.futures.Future()
+    half = done.then(lambda future: future.value()[0] / 2)
+    done.set_result([0.5])
+    failed.set_exception(ValueError("lost"))
+
+    found = paths(done=done, failed=failed, half=half, waiting=torch.futures.Future())
+
+    assert found["main.done.value"] == [0.5]
+    assert found["main.half.value"] == 0.25
+    assert not found.keys() & {"main.failed.value", "main.waiting.value"}

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed._composable.replicate import replicate
 from torch.nn.parallel import DistributedDataParallel
 
 from supervisor.worker.replay.executed_regions import ExecutedRegions
@@ -131,8 +134,71 @@ def test_buckets_of_steps_without_averaging_are_arranged_behind_the_first_one_wi
 
 
 @pytest.mark.usefixtures("alone")
-def test_a_forward_that_only_shows_its_form_has_no_later_backward_average() -> None:
-    regions, model = ExecutedRegions(), DistributedDataParallel(nn.Linear(2, 1))
+def test_so_they_are_where_a_part_of_a_known_module_is_wrapped() -> None:
+    regions, model = ExecutedRegions(), nn.Sequential(nn.Linear(2, 1))
+    assert executed_steps(regions, model, 2) == [True, False]
+
+    model[0] = DistributedDataParallel(model[0])
+
+    assert executed_steps(regions, model, 3) == [True, True, False]
+
+
+@pytest.mark.usefixtures("alone")
+def test_so_they_are_where_a_known_module_calls_a_wrapper_that_it_did_not_call_before() -> None:
+    regions, model = ExecutedRegions(), nn.Sequential(DistributedDataParallel(nn.Linear(2, 1)))
+    assert executed_steps(regions, model, 4) == [True, True, False, False]
+
+    found = [regions.executes_forward(model, anew=True)]
+    regions.step_ended()
+    found.append(regions.executes_forward(model, anew=True))
+    regions.step_ended()
+
+    assert found + executed_steps(regions, model, 1) == [True, True, False]
+
+
+class Held(nn.Module):
+    """Calls a wrapper that it has not registered."""
+
+    def __init__(self, wrapped: DistributedDataParallel) -> None:
+        super().__init__()
+        self.held = [wrapped]
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.held[0](x)
+
+
+def wrapped() -> tuple[nn.Module, Any]:
+    model = DistributedDataParallel(nn.Linear(2, 1))
+    return model, model
+
+
+def held() -> tuple[nn.Module, Any]:
+    model = DistributedDataParallel(nn.Linear(2, 1))
+    return Held(model), model
+
+
+def replicated() -> tuple[nn.Module, Any]:
+    model = replicate(nn.Linear(2, 1))
+    return model, model
+
+
+@contextlib.contextmanager
+def without_average(model: Any) -> Iterator[None]:
+    if isinstance(model, DistributedDataParallel):
+        with model.no_sync():
+            yield
+    else:
+        model.set_requires_gradient_sync(False)
+        yield
+        model.set_requires_gradient_sync(True)
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("made", [wrapped, held, replicated])
+def test_a_forward_that_only_shows_its_form_has_no_later_backward_average(
+    made: Callable[[], tuple[nn.Module, Any]],
+) -> None:
+    regions, (model, averaging) = ExecutedRegions(), made()
     averaged: list[int] = []
 
     def average(bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -141,11 +207,18 @@ def test_a_forward_that_only_shows_its_form_has_no_later_backward_average() -> N
         future.set_result(bucket.buffer())
         return future
 
-    model.register_comm_hook(None, lambda state, bucket: average(bucket))
-    assert executed_steps(regions, model, 3) == [True, True, False]
+    averaging.register_comm_hook(None, lambda state, bucket: average(bucket))
+    found = []
+    for _ in range(3):
+        found.append(regions.executes_forward(model))
+        if found[-1]:
+            regions.run(lambda: model(torch.zeros(1, 2))).sum().backward()
+        regions.step_ended()
+    assert found == [True, True, False]
+    del averaged[:]
     regions.run(lambda: model(torch.zeros(3, 2)))
 
-    with model.no_sync():
+    with without_average(averaging):
         model(torch.zeros(1, 2)).sum().backward()
 
     assert averaged == []

@@ -56,6 +56,23 @@ def test_every_kind_of_collective_returns_at_once_and_changes_nothing(
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.usefixtures("one_of_two")
+def test_handles_tell_that_all_is_done_and_what_has_come() -> None:
+    x, parts = torch.arange(2.0), [torch.ones(2), torch.ones(2)]
+
+    summed = dist.all_reduce(x, async_op=True)
+    gathered = dist.all_gather(parts, x, async_op=True)
+    barrier = dist.barrier(async_op=True)
+    half = summed.get_future().then(lambda future: future.value()[0] / 2)
+
+    assert [work.is_completed() for work in (summed, gathered, barrier)] == [True] * 3
+    assert half.wait().tolist() == [0.0, 0.5]
+    assert summed.result()[0] is x
+    assert [part is one for part, one in zip(gathered.result(), parts, strict=True)] == [True] * 2
+    assert barrier.get_future().wait() == []
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_functional_collectives_return_tensors_of_the_right_shape(
     one_of_two: SilencedCollectives,
 ) -> None:
