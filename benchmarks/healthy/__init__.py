@@ -34,7 +34,7 @@ NEED_A_LIVE_RUN = frozenset(
 """Losses and norms alone look sick; a live run also looks at weights, optimizers and batches."""
 
 _OTHER_MEANING = "the same inputs mean something else: rolled back, and taken back"
-_LEAP = "the weight of a term or a margin leaps with the same inputs"
+_LEAP = "the weight of a term leaps with the same inputs"
 STILL_TREATED = {
     "relabelled_tasks": _OTHER_MEANING,
     "classes_in_turn": "other classes with inputs of the old size: rolled back, and taken back",
@@ -42,7 +42,6 @@ STILL_TREATED = {
     "hard_samples": "new samples with inputs of the old size, far harder",
     "growing_returns": "a value loss that grows with the returns of a hand-written environment",
     "reweighted_tasks": _LEAP,
-    "raised_margin": _LEAP,
     "raised_residual": _LEAP,
 }
 """Kind → why the default policy treats it, which is a known limit."""

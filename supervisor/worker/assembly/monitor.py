@@ -21,6 +21,7 @@ from supervisor.worker.live.own_time import OwnTime
 from supervisor.worker.live.script_changes import ScriptChanges
 from supervisor.worker.live.step_recorder import StepRecorder
 from supervisor.worker.live.update_hooks import UpdateHooks
+from supervisor.worker.live.weight_moves import WeightMoves
 from supervisor.worker.probes.probes import Probes
 from supervisor.worker.recording.large_reads import LargeReads
 from supervisor.worker.recording.recording import Recording
@@ -108,6 +109,12 @@ def _build_step_recorder(
         inputs=InputWatch(is_on=task.settings.probes.enabled, tell=ground.warn),
         changes=ScriptChanges(
             ground.registry, state.watch, state.snapshots, is_on=task.settings.probes.enabled
+        ),
+        moves=WeightMoves(
+            ground.registry,
+            state.snapshots,
+            is_on=task.settings.probes.enabled,
+            tell=ground.warn,
         ),
         own_time=OwnTime(None if task.place.is_alone else OwnTimes(task.rundir.steps(task.rank))),
         warn=ground.warn,

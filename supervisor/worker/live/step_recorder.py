@@ -22,6 +22,7 @@ from supervisor.worker.live.input_watch import InputWatch
 from supervisor.worker.live.own_time import OwnTime
 from supervisor.worker.live.script_changes import ScriptChanges
 from supervisor.worker.live.unseen_updates import MANY_BACKWARDS, NO_STEP_YET
+from supervisor.worker.live.weight_moves import WeightMoves
 from supervisor.worker.probes.probes import Probes
 from supervisor.worker.treatment.update_controls import UpdateControls
 
@@ -34,6 +35,7 @@ class StepRecorder:
         scaler: the newest GradScaler that the script has used.
         inputs: looks at the batches.
         changes: looks at what the script does to weights itself.
+        moves: looks at how far weights have moved.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class StepRecorder:
         watch: UpdateWatch,
         inputs: InputWatch,
         changes: ScriptChanges,
+        moves: WeightMoves,
         own_time: OwnTime,
         warn: RunWarnings,
     ) -> None:
@@ -55,6 +58,7 @@ class StepRecorder:
         self.scaler: Any = None
         self.inputs = inputs
         self.changes = changes
+        self.moves = moves
         self._registry = registry
         self._progress = progress
         self._recorder = recorder
@@ -103,9 +107,11 @@ class StepRecorder:
         if probe.begins_training:
             self.inputs.forget()
             self.changes.forget()
+            self.moves.forget()
         loss = probe.loss if probe.loss_seen else math.nan
         seen = self.inputs.judge(loss, probe.observed)
         seen |= self.changes.judge(step, loss, lead, self._lead_size)
+        seen |= self.moves.judge(step, loss)
         if seen:
             probe.observed = {**seen, **probe.observed}
         now = time.time()
