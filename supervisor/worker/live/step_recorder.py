@@ -71,15 +71,24 @@ class StepRecorder:
         self._lead_size = 0
 
     def begin_backward(self) -> None:
-        """Counts a backward; the first one of a step may add to gradients of an earlier one."""
+        """Counts a backward; the first one of a step may add to gradients of an earlier one.
+
+        A loss that is not finite does not count if nothing of its gradients is left: the script has
+        seen it, too, and left that batch out.
+        """
         progress = self._progress
         probe = progress.probe
         if not probe.backward_calls:
             self._own_time.backward_begins(progress.steps_done)
-            progress.grads_matter = any(map(has_values, earlier_gradients(self._registry)))
+            progress.grads_matter = self._has_gradients()
+        elif not math.isfinite(probe.loss) and not self._has_gradients():
+            probe.loss, probe.loss_seen = 0.0, False
         probe.backward_calls += 1
         if probe.backward_calls == MANY_BACKWARDS and not progress.steps_done:
             self._warn(NO_STEP_YET, aloud=True)
+
+    def _has_gradients(self) -> bool:
+        return any(map(has_values, earlier_gradients(self._registry)))
 
     def clipped(self, parameters: list[torch.Tensor], max_norm: float, norm: Any) -> None:
         """The script's own clipping gives the gradient norm for free, if it is that of the lead."""
