@@ -22,8 +22,9 @@ lint: $(BIN)/supervisor
 types: $(BIN)/supervisor
 	$(BIN)/mypy
 
+# Three at a time on two cores: many tests wait for processes, and for time to pass.
 unit: $(BIN)/supervisor
-	$(BIN)/python -m pytest -n 2 --dist worksteal --durations=15
+	$(BIN)/python -m pytest -n 3 --dist worksteal --durations=15
 
 scenarios: $(BIN)/supervisor
 	$(BIN)/python -m pytest -n 2 tests/scenarios

@@ -125,7 +125,8 @@ def test_an_environment_of_several_ranks_is_refused_unless_only_watched(tmp_path
 
 
 def test_the_environment_that_an_operator_gives_a_node_is_no_obstacle(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text("import os; print(os.environ['WORLD_SIZE'])")
+    said = "import os; os.write(1, os.environ['WORLD_SIZE'].encode() + b'\\n')"
+    (tmp_path / "script.py").write_text(said)
     line = [*supervisor_command(), "run", "--quiet", "--run-dir", "run", "--nproc-per-node", "2"]
     env = {**os.environ, "WORLD_SIZE": "4", "RANK": "1", "MASTER_ADDR": "training-master-0"}
 
