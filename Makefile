@@ -27,7 +27,7 @@ unit: $(BIN)/supervisor
 	$(BIN)/python -m pytest -n 3 --dist worksteal --durations=15
 
 scenarios: $(BIN)/supervisor
-	$(BIN)/python -m pytest -n 2 tests/scenarios
+	$(BIN)/python -m pytest -n 3 tests/scenarios
 
 # Wheel and sdist in dist/: what an index would say of them, and a run from an environment that has
 # nothing of this checkout.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -125,15 +125,9 @@ def bounded_tensor(
     if taken:
         shape = tuple(weight.shape) if watched.family.needs_shape else ()
         limit = limits.of(Kind(group, weight.dtype, start, taken == made, has_memory, shape))
+    limit = None if limit is None else _left_of(limit, {*then, *now}, live, has_memory)
     if limit is None:
         return None
-    if limit.memory in {**then, **now} and limit.memory not in live:
-        if limit.weight is None or limit.weight.of_memory:
-            return None  # somebody else wrote to the momentum
-        limit = replace(limit, memory="", memory_limit=None)
-    pair = limit.pair
-    if has_memory and pair is not None and not {pair.first, pair.second} <= live.keys():
-        return None  # the same for the moments, of which the bound of the weight is made
     return BoundedTensor(
         name=name,
         parameter=called[1],
@@ -142,6 +136,21 @@ def bounded_tensor(
         counter=counter,
         case=TensorCase(kept, live, limit),
     )
+
+
+def _left_of(
+    limit: Limits, entries: Set[str], live: Container[str], has_memory: bool
+) -> Limits | None:
+    """Returns what is claimed where only the entries in `live` are the optimizer's alone; None
+    where the bound of the weight is made of others."""
+    if limit.memory in entries and limit.memory not in live:
+        if limit.weight is None or limit.weight.of_memory:
+            return None  # somebody else wrote to the momentum
+        limit = replace(limit, memory="", memory_limit=None)
+    pair = limit.pair
+    if has_memory and pair is not None and not (pair.first in live and pair.second in live):
+        return None
+    return limit
 
 
 _STILL = Limits(weight=Affine())
