@@ -26,14 +26,16 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 
 import psutil
+
+from benchmarks.struck_run import StruckRun, disk, environment, full, kill
 
 HEAD = """
 import csv, hashlib, os, sys, time, torch
@@ -87,14 +89,10 @@ for step in range(1, 111):
     opt.step(); opt.zero_grad(); done(step, loss)
 """,
 }
-LAST_STEP = 110
 SETTINGS = (
     "checkpoint.every_steps=12", "checkpoint.min_free_gib=0", "restart.backoff_s=0.1",
     "report.enabled=false",
 )  # fmt: skip
-TIMEOUT_S = 240.0
-DISK_MIB = 24
-RESUMES_AT_MOST = 4
 
 
 @dataclass
@@ -110,119 +108,43 @@ class Round:
     detail: str = ""
 
 
-class Running:
-    """A supervised run, seen from outside."""
-
-    def __init__(self, folder: Path, run_dir: Path, script: str, limits: dict[int, int]) -> None:
-        self.folder, self.run_dir, self.limits = folder, run_dir, limits
-        folder.mkdir(exist_ok=True)
-        (folder / "train.py").write_text(HEAD + LOOPS[script] + TAIL)
-        settings = [word for setting in SETTINGS for word in ("--set", setting)]
-        self._line = ["run", "--run-dir", str(run_dir), *settings, "train.py"]
-        self.start(*self._line)
-
-    def start(self, *words: str) -> None:
-        with open(self.folder / "out", "ab") as out, open(self.folder / "err", "ab") as err:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "supervisor.cli.main", *words],
-                cwd=self.folder, env=_environment(), stdout=out, stderr=err,
-                stdin=subprocess.DEVNULL, start_new_session=True,
-                preexec_fn=lambda: _limit(self.limits),
-            )  # fmt: skip
-
-    def wait_for_step(self, step: int) -> bool:
-        """False if the run ended before it."""
-        until = time.monotonic() + TIMEOUT_S
-        while f"step {step} " not in self.printed():
-            if self.process.poll() is not None or time.monotonic() > until:
-                return False
-            time.sleep(0.01)
-        return True
-
-    def printed(self) -> str:
-        return (self.folder / "out").read_text(errors="replace")
-
-    def worker(self) -> psutil.Process | None:
-        """The script's process: the child of the guardian."""
-        with suppress(psutil.Error):
-            for process in psutil.Process(self.process.pid).children(recursive=True):
-                if any("guardian.py" in word for word in process.cmdline()):
-                    return next(iter(process.children()), None)
-        return None
-
-    def resume_until_it_ends(self) -> int:
-        """As a user would; returns the last exit code (`TIMEOUT_S` without an end: 124)."""
-        for _ in range(RESUMES_AT_MOST):
-            try:
-                code = self.process.wait(TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                _end(self.process)
-                return 124
-            if not (code in (75, 128 + signal.SIGTERM, 128 + signal.SIGINT) or code < 0):
-                return code
-            if code == 75 or any(self.run_dir.glob("checkpoints/step_*")):
-                self.start("resume", str(self.run_dir))
-            else:
-                self.start(*self._line[:2], f"{self.run_dir}-again", *self._line[3:])
-        return self.process.wait(TIMEOUT_S)
-
-    def said(self) -> list[str]:
-        """What each new beginning was called; torn lines are left out."""
-        said = []
-        with suppress(OSError):
-            for line in (self.run_dir / "events.jsonl").read_text(errors="replace").splitlines():
-                with suppress(ValueError):
-                    event = json.loads(line)
-                    if event["kind"] == "resumed":
-                        said.append(str(event["exactness"]))
-                    elif event["kind"] == "action" and event.get("outcome") == "applied":
-                        said.append(f"treated: {event['name']}")
-        return said
+Fault = Callable[[StruckRun, random.Random], None]
 
 
-Fault = Callable[[Running, random.Random], None]
+def kill_worker(run: StruckRun, chance: random.Random) -> None:
+    kill(run.worker())
 
 
-def _kill(process: psutil.Process | None, number: int = signal.SIGKILL) -> None:
-    with suppress(psutil.Error):
-        if process is not None:
-            process.send_signal(number)
-
-
-def kill_worker(run: Running, chance: random.Random) -> None:
-    _kill(run.worker())
-
-
-def kill_parent(run: Running, chance: random.Random) -> None:
+def kill_parent(run: StruckRun, chance: random.Random) -> None:
     run.process.kill()
     run.process.wait()
     time.sleep(1.0)  # its worker ends by itself
 
 
-def kill_both(run: Running, chance: random.Random) -> None:
+def kill_both(run: StruckRun, chance: random.Random) -> None:
     worker = run.worker()
     run.process.kill()
-    _kill(worker)
+    kill(worker)
     run.process.wait()
 
 
-def kill_guardian(run: Running, chance: random.Random) -> None:
+def kill_guardian(run: StruckRun, chance: random.Random) -> None:
     if (worker := run.worker()) is not None:
-        _kill(worker.parent())
+        kill(worker.parent())
 
 
-def kill_a_loader_worker(run: Running, chance: random.Random) -> None:
+def kill_a_loader_worker(run: StruckRun, chance: random.Random) -> None:
     if (worker := run.worker()) is not None:
-        _kill(chance.choice(worker.children() or [worker]))
+        kill(chance.choice(worker.children() or [worker]))
 
 
-def kill_worker_twice(run: Running, chance: random.Random) -> None:
+def kill_worker_twice(run: StruckRun, chance: random.Random) -> None:
     kill_worker(run, chance)
     time.sleep(chance.uniform(0.5, 4.0))
     kill_worker(run, chance)
 
 
-def kill_parent_and_its_successor(run: Running, chance: random.Random) -> None:
+def kill_parent_and_its_successor(run: StruckRun, chance: random.Random) -> None:
     """Two resumes."""
     kill_parent(run, chance)
     run.start("resume", str(run.run_dir))
@@ -231,41 +153,41 @@ def kill_parent_and_its_successor(run: Running, chance: random.Random) -> None:
     run.process.wait()
 
 
-def terminate(run: Running, chance: random.Random) -> None:
+def terminate(run: StruckRun, chance: random.Random) -> None:
     run.process.send_signal(chance.choice((signal.SIGTERM, signal.SIGINT)))
 
 
-def terminate_the_worker(run: Running, chance: random.Random) -> None:
+def terminate_the_worker(run: StruckRun, chance: random.Random) -> None:
     """As a scheduler does that signals all processes of a job."""
-    _kill(run.worker(), signal.SIGTERM)
+    kill(run.worker(), signal.SIGTERM)
 
 
-def stop_for_a_while(run: Running, chance: random.Random) -> None:
+def stop_for_a_while(run: StruckRun, chance: random.Random) -> None:
     process = chance.choice([psutil.Process(run.process.pid), run.worker()])
-    _kill(process, signal.SIGSTOP)
+    kill(process, signal.SIGSTOP)
     time.sleep(3.0)
-    _kill(process, signal.SIGCONT)
+    kill(process, signal.SIGCONT)
 
 
-def fill_the_disk(run: Running, chance: random.Random) -> None:
-    with _full(run.run_dir.parent):
+def fill_the_disk(run: StruckRun, chance: random.Random) -> None:
+    with full(run.run_dir.parent):
         time.sleep(chance.uniform(0.5, 3.0))
 
 
-def fill_the_disk_and_kill_worker(run: Running, chance: random.Random) -> None:
-    with _full(run.run_dir.parent):
-        _kill(run.worker())
+def fill_the_disk_and_kill_worker(run: StruckRun, chance: random.Random) -> None:
+    with full(run.run_dir.parent):
+        kill(run.worker())
         time.sleep(4.0)
 
 
-def make_the_disk_read_only(run: Running, chance: random.Random) -> None:
+def make_the_disk_read_only(run: StruckRun, chance: random.Random) -> None:
     disk = str(run.run_dir.parent)
     subprocess.run(["mount", "-o", "remount,ro", disk], check=False, capture_output=True)
     time.sleep(chance.uniform(0.5, 3.0))
     subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
 
 
-def flip_a_bit(run: Running, chance: random.Random) -> None:
+def flip_a_bit(run: StruckRun, chance: random.Random) -> None:
     """Of a file of the run directory, while nobody lives."""
     kill_both(run, chance)
     time.sleep(1.0)
@@ -277,7 +199,7 @@ def flip_a_bit(run: Running, chance: random.Random) -> None:
     (run.folder / "damaged").write_text(str(path.relative_to(run.run_dir)))
 
 
-def cut_a_file(run: Running, chance: random.Random) -> None:
+def cut_a_file(run: StruckRun, chance: random.Random) -> None:
     """As after a power failure: the newest bytes of a file are gone."""
     kill_both(run, chance)
     time.sleep(1.0)
@@ -287,7 +209,7 @@ def cut_a_file(run: Running, chance: random.Random) -> None:
     (run.folder / "damaged").write_text(str(path.relative_to(run.run_dir)))
 
 
-def nothing(run: Running, chance: random.Random) -> None:
+def nothing(run: StruckRun, chance: random.Random) -> None:
     """The limits are the fault."""
 
 
@@ -309,47 +231,6 @@ LIMITED: dict[str, Callable[[str, str], dict[int, int]]] = {
 }
 
 
-def _limit(limits: dict[int, int]) -> None:
-    for which, value in limits.items():
-        resource.setrlimit(which, (value, value))
-
-
-def _environment() -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    with suppress(psutil.Error):
-        for child in psutil.Process(process.pid).children(recursive=True):
-            _kill(child)
-    process.kill()
-    process.wait()
-
-
-@contextmanager
-def _full(disk: Path) -> Iterator[None]:
-    ballast = disk / "ballast"
-    with suppress(OSError), open(ballast, "wb", buffering=0) as file:
-        while file.write(bytes(4096)):
-            pass
-    yield
-    ballast.unlink()
-
-
-@contextmanager
-def _disk(path: Path, *, is_mounted: bool) -> Iterator[None]:
-    path.mkdir()
-    if not is_mounted:
-        yield
-        return
-    line = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs", str(path)]
-    subprocess.run(line, check=True, capture_output=True)
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", str(path)], check=False)
-
-
 @cache
 def plainly(script: str, folder: str) -> tuple[tuple[str, ...], int]:
     """What a run of plain python ends with, and the most address space that it took."""
@@ -358,7 +239,7 @@ def plainly(script: str, folder: str) -> tuple[tuple[str, ...], int]:
     text = HEAD + LOOPS[script] + TAIL + "print(open('/proc/self/status').read())"
     (where / "train.py").write_text(text)
     line = [sys.executable, "train.py"]
-    ran = subprocess.run(line, cwd=where, env=_environment(), capture_output=True, text=True)
+    ran = subprocess.run(line, cwd=where, env=environment(), capture_output=True, text=True)
     (where / "out").write_text(ran.stdout)
     peak = next(line for line in ran.stdout.splitlines() if line.startswith("VmPeak"))
     return _end_of(where), int(peak.split()[1]) * 1024
@@ -386,9 +267,12 @@ def strike(number: int, seed: int, folder: str, kinds: list[str]) -> Round:
     expected = plainly(script, folder)[0]
     where = Path(folder) / f"round {number}"
     where.mkdir()
-    with _disk(where / "disk", is_mounted="disk" in fault):
+    with disk(where / "disk", is_mounted="disk" in fault):
         limits = LIMITED[fault](script, folder) if fault in LIMITED else {}
-        run = Running(where / "work", where / "disk" / "run", script, limits)
+        text = HEAD + LOOPS[script] + TAIL
+        run = StruckRun(where / "work", where / "disk" / "run", SETTINGS, limits)
+        (run.folder / "train.py").write_text(text)
+        run.begin("train.py")
         if run.wait_for_step(one.step):
             time.sleep(chance.uniform(0.0, 0.02))
             FAULTS.get(fault, nothing)(run, chance)
@@ -398,7 +282,7 @@ def strike(number: int, seed: int, folder: str, kinds: list[str]) -> Round:
     return one
 
 
-def _judge(one: Round, code: int, expected: tuple[str, ...], run: Running) -> None:
+def _judge(one: Round, code: int, expected: tuple[str, ...], run: StruckRun) -> None:
     found = _end_of(run.folder)
     damaged = run.folder / "damaged"
     one.detail = damaged.read_text() if damaged.exists() else ""

@@ -1,0 +1,1 @@
+"""Scripts that meet the operating system, of kinds found in public reports."""
