@@ -20,6 +20,7 @@ FLOORS: dict[str, int] = {
     "begin": 1,
     "own_process": 1,
     "unwarned": 1,
+    "by_identity": 1,
     "settings": 1,
     "risk_lines": 1,
     "table": 1,

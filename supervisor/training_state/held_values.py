@@ -14,6 +14,7 @@ import numpy as np
 import torch
 import xxhash
 
+from supervisor.errors import pass_on
 from supervisor.training_state.census.census import CALL
 from supervisor.training_state.census.place import Place
 from supervisor.training_state.census.reach import Reach
@@ -183,7 +184,8 @@ def _put(place: Place, value: Any) -> str:
         return "it lies in a tuple, or is a parameter, and has another shape or type now"
     try:
         place.replace(value.clone() if isinstance(value, torch.Tensor) else value)
-    except Exception as error:  # a property or __setitem__ of the user's class
+    except BaseException as error:  # a property or __setitem__ of the user's class
+        pass_on(error)
         return f"cannot be replaced ({type(error).__name__}: {error})"
     return ""
 

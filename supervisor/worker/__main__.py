@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from supervisor.errors import pass_on
 from supervisor.own_process import Given, command, give_back
 from supervisor.storage.files.private_files import open_private
 from supervisor.storage.run.exit_notes import ExitNote, save_exit_note
@@ -112,7 +113,7 @@ class Worker:
 
     def _script_ended(self) -> int:
         """It came to its end: complete, unless its training was still being fast-forwarded."""
-        shortfall = self._session.shortfall if self._session is not None else ""
+        shortfall = self._ask(lambda session: session.shortfall, "")
         if not shortfall:
             self._end(completed=True)
             return self._leave(ExitNote(kind="completed", code=0), 0)
@@ -182,8 +183,19 @@ class Worker:
         return self._leave(ExitNote(kind="system_exit", code=code, message=message), code)
 
     def _end(self, *, completed: bool, parts: bool = False) -> None:
-        if self._session is not None and os.getpid() == self._pid:
-            self._session.end(completed=completed, parts=parts)
+        if os.getpid() == self._pid:
+            self._ask(lambda session: session.end(completed=completed, parts=parts), None)
+
+    def _ask(self, question: Callable[[Any], Any], otherwise: Any) -> Any:
+        """Of the session, if there is one; how the script has ended stays whatever that raises."""
+        if self._session is None:
+            return otherwise
+        try:
+            return question(self._session)
+        except BaseException as error:
+            pass_on(error)
+            print(f"supervisor: warning: at the end: {_words_of(error)}", file=sys.stderr)
+            return otherwise
 
     def _exception_note(self, error: BaseException) -> ExitNote:
         kind = type(error)
@@ -200,7 +212,8 @@ class Worker:
         )
 
     def _samples_at_fault(self) -> tuple[str, ...]:
-        return self._session.samples_at_fault if self._session is not None else ()
+        found: tuple[str, ...] = self._ask(lambda session: session.samples_at_fault, ())
+        return found
 
     def _phase(self) -> str:
         if self._session is None:
@@ -214,24 +227,23 @@ class Worker:
         import dataclasses
         import time
 
-        last = self._session.steps_done - 1 if self._session is not None else -1
+        last = self._ask(lambda session: session.steps_done - 1, -1)
         replaying = note.kind in (SHORT, LOADING)
-        replaying |= self._session is not None and not self._session.has_arrived
+        replaying |= not self._ask(lambda session: session.has_arrived, True)
         if replaying:
             last = -1
-        asks = self._session is not None and self._session.use.batch_size
         note = dataclasses.replace(
             note,
             last_step=last if last >= 0 else None,
             phase=self._phase(),
-            asks_batch_size=asks,
-            offers_checkpointing=self._session is not None and self._session.offers_checkpointing,
+            asks_batch_size=self._ask(lambda session: session.use.batch_size, False),
+            offers_checkpointing=self._ask(lambda session: session.offers_checkpointing, False),
             replaying=replaying,
             time=time.time(),
         )
         try:
             save_exit_note(self._rundir, self._attempt, self._rank, note)
-        except OSError as error:
+        except Exception as error:  # how the script has ended stays
             print(f"supervisor: warning: exit note: {error}", file=sys.stderr)
         return int(code)
 
@@ -270,7 +282,7 @@ def _undo_unfinished_replay(rundir: RunDirectory, rank: int) -> None:
 def _words_of(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # the script's own class
+    except BaseException:  # the script's own class
         return "<exception str() failed>"
 
 
