@@ -167,11 +167,12 @@ class Worker:
     def _script_raised(self, error: BaseException) -> int:
         """The note comes before the hook, which may end the process."""
         self._end(completed=False, parts=True)
-        take_out_our_frames(error)
+        _guarded(lambda: take_out_our_frames(error), None)
         if isinstance(error, KeyboardInterrupt):
             self._leave(ExitNote(kind="interrupted", message="KeyboardInterrupt"), 130)
             return show(error) and 130
-        self._leave(self._exception_note(error), 1)
+        bare = ExitNote(kind="exception", exception=type(error).__name__)
+        self._leave(_guarded(lambda: self._exception_note(error), bare), 1)
         return show(error)
 
     def _script_exits(self, leaving: SystemExit) -> int:
@@ -190,12 +191,7 @@ class Worker:
         """Of the session, if there is one; how the script has ended stays whatever that raises."""
         if self._session is None:
             return otherwise
-        try:
-            return question(self._session)
-        except BaseException as error:
-            pass_on(error)
-            print(f"supervisor: warning: at the end: {_words_of(error)}", file=sys.stderr)
-            return otherwise
+        return _guarded(lambda: question(self._session), otherwise)
 
     def _exception_note(self, error: BaseException) -> ExitNote:
         kind = type(error)
@@ -208,7 +204,7 @@ class Worker:
             traceback="".join(text)[-8000:],
             evidence=self._samples_at_fault(),
             phase=self._phase(),
-            memory=_memory_facts(),
+            memory=_guarded(_memory_facts, {}),
         )
 
     def _samples_at_fault(self) -> tuple[str, ...]:
@@ -246,6 +242,18 @@ class Worker:
         except Exception as error:  # how the script has ended stays
             print(f"supervisor: warning: exit note: {error}", file=sys.stderr)
         return int(code)
+
+
+def _guarded(call: Callable[[], Any], otherwise: Any) -> Any:
+    """Calls what asks objects of the script's at its end, which may raise anything."""
+    try:
+        return call()
+    except BaseException as error:
+        pass_on(error)
+        with contextlib.suppress(Exception):
+            said = f"{type(error).__name__}: {_words_of(error)}"
+            print(f"supervisor: warning: at the end: {said}", file=sys.stderr)
+        return otherwise
 
 
 def _end_pools() -> None:

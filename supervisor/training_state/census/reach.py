@@ -123,5 +123,10 @@ class Reach:
         try:
             return self._entries[kind]
         except KeyError:
-            entry = self._entries[kind] = find_entry(kind)
+            try:
+                entry = find_entry(kind)
+            except BaseException as error:  # the user's own metaclass
+                pass_on(error)
+                entry = None
+            self._entries[kind] = entry
             return entry
