@@ -103,7 +103,7 @@ def _saveable(
     reached: set[int | None] = set()
     for place in Reach(frames, at_last={CALL: call}):
         value = place.value
-        if isinstance(value, HANDLES):
+        if issubclass(type(value), HANDLES):  # `isinstance` asks the object for its `__class__`
             handles[place.path] = value
             wait_for(value, until)
         if _is_saveable(value) and (memory := storage_of(value)) not in exclude_storages:
@@ -196,10 +196,10 @@ def _keeps_gradient(value: Any) -> bool:
 
 
 def _is_saveable(value: Any) -> bool:
-    if isinstance(value, np.ndarray):
+    if issubclass(type(value), np.ndarray):
         return not value.dtype.hasobject and value.dtype.names is None and value.size > 0
     return (
-        isinstance(value, torch.Tensor)
+        issubclass(type(value), torch.Tensor)
         and value.layout == torch.strided
         and value.device.type != "meta"
         and not isinstance(value, (torch.nn.UninitializedParameter, torch.nn.UninitializedBuffer))

@@ -89,7 +89,7 @@ class Census:
             for place in reach:
                 value = place.value
                 places[place.path] = place
-                is_saved = isinstance(value, torch.Tensor) and storage_of(value) in but
+                is_saved = issubclass(type(value), torch.Tensor) and storage_of(value) in but
                 if is_saved and not place.same_as:
                     continue
                 try:
