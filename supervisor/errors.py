@@ -13,6 +13,9 @@ SupervisorError
 
 from __future__ import annotations
 
+import types
+from collections.abc import Iterator
+
 
 class SupervisorError(Exception):
     """Base of all errors that this package raises on purpose.
@@ -52,3 +55,58 @@ class StateTorn(CheckpointError):
 
 class ReplayError(SupervisorError):
     """A script that is being fast-forwarded does something else than the recorded run did."""
+
+
+class PassesGuards:
+    """Mixed into what no guard of ours keeps, because it is to reach the script's loop."""
+
+
+def pass_on(error: BaseException) -> None:
+    """Called by whoever asks objects of the script's, with what the question raised.
+
+    A property may raise whatever it likes, `SystemExit` too; that ends nothing. What is to end the
+    process is raised again: what `PassesGuards`, and what came of a signal, which may arrive while
+    we ask.
+
+    Raises:
+        BaseException: `error` itself.
+    """
+    if isinstance(error, PassesGuards) or hasattr(error, "_passes_guards"):
+        raise error
+    if not isinstance(error, Exception) and _came_of_a_signal(error):
+        raise error
+
+
+def let_pass(error: BaseException) -> None:
+    """Marks what a function of the script's has raised that it gave us to call."""
+    error._passes_guards = True  # type: ignore[attr-defined]
+
+
+def _came_of_a_signal(error: BaseException) -> bool:
+    """Whether a handler raised it: Python's own of SIGINT, which has no frame, or the script's."""
+    import signal
+
+    if isinstance(error, GeneratorExit):
+        return True
+    frames = list(_frames(error))
+    handlers = map(signal.getsignal, signal.valid_signals())
+    codes = [getattr(getattr(one, "__func__", one), "__code__", None) for one in handlers]
+    if any(frame.tb_frame.f_code in codes for frame in frames):
+        return True
+    return isinstance(error, KeyboardInterrupt) and not (frames and _raises(frames[-1]))
+
+
+def _frames(error: BaseException) -> Iterator[types.TracebackType]:
+    trace = error.__traceback__
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next
+
+
+def _raises(trace: types.TracebackType) -> bool:
+    """Whether the frame stands at a `raise` statement."""
+    import dis
+
+    code, at = trace.tb_frame.f_code, trace.tb_lasti
+    names = (one.opname for one in dis.get_instructions(code) if one.offset == at)
+    return any(name in ("RAISE_VARARGS", "RERAISE") for name in names)

@@ -12,6 +12,8 @@ from typing import Any
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from supervisor.errors import pass_on
+
 METHODS = (
     ("gradient_checkpointing_enable", "gradient_checkpointing_disable"),  # Hugging Face
     ("enable_gradient_checkpointing", "disable_gradient_checkpointing"),  # its diffusion models
@@ -25,6 +27,7 @@ IS_ON = ("is_gradient_checkpointing", "grad_checkpointing")
 class ActivationCheckpointing:
     """What one model offers; the outermost module that offers it counts, and flags after methods.
 
+    Some (Sentence Transformers') can only be switched on: `switch_off` leaves them on.
     A model with batch normalisation offers nothing: its running figures would take in every batch
     twice. The forward computes the same to the bit, random numbers included, because
     `torch.utils.checkpoint` keeps them by default.
@@ -32,8 +35,11 @@ class ActivationCheckpointing:
 
     def __init__(self, model: nn.Module) -> None:
         self._switches: list[_Switch] = []
-        if not any(isinstance(module, _BatchNorm) for module in model.modules()):
-            self._switches = list(_methods(model)) or list(_flags(model))
+        try:
+            if not any(isinstance(module, _BatchNorm) for module in nn.Module.modules(model)):
+                self._switches = list(_methods(model)) or list(_flags(model))
+        except BaseException as error:  # a property of the model's: then it offers nothing
+            pass_on(error)
 
     @property
     def is_offered(self) -> bool:
@@ -60,18 +66,24 @@ class _Switch:
 
 def _methods(model: nn.Module) -> Iterator[_Switch]:
     covered: set[int] = set()
-    for module in model.modules():
+    for module in nn.Module.modules(model):
         if id(module) in covered:
             continue
         for enable, disable in METHODS:
-            on = getattr(module, enable, None)
-            if not callable(on) or not getattr(module, "supports_gradient_checkpointing", True):
+            if not callable(getattr(type(module), enable, None)):
+                continue  # not of the module itself: a mock answers to any name
+            on = getattr(module, enable)
+            if not getattr(module, "supports_gradient_checkpointing", True):
                 continue
-            covered.update(id(inner) for inner in module.modules())
-            off = getattr(module, disable) if disable else functools.partial(on, False)
+            covered.update(id(inner) for inner in nn.Module.modules(module))
+            off = getattr(module, disable, _stays_on) if disable else functools.partial(on, False)
             is_on = any(getattr(module, name, False) is True for name in IS_ON)
             yield _Switch(_without_reentry(on), off, is_on)
             break
+
+
+def _stays_on() -> None:
+    """Where a model cannot switch it off: it computes the same."""
 
 
 def _without_reentry(enable: Callable[..., Any]) -> Callable[[], Any]:
@@ -83,7 +95,7 @@ def _without_reentry(enable: Callable[..., Any]) -> Callable[[], Any]:
 
 
 def _flags(model: nn.Module) -> Iterator[_Switch]:
-    for module in model.modules():
+    for module in nn.Module.modules(model):
         for name in FLAGS:
             if type(vars(module).get(name)) is bool:
                 yield _Switch(

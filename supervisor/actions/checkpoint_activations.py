@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import weakref
-
 from torch import nn
 
 from supervisor.actions.activation_checkpointing import ActivationCheckpointing
 from supervisor.actions.base import Action, ActionContext
+from supervisor.by_identity import ByIdentity
 from supervisor.records import ActionResult
 
 
@@ -23,9 +22,7 @@ class CheckpointActivations(Action):
     cost = "a second forward in each backward, about a third more time a step"
 
     def __init__(self) -> None:
-        self._on: weakref.WeakKeyDictionary[nn.Module, ActivationCheckpointing] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._on: ByIdentity[nn.Module, ActivationCheckpointing] = ByIdentity()
 
     def precondition(self, context: ActionContext) -> str | None:
         models = context.registry.models.values()
@@ -47,7 +44,7 @@ class CheckpointActivations(Action):
         )
 
     def undo(self, context: ActionContext) -> ActionResult:
-        for found in self._on.values():
+        for _, found in self._on.items():
             found.switch_off()
         self._on.clear()
         context.controls.checkpoint_activations = False

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import weakref
-
 import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from supervisor.actions.base import Action, ActionContext
 from supervisor.actions.half_precision import back_to_half, cast_inputs, half_tensors, to_fp32
+from supervisor.by_identity import ByIdentity
 from supervisor.records import ActionResult
 
 
@@ -27,9 +26,9 @@ class Fp32Fallback(Action):
     cost = "slower steps and more memory until it is taken back"
 
     def __init__(self) -> None:
-        self._converted: weakref.WeakKeyDictionary[
+        self._converted: ByIdentity[
             nn.Module, tuple[dict[str, torch.dtype], list[RemovableHandle]]
-        ] = weakref.WeakKeyDictionary()
+        ] = ByIdentity()
 
     def precondition(self, context: ActionContext) -> str | None:
         is_half = any(half_tensors(model) for model in context.registry.models.values())
@@ -53,7 +52,7 @@ class Fp32Fallback(Action):
 
     def undo(self, context: ActionContext) -> ActionResult:
         context.controls.fp32 = False
-        for model, (dtypes, handles) in list(self._converted.items()):
+        for model, (dtypes, handles) in self._converted.items():
             for handle in handles:
                 handle.remove()
             back_to_half(model, dtypes, context.registry.optimizers)

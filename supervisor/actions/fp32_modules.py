@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from torch.utils.hooks import RemovableHandle
 
 from supervisor.actions.base import Action, ActionContext
 from supervisor.actions.half_precision import HALF, map_tensors, to_float
+from supervisor.by_identity import IdentitySet
 from supervisor.records import ActionResult
 
 FRAGILE = (
@@ -43,7 +43,7 @@ class Fp32Modules(Action):
     def __init__(self, names: frozenset[str] = frozenset()) -> None:
         """Takes further `names` of submodules to protect, such as those that `diff` found."""
         self._names = names
-        self._protected: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._protected: IdentitySet[nn.Module] = IdentitySet()
         self._handles: list[RemovableHandle] = []
 
     def precondition(self, context: ActionContext) -> str | None:

@@ -38,6 +38,7 @@ from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
+from supervisor.errors import PassesGuards
 from supervisor.fault_injection.disk_faults import FullDisk, damage_newest_checkpoint
 from supervisor.fault_injection.fault import PROCESS_KINDS, Fault
 from supervisor.fault_injection.process_faults import ask_parent_to_end
@@ -47,7 +48,7 @@ from supervisor.storage.files.private_files import write_json
 EACH_RANK = -1
 
 
-class InjectedFault(RuntimeError):
+class InjectedFault(PassesGuards, RuntimeError):
     """The exception of the fault ``exception``; it reaches the user's loop on purpose."""
 
 

@@ -51,4 +51,4 @@ class LightningCallback(Callback):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not trainer.sanity_checking:
             measured = trainer.logged_metrics | trainer.callback_metrics
-            observe_numbers({name: measured[name] for name in measured if "val" in name})
+            observe_numbers({name: measured[name] for name in measured if "val" in str(name)})

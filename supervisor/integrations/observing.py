@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from supervisor.codes import Severity
-from supervisor.errors import UsageError
+from supervisor.errors import UsageError, pass_on
 from supervisor.records import Alert
 from supervisor.worker.run import observe, on_alert
 
@@ -52,6 +52,10 @@ def _name(key: str) -> str:
 
 
 def _number(value: Any) -> float | None:
-    if hasattr(value, "numel") and value.numel() == 1:
-        value = value.item()
-    return float(value) if isinstance(value, numbers.Real) else None
+    try:
+        if hasattr(value, "numel") and value.numel() == 1:
+            value = value.item()
+        return float(value) if isinstance(value, numbers.Real) else None
+    except BaseException as error:  # a metric of the script's own class
+        pass_on(error)
+        return None

@@ -9,6 +9,7 @@ from supervisor.config import save_resolved
 from supervisor.errors import RunDirectoryError, UsageError
 from supervisor.events.event import of_kind
 from supervisor.events.run_events import WorkerExited
+from supervisor.function_arguments import check
 from supervisor.parent.process.launch import LaunchSpec
 from supervisor.parent.restarts.restart_policy import is_numerical, may_be_sick
 from supervisor.records import REPLAY
@@ -121,6 +122,8 @@ def _check_run(spec: LaunchSpec, rundir: RunDirectory) -> None:
 def _check_target(spec: LaunchSpec) -> None:
     if spec.kind != "module" and not Path(spec.target).is_file():
         raise UsageError(f"{spec.target}: no such file: give the path of a Python script")
+    if spec.function:  # a resume: the file may have changed
+        check(spec.target, spec.function, spec.worker_arguments(2))
 
 
 def _check_resumable(rundir: RunDirectory) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 import xxhash
 
+from supervisor.errors import pass_on
 from supervisor.training_state.census.census import CALL
 from supervisor.training_state.census.place import Place
 from supervisor.training_state.census.reach import Reach
@@ -102,7 +103,7 @@ def _saveable(
     reached: set[int | None] = set()
     for place in Reach(frames, at_last={CALL: call}):
         value = place.value
-        if isinstance(value, HANDLES):
+        if issubclass(type(value), HANDLES):  # `isinstance` asks the object for its `__class__`
             handles[place.path] = value
             wait_for(value, until)
         if _is_saveable(value) and (memory := storage_of(value)) not in exclude_storages:
@@ -183,7 +184,8 @@ def _put(place: Place, value: Any) -> str:
         return "it lies in a tuple, or is a parameter, and has another shape or type now"
     try:
         place.replace(value.clone() if isinstance(value, torch.Tensor) else value)
-    except Exception as error:  # a property or __setitem__ of the user's class
+    except BaseException as error:  # a property or __setitem__ of the user's class
+        pass_on(error)
         return f"cannot be replaced ({type(error).__name__}: {error})"
     return ""
 
@@ -194,10 +196,10 @@ def _keeps_gradient(value: Any) -> bool:
 
 
 def _is_saveable(value: Any) -> bool:
-    if isinstance(value, np.ndarray):
+    if issubclass(type(value), np.ndarray):
         return not value.dtype.hasobject and value.dtype.names is None and value.size > 0
     return (
-        isinstance(value, torch.Tensor)
+        issubclass(type(value), torch.Tensor)
         and value.layout == torch.strided
         and value.device.type != "meta"
         and not isinstance(value, (torch.nn.UninitializedParameter, torch.nn.UninitializedBuffer))

@@ -194,7 +194,7 @@ def _wants_step_on_device(optimizer: torch.optim.Optimizer, parameter: torch.Ten
 
 def _attributes(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """Plain attributes, such as counters, of optimizers that are not torch's."""
-    if type(optimizer).__module__.startswith("torch."):
+    if str(type(optimizer).__module__).startswith("torch."):
         return {}
     return {
         name: value

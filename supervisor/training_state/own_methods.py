@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from supervisor.errors import CheckpointError, StateTorn
+from supervisor.errors import CheckpointError, StateTorn, pass_on
 from supervisor.training_state.comparison import first_difference
 from supervisor.training_state.plain_form import from_plain, to_plain
 from supervisor.training_state.snapshot import copy_state
@@ -44,7 +44,8 @@ def load_all(methods: Sequence[OwnMethod]) -> None:
     for done, method in enumerate(methods, start=1):
         try:
             method.load(_built(method.saved))
-        except Exception as error:
+        except BaseException as error:
+            pass_on(error)
             text = f"{method.name}: {type(error).__name__}: {error}"
             _take_back(methods[:done], before[:done], text)
             raise CheckpointError(f"{text}: nothing was changed") from error
@@ -55,7 +56,8 @@ def _state_of(method: OwnMethod) -> Any:
     left_out: list[str] = []
     try:
         plain = copy_state({"now": to_plain(method.give(), method.name, left_out)})["now"]
-    except Exception:  # the user's own method
+    except BaseException as error:  # the user's own method
+        pass_on(error)
         return None
     return None if left_out else plain
 
@@ -68,7 +70,8 @@ def _take_back(methods: Sequence[OwnMethod], before: Sequence[Any], text: str) -
             continue
         try:
             method.load(_built(state))
-        except Exception as error:
+        except BaseException as error:
+            pass_on(error)
             raise StateTorn(f"{text}: {method.name} could not be taken back: {error}") from error
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.utils.weak import WeakIdKeyDictionary
 
+from supervisor.by_identity import IdentitySet
 from supervisor.errors import UsageError
 from supervisor.training_state.gradient_hook import GradientHook
 
@@ -75,7 +76,7 @@ class Registry:
         self.retained: Any = WeakIdKeyDictionary()
         self._hooks_seen = 0
         self.splits_data = False
-        self._seen_modules: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._seen_modules: IdentitySet[nn.Module] = IdentitySet()
 
     @property
     def models(self) -> dict[str, nn.Module]:

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 import xxhash
 
-from supervisor.errors import CheckpointError, StateTorn
+from supervisor.errors import CheckpointError, StateTorn, pass_on
 from supervisor.training_state import gradients, misfits, model_state, optimizer_state, scaler_state
 from supervisor.training_state.module_attributes import module_attributes, put_back_attributes
 from supervisor.training_state.own_methods import OwnMethod, load_all
@@ -219,7 +219,8 @@ def _each(kind: Mapping[str, Any], capture: Callable[[str, Any], Any]) -> dict[s
 def _state_dict_of(name: str, value: Any, left_out: list[str]) -> Any:
     try:
         return to_plain(value.state_dict(), name, left_out)
-    except Exception as error:  # the user's own method
+    except BaseException as error:  # the user's own method
+        pass_on(error)
         left_out.append(f"{name}: state_dict() raised {type(error).__name__}: {error}")
         return None
 

@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from supervisor.errors import pass_on
 from supervisor.own_process import Given, command, give_back
 from supervisor.storage.files.private_files import open_private
 from supervisor.storage.run.exit_notes import ExitNote, save_exit_note
@@ -112,7 +113,7 @@ class Worker:
 
     def _script_ended(self) -> int:
         """It came to its end: complete, unless its training was still being fast-forwarded."""
-        shortfall = self._session.shortfall if self._session is not None else ""
+        shortfall = self._ask(lambda session: session.shortfall, "")
         if not shortfall:
             self._end(completed=True)
             return self._leave(ExitNote(kind="completed", code=0), 0)
@@ -166,11 +167,12 @@ class Worker:
     def _script_raised(self, error: BaseException) -> int:
         """The note comes before the hook, which may end the process."""
         self._end(completed=False, parts=True)
-        take_out_our_frames(error)
+        _guarded(lambda: take_out_our_frames(error), None)
         if isinstance(error, KeyboardInterrupt):
             self._leave(ExitNote(kind="interrupted", message="KeyboardInterrupt"), 130)
             return show(error) and 130
-        self._leave(self._exception_note(error), 1)
+        bare = ExitNote(kind="exception", exception=type(error).__name__)
+        self._leave(_guarded(lambda: self._exception_note(error), bare), 1)
         return show(error)
 
     def _script_exits(self, leaving: SystemExit) -> int:
@@ -182,8 +184,14 @@ class Worker:
         return self._leave(ExitNote(kind="system_exit", code=code, message=message), code)
 
     def _end(self, *, completed: bool, parts: bool = False) -> None:
-        if self._session is not None and os.getpid() == self._pid:
-            self._session.end(completed=completed, parts=parts)
+        if os.getpid() == self._pid:
+            self._ask(lambda session: session.end(completed=completed, parts=parts), None)
+
+    def _ask(self, question: Callable[[Any], Any], otherwise: Any) -> Any:
+        """Of the session, if there is one; how the script has ended stays whatever that raises."""
+        if self._session is None:
+            return otherwise
+        return _guarded(lambda: question(self._session), otherwise)
 
     def _exception_note(self, error: BaseException) -> ExitNote:
         kind = type(error)
@@ -196,11 +204,12 @@ class Worker:
             traceback="".join(text)[-8000:],
             evidence=self._samples_at_fault(),
             phase=self._phase(),
-            memory=_memory_facts(),
+            memory=_guarded(_memory_facts, {}),
         )
 
     def _samples_at_fault(self) -> tuple[str, ...]:
-        return self._session.samples_at_fault if self._session is not None else ()
+        found: tuple[str, ...] = self._ask(lambda session: session.samples_at_fault, ())
+        return found
 
     def _phase(self) -> str:
         if self._session is None:
@@ -214,26 +223,37 @@ class Worker:
         import dataclasses
         import time
 
-        last = self._session.steps_done - 1 if self._session is not None else -1
+        last = self._ask(lambda session: session.steps_done - 1, -1)
         replaying = note.kind in (SHORT, LOADING)
-        replaying |= self._session is not None and not self._session.has_arrived
+        replaying |= not self._ask(lambda session: session.has_arrived, True)
         if replaying:
             last = -1
-        asks = self._session is not None and self._session.use.batch_size
         note = dataclasses.replace(
             note,
             last_step=last if last >= 0 else None,
             phase=self._phase(),
-            asks_batch_size=asks,
-            offers_checkpointing=self._session is not None and self._session.offers_checkpointing,
+            asks_batch_size=self._ask(lambda session: session.use.batch_size, False),
+            offers_checkpointing=self._ask(lambda session: session.offers_checkpointing, False),
             replaying=replaying,
             time=time.time(),
         )
         try:
             save_exit_note(self._rundir, self._attempt, self._rank, note)
-        except OSError as error:
+        except Exception as error:  # how the script has ended stays
             print(f"supervisor: warning: exit note: {error}", file=sys.stderr)
         return int(code)
+
+
+def _guarded(call: Callable[[], Any], otherwise: Any) -> Any:
+    """Calls what asks objects of the script's at its end, which may raise anything."""
+    try:
+        return call()
+    except BaseException as error:
+        pass_on(error)
+        with contextlib.suppress(Exception):
+            said = f"{type(error).__name__}: {_words_of(error)}"
+            print(f"supervisor: warning: at the end: {said}", file=sys.stderr)
+        return otherwise
 
 
 def _end_pools() -> None:
@@ -270,7 +290,7 @@ def _undo_unfinished_replay(rundir: RunDirectory, rank: int) -> None:
 def _words_of(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # the script's own class
+    except BaseException:  # the script's own class
         return "<exception str() failed>"
 
 

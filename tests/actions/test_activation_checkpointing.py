@@ -107,3 +107,51 @@ def test_taken_back_activations_are_kept_again() -> None:
 
     assert not scene.model.is_gradient_checkpointing
     assert scene.context.controls.is_neutral
+
+
+class OnlyOn(nn.Module):
+    """As Sentence Transformers have it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = Block()
+
+    def gradient_checkpointing_enable(self) -> None:
+        self.block.use_checkpoint = True
+
+
+def test_a_model_that_can_only_be_switched_on_offers_it_and_stays_on() -> None:
+    model = OnlyOn()
+    offer = ActivationCheckpointing(model)
+
+    assert offer.is_offered
+    offer.switch_on()
+    offer.switch_off()
+
+    assert model.block.use_checkpoint
+
+
+@pytest.mark.parametrize("error", [AttributeError, RuntimeError, SystemExit, KeyboardInterrupt])
+@pytest.mark.parametrize(
+    "name",
+    ["gradient_checkpointing_enable", "supports_gradient_checkpointing", "grad_checkpointing"],
+)
+def test_a_model_whose_properties_raise_offers_nothing(
+    name: str, error: type[BaseException]
+) -> None:
+    def asked(_: nn.Module) -> None:
+        raise error("who asks?")
+
+    kind = type("Asked", (OnlyOn,), {name: property(asked)})
+
+    ActivationCheckpointing(kind()).switch_on()  # it may offer it where nothing was asked
+
+    assert ActivationCheckpointing(OnlyOn()).is_offered
+
+
+def test_a_model_that_answers_to_any_name_offers_nothing() -> None:
+    class Mock(nn.Module):
+        def __getattr__(self, name: str) -> Any:
+            return lambda *args, **kwargs: None
+
+    assert not ActivationCheckpointing(Mock()).is_offered

@@ -36,7 +36,8 @@ def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
     path = tmp_path / "train.py"
-    path.write_text("def train(run):\n    pass\n\nprint('trained')\n")
+    text = "def train(run):\n    pass\n\ndef later(run, **more):\n    pass\n\nprint('trained')\n"
+    path.write_text(text)
     return path
 
 

@@ -71,11 +71,11 @@ def test_options_before_the_script_reach_the_supervisor(
     cli(
         *("run", "--run-dir", "out/a", "--policy", "fp16", "--config", "llm", "--quiet"),
         *("--set", "seed=3", "--set", "policy.lr_factor=0.9"),
-        *("--resume-args", "--from 'last one'", "train.py:train"),
+        *("--resume-args", "--from 'last one'", "train.py:later"),
     )
 
     spec = launched[0]
-    assert (spec.kind, spec.target, spec.function) == ("function", "train.py", "train")
+    assert (spec.kind, spec.target, spec.function) == ("function", "train.py", "later")
     assert spec.run_dir == Path("out/a")
     assert (spec.policy.name, spec.policy.lr_factor) == ("fp16", 0.9)
     assert (spec.settings.name, spec.settings.seed) == ("llm", 3)
@@ -118,6 +118,8 @@ def test_a_module_is_found_without_importing_it(
         (("nowhere.py:train",), "nowhere.py: no such file"),
         ((".",), ".: is a folder"),
         (("train.py:trian",), "train.py: no function 'trian'; did you mean train?"),
+        (("train.py:train", "--epochs", "3"), "train.py:train: --epochs: no such parameter"),
+        (("--resume-args=3", "train.py:train"), "train.py:train: '3': no parameter is left"),
         (("-m", "nowhere.train"), "-m nowhere.train: no such module"),
         (("-m", "json.nowhere"), "-m json.nowhere: no such module"),
         (("-m",), "run: -m needs the name of a module"),

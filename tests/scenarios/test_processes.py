@@ -168,7 +168,7 @@ def test_all_forms_of_a_program_are_run(tmp_path: Path) -> None:
         "    for _ in range(5):\n"
         "        loss = F.mse_loss(model(X), Y); optimizer.zero_grad(); loss.backward()\n"
         "        optimizer.step()\n"
-        "def bare(): loop(); print('bare', sys.argv[1:])\n"
+        "def bare(*words): loop(); print('bare', sys.argv[1:])\n"
         "def train(run):\n"
         "    for batch in run.batches([1, 2], epochs=2): print('batch', batch)\n"
         "    run.observe(reward=1.5); loop(); print('run', run.directory)\n"

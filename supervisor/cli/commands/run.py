@@ -78,6 +78,7 @@ def execute(args: argparse.Namespace) -> int:
         if code is not None:
             return code
     resume_arguments = _words(args.resume_args)
+    args.script.check((*args.arguments, *resume_arguments))
     settings, policy = load_settings(args)
     if ranks is None:
         _check_world(policy)

@@ -12,6 +12,7 @@ from typing import Literal
 
 from supervisor.config_check import did_you_mean
 from supervisor.errors import UsageError
+from supervisor.function_arguments import check
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +27,11 @@ class ScriptTarget:
     def stem(self) -> str:
         """A short name for run directories."""
         return self.target.rpartition(".")[2] if self.kind == "module" else Path(self.target).stem
+
+    def check(self, words: Sequence[str]) -> None:
+        """Raises UsageError if a function does not take these arguments."""
+        if self.function:
+            check(self.target, self.function, words)
 
 
 def parse_with_script(
@@ -53,6 +59,7 @@ def parse_with_script(
     else:
         arguments.script = _script(rest[0])
         arguments.arguments = tuple(rest[1:])
+        arguments.script.check(arguments.arguments)
     return arguments
 
 

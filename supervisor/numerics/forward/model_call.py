@@ -64,7 +64,7 @@ def bare_model(model: Any) -> nn.Module:
             "model: its parameters are on the device meta and have no values: "
             "load the weights first, or use model.to_empty and initialise them"
         )
-    original = getattr(model, "_orig_mod", None)
+    original = model._modules.get("_orig_mod")  # a mock answers to any name
     return original if isinstance(original, nn.Module) else model
 
 

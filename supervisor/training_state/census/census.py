@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from supervisor.errors import pass_on
 from supervisor.training_state.census.facts import fact_of, is_entered
 from supervisor.training_state.census.place import Place
 from supervisor.training_state.census.reach import Reach
@@ -88,12 +89,13 @@ class Census:
             for place in reach:
                 value = place.value
                 places[place.path] = place
-                is_saved = isinstance(value, torch.Tensor) and storage_of(value) in but
+                is_saved = issubclass(type(value), torch.Tensor) and storage_of(value) in but
                 if is_saved and not place.same_as:
                     continue
                 try:
                     facts[place.path] = fact_of(place)
-                except Exception:  # a __len__ or __repr__ of the user's class
+                except BaseException as error:  # a __len__ or __repr__ of the user's class
+                    pass_on(error)
                     hidden += 1
                 if type(value) is int and value > _ADDRESSES:
                     numbers.append((place, [value]))

@@ -68,7 +68,7 @@ Entry: TypeAlias = Callable[[str, Any], Iterable[Place]]
 
 def find_entry(kind: type) -> Entry | None:
     """Returns None for what is not entered."""
-    if issubclass(kind, (np.generic, *SINGLE)) or kind.__module__.startswith("pathlib"):
+    if issubclass(kind, (np.generic, *SINGLE)) or str(kind.__module__).startswith("pathlib"):
         return None
     for kinds, entry in (
         ((list, tuple, collections.deque), of_sequence),

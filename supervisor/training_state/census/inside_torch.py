@@ -76,7 +76,7 @@ def of_tensor(path: str, tensor: torch.Tensor) -> Iterator[Place]:
 def of_optimizer(path: str, optimizer: torch.optim.Optimizer) -> Iterator[Place]:
     """What an optimizer keeps beside its state: slow weights, averages, what the script has put on
     it. What a class of torch's has written there belongs to its state."""
-    kinds = [kind for kind in type(optimizer).__mro__ if kind.__module__.startswith("torch.")]
+    kinds = [kind for kind in type(optimizer).__mro__ if str(kind.__module__).startswith("torch.")]
     torchs = _OF_SCHEDULES.union(*map(assigned_by, kinds))
     for name in _OF_OPTIMIZER:
         for number, hook in enumerate(list(getattr(optimizer, name, {}).values())):

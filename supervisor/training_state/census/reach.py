@@ -10,6 +10,7 @@ import collections
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
+from supervisor.errors import pass_on
 from supervisor.training_state.census.entries import Entry, find_entry
 from supervisor.training_state.census.inside_containers import (
     of_dict,
@@ -113,7 +114,8 @@ class Reach:
             if enter in (of_sequence, of_dict, of_set):
                 self.out_of_reach += passed_over(value)
             return list(enter(place.path, value))
-        except Exception:  # the user's own properties, or an iterator that cannot be copied
+        except BaseException as error:  # the user's own, or an iterator that cannot be copied
+            pass_on(error)
             self.out_of_reach += 1
             return []
 
@@ -121,5 +123,10 @@ class Reach:
         try:
             return self._entries[kind]
         except KeyError:
-            entry = self._entries[kind] = find_entry(kind)
+            try:
+                entry = find_entry(kind)
+            except BaseException as error:  # the user's own metaclass
+                pass_on(error)
+                entry = None
+            self._entries[kind] = entry
             return entry

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import torch
 from torch.optim import Optimizer
 
+from supervisor.by_identity import IdentitySet
 from supervisor.training_state.bounds.batch import suspects
 from supervisor.training_state.bounds.comparison import WEIGHT, Breach, breaches
 from supervisor.training_state.registry import Registry
@@ -41,7 +43,10 @@ class StateCheck:
         self._statistics = StatisticsCheck(registry, watch.normalisation)
         self._still = StillWeights(registry)
         self._usual = UsualMoves()
-        self._names: dict[int, tuple[str, str]] = {}  # by address: model and parameter
+        # By address: model and parameter. Good for memory that was there at the look and has been
+        # held since: that of watched parameters and normalisations, and of `_unbounded`.
+        self._names: dict[int, tuple[str, str]] = {}
+        self._unbounded: IdentitySet[torch.Tensor] = IdentitySet()
 
     def looked(self, state: Mapping[str, Any]) -> None:
         """The snapshot of this boundary was taken: what follows is compared with it.
@@ -57,6 +62,7 @@ class StateCheck:
             for model, tensors in state["models"].items()
             for name, tensor in tensors.items()
         }
+        self._unbounded = IdentitySet(self.watch.unbounded())
 
     def compare(self, snapshot: Snapshot, step: int) -> list[CorruptedTensor]:
         """Called at a boundary.
@@ -99,6 +105,7 @@ class StateCheck:
             [
                 WeightAndCopy(f"{model}.{name}", parameter, kept)
                 for parameter in self.watch.unbounded()
+                if parameter in self._unbounded  # else its memory may have been another's
                 for model, name in [self._names.get(parameter.data_ptr(), ("", ""))]
                 if (kept := snapshot.state["models"].get(model, {}).get(name)) is not None
             ]

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
+from supervisor.by_identity import ByIdentity, IdentitySet
 from supervisor.training_state.bounds.families import family_of
 from supervisor.training_state.bounds.optimizer_family import OptimizerFamily
 from supervisor.training_state.bounds.update_log import Update
@@ -149,23 +150,22 @@ class UpdateWatch:
     def __init__(self, registry: Registry) -> None:
         self.normalisation = NormalisationWatch()
         self._registry = registry
-        self._watched: dict[int, WatchedOptimizer] = {}
+        self._watched: ByIdentity[Optimizer, WatchedOptimizer] = ByIdentity()
         self.needs_norms = False
         self.awaits_end = False
         self.times_anew = 0
         # Parameters that somebody else wrote to, in the window that the last look ended, and in
         # the one before.
-        self._rewritten: set[int] = set()
-        self._rewritten_before: set[int] = set()
+        self._rewritten: IdentitySet[torch.Tensor] = IdentitySet()
+        self._rewritten_before: IdentitySet[torch.Tensor] = IdentitySet()
         self._clipped_at: tuple[int, int] | None = None
-        self._usual_norms: dict[int, float] = {}
-        self._foreign: weakref.WeakKeyDictionary[Optimizer, ForeignOptimizer]
-        self._foreign = weakref.WeakKeyDictionary()
+        self._usual_norms: ByIdentity[Optimizer, float] = ByIdentity()
+        self._foreign: ByIdentity[Optimizer, ForeignOptimizer] = ByIdentity()
 
     def begin_anew(self) -> None:
         """Something else than updates has changed the state: nothing is known until `look`."""
         self._watched.clear()
-        self._rewritten, self._rewritten_before = set(), set()
+        self._rewritten, self._rewritten_before = IdentitySet(), IdentitySet()
         self.times_anew += 1
         self.normalisation.begin_anew()
 
@@ -173,56 +173,58 @@ class UpdateWatch:
         """Returns the parameters that somebody else has just written to: since the last look, or
         right before it, and not in the window before that."""
         found = []
-        for watched in self._watched.values():
+        late, before = self._rewritten, self._rewritten_before
+        for watched in self.watched():
             if watched.count:
-                found += [p for p in watched.rewritten() if id(p) not in self._rewritten]
+                found += [p for p in watched.rewritten() if p not in late]
             else:
-                new = self._rewritten - self._rewritten_before
-                found += [p for p in watched.parameters if id(p) in new]
+                found += [p for p in watched.parameters if p in late and p not in before]
         return found
 
     def rewriting_is_known(self) -> None:
         """What was written since the last look has been told."""
-        self._rewritten |= {id(p) for one in self._watched.values() for p in one.rewritten()}
-        self._rewritten_before |= self._rewritten
+        self._rewritten.update(p for one in self.watched() for p in one.rewritten())
+        self._rewritten_before.update(self._rewritten)
 
     def looked(self) -> None:
         """The state as it is now is kept: from here on every update counts."""
         self.normalisation.looked()
         self._rewritten_before = self._rewritten
-        self._rewritten = {id(p) for one in self._watched.values() for p in one.rewritten()}
-        for key, watched in self._watched.items():
+        self._rewritten = IdentitySet(p for one in self.watched() for p in one.rewritten())
+        for optimizer, watched in self._watched.items():
             if watched.count:
-                self._usual_norms[key] = statistics.median(watched.norms)
+                self._usual_norms[optimizer] = statistics.median(watched.norms)
         self._watched.clear()
         self._clipped_at = None
         self.needs_norms = False
         for optimizer in self._registry.optimizers.values():
             family, foreign = family_of(optimizer), None
             if family is None:
-                foreign = self._foreign.setdefault(optimizer, ForeignOptimizer(optimizer))
+                foreign = self._foreign.get(optimizer)
+                if foreign is None:
+                    foreign = self._foreign[optimizer] = ForeignOptimizer(optimizer)
                 family = foreign.family
             if family is None or not _is_plain(optimizer):
                 continue
-            self._watched[id(optimizer)] = WatchedOptimizer(optimizer, family, foreign)
+            self._watched[optimizer] = WatchedOptimizer(optimizer, family, foreign)
             self.needs_norms = self.needs_norms or family.needs_norms
 
     def unbounded(self) -> list[torch.Tensor]:
         """Returns the parameters of optimizers whose algebra is not known."""
-        known = {key for key, one in self._watched.items() if one.is_sure}
-        others = [o for o in self._registry.optimizers.values() if id(o) not in known]
+        known = IdentitySet(optimizer for optimizer, one in self._watched.items() if one.is_sure)
+        others = [o for o in self._registry.optimizers.values() if o not in known]
         plain = (torch.Tensor, torch.nn.Parameter)
         return [p for one in others for p in optimizer_parameters(one) if type(p) in plain]
 
     def watched(self) -> list[WatchedOptimizer]:
-        return list(self._watched.values())
+        return [watched for _, watched in self._watched.items()]
 
     def saw_wild_gradients(self) -> bool:
         """Whether one since the last look was far beyond those before: it is in the moments, and
         stays there for long."""
         return any(
-            max(watched.norms, default=0.0) > WILD * self._usual_norms.get(key, math.inf)
-            for key, watched in self._watched.items()
+            max(watched.norms, default=0.0) > WILD * self._usual_norms.get(optimizer, math.inf)
+            for optimizer, watched in self._watched.items()
         )
 
     def clipped(self, parameters: Sequence[torch.Tensor]) -> None:
@@ -236,7 +238,7 @@ class UpdateWatch:
             norm: of all its gradients; None if it is not known.
             clips_at: the bound of the script's own clipping; infinite if there was none.
         """
-        watched = self._watched.get(id(optimizer))
+        watched = self._watched.get(optimizer)
         if watched is None:
             return
         largest = math.inf if norm is None else min(norm, clips_at) * ROUNDED
@@ -251,13 +253,13 @@ class UpdateWatch:
     def end(self, optimizer: Optimizer) -> None:
         """It was made."""
         self.awaits_end = False
-        watched = self._watched.get(id(optimizer))
+        watched = self._watched.get(optimizer)
         if watched is not None:
             watched.end(optimizer)
 
     def failed(self, optimizer: Optimizer) -> None:
         """It raised half-way."""
-        watched = self._watched.get(id(optimizer))
+        watched = self._watched.get(optimizer)
         if watched is not None:
             watched.is_broken = True
 

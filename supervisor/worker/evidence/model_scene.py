@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from supervisor.errors import UsageError
+from supervisor.errors import UsageError, pass_on
 from supervisor.numerics.layers.gradient_flow import gradient_flow
 from supervisor.numerics.layers.model_health import model_health
 from supervisor.ranks import LEAD_RANK
@@ -81,7 +81,8 @@ class ModelScene:
                 self._rundir.make(self._rundir.report)
                 for folder in places:
                     write_json(folder / FILE, seen)
-        except Exception as error:  # a model of any kind, a device without memory, a full disk
+        except BaseException as error:  # a model of any kind, a device without memory, a full disk
+            pass_on(error)
             self._is_off = True
             self._warn(f"gradient flow of step {step}: {type(error).__name__}: {error}")
 

@@ -8,6 +8,8 @@ from collections.abc import Callable
 import torch
 from torch.optim import Optimizer
 
+from supervisor.by_identity import IdentitySet
+
 TAKES_OVER_AFTER = 128
 """More than any usual game lets one side step alone: a WGAN's critic makes 100 updates for each of
 its generator's first 25 (Arjovsky et al. 2017, their published code)."""
@@ -43,13 +45,14 @@ class BoundaryClock:
         self.has_forwards = False
         self._updates = 0
         self.by_others = 0
-        self._seen: set[int] = set()
-        self._awaited: set[int] = set()
-        self._in_backward: set[int] = set()
-        self._beside_lead: set[int] = set()
+        # None of them is waited for once the script has dropped it.
+        self._seen: IdentitySet[Optimizer] = IdentitySet()
+        self._awaited: IdentitySet[Optimizer] = IdentitySet()
+        self._in_backward: IdentitySet[Optimizer] = IdentitySet()
+        self._beside_lead: IdentitySet[Optimizer] = IdentitySet()
         self._last_other: Callable[[], Optimizer | None] = _nobody
         self._in_a_row = 0
-        self._others: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._others: IdentitySet[Optimizer] = IdentitySet()
         self._weight: Callable[[], torch.Tensor | None] = _nobody
         self.is_new_lead = self.is_new_training = False
 
@@ -65,7 +68,7 @@ class BoundaryClock:
             self.is_new_lead, self.is_new_training = True, not shares
             if self._seen or self._awaited:
                 self._updates = 0  # who follows in this game is not known yet
-            self._awaited, self._seen = set(), set()
+            self._awaited, self._seen = IdentitySet(), IdentitySet()
             self._last_other, self._in_a_row, self.by_others = _nobody, 0, 0
             earlier = self.lead()
             if earlier is not None:
@@ -98,8 +101,8 @@ class BoundaryClock:
         if optimizer is not self.lead():
             self.by_others += 1
             self._others.add(optimizer)
-            self._seen.add(id(optimizer))
-            self._awaited.discard(id(optimizer))
+            self._seen.add(optimizer)
+            self._awaited.discard(optimizer)
             self.is_due = self._updates > 1 and not self._awaited
             return self._takes_over(optimizer)
         self._updates += 1
@@ -107,23 +110,24 @@ class BoundaryClock:
             self.has_forwards = False
         self.by_others = 0
         if self._seen or self._awaited:
-            self._awaited, self._seen = self._seen, set()
+            self._awaited, self._seen = self._seen, IdentitySet()
         self._in_a_row = 0
         self.is_due = self._updates > 1 and not self._awaited
         return False
 
     def updated_in_backward(self, optimizer: Optimizer) -> None:
         """Behind `updated`, where the update was made within a backward."""
-        self._in_backward.add(id(optimizer))
+        self._in_backward.add(optimizer)
 
     def backward_ended(self) -> None:
         """A backward in which optimizers have stepped is over. Those that did so beside the lead
         need not do it in each of its own: a layer may be left out."""
-        if id(self.lead()) in self._in_backward:
-            self._beside_lead |= self._in_backward
-            self._awaited -= self._beside_lead
+        if self.lead() in self._in_backward:
+            self._beside_lead.update(self._in_backward)
+            for optimizer in self._beside_lead:
+                self._awaited.discard(optimizer)
             self.is_due = self._updates > 1 and not self._awaited
-        self._in_backward = set()
+        self._in_backward.clear()
 
     def _takes_over(self, other: Optimizer) -> bool:
         if other is not self._last_other():
@@ -135,7 +139,7 @@ class BoundaryClock:
         self._lead_by(other)
         self._last_other = _nobody
         self._in_a_row = self.by_others = 0
-        self._awaited, self._seen = set(), set()
+        self._awaited, self._seen = IdentitySet(), IdentitySet()
         return True
 
     def is_before_training(self) -> bool:

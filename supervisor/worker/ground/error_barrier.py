@@ -6,8 +6,8 @@ import traceback
 from collections.abc import Callable
 from types import TracebackType
 
+from supervisor.errors import pass_on
 from supervisor.events.state_events import WarningEvent
-from supervisor.fault_injection.injector import InjectedFault
 from supervisor.storage.journal.journal import Journal
 
 LIMIT = 3
@@ -19,8 +19,7 @@ class ErrorBarrier:
 
     A part that failed `LIMIT` times is off: it is told, and whoever calls the part asks `is_on`
     first. Where an essential part is off the whole supervision of this process is: the training
-    goes on as without us. What passes: exceptions that are no `Exception` (leaving the process),
-    and faults injected on purpose.
+    goes on as without us. What passes: see `errors.pass_on`.
 
     Args:
         journal: is told of the first failure of a part, and of what is off.
@@ -66,7 +65,8 @@ class ErrorBarrier:
                 what = "supervision is" if part.is_essential else f"{part.name} is switched"
                 told = f"{what} off: {part.name} failed {LIMIT} times"
                 self._journal.write(WarningEvent(message=told, aloud=True))
-        except Exception:  # the disk may be full or gone; the training goes on all the same
+        except BaseException as told:  # a full disk, an error that cannot be shown
+            pass_on(told)
             return
 
 
@@ -87,14 +87,13 @@ class Part:
         self.records = records
         self._barrier = barrier
 
-    def caught(self, error: Exception) -> None:
-        """The same for an ``except Exception`` clause, which costs nothing until it is needed.
+    def caught(self, error: BaseException) -> None:
+        """The same for an ``except BaseException`` clause, which costs nothing until it is needed.
 
         Raises:
-            InjectedFault: `error` is one.
+            BaseException: `error` itself, see `pass_on`.
         """
-        if isinstance(error, InjectedFault):
-            raise error
+        pass_on(error)
         self._barrier.failed(self, error)
 
     def __enter__(self) -> None:
@@ -106,7 +105,7 @@ class Part:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
-        if error is None or not isinstance(error, Exception) or isinstance(error, InjectedFault):
+        if error is None:
             return False
-        self._barrier.failed(self, error)
+        self.caught(error)
         return True

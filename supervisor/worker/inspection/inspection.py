@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from supervisor.by_identity import ByIdentity
 from supervisor.errors import SupervisorError
 from supervisor.numerics.forward.model_call import bare_model
 from supervisor.numerics.forward.model_copy import copy_of
@@ -49,7 +50,7 @@ class Inspection:
         self._probing = False
         self._watch: StepWatch | None = None
         self._take_off: Callable[[], None] | None = None
-        self._copies: dict[int, nn.Module] = {}
+        self._copies: ByIdentity[nn.Module, nn.Module] = ByIdentity()
 
     def begin(self, step: int, capture: str | None = None) -> None:
         """Called at the boundary before the step, within its first forward."""
@@ -138,7 +139,7 @@ class Inspection:
             with without_others():
                 tries = watch is not None
                 faulty_sample = culprit_sample(unwrapped(model), args, kwargs, batch, tries=tries)
-                self._seen["precision"] = _precision(self._copies.get(id(model)), args, kwargs)
+                self._seen["precision"] = _precision(self._copies.get(model), args, kwargs)
         finally:
             self._probing = False
         self._seen |= {
@@ -177,13 +178,13 @@ class Inspection:
         write_json(self._folder / f"step_{self._seen['step']}.json", self._seen)
 
 
-def _copies_in_low_precision(models: Iterable[nn.Module]) -> dict[int, nn.Module]:
+def _copies_in_low_precision(models: Iterable[nn.Module]) -> ByIdentity[nn.Module, nn.Module]:
     """Copies from before our hooks: these must not run in a comparison."""
-    copies = {}
+    copies: ByIdentity[nn.Module, nn.Module] = ByIdentity()
     for model in models:
         with contextlib.suppress(SupervisorError):  # it cannot be copied
             if low_precision_of(model) is not None:
-                copies[id(model)] = copy_of(unwrapped(bare_model(model)))
+                copies[model] = copy_of(unwrapped(bare_model(model)))
     return copies
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import weakref
 from collections.abc import Callable, Iterator
 from threading import get_ident
 from typing import Any, Protocol
@@ -25,6 +24,7 @@ from torch.optim.optimizer import (
 from torch.utils.data import dataloader
 from torch.utils.data.distributed import DistributedSampler
 
+from supervisor.by_identity import ByIdentity
 from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.interception.outside_dynamo import (
     is_transforming,
@@ -172,7 +172,10 @@ def _patch_updates(session: Seen) -> None:
     interception = session.interception
     # A class and its base may both be wrapped: `super().step` is no second update.
     under_way: list[Optimizer] = []
-    returned: weakref.WeakKeyDictionary[Optimizer, Any] = weakref.WeakKeyDictionary()
+    returned: ByIdentity[Optimizer, Any] = ByIdentity()
+
+    def times_under_way(optimizer: Optimizer) -> int:
+        return sum(one is optimizer for one in under_way)
 
     @outside_dynamo
     def before(
@@ -180,7 +183,7 @@ def _patch_updates(session: Seen) -> None:
     ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]] | None:
         # args[0] is the optimizer itself; inside `scaler.step` the depth is not 0.
         optimizer = args[0]
-        if not interception.active or under_way.count(optimizer) > 1:
+        if not interception.active or times_under_way(optimizer) > 1:
             return None
         changed = session.hooks.before_update(optimizer, args[1:], kwargs)
         if changed is not None:
@@ -191,10 +194,11 @@ def _patch_updates(session: Seen) -> None:
 
     @outside_dynamo
     def after(optimizer: Optimizer, result: Any) -> None:
-        if interception.active and under_way.count(optimizer) <= 1:
+        if interception.active and times_under_way(optimizer) <= 1:
             if interception.replaying:
                 is_tensor = isinstance(result, torch.Tensor)
-                returned.setdefault(optimizer, result.detach() if is_tensor else result)
+                if optimizer not in returned:
+                    returned[optimizer] = result.detach() if is_tensor else result
             session.hooks.after_update(optimizer)
 
     # Torch calls no hook when a step raises. It wraps each optimizer's class at its first instance.
@@ -215,7 +219,7 @@ def _patch_updates(session: Seen) -> None:
 
         @outside_dynamo
         def failed(optimizer: Optimizer, depth: int) -> None:
-            if interception.active and optimizer not in under_way:
+            if interception.active and not times_under_way(optimizer):
                 session.update_failed(optimizer, depth)
 
         @functools.wraps(original)

@@ -67,7 +67,7 @@ def watch_normalisation(interception: InterceptionState, watch: Watch, part: Par
         ):
             try:
                 saw(running_mean, running_var, input, output, momentum, eps)
-            except Exception as error:
+            except BaseException as error:
                 part.caught(error)
         return output
 

@@ -49,7 +49,7 @@ def keep_the_last_batch() -> Callable[[], None]:
     """
     loader_iterator = dataloader._BaseDataLoaderIter
     original = loader_iterator.__next__
-    kept: dict[int, Any] = {}
+    kept: dict[int, tuple[Any, Any]] = {}  # data set and batch, so that its id is its own
     repeats = False
 
     @functools.wraps(original)
@@ -57,8 +57,8 @@ def keep_the_last_batch() -> Callable[[], None]:
         batch = original(self)
         loader = id(self._dataset)
         if not repeats or loader not in kept:
-            kept[loader] = copy.deepcopy(batch)
-        return copy.deepcopy(kept[loader])
+            kept[loader] = self._dataset, copy.deepcopy(batch)
+        return copy.deepcopy(kept[loader][1])
 
     def repeat() -> None:
         nonlocal repeats

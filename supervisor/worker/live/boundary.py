@@ -41,7 +41,7 @@ class Boundary:
             if part.is_on:
                 try:
                     listener.at_boundary(step)
-                except Exception as error:
+                except BaseException as error:
                     part.caught(error)
         self._plan(step)
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from supervisor.detectors.statistics.other_data import OTHER_SHAPE, SCALE, SHIFT, STEPS
+from supervisor.errors import pass_on
 from supervisor.predictor import reward_of
 from supervisor.worker.ground.step_probe import items_of
 from supervisor.worker.live.batch_sample import (
@@ -77,7 +78,8 @@ class InputWatch:
                 tensor = _first_input(args, kwargs)
                 if tensor is not None and not _is_captured(tensor):
                     self._now = sample_of(tensor)
-        except Exception as error:  # a tensor of a kind that cannot be looked at like others
+        except BaseException as error:  # a tensor of a kind that cannot be looked at like others
+            pass_on(error)
             self._give_up(error)
 
     def judge(self, loss: float, observed: Mapping[str, float]) -> dict[str, float]:
@@ -92,11 +94,12 @@ class InputWatch:
             return {}
         try:
             return self._judge(batch, loss, reward_of(observed))
-        except Exception as error:
+        except BaseException as error:
+            pass_on(error)
             self._give_up(error)
             return {}
 
-    def _give_up(self, error: Exception) -> None:
+    def _give_up(self, error: BaseException) -> None:
         self._is_on = False
         self.forget()
         self._tell(f"batches are not looked at any more: {type(error).__name__}: {error}")

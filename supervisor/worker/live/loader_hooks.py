@@ -145,7 +145,7 @@ class LoaderHooks:
                 self._progress.probe.saw_batch(batch)
                 self._progress.last_batch = batch
                 self._heartbeat.beat(self._progress.steps_done)
-        except Exception as error:
+        except BaseException as error:
             self._part.caught(error)
         finally:
             self._interception.depth -= 1

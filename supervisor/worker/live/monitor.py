@@ -28,6 +28,7 @@ from torch.autograd.graph import GradientEdge
 from torch.nn import Module
 from torch.optim import Optimizer
 
+from supervisor.by_identity import IdentitySet
 from supervisor.fault_injection.injector import FaultInjector
 from supervisor.storage.steps.tape import EntryKind
 from supervisor.training_state.gradient_hook import GradientHook
@@ -114,7 +115,7 @@ class Monitor(TrainingHooks):
         self._closures = SeenClosures(interception)
         self._last_module: Callable[[], Module | None] = lambda: None
         self._boundary_at = -1  # steps done at the last boundary: each step has only one
-        self._met: dict[int, weakref.ref[Any]] = {}
+        self._met: IdentitySet[Any] = IdentitySet()
         self._scaled: tuple[Any, Any] | None = None
         self._update_began = False
         self._is_updating = False
@@ -143,7 +144,7 @@ class Monitor(TrainingHooks):
                     progress.probe.saw_forward(args, kwargs)
                     self._steps.inputs.saw(args, kwargs)
                     self._heartbeat.beat(progress.steps_done)
-            except Exception as error:
+            except BaseException as error:
                 part.caught(error)
             if self._armed:
                 call = self._injector.on_forward(progress.steps_done, module, args, kwargs, call)
@@ -178,7 +179,7 @@ class Monitor(TrainingHooks):
                 if self._armed:
                     roots = self._injector.on_loss(self._progress.steps_done, roots)
                 self._begin_backward(roots)
-            except Exception as error:
+            except BaseException as error:
                 self._loss_part.caught(error)
             if self._compute.step == self._progress.steps_done:
                 call = functools.partial(self._compute.run, BACKWARD, call)
@@ -207,7 +208,7 @@ class Monitor(TrainingHooks):
             self._lead.clock.backward_ended()
             if self._lead.clock.is_due_at_update():
                 self._pass_boundary()
-        except Exception as error:
+        except BaseException as error:
             self._update_part.caught(error)
 
     def _begin_backward(self, roots: Any) -> None:
@@ -259,13 +260,13 @@ class Monitor(TrainingHooks):
                     self._injector.on_gradients(self._progress.steps_done, parameters)
                 if part.is_on:
                     max_norm = self._update_controls.clip_norm_for_script(max_norm)
-            except Exception as error:
+            except BaseException as error:
                 part.caught(error)
             norm = call(max_norm)
             try:
                 if part.is_on:
                     self._steps.clipped(parameters, max_norm, norm)
-            except Exception as error:
+            except BaseException as error:
                 part.caught(error)
             return norm
         finally:
@@ -340,7 +341,7 @@ class Monitor(TrainingHooks):
                 return self._closures.wrap(optimizer, args, kwargs, plan)
             self._updates.begin(optimizer, is_lead=is_lead)
             return None
-        except Exception as error:
+        except BaseException as error:
             self._update_part.caught(error)
             return None
 
@@ -353,7 +354,7 @@ class Monitor(TrainingHooks):
                     self._updates.begin(optimizer, is_lead=is_lead)
                 else:
                     self._updates.gradients_came_again(optimizer)
-        except Exception as error:
+        except BaseException as error:
             self._update_part.caught(error)
 
     @property
@@ -375,7 +376,7 @@ class Monitor(TrainingHooks):
                     clock.updated_in_backward(optimizer)
                 elif clock.is_due_at_update():
                     self._pass_boundary()
-        except Exception as error:
+        except BaseException as error:
             self._update_part.caught(error)
         finally:
             self._interception.depth = max(0, self._interception.depth - 1)
@@ -389,7 +390,7 @@ class Monitor(TrainingHooks):
             if is_lead:
                 self._scaled = None
             self._updates.failed(optimizer, is_lead=is_lead)
-        except Exception as error:
+        except BaseException as error:
             self._update_part.caught(error)
 
     def _pass_boundary(self) -> None:
@@ -447,13 +448,12 @@ class Monitor(TrainingHooks):
         self._averages.has_begun()  # in the replay: no later forward has to be executed for it
 
     def _meet(self, found: Any, register: Callable[[Any], Any]) -> None:
-        """Registers an object when it is first seen; asked at every step, so by its id first."""
-        known = self._met.get(id(found))
-        if known is None or known() is not found:
+        """Registers an object when it is first seen; asked at every step."""
+        if found not in self._met:
             if self._census.begin():
                 self._recording.tape.append(EntryKind.TRAINING, b"")
             register(found)
-            self._met[id(found)] = weakref.ref(found)
+            self._met.add(found)
 
     def _is_within_forward(self) -> bool:
         frame = sys._getframe(1) if self._interception.depth > 1 else None

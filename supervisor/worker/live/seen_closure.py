@@ -3,13 +3,13 @@ judged."""
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
 
+from supervisor.by_identity import ByIdentity
 from supervisor.worker.ground.interception_state import InterceptionState
 
 ClosureArguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -26,7 +26,7 @@ class SeenClosures:
 
     def __init__(self, interception: InterceptionState) -> None:
         self._interception = interception
-        self._calls: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+        self._calls: ByIdentity[Optimizer, int] = ByIdentity()
 
     def wrap(
         self,

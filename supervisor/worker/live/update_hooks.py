@@ -68,7 +68,7 @@ class UpdateHooks:
             probe = self._progress.probe
             try:
                 self._watch.begin(optimizer, probe.grad_norm if is_lead else None, probe.clips_at)
-            except Exception as error:
+            except BaseException as error:
                 self._watching.caught(error)
 
     def gradients_came_again(self, optimizer: Optimizer) -> None:
@@ -85,7 +85,7 @@ class UpdateHooks:
         if self._watch.awaits_end and self._watching.is_on:
             try:
                 self._watch.end(optimizer)
-            except Exception as error:
+            except BaseException as error:
                 self._watching.caught(error)
         if self._controls.is_open:
             self._controls.end()
@@ -125,7 +125,7 @@ class UpdateHooks:
         try:
             if self._judging.is_on:
                 return self._dispatcher.judge(record, self._steps.row, is_in_time=is_in_time)
-        except Exception as error:
+        except BaseException as error:
             self._judging.caught(error)
         return False
 

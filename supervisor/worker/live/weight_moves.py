@@ -16,6 +16,7 @@ from itertools import pairwise
 import torch
 
 from supervisor.detectors.statistics.leap import LEAP, is_leap
+from supervisor.errors import pass_on
 from supervisor.ladder.single_leap import MOVED
 from supervisor.training_state.model_state import named_tensors
 from supervisor.training_state.optimizer_state import optimizer_parameters
@@ -73,7 +74,8 @@ class WeightMoves:
             return {}
         try:
             moved = self._moved(step)
-        except Exception as error:  # a tensor of a kind that cannot be compared like others
+        except BaseException as error:  # a tensor of a kind that cannot be compared like others
+            pass_on(error)
             self._is_on = False
             self._tell(f"moves of weights are not looked at: {type(error).__name__}: {error}")
             return {}

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from supervisor.by_identity import ByIdentity
 from supervisor.worker.probes.returned_names import returned_names
 
 MEAN = re.compile(r"(^|_|\d)(mu|mean)(_|\d|$)")
@@ -60,11 +61,11 @@ class LatentHeads:
     """Pairs of submodules that put out mean and log-variance, by their names (``fc_mu``, ...)."""
 
     def __init__(self) -> None:
-        self._parts: dict[int, str] = {}
+        self._parts: ByIdentity[nn.Module, str] = ByIdentity()
         self._seen: dict[str, Any] = {}
 
-    def __contains__(self, key: int) -> bool:
-        return key in self._parts
+    def __contains__(self, module: nn.Module) -> bool:
+        return module in self._parts
 
     def find(self, root: nn.Module) -> None:
         for parent in root.modules():
@@ -72,15 +73,13 @@ class LatentHeads:
             means = [name for name in children if MEAN.search(name.lower())]
             spreads = [name for name in children if LOG_VARIANCE.search(name.lower())]
             if len(means) == len(spreads) == 1 and not self._parts:
-                self._parts = {
-                    id(children[means[0]]): "mu",
-                    id(children[spreads[0]]): "logvar",
-                }
+                self._parts[children[means[0]]] = "mu"
+                self._parts[children[spreads[0]]] = "logvar"
 
-    def saw(self, key: int, output: Any) -> None:
+    def saw(self, module: nn.Module, output: Any) -> None:
         """Called behind the forward of a module that is among the pair; its first output counts."""
         if isinstance(output, torch.Tensor):
-            self._seen.setdefault(self._parts[key], output.detach())
+            self._seen.setdefault(self._parts.get(module), output.detach())
 
     def take(self) -> dict[str, Any]:
         seen, self._seen = self._seen, {}

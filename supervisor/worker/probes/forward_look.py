@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import weakref
 from collections.abc import Mapping
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from supervisor.by_identity import ByIdentity, IdentitySet
 from supervisor.worker.ground.observed import derived_numbers
 from supervisor.worker.probes.attention_look import AttentionLook
 from supervisor.worker.probes.exposed import PLAIN, LatentHeads, exposed_values
@@ -42,51 +44,53 @@ class ForwardLook:
     def __init__(self) -> None:
         self.attention = AttentionLook()
         self.readings = Readings()
-        self._wanted: dict[int, str] = {}
+        self._wanted: ByIdentity[nn.Module, str] = ByIdentity()
         self._known: list[weakref.ref[nn.Module]] = []
         self._heads = LatentHeads()
-        self._left: set[int] = set()
+        self._left: IdentitySet[nn.Module] = IdentitySet()
         self._exposed: dict[str, Any] = {}
         self._saw_root = False
 
     def begin(self, models: Mapping[str, nn.Module]) -> None:
         """Called before the step's first forward, with the models that the training has used."""
         roots = list(models.values())
-        if [known() for known in self._known] != roots:
+        known = [there() for there in self._known]
+        if len(known) != len(roots) or any(map(operator.is_not, known, roots)):
             self._known = [weakref.ref(root) for root in roots]
             self._choose(models)
-        self._left = set(self._wanted)
+        self._left = IdentitySet(self._wanted)
         self._exposed = {}
         self._saw_root = False
         self.readings.clear()
 
     def _choose(self, models: Mapping[str, nn.Module]) -> None:
         self._heads = LatentHeads()
-        named: list[tuple[int, str]] = []
+        named: list[tuple[nn.Module, str]] = []
         for model, root in models.items():
             self._heads.find(root)
             for path, module in root.named_modules():
                 if path and not isinstance(module, SKIPPED):
-                    named.append((id(module), f"{model}.{path}" if len(models) > 1 else path))
+                    named.append((module, f"{model}.{path}" if len(models) > 1 else path))
         apart = max(1, -(-len(named) // MAX_MODULES))
-        self._wanted = dict([*named[::apart], *named[-1:]])
+        self._wanted = ByIdentity()
+        for module, path in [*named[::apart], *named[-1:]]:
+            self._wanted[module] = path
 
     def saw(self, module: nn.Module, output: Any, *, is_root: bool) -> None:
         """Called behind each module's forward, in the training's own thread, without gradients."""
-        key = id(module)
-        if key in self._left:
-            self._left.discard(key)
+        if module in self._left:
+            self._left.discard(module)
             tensor = output[0] if isinstance(output, (tuple, list)) and output else output
             if _is_usable(tensor):
-                self._look(module, self._wanted[key], tensor)
-        if key in self._heads:
-            self._heads.saw(key, output)
+                self._look(module, self.name_of(module), tensor)
+        if module in self._heads:
+            self._heads.saw(module, output)
         if is_root and not self._saw_root:
             self._saw_root = True
             self._exposed = exposed_values(module, output)
 
     def name_of(self, module: nn.Module) -> str:
-        return self._wanted.get(id(module), type(module).__name__)
+        return str(self._wanted.get(module, type(module).__name__))
 
     def take(self) -> dict[str, float]:
         """Returns the figures of the step; called between backward and update."""

@@ -12,6 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from supervisor.codes import Found
+from supervisor.errors import pass_on
 from supervisor.events.state_events import StateFound
 from supervisor.records import Alert
 from supervisor.settings import ProbeSettings
@@ -98,7 +99,8 @@ class Probes:
             try:
                 self._forward.begin(self._registry.models)
                 self._take_off = look_at_modules(self, self._interception)
-            except Exception as error:
+            except BaseException as error:
+                pass_on(error)
                 self._failed(error)
             self._waited_s, self._begun = 0.0, time.perf_counter()
             self._cost_s += self._begun - started
@@ -130,7 +132,8 @@ class Probes:
                 if step >= self._update_pace.next_step:
                     found |= self._update.before_update(optimizer, parameters, norm)
                     self._cost_s = time.perf_counter() - now
-        except Exception as error:
+        except BaseException as error:
+            pass_on(error)
             self._failed(error)
         return found
 
@@ -146,7 +149,8 @@ class Probes:
                     found = self._update.after_update()
                 later = time.perf_counter()
                 self._update_pace.took(step, self._cost_s + later - now, later)
-        except Exception as error:
+        except BaseException as error:
+            pass_on(error)
             self._failed(error)
         self._choose_next()
         return found
@@ -208,7 +212,8 @@ class Probes:
         now = time.perf_counter()
         try:
             look()
-        except Exception as error:
+        except BaseException as error:
+            pass_on(error)
             self._failed(error)
         self._cost_s += time.perf_counter() - now
 
@@ -221,7 +226,7 @@ class Probes:
         if self.next_step < math.inf:
             self.next_step = min(self._update_pace.next_step, self._forward_pace.next_step)
 
-    def _failed(self, error: Exception) -> None:
+    def _failed(self, error: BaseException) -> None:
         self.next_step = math.inf
         self._warn(f"looks inside the model end here: {type(error).__name__}: {error}")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from supervisor.errors import PassesGuards
+
 RESUMABLE_EXIT = 75
 TREATED_EXIT = 71
 SHORT = "short"
@@ -9,7 +11,7 @@ LOADING = "loading"
 _EXITS = {"interrupted": RESUMABLE_EXIT, "completed": 0}
 
 
-class ExitRequest(SystemExit):
+class ExitRequest(PassesGuards, SystemExit):
     """Raised at a boundary; the user's ``finally`` blocks run, ``except Exception`` does not.
 
     Attributes:

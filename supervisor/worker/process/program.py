@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import importlib
 import importlib.util
-import inspect
 import os
 import runpy
 import sys
@@ -16,6 +15,8 @@ from importlib.machinery import SourceFileLoader
 from typing import Any
 
 from supervisor import own_process
+from supervisor.errors import UsageError
+from supervisor.function_arguments import bind, real_signature
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,9 +101,13 @@ class Program:
         function = getattr(module, self.function or "", None)
         if function is None:
             raise AttributeError(f"{self.target} has no function '{self.function}'")
-        parameters = inspect.signature(function).parameters.values()
-        takes_run = any(p.default is p.empty and p.kind != p.VAR_KEYWORD for p in parameters)
-        function(make_run()) if takes_run else function()
+        try:
+            where, signature = f"{self.target}:{self.function}", real_signature(function)
+            arguments, named = bind(where, signature, self.arguments, make_run)
+        except UsageError as error:
+            print(f"supervisor: error: {error}", file=sys.stderr)
+            raise SystemExit(64) from None
+        function(*arguments, **named)
 
     def _set_arguments(self, *words: str) -> None:
         """Sets what the program finds in `sys`; `words` come between python and its arguments."""

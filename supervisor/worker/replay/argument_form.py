@@ -26,12 +26,14 @@ def argument_form(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, 
 
 def _shapes(arguments: Sequence[Any]) -> Iterator[Any]:
     waiting = deque(arguments)
-    met: set[int] = set()
+    met: dict[
+        int, Any
+    ] = {}  # values that are made when they are asked for are kept, with their ids
     while waiting and len(met) < MOST_VALUES:
         value = waiting.popleft()
         if id(value) in met:
             continue
-        met.add(id(value))
+        met[id(value)] = value
         if isinstance(value, (torch.Tensor, np.ndarray)):
             yield value.shape, value.dtype
         elif isinstance(value, (list, tuple)):

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import copy
-import weakref
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn import Module
 from torch.utils import _pytree as pytree
 
+from supervisor.by_identity import ByIdentity, IdentitySet
 from supervisor.worker.interception.training_hooks import Call
 from supervisor.worker.replay.argument_form import argument_form
 
 _Forwards = dict[Module, Any]
+
+
+class _Kept(NamedTuple):
+    output: Any
+    forwards: _Forwards
 
 
 class CachedOutputs:
@@ -26,14 +31,12 @@ class CachedOutputs:
     """
 
     def __init__(self) -> None:
-        self._known: dict[tuple[Any, ...], tuple[weakref.ref[Module], Any]] = {}
-        self._forwards: dict[tuple[Any, ...], _Forwards] = {}
-        self._kept: dict[int, weakref.ref[torch.Tensor]] = {}
+        self._known: ByIdentity[Module, dict[tuple[Any, ...], _Kept]] = ByIdentity()
+        self._kept: IdentitySet[torch.Tensor] = IdentitySet()
 
     def has(self, tensor: torch.Tensor) -> bool:
         """Whether it belongs to an output that is kept here: the script has copies of those."""
-        known = self._kept.get(id(tensor))
-        return known is not None and known() is tensor
+        return tensor in self._kept
 
     def output(
         self,
@@ -54,46 +57,42 @@ class CachedOutputs:
             executes: this one really happens, and the script gets its output with its graph.
         """
         signature = (
-            id(module),
             module.training,
             torch.is_grad_enabled(),
             argument_form(args, kwargs),
         )
+        kept = self._known.get(module)
+        if kept is None:
+            kept = self._known[module] = {}
         if executes:
-            output = self._really(signature, module, call)
-            self._keep(signature, module, output)
+            output, forwards = self._really(module, call)
+            kept[signature] = self._keep(output, forwards)
             return output
-        known = self._known.get(signature)
-        if known is None or known[0]() is not module:  # the id may be that of one long gone
+        known = kept.get(signature)
+        if known is None:
             # Not under no_grad: a forward may ask for a gradient itself, as for a force.
             random_state = torch.get_rng_state()
-            output = self._really(signature, module, call)
-            known = self._keep(signature, module, output)
+            known = kept[signature] = self._keep(*self._really(module, call))
             torch.set_rng_state(random_state)
         else:
-            _set_forwards(self._forwards[signature])
-        return _fresh(known[1])
+            _set_forwards(known.forwards)
+        return _fresh(known.output)
 
     def watch(self, reached: Callable[[], None]) -> None:
         """Has `reached` called if a backward comes to one that was handed out."""
-        for _, output in self._known.values():
-            for one in pytree.tree_leaves(output):
-                if isinstance(one, torch.Tensor) and one.requires_grad:
-                    one.register_hook(lambda _: reached())
+        for one in self._kept:
+            if one.requires_grad:
+                one.register_hook(lambda _: reached())
 
-    def _really(self, signature: tuple[Any, ...], module: Module, call: Call) -> Any:
+    def _really(self, module: Module, call: Call) -> tuple[Any, _Forwards]:
         before = _own_forwards(module)
         output = call()
-        self._forwards[signature] = _changed(before, _own_forwards(module))
-        return output
+        return output, _changed(before, _own_forwards(module))
 
-    def _keep(
-        self, signature: tuple[Any, ...], module: Module, output: Any
-    ) -> tuple[weakref.ref[Module], Any]:
-        known = self._known[signature] = (weakref.ref(module), _detached(output))
-        for one in pytree.tree_leaves(known[1]):
-            if isinstance(one, torch.Tensor):
-                self._kept[id(one)] = weakref.ref(one)
+    def _keep(self, output: Any, forwards: _Forwards) -> _Kept:
+        known = _Kept(_detached(output), forwards)
+        leaves = pytree.tree_leaves(known.output)
+        self._kept.update(one for one in leaves if isinstance(one, torch.Tensor))
         return known
 
 

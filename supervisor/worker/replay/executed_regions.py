@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -18,6 +17,7 @@ from torch.nn import Module
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from supervisor.by_identity import ByIdentity, IdentitySet
 from supervisor.training_state.tensors import local, outside_autograd, write_into
 from supervisor.worker.replay.averaging_parts import AveragingParts, averages_gradients, wrappers
 from supervisor.worker.replay.gradient_notes import GradientNotes
@@ -26,7 +26,7 @@ from supervisor.worker.replay.silenced_collectives import SilencedCollectives
 HOOKED_AGAIN = 16
 """A module whose script adds hooks is executed anew so often; one that adds some to each output
 would be executed always."""
-_Kind = tuple[int, bool, bool, bool, frozenset[int]]
+_Kind = tuple[bool, bool, bool, frozenset[int]]
 """Of a forward: the module's id, whether it trains, has a graph, and averages gradients, and which
 parts of it do."""
 
@@ -62,17 +62,17 @@ class ExecutedRegions:
         self._collectives = collectives or SilencedCollectives()
         self._sends = False
         self._graph_sends = False
-        self._first_reduced: weakref.WeakSet[Module] = weakref.WeakSet()
+        self._first_reduced: IdentitySet[Module] = IdentitySet()
         self._counts_graph = False
         self._averaging = AveragingParts()
         self._asked: Module | None = None
         self._prepares = True
-        self._rearranged_next: weakref.WeakSet[Module] = weakref.WeakSet()
+        self._rearranged_next: IdentitySet[Module] = IdentitySet()
         self.notes = GradientNotes()
         self._has_graph = False
         self._added_within = 0
-        self._forwards: dict[_Kind, tuple[weakref.ref[Module], int, int]] = {}
-        self._updated: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._forwards: ByIdentity[Module, dict[_Kind, tuple[int, int]]] = ByIdentity()
+        self._updated: IdentitySet[Optimizer] = IdentitySet()
 
     def executes_forward(self, module: Module, *, anew: bool = False) -> bool:
         """Whether this call of `module` really happens, and its graph goes to the script.
@@ -84,10 +84,13 @@ class ExecutedRegions:
         self._asked, parts = module, self._averaging.of(module)
         averages = all(map(averages_gradients, parts))
         held = self._averaging.registered(module)
-        kind = (id(module), module.training, has_graph, averages, held)
+        kinds = self._forwards.get(module)
+        if kinds is None:
+            kinds = self._forwards[module] = {}
+        kind = (module.training, has_graph, averages, held)
         hooks = RemovableHandle.next_id - self._added_within
-        known, seen, times = self._forwards.get(kind, (lambda: None, -1, 0))
-        is_new = known() is not module  # the id may be that of one long gone
+        is_new = kind not in kinds
+        seen, times = kinds.get(kind, (-1, 0))
         is_new |= anew and module not in self._rearranged_next
         self._sends = self.is_first_step or is_new
         self._prepares = True
@@ -103,7 +106,7 @@ class ExecutedRegions:
         elif seen == hooks or times > HOOKED_AGAIN:
             self._sends = self._prepares = self.is_first_step and has_graph
             return self._sends
-        self._forwards[kind] = weakref.ref(module), hooks, times + 1
+        kinds[kind] = hooks, times + 1
         self._has_graph = self._has_graph or has_graph
         self._graph_sends = self._graph_sends or (has_graph and self._sends)
         return True
@@ -154,12 +157,14 @@ class ExecutedRegions:
         """
         sends = self.is_first_step or self._graph_sends
         run = functools.partial(self._execute, functools.partial(call, roots), sends=sends)
-        before = self.notes.before(optimizers) if self.is_first_step or self._has_graph else {}
+        if not (self.is_first_step or self._has_graph):
+            return
+        before = self.notes.before(optimizers)
         if self.is_first_step:
             run()
             self._saw_gradients(optimizers)
             self.notes.executed(optimizers, before)
-        elif self._has_graph:
+        else:
             earlier = [(p, p.grad) for p in _parameters(optimizers)]
             for parameter, _ in earlier:
                 parameter.grad = None
@@ -199,7 +204,7 @@ class ExecutedRegions:
         self._has_graph = self._graph_sends = False
         self.is_first_step, self._counts_graph = self._counts_graph, False
         if not self.is_first_step:
-            self._rearranged_next |= self._first_reduced
+            self._rearranged_next.update(self._first_reduced)
             self._first_reduced.clear()
 
 

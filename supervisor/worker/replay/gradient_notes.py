@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
+
+from supervisor.by_identity import ByIdentity
 
 _ABSENT = object()
 
@@ -20,34 +21,39 @@ class GradientNotes:
     """
 
     def __init__(self) -> None:
-        self._kept: dict[int, tuple[weakref.ref[torch.Tensor], dict[str, Any]]] = {}
+        self._kept: ByIdentity[torch.Tensor, dict[str, Any]] = ByIdentity()
 
-    def before(self, optimizers: Iterable[Optimizer]) -> dict[int, dict[str, Any]]:
+    def before(self, optimizers: Iterable[Optimizer]) -> ByIdentity[torch.Tensor, dict[str, Any]]:
         """Returns what parameters hold; called before a backward is executed."""
-        return {id(p): dict(vars(p)) for p in _parameters(optimizers)}
+        found: ByIdentity[torch.Tensor, dict[str, Any]] = ByIdentity()
+        for parameter in _parameters(optimizers):
+            found[parameter] = dict(vars(parameter))
+        return found
 
-    def executed(self, optimizers: Iterable[Optimizer], before: dict[int, dict[str, Any]]) -> None:
+    def executed(
+        self,
+        optimizers: Iterable[Optimizer],
+        before: ByIdentity[torch.Tensor, dict[str, Any]],
+    ) -> None:
         """Called behind that backward."""
         for parameter in _parameters(optimizers):
-            earlier = before.get(id(parameter), {})
+            earlier = before.get(parameter, {})
             written = {
                 name: _zeros(value)
                 for name, value in vars(parameter).items()
                 if _holds_tensors(value) and earlier.get(name, _ABSENT) is not value
             }
             if written:
-                self._kept[id(parameter)] = weakref.ref(parameter), written
+                self._kept[parameter] = written
 
     def give(self, optimizers: Iterable[Optimizer]) -> None:
         """Called in place of a backward."""
         if not self._kept:
             return
         for parameter in _parameters(optimizers):
-            known, written = self._kept.get(id(parameter), (lambda: None, {}))
-            if known() is parameter:
-                for name, value in written.items():
-                    if vars(parameter).get(name) is None:
-                        setattr(parameter, name, _zeros(value))
+            for name, value in self._kept.get(parameter, {}).items():
+                if vars(parameter).get(name) is None:
+                    setattr(parameter, name, _zeros(value))
 
 
 def _holds_tensors(value: Any) -> bool:

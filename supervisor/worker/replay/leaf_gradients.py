@@ -11,6 +11,7 @@ import torch
 from torch.nn import Module
 from torch.utils.weak import WeakIdKeyDictionary
 
+from supervisor.by_identity import ByIdentity
 from supervisor.training_state.tensors import tensors_within
 
 _NODES = 10_000
@@ -35,9 +36,7 @@ class LeafGradients:
         self._given: Any = WeakIdKeyDictionary()
         self._executed: list[Module] = []
         self._left_out: list[Module] = []
-        self._reached: weakref.WeakKeyDictionary[Module, list[weakref.ref[torch.Tensor]]] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._reached: ByIdentity[Module, list[weakref.ref[torch.Tensor]]] = ByIdentity()
 
     def executed_forward(self, module: Module) -> None:
         """Called behind a forward that was executed."""
@@ -69,7 +68,7 @@ class LeafGradients:
             if leaf.grad is None and not self._is_ours(leaf):
                 self._give(leaf)
         for module in self._left_out:
-            for reached in self._reached[module]:
+            for reached in self._reached.get(module, ()):
                 parameter = reached()
                 if parameter is not None and parameter.grad is None and parameter.requires_grad:
                     self._give(parameter)

@@ -7,8 +7,7 @@ those whose tensors torch has written into: that was the script.
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +15,8 @@ import torch
 import xxhash
 from torch.utils.data import Dataset
 
+from supervisor.by_identity import ByIdentity
+from supervisor.errors import pass_on
 from supervisor.training_state.tensors import tensors_within
 from supervisor.worker.ground.interception_state import InterceptionState
 
@@ -36,7 +37,7 @@ class _Known:
     """
 
     watched: frozenset[int]
-    writes: dict[int, int]
+    writes: ByIdentity[torch.Tensor, int]
     digests: dict[int, str] = field(default_factory=dict)
     equal: int = 0
     odd: int | None = None
@@ -57,7 +58,7 @@ class ChangedSamples:
     ) -> None:
         self._interception = interception
         self._on_found = on_found
-        self._sets: weakref.WeakKeyDictionary[Any, _Known] = weakref.WeakKeyDictionary()
+        self._sets: ByIdentity[Any, _Known] = ByIdentity()
         self._is_on = True
 
     def was_handed_out(self, data: Any, indices: Any, batch: Any) -> None:
@@ -74,7 +75,8 @@ class ChangedSamples:
             if found:
                 with self._interception.region():
                     self._compare(data, known, found, indices, batch)
-        except Exception:  # data sets without a length, indices that are lists, subclasses ...
+        except BaseException as error:  # no length, indices that are lists, subclasses ...
+            pass_on(error)
             self._is_on = False
 
     def _compare(
@@ -88,7 +90,7 @@ class ChangedSamples:
                 continue
             if before == now:
                 known.equal += 1
-            elif known.equal >= STEADY and known.odd is None and known.writes == _writes(data):
+            elif known.equal >= STEADY and known.odd is None and _is_unwritten(known.writes, data):
                 known.odd, known.equal = sample, 0
             else:
                 known.is_over = True  # the data set changes on purpose
@@ -103,19 +105,29 @@ def _spread(count: int) -> frozenset[int]:
     return frozenset(range(0, count, max(1, count // WATCHED)))
 
 
-def _writes(value: Any, depth: int = 4) -> dict[int, int]:
-    """How often torch has written into each tensor that a data set holds, by its number."""
-    if isinstance(value, torch.Tensor):
-        return {} if value.is_inference() else {id(value): value._version}
+def _is_unwritten(before: ByIdentity[torch.Tensor, int], data: Any) -> bool:
+    now = _writes(data)
+    return len(now) == len(before) and all(before.get(one) == n for one, n in now.items())
+
+
+def _writes(data: Any) -> ByIdentity[torch.Tensor, int]:
+    """How often torch has written into each tensor that a data set holds."""
+    found: ByIdentity[torch.Tensor, int] = ByIdentity()
+    for tensor in _tensors_held(data):
+        found[tensor] = tensor._version
+    return found
+
+
+def _tensors_held(value: Any, depth: int = 4) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor) and not value.is_inference():
+        yield value
     inner: Any = ()
     if isinstance(value, Dataset):
         inner = list(vars(value).values())
     elif isinstance(value, (list, tuple)) and len(value) <= MANY:
         inner = value
-    found: dict[int, int] = {}
     for item in inner if depth else ():
-        found |= _writes(item, depth - 1)
-    return found
+        yield from _tensors_held(item, depth - 1)
 
 
 def _digests_of_rows(batch: Any, rows: list[int], count: int) -> list[str]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from supervisor.errors import pass_on
 from supervisor.events.state_events import WarningEvent
 from supervisor.storage.journal.journal import Journal
 from supervisor.storage.run.script_files import ScriptFiles
@@ -46,21 +50,44 @@ class Ending:
     script_files: ScriptFiles
 
     def end(self, *, completed: bool, parts: bool) -> None:
-        """Called once, when supervision is off. A failure leaves the script's own result as it is.
+        """Called once, when supervision is off. A failure leaves the script's own result as it is,
+        and keeps nothing else from being done.
 
         Args:
             completed: the script came to its end.
             parts: it ends before its time, and its newest state is worth saving.
         """
-        try:
-            self._end(completed=completed, parts=parts)
-        except Exception as error:
-            self.journal.write(WarningEvent(message=f"at the end: {error}"))
-        self.journal.close()
-
-    def _end(self, *, completed: bool, parts: bool) -> None:
-        self.agreement.end()
         steps = self.progress.steps_done
+        self._guarded(self.agreement.end)
+        self._guarded(lambda: self._tell_unseen(steps))
+        if self.experiment is not None:
+            self._guarded(self.experiment.end)
+        self._guarded(self.dispatcher.judge_waiting)
+        if parts:
+            with self.saving:
+                self.parting.write()
+        self._guarded(self.samples.tell)
+        self._guarded(self.probes.end)
+        self._guarded(self.compute.end)
+        self._guarded(lambda: self.model_scene.at_end(steps - 1))
+        self._guarded(lambda: self._close(steps, completed=completed))
+        self._guarded(self.tape.close)
+        if completed:
+            self._guarded(self.script_files.end)
+        self._guarded(self.journal.close)
+
+    def _guarded(self, call: Callable[[], object]) -> None:
+        try:
+            call()
+        except BaseException as error:
+            pass_on(error)
+            with contextlib.suppress(Exception):  # the disk may be full or gone
+                said = f"at the end: {type(error).__name__}: {error}"
+                self.journal.write(
+                    WarningEvent(message=said, trace="".join(traceback.format_exception(error)))
+                )
+
+    def _tell_unseen(self, steps: int) -> None:
         unseen = tell_unseen_updates(
             steps=steps,
             backward_calls=self.progress.probe.backward_calls,
@@ -68,20 +95,9 @@ class Ending:
         )
         if unseen is not None:
             self.journal.write(WarningEvent(message=unseen, aloud=True))
-        if self.experiment is not None:
-            self.experiment.end()
-        self.dispatcher.judge_waiting()
-        if parts:
-            with self.saving:
-                self.parting.write()
-        self.samples.tell()
-        self.probes.end()
-        self.compute.end()
-        self.model_scene.at_end(steps - 1)
+
+    def _close(self, steps: int, *, completed: bool) -> None:
         if completed and not self.health.in_trouble(steps):
             self.checkpointer.close(ripen=(steps, self.health.last_trouble_step))
         else:
             self.checkpointer.close()
-        self.tape.close()
-        if completed:
-            self.script_files.end()

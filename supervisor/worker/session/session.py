@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from supervisor.actions.activation_checkpointing import ActivationCheckpointing
 from supervisor.actions.controls import Controls
+from supervisor.by_identity import ByIdentity
 from supervisor.errors import ReplayError
 from supervisor.training_state.registry import Registry
 from supervisor.worker.ground.boundary_schedule import BoundarySchedule
@@ -79,7 +80,8 @@ class Session:
         self._has_ended = False
         self._was_asked = False
         self._registering = barrier("registry")
-        self._parametrised: dict[int, tuple[weakref.ref[Module], bool]] = {}
+        self._parametrised: ByIdentity[Module, tuple[bool, Callable[[], Module | None]]]
+        self._parametrised = ByIdentity()
         self.hooks: TrainingHooks = monitor
         if resumption.is_pending:
             self.hooks = resumption.begin(self._training_goes_on)
@@ -97,15 +99,15 @@ class Session:
 
     def has_parameters(self, module: Module) -> bool:
         """Whether a call of `module` is a region of the training."""
-        known = self._parametrised.get(id(module))
-        if known is None or known[0]() is not module:  # the id may be that of one long gone
+        known: tuple[bool, Callable[[], Module | None]] | None = self._parametrised.get(module)
+        if known is None:
             if self._resumption.is_of_ranks:
                 refuse_fsdp1(module)
             has = next(Module.named_parameters(module), None) is not None
-            known = self._parametrised[id(module)] = (weakref.ref(module), has)
-        if known[1]:
-            self.last_model = known[0]
-        return known[1]
+            known = self._parametrised[module] = has, weakref.ref(module)
+        if known[0]:
+            self.last_model = known[1]
+        return known[0]
 
     def enters_autocast(self) -> bool:
         """Whether the autocast region that the script enters is to stay in FP32."""
@@ -214,5 +216,6 @@ class Session:
         """
         self._has_ended = True
         self.interception.turn_off()
-        self._resumption.end()
+        with self._ending.saving:
+            self._resumption.end()
         self._ending.end(completed=completed, parts=parts)

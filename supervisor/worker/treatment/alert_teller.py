@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from supervisor.errors import let_pass
 from supervisor.events.step_events import AlertEvent
 from supervisor.records import Alert, StepRecord
 from supervisor.storage.journal.journal import AlertLog, Journal
@@ -50,7 +51,10 @@ class AlertTeller:
             for handler in list(self.handlers):
                 try:
                     handler(alert)
-                except Exception as error:  # the user's own code
+                except BaseException as error:  # the user's own code
+                    if not isinstance(error, Exception):  # it ends the training by `sys.exit`
+                        let_pass(error)
+                        raise
                     self.handlers.remove(handler)
                     self._warn(f"alert handler {handler!r} raised {error!r}: switched off")
             if not self._journal.write(_event(alert, record.step, self._probes.places_of(alert))):

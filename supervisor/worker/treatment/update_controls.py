@@ -5,21 +5,20 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Collection
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch.optim import Optimizer
 
 from supervisor.actions.controls import Controls
 from supervisor.actions.guard import hide_gradients
+from supervisor.by_identity import ByIdentity
 from supervisor.worker.ground.script_use import ScriptUse
 from supervisor.worker.ground.step_probe import gradient_norm
 from supervisor.worker.treatment.update_plan import AS_IT_IS, UpdatePlan
 
 POISONED = "poisoned update"
 """Why an update is left out that the judgement keeps from the weights."""
-
-_Known: TypeAlias = "tuple[weakref.ref[Optimizer], int, list[torch.Tensor]]"
 
 
 class UpdateControls:
@@ -57,7 +56,8 @@ class UpdateControls:
         self._skip_steps = frozenset(skip_steps)
         self._use = use
         self._on_skip = on_skip
-        self._parameters: dict[int, _Known] = {}
+        # Number of groups, and parameters.
+        self._parameters: ByIdentity[Optimizer, tuple[int, list[torch.Tensor]]] = ByIdentity()
         self._restore_lr: list[tuple[dict[str, Any], Any]] = []
         self._unhide: Callable[[], None] | None = None
         self._lead: weakref.ref[Optimizer] | None = None  # first updated under a treatment
@@ -65,14 +65,14 @@ class UpdateControls:
 
     def parameters(self, optimizer: Optimizer) -> list[torch.Tensor]:
         """All parameters, in the order of their groups, those of a group added later included."""
-        key, groups = id(optimizer), len(optimizer.param_groups)
-        known = self._parameters.get(key)
-        if known is None or known[0]() is not optimizer or known[1] != groups:
+        groups = len(optimizer.param_groups)
+        count: int | None
+        found: list[torch.Tensor]
+        count, found = self._parameters.get(optimizer, (None, []))
+        if count != groups:
             found = [p for group in optimizer.param_groups for p in group["params"]]
-            # The parameters of an optimizer that the script has dropped must not stay in memory.
-            there = weakref.ref(optimizer, lambda _: self._parameters.pop(key, None))
-            known = self._parameters[key] = (there, groups, found)
-        return known[2]
+            self._parameters[optimizer] = groups, found
+        return found
 
     def clip_norm_for_script(self, max_norm: float) -> float:
         """The bound that the script's own `clip_grad_norm_` is to use."""

@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from supervisor.errors import pass_on
 from supervisor.worker.ground.compiled_code import has_compiled
 from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.recording.loading.executed_code import ExecutedCode
@@ -145,7 +146,8 @@ class LoadingProof:
                     )
             except CannotTell as why:
                 self.reason = str(why)
-            except Exception as error:  # the user's own __getattr__
+            except BaseException as error:  # the user's own __getattr__
+                pass_on(error)
                 self.reason = f"{type(error).__name__} when it was looked at"
         return found
 

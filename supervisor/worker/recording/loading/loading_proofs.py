@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
 
+from supervisor.by_identity import ByIdentity
 from supervisor.worker.ground.compiled_code import has_compiled
 from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.recording.loading.loading_proof import LoadingPromise, LoadingProof
 from supervisor.worker.recording.loading.stream_proof import StreamProof
-from supervisor.worker.recording.loading.worker_proof import WorkerProof, owner
+from supervisor.worker.recording.loading.worker_proof import WorkerProof
+
+P = TypeVar("P", LoadingProof, WorkerProof, StreamProof)
 
 
 class LoadingProofs:
@@ -37,9 +40,10 @@ class LoadingProofs:
         self._interception = interception
         self._given_up = LoadingProof(-1, self, LoadingProofs, interception)
         self._given_up.is_given_up = True
-        self._known: dict[tuple[int, int], LoadingProof] = {}
-        self._of_workers: dict[tuple[int, int], WorkerProof] = {}
-        self._of_streams: dict[tuple[int, int], StreamProof] = {}
+        # Data set → its proofs, one a collate function.
+        self._known: ByIdentity[Any, list[LoadingProof]] = ByIdentity()
+        self._of_workers: ByIdentity[Any, list[WorkerProof]] = ByIdentity()
+        self._of_streams: ByIdentity[Any, list[StreamProof]] = ByIdentity()
         self._proofs: list[LoadingProof | WorkerProof] = []
 
     def of(self, fetcher: Any) -> LoadingProof:
@@ -47,24 +51,22 @@ class LoadingProofs:
         if self.promise is not None:
             return self.promise
         data, collate = fetcher.dataset, fetcher.collate_fn
-        key = id(data), id(getattr(collate, "__func__", collate))
-        known = self._known.get(key)
-        if known is not None and known.is_of(data, collate):
+        known = _known(self._known, data, collate)
+        if known is not None:
             return known
         try:
             proof = LoadingProof(len(self._proofs), data, collate, self._interception)
         except TypeError:  # of a plain list there is no weak reference
             return self._given_up
         self._proofs.append(proof)
-        self._known[key] = proof
+        self._known[data] = [*self._known.get(data, ()), proof]
         return proof
 
     def of_workers(self, loader: Any) -> WorkerProof | None:
         """The proof for what a map-style loader's workers load; None if there can be none."""
         data, collate = loader.dataset, loader.collate_fn
-        key = id(data), id(owner(collate))
-        known = self._of_workers.get(key)
-        if known is not None and known.is_of(data, collate):
+        known = _known(self._of_workers, data, collate)
+        if known is not None:
             return known
         try:
             promised = self.promise is not None
@@ -72,22 +74,21 @@ class LoadingProofs:
         except TypeError:  # of a plain list there is no weak reference
             return None
         self._proofs.append(proof)
-        self._of_workers[key] = proof
+        self._of_workers[data] = [*self._of_workers.get(data, ()), proof]
         return proof
 
     def of_stream(self, fetcher: Any) -> StreamProof | None:
         """The proof for what an iterable-style fetcher makes; None if there can be none."""
         data, collate = fetcher.dataset, fetcher.collate_fn
-        key = id(data), id(owner(collate))
-        known = self._of_streams.get(key)
-        if known is not None and known.is_of(data, collate):
+        known = _known(self._of_streams, data, collate)
+        if known is not None:
             return known
         try:
             proof = StreamProof(len(self._proofs), data, collate, self._interception)
         except TypeError:  # no weak reference to it
             return None
         self._proofs.append(proof)
-        self._of_streams[key] = proof
+        self._of_streams[data] = [*self._of_streams.get(data, ()), proof]
         return proof
 
     def left_out(self) -> list[int]:
@@ -100,8 +101,8 @@ class LoadingProofs:
     def told_states(self) -> dict[str, str]:
         """What streams that tell their state told last, by `Stream.key`. For a checkpoint."""
         found: dict[str, str] = {}
-        for proof in self._of_streams.values():
-            if not proof.is_given_up:
+        for proof in self._proofs:
+            if isinstance(proof, StreamProof) and not proof.is_given_up:
                 found |= dict(proof.told)
         return found
 
@@ -109,3 +110,8 @@ class LoadingProofs:
         if self.promise is not None:
             yield self.promise
         yield from self._proofs
+
+
+def _known(table: ByIdentity[Any, list[P]], data: Any, collate: Any) -> P | None:
+    proofs: Iterable[P] = table.get(data, ())
+    return next((proof for proof in proofs if proof.is_of(data, collate)), None)

@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
+from supervisor.errors import pass_on
 from supervisor.worker.recording.loading.executed_code import ExecutedCode
 from supervisor.worker.recording.loading.fingerprint import CannotTell, fingerprint
 from supervisor.worker.recording.loading.loading_proof import PROFILED, TIMED, LoadingProof
@@ -220,7 +221,8 @@ class StreamProof(LoadingProof):
                     left, follows = stream.settle(self._watched)
             except CannotTell as why:
                 self.reason = str(why)
-            except Exception as error:  # the user's own __getattr__
+            except BaseException as error:  # the user's own __getattr__
+                pass_on(error)
                 self.reason = f"{type(error).__name__} when it was looked at"
             self._unsettled = 0 if follows else self._unsettled + 1
             if self._unsettled > _UNSETTLED:
@@ -259,7 +261,8 @@ class StreamProof(LoadingProof):
             try:
                 with self._interception.region():
                     stream.compare()
-            except Exception as why:
+            except BaseException as why:
+                pass_on(why)
                 self.reason = self.reason or str(why)
         self._open = [stream for stream in self._open if stream.fetcher is not None]
 

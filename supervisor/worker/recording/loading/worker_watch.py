@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from supervisor.errors import pass_on
 from supervisor.training_state.draws import Generators, advance, between, look
 from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.recording.loading.loading_proof import LoadingProof
@@ -55,7 +56,8 @@ class WorkerWatch:
         seconds = time.perf_counter() - started
         try:
             note = self._note(earlier, 0.0 if is_close else seconds, astray, is_close=is_close)
-        except Exception:
+        except BaseException as error:
+            pass_on(error)
             return batch
         self._fetches += 1
         self._is_over = bool(note.fault)
