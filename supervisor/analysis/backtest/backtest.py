@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from supervisor.analysis.backtest.log_file import Remarks
 from supervisor.analysis.backtest.trace import read_trace
 from supervisor.errors import UsageError
 from supervisor.ladder.rungs import FREE
@@ -85,6 +86,7 @@ class BacktestResult:
         warnings: steps at which the risk rose through the warning line.
         decisions: what the ladder would have done; the recorded run was not treated.
         errors: detectors that raised.
+        remarks: what of the log was left out, and how its columns were understood.
         loss, grad_norm: what the plot shows.
     """
 
@@ -94,6 +96,7 @@ class BacktestResult:
     warnings: list[int] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
     loss: Signal = field(default_factory=lambda: Signal("loss"))
     grad_norm: Signal = field(default_factory=lambda: Signal("gradient norm"))
 
@@ -142,16 +145,28 @@ def summary(result: BacktestResult) -> str:
     return ", ".join(f"{n:,} {noun}{'' if n == 1 else 's'}" for noun, n in counts.items())
 
 
-def backtest(path: Path | str, settings: RunSettings, policy: PolicySettings) -> BacktestResult:
-    """Replays the steps recorded at `path` (CSV or run directory) through a fresh pipeline.
+def backtest(
+    path: Path | str,
+    settings: RunSettings,
+    policy: PolicySettings,
+    mapping: Mapping[str, str] | None = None,
+) -> BacktestResult:
+    """Replays the steps recorded at `path` (a log or a run directory) through a fresh pipeline.
+
+    Args:
+        mapping: see `read_trace`.
 
     Raises:
-        UsageError: the trace cannot be read, or has no step.
+        UsageError: the log cannot be read, or has no step.
         ConfigError: the config's detectors are wrong.
     """
-    result = backtest_records(read_trace(path), settings, policy)
-    if not result.steps:
-        raise UsageError(f"{path}: no step in it: give a trace or a run that has some")
+    remarks = Remarks()
+    result = backtest_records(read_trace(path, mapping, remarks), settings, policy)
+    result.remarks = remarks.sentences()
+    if not (result.loss.was_seen or result.grad_norm.was_seen):
+        why = "".join(f"; {sentence}" for sentence in result.remarks)
+        what = "no loss" if result.steps else "no step"
+        raise UsageError(f"{path}: {what} in it{why}: give a log or a run that has some")
     return result
 
 

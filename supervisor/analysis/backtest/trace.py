@@ -1,110 +1,212 @@
-"""Reads recorded steps: a CSV of the contract's columns, or a run directory."""
+"""Reads recorded steps: a log in one of the formats of docs/backtest.md, or a run directory."""
 
 from __future__ import annotations
 
-import csv
+import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from supervisor.analysis.backtest.cadence import Cadence
+from supervisor.analysis.backtest.columns import KNOWN, Columns, find_columns
+from supervisor.analysis.backtest.event_files import is_events, is_wandb, read_events, read_wandb
+from supervisor.analysis.backtest.line_logs import is_document, read_document, read_lines
+from supervisor.analysis.backtest.log_file import LogFile, Remarks, Row
+from supervisor.analysis.backtest.tables import is_table, read_table
 from supervisor.errors import UsageError
 from supervisor.ranks import LEAD_RANK
 from supervisor.records import NAN, StepRecord
 
-KNOWN = (
-    *("step", "loss", "grad_norm", "lr", "loss_scale", "step_time_s", "batch_size", "memory_gib"),
-    "others_trained",
-    "begins_training",
-    "announced",
-    "in_environment",
-)
-"""Columns with a meaning of their own; every other column becomes an observed value."""
-
 ROWS_AT_ONCE = 2048
 """Records of 256 observed values: 60 MB."""
 
+OWN = frozenset(KNOWN[:5])
+"""A table with these columns is ours: each of its rows is a step."""
 
-def read_trace(path: Path | str) -> Iterator[StepRecord]:
-    """Yields the steps of a CSV file, or of rank 0 of a run directory, in order.
+LOOK_AHEAD = 1000
+"""Rows that are read before it is decided what their columns are: a validation may come first."""
 
-    In a CSV an empty cell was not observed; ``nan`` and ``inf`` are values. Without a column
-    ``step`` the row number counts. A row after a gap in the step numbers, after a return to earlier
-    ones, or with another distance from row to row counts as announced (`Cadence`).
+MOST_STEP = 2.0**53
+
+
+@dataclass(frozen=True, slots=True)
+class LogFormat:
+    """A family of formats: how it is recognised, and how its rows are read."""
+
+    recognises: Callable[[LogFile], bool]
+    read: Callable[[LogFile], Iterator[Row]]
+    is_text: bool = True
+
+
+FORMATS = (
+    LogFormat(is_wandb, read_wandb, is_text=False),
+    LogFormat(is_events, lambda file: read_events([file]), is_text=False),
+    LogFormat(is_document, read_document),
+    LogFormat(is_table, read_table),
+    LogFormat(lambda file: True, read_lines),
+)
+"""The first that recognises a file reads it."""
+
+LOGS_IN_FOLDERS = ("trainer_state.json", "metrics.csv", "*.wandb", "*.tfevents.*")
+"""What trainers leave in the folders that people name."""
+
+
+def read_trace(
+    path: Path | str, mapping: Mapping[str, str] | None = None, remarks: Remarks | None = None
+) -> Iterator[StepRecord]:
+    """Yields the steps of a log, or of rank 0 of a run directory, in order.
+
+    An empty cell was not observed; ``nan`` and ``inf`` are values. Without a column of steps the
+    row number counts. A row after a gap in the step numbers, after a return to earlier ones, or
+    with another distance from row to row counts as announced (`Cadence`).
+
+    Args:
+        mapping: meaning → column, where the log's names are not known.
+        remarks: takes what is to be told: broken lines, what was left out.
 
     Raises:
-        UsageError: no such file, no usable column, or a cell that is no number (with its line).
+        UsageError: no such log, a format that is not known, or no loss in it.
     """
-    path = Path(path)
+    path, remarks = Path(path), remarks if remarks is not None else Remarks()
     if path.is_dir():
-        yield from _read_run(path)
+        from supervisor.storage.run.rundir import RunDirectory
+
+        if RunDirectory(path).steps(LEAD_RANK).is_file():
+            yield from _read_run(path)
+            return
+        found = _log_in(path)
+        if found != path:
+            remarks.said.append(f"read {found}")
+        yield from _records(found, _rows(found, remarks), mapping or {}, remarks)
         return
-    if not path.is_file():
-        raise UsageError(f"{path}: no such file: give a CSV file or a run directory")
-    try:
-        with open(path, newline="", encoding="utf-8-sig") as file:
-            yield from _read_csv(path, file)
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise UsageError(f"{path}: not a CSV file ({error}): give text with commas") from error
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error}): check its permissions") from error
+    yield from _records(path, _rows(path, remarks), mapping or {}, remarks)
 
 
 def _read_run(path: Path) -> Iterator[StepRecord]:
     from supervisor.storage.run.rundir import RunDirectory
     from supervisor.storage.steps.flight_recorder import FlightReader
 
-    steps = RunDirectory(path).steps(LEAD_RANK)
-    if not steps.is_file():
-        raise UsageError(f"{path}: no {steps.name}: give a CSV or a directory of `supervisor run`")
-    with FlightReader(steps) as reader:
+    with FlightReader(RunDirectory(path).steps(LEAD_RANK)) as reader:
         for start in range(0, reader.rows(), ROWS_AT_ONCE):
             yield from reader.records(start, start + ROWS_AT_ONCE)
 
 
-def _read_csv(path: Path, file: Iterator[str]) -> Iterator[StepRecord]:
-    rows = csv.reader(file)
-    header = [name.strip() for name in next(rows, [])]
-    if not header:
+def _log_in(folder: Path) -> Path:
+    """The one log in a folder: itself, if event files lie in it."""
+    found: dict[Path, None] = {}
+    for depth in ("", "*/", "*/*/", "*/*/*/"):
+        for name in LOGS_IN_FOLDERS:
+            for path in sorted(folder.glob(depth + name)):
+                # W&B links to the latest run.
+                if path.resolve() not in {other.resolve() for other in found}:
+                    found[path.parent if ".tfevents." in path.name else path] = None
+        if found:
+            break
+    if len(found) == 1:
+        return next(iter(found))
+    if not found:
+        raise UsageError(f"{folder}: no run, and no log that is known, in it: give a log's file")
+    some = ", ".join(map(str, list(found)[:10]))
+    raise UsageError(f"{folder}: {len(found)} logs in it: give one of them: {some}")
+
+
+def _rows(path: Path, remarks: Remarks) -> Iterator[Row]:
+    if path.is_dir():
+        # Their names begin with the time at which they were begun.
+        return read_events([LogFile(file, remarks) for file in sorted(path.glob("*.tfevents.*"))])
+    file = LogFile(path, remarks)
+    if not file.head.strip():
         columns = ",".join(KNOWN[:5])
         raise UsageError(f"{path}: it is empty: give the columns {columns} and a row a step")
-    others = [mark for mark in ";\t|" if mark in header[0]]
-    if len(header) == 1 and others:
-        raise UsageError(f"{path}: line 1: columns are separated by {others[0]!r}: use commas")
-    if "loss" not in header and "grad_norm" not in header:
-        raise UsageError(
-            f"{path}: line 1: no column `loss` or `grad_norm` in {header}: "
-            f"name the columns {','.join(KNOWN[:5])}"
-        )
-    twice = {name for name in header if name and header.count(name) > 1}
-    if twice:
-        raise UsageError(f"{path}: line 1: column {sorted(twice)[0]!r} twice: keep one of them")
-    number = 0
+    kind = next(kind for kind in FORMATS if kind.recognises(file))
+    if kind.is_text:
+        file.refuse_binary()
+    return kind.read(file)
+
+
+def _records(
+    path: Path, rows: Iterator[Row], mapping: Mapping[str, str], remarks: Remarks
+) -> Iterator[StepRecord]:
+    first = list(itertools.islice(rows, LOOK_AHEAD))
+    if not first:
+        return
+    names = list(dict.fromkeys(name for _, cells in first for name in cells))
+    numeric = {n for _, cells in first for n, v in cells.items() if _number(v) is not None}
+    columns = find_columns(path, names, numeric, mapping)
+    if renamed := columns.renamed():
+        remarks.said.append(renamed)
+    found = _values(itertools.chain(first, rows), columns, remarks)
+    if not OWN.issubset(names):
+        found = _joined(found, remarks)
     cadence = Cadence()
-    for row in rows:
-        if not any(cell.strip() for cell in row):
-            continue
-        where = f"{path}: line {rows.line_num}"
-        if len(row) > len(header):
-            raise UsageError(
-                f"{where}: {len(row)} cells under {len(header)} columns: quote cells with commas"
-            )
-        cells = {name: cell.strip() for name, cell in zip(header, row, strict=False) if name}
-        record = _record(where, cells, number)
+    step = -1
+    for number, values in enumerate(found):
+        step = int(values.get("step", step + 1 if "step" in columns.by_meaning else number))
+        record = _record(step, values)
         if cadence.breaks_at(record.step):
             record.announced = True
         yield record
-        number += 1
 
 
-def _record(where: str, cells: dict[str, str], number: int) -> StepRecord:
-    values = {name: _number(where, name, cell) for name, cell in cells.items() if cell}
-    step = values.get("step", float(number))
-    if not math.isfinite(step) or step != int(step):
-        raise UsageError(f"{where}, column step: {cells['step']!r}: give a whole number")
+def _values(rows: Iterable[Row], columns: Columns, remarks: Remarks) -> Iterator[dict[str, float]]:
+    """The numbers of each row by their meaning, or by their column's name."""
+    meanings = columns.meanings()
+    for number, cells in rows:
+        values: dict[str, float] = {}
+        broken = ""
+        for name, cell in cells.items():
+            if cell is None or cell == "":
+                continue
+            meaning = meanings.get(name, name)
+            value = _number(cell)
+            if value is None:
+                if name in meanings:
+                    broken = f"column {name}: {str(cell)[:40]!r} is no number"
+                elif not isinstance(cell, (list, dict)):
+                    remarks.texts[name] = None
+            elif meaning == "step" and not (value.is_integer() and abs(value) < MOST_STEP):
+                broken = f"column {name}: {cell!r} is no whole number"
+            elif name in meanings or meaning not in KNOWN:
+                values[meaning] = value
+        if broken:
+            remarks.broken_line(number, broken)
+        else:
+            yield values
+
+
+def _joined(rows: Iterable[dict[str, float]], remarks: Remarks) -> Iterator[dict[str, float]]:
+    """Puts rows of one step together where none says what another said already.
+
+    Trainers write rate, loss and validation in rows of their own. What then holds values, but
+    neither a loss nor a norm of gradients, is left out.
+    """
+    pending: dict[str, float] | None = None
+    for values in rows:
+        if pending is not None and "step" in values and pending.get("step") == values["step"]:
+            both = (pending.keys() & values.keys()).intersection(KNOWN) - {"step"}
+            if not both:
+                pending |= values
+                continue
+        if pending is not None and _is_step(pending, remarks):
+            yield pending
+        pending = values
+    if pending is not None and _is_step(pending, remarks):
+        yield pending
+
+
+def _is_step(values: Mapping[str, float], remarks: Remarks) -> bool:
+    if "loss" in values or "grad_norm" in values or not values.keys() - {"step"}:
+        return True
+    remarks.other_rows += 1
+    return False
+
+
+def _record(step: int, values: Mapping[str, float]) -> StepRecord:
     batch_size = values.get("batch_size", 0.0)
     return StepRecord(
-        step=int(step),
+        step=step,
         loss=values.get("loss", NAN),
         grad_norm=values.get("grad_norm", NAN),
         lr=values.get("lr", NAN),
@@ -122,10 +224,8 @@ def _record(where: str, cells: dict[str, str], number: int) -> StepRecord:
     )
 
 
-def _number(where: str, column: str, cell: str) -> float:
+def _number(cell: Any) -> float | None:
     try:
         return float(cell)
-    except ValueError:
-        raise UsageError(
-            f"{where}, column {column}: {cell!r}: give a number, nan, inf, or leave it empty"
-        ) from None
+    except (TypeError, ValueError, OverflowError):
+        return None

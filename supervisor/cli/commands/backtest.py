@@ -1,11 +1,14 @@
 """Try a policy on a recorded run: what would have been seen and done, without a GPU.
 
-TRACE is a CSV with the columns step,loss,grad_norm,lr,loss_scale, or a run directory.
+LOG is a CSV, JSON, JSON lines, TensorBoard's or W&B's file, or a trainer's console output, also as
+.gz or .xz (docs/backtest.md lists them), or a run directory.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,25 +21,47 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("trace", metavar="TRACE.csv|RUN", type=option_values.path)
+    parser.add_argument("log", metavar="LOG|RUN", type=option_values.path)
+    parser.add_argument(
+        "--map",
+        metavar="NAME=COLUMN,...",
+        type=_mapping,
+        default={},
+        help="which column is what: loss=train/loss,step=global_step,grad_norm=...,reward=...",
+    )
     add_settings_options(parser)
     parser.add_argument(
-        "--plot", metavar="PATH.png", type=option_values.path, help="draw steps and risk"
+        "--plot", metavar="FILE.png", type=option_values.path, help="draw steps and risk"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def _mapping(text: str) -> dict[str, str]:
+    """``loss=train/loss,step=a,b`` → which column is what; columns may have commas in them."""
+    found: dict[str, str] = {}
+    for pair in re.split(r",(?=\w+=)", text):
+        name, equals, column = pair.partition("=")
+        if not (re.fullmatch(r"\w+", name) and equals and column):
+            raise argparse.ArgumentTypeError(f"{pair!r}: give NAME=COLUMN, as loss=train/loss")
+        if name in found:
+            raise argparse.ArgumentTypeError(f"{name} twice: give each name once")
+        found[name] = column
+    return found
 
 
 def execute(args: argparse.Namespace) -> int:
     from supervisor.analysis.backtest.backtest import backtest, summary
     from supervisor.cli.options.output import print_json
-    from supervisor.table import print_table
+    from supervisor.table import print_table, printable
 
     if args.plot is not None:
         option_values.check_output("--plot", args.plot, (".png", ".svg", ".pdf"))
     settings, policy = load_settings(args)
-    result = backtest(args.trace, settings, policy)
+    result = backtest(args.log, settings, policy, args.map)
     if args.plot is not None:
-        _plot(result, args.plot, policy.alarm_threshold, args.trace.name)
+        _plot(result, args.plot, policy.alarm_threshold, args.log.name)
+    for remark in result.remarks:
+        print(f"{args.log}: {printable(remark)}", file=sys.stderr)
     if args.json:
         print_json(result.to_dict())
         return 0

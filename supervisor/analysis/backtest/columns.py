@@ -1,0 +1,159 @@
+"""Which column of a log is what: by the names that trainers give, or by the user's own mapping."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from supervisor.errors import UsageError
+
+KNOWN = (
+    *("step", "loss", "grad_norm", "lr", "loss_scale", "step_time_s", "batch_size", "memory_gib"),
+    "others_trained",
+    "begins_training",
+    "announced",
+    "in_environment",
+)
+"""Columns with a meaning of their own; every other column becomes an observed value."""
+
+NAMES: Mapping[str, tuple[str, ...]] = {
+    "step": (
+        *("global step", "step", "iteration", "iterations", "iter", "num updates", "updates"),
+        *("update", "it", "timesteps", "total timesteps"),
+    ),
+    "loss": ("loss", "lm loss", "total loss", "trl"),
+    "grad_norm": ("grad norm", "gradient norm", "gnorm", "gradnorm", "total norm", "norm"),
+    "lr": ("lr", "learning rate"),
+    "loss_scale": ("loss scale", "grad scale", "scale"),
+    "batch_size": ("batch size", "global batch size"),
+}
+"""What trainers call them, the surest first: Hugging Face (`global_step`, `learning_rate`),
+Lightning (`train_loss_step`, `lr-Adam`), fairseq (`num_updates`, `gnorm`), Megatron-LM (`lm loss`),
+llm.c (`trl`, `norm`), torchtitan (`loss_metrics/global_avg_loss`), stable-baselines3
+(`time/total_timesteps`)."""
+
+NEUTRAL = frozenset(
+    ["train", "training", "trainer", "metrics", "global", "step", "avg", "mean", "batch", "time"]
+)
+"""Words that leave a name's meaning as it is: ``train/loss``, ``train_loss_step``."""
+
+OTHER = frozenset(
+    ["val", "valid", "validation", "eval", "test", "dev", "epoch", "min", "max", "best", "runtime"]
+)
+"""Words that make it another quantity: never taken without the user's word."""
+
+LOSS_LIKE = ("loss", "nll", "elbo", "cost", "objective", "ce", "ppl", "perplexity", "error", "mse")
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Meaning (`KNOWN`, or an observed value's name) → name of the log's column."""
+
+    by_meaning: Mapping[str, str]
+
+    def meanings(self) -> dict[str, str]:
+        return {column: meaning for meaning, column in self.by_meaning.items()}
+
+    def renamed(self) -> str:
+        """What was taken for what, where the log has names of its own; empty where it has none."""
+        pairs = [f"{name} as {what}" for what, name in self.by_meaning.items() if what != name]
+        return f"read {', '.join(pairs)}" if pairs else ""
+
+
+def find_columns(
+    path: Path, columns: Iterable[str], numeric: Iterable[str], mapping: Mapping[str, str]
+) -> Columns:
+    """Returns what stands where in a log.
+
+    Args:
+        path: for messages.
+        columns: the names found, in their order.
+        numeric: those among them under which a number was seen.
+        mapping: meaning → column, as the user says; it beats every guess.
+
+    Raises:
+        UsageError: the mapping names a column that is not there, or nothing is known to be the
+            loss: the message lists the columns and gives a command to try.
+    """
+    names, numbers = list(columns), set(numeric)
+    for meaning, column in mapping.items():
+        if column not in names:
+            near = difflib.get_close_matches(column, names, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise UsageError(
+                f"--map {meaning}={column}: {path} has no such column{hint}; it has {_list(names)}"
+            )
+    found = {name: name for name in KNOWN if name in names}
+    taken = set(mapping.values())
+    for meaning in NAMES:
+        ranked = sorted((rank, n) for n in names if n not in taken and (rank := _rank(meaning, n)))
+        # Only names with a number below them: a column of words may be called "step", too.
+        ranked = [entry for entry in ranked if entry[1] in numbers] or ranked
+        if not ranked or meaning in found:
+            continue
+        equal = [name for rank, name in ranked if rank == ranked[0][0]]
+        if meaning == "loss" and len(equal) > 1 and meaning not in mapping:
+            raise UsageError(_ask(path, f"{_list(equal)} may each be the loss", names, equal[0]))
+        found[meaning] = min(equal, key=names.index)
+    found |= mapping
+    if "loss" not in found and "grad_norm" not in mapping:
+        guess = _guess(names, numbers)
+        raise UsageError(
+            _ask(path, f"no column is known as the loss in {_list(names)}", names, guess)
+        )
+    return Columns(found)
+
+
+def _rank(meaning: str, column: str) -> tuple[int, int] | None:
+    """How surely a column has this meaning, the surest lowest; None if it does not look so."""
+    # W&B's charts are exported as "name of the run - metric".
+    words = re.findall(
+        r"[a-z]+|\d+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", column.rpartition(" - ")[2]).lower()
+    )
+    if OTHER.intersection(words):
+        return None
+    if meaning == "lr" and words[:1] == ["lr"]:  # of a group or an optimizer: lr-Adam/pg1
+        return 0, len(words)
+    names = NAMES[meaning]
+    kept = words
+    if " ".join(kept) not in names:
+        neutral = NEUTRAL - {"global", "step", "time"} if meaning == "step" else NEUTRAL
+        kept = [word for word in words if word not in neutral]
+        kept = [word for i, word in enumerate(kept) if word not in kept[:i]]
+    name = " ".join(kept)
+    # W&B counts its own calls as `_step`.
+    return (
+        (names.index(name), len(words) - len(kept) + column.startswith("_"))
+        if name in names
+        else None
+    )
+
+
+def _guess(names: list[str], numbers: set[str]) -> str:
+    usable = [n for n in names if n in numbers and not any(_rank(what, n) for what in NAMES)]
+    for candidates in ([n for n in usable if not OTHER.intersection(_words(n))], usable):
+        for like in LOSS_LIKE:
+            for name in candidates:
+                if like in _words(name) or (len(like) > 3 and like in name.lower()):
+                    return name
+    return usable[0] if usable else "COLUMN"
+
+
+def _words(name: str) -> list[str]:
+    return re.findall(r"[a-z]+", name.lower())
+
+
+def _ask(path: Path, what: str, names: list[str], guess: str) -> str:
+    steps = sorted((rank, name) for name in names if (rank := _rank("step", name)))
+    pairs = f"loss={guess}" + (f",step={steps[0][1]}" if steps else "")
+    command = shlex.join(["supervisor", "backtest", str(path), "--map", pairs])
+    return f"{path}: {what}: say which, for example: {command}"
+
+
+def _list(names: list[str]) -> str:
+    shown = ", ".join(names[:40])
+    return f"{shown} and {len(names) - 40} more" if len(names) > 40 else shown or "no columns"
