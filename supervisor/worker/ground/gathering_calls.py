@@ -82,13 +82,14 @@ def _are_tensors_unseen(variables: Mapping[str, Mapping[str, Any]]) -> bool:
 
     Left out is what calls under way work on: their arguments lie on stacks, too.
     """
-    known = gc.get_objects()
-    referred = {id(inner) for one in known for inner in gc.get_referents(one)}
+    referred: set[int] = set()
     under_way: list[Any] = []
-    for frame in _frames():
+    for frame in _frames():  # before `known`: this function's own frame is among them
         names = frame.f_locals
         referred.update((id(names), *map(id, names.values())))
         under_way += [one for one in names.values() if isinstance(one, _KEEPERS)]
+    known = gc.get_objects()
+    referred.update(id(inner) for one in known for inner in gc.get_referents(one))
     alone = [
         one
         for one in known

@@ -23,6 +23,8 @@ from supervisor.worker.ground.unheld_values import (
 )
 
 _OURS = str(Path(__file__).parents[2]) + os.sep
+_PROGRAM = os.path.join(_OURS, "worker", "process", "program.py")
+"""Runs the script: what stands below it on the stack is whoever started this process."""
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _PYTHON = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _KNOWN = ("supervisor", "__main__", "__mp_main__")
@@ -45,7 +47,7 @@ def user_frames() -> dict[str, Mapping[str, Any]]:
     """
     frames: list[types.FrameType] = []
     frame: types.FrameType | None = sys._getframe(1)
-    while frame is not None:
+    while frame is not None and frame.f_code.co_filename != _PROGRAM:
         if is_users(frame.f_code.co_filename):
             frames.append(frame)
         frame = frame.f_back
