@@ -16,6 +16,7 @@ from supervisor.worker.compute_check.doubled_operators import (
 )
 from supervisor.worker.compute_check.wrong_result import WrongResult, described
 from supervisor.worker.ground.compiled_code import has_compiled
+from supervisor.worker.ground.interception_state import is_capturing
 
 Result = TypeVar("Result")
 
@@ -66,7 +67,7 @@ class ComputeCheck:
         Args:
             phase: `FORWARD` or `BACKWARD`, whose first argument are its roots.
         """
-        if _is_capturing() or (phase == BACKWARD and _has_other_formula(args[0])):
+        if is_capturing() or (phase == BACKWARD and _has_other_formula(args[0])):
             return call(*args)
         operators = self._operators
         started = time.perf_counter()
@@ -93,10 +94,6 @@ class ComputeCheck:
     def _end(self, reason: str) -> None:
         self.has_ended = True
         self.reason = reason
-
-
-def _is_capturing() -> bool:
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def _has_other_formula(roots: Any) -> bool:

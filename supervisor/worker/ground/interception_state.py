@@ -7,6 +7,14 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+
+
+def is_capturing() -> bool:
+    """Whether a CUDA graph is being captured: what is called is noted, not computed. A value read
+    there, or the state of a generator, ends the capture with an error."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
 
 class InterceptionState:
     """Whether, and where within a step, the patched functions should do anything.
@@ -30,8 +38,14 @@ class InterceptionState:
         self._lent = threading.RLock()
 
     def is_ours(self) -> bool:
-        """Whether a call outside of any region comes from the training's own thread."""
-        return self.active and not self.depth and threading.get_ident() == self.thread
+        """Whether a call outside of any region comes from the training's own thread, and is really
+        carried out."""
+        return (
+            self.active
+            and not self.depth
+            and threading.get_ident() == self.thread
+            and not is_capturing()
+        )
 
     @contextlib.contextmanager
     def region(self) -> Iterator[None]:

@@ -20,6 +20,7 @@ from supervisor.worker.ground.environments import has_environment
 
 _GIB = float(1 << 30)
 _64_BITS = (1 << 64) - 1
+_HALF = (torch.float16, torch.bfloat16)
 _LOOK_EVERY_S = 1.0  # between two looks at the process's memory (up to 170 us each)
 
 
@@ -148,8 +149,11 @@ read_number = TensorBase.item
 """Reads a tensor of one element, unseen by the patched `Tensor.item`; waits for its device."""
 
 
-def gradient_norm(parameters: Iterable[torch.Tensor]) -> float | None:
-    """Global L2 norm of the gradients of `parameters`; None if there are none."""
+def gradient_norm(parameters: Iterable[torch.Tensor], scale: float = 1.0) -> float | None:
+    """Global L2 norm of the gradients of `parameters`, divided by `scale`; None if there are none.
+
+    Summed up in float32, in which half gradients do not overflow.
+    """
     grads = [p.grad for p in parameters if p.grad is not None]
     if not grads:
         return None
@@ -158,15 +162,30 @@ def gradient_norm(parameters: Iterable[torch.Tensor]) -> float | None:
     for g in dense:
         kinds.setdefault((type(g), getattr(g, "device_mesh", None)), []).append(g)
     if len(kinds) > 1:  # some layers are spread over ranks, and not all alike
-        return math.hypot(*(_norm(alike) for alike in kinds.values()))
-    return _norm(dense)
+        return math.hypot(*(_norm(alike) for alike in kinds.values())) / scale
+    return _norm(dense) / scale
 
 
 def _norm(dense: list[torch.Tensor]) -> float:
     if len({g.device for g in dense}) > 1 or len({g.dtype for g in dense}) > 1:
         return math.sqrt(sum(float(torch.linalg.vector_norm(_real(g).float())) ** 2 for g in dense))
-    norms = torch._foreach_norm(dense)
+    kind = torch.float32 if dense[0].dtype in _HALF else None
+    norms = torch._foreach_norm(dense, 2, kind)
     return float(torch.linalg.vector_norm(torch.stack(norms).float()))
+
+
+def scale_of_gradients(optimizer: Optimizer) -> float:
+    """By which a GradScaler has multiplied the gradients of an update under way: fused optimizers
+    divide by it themselves, the others get theirs divided."""
+    scale = getattr(optimizer, "grad_scale", None)
+    return 1.0 if scale is None else float(read_number(scale))
+
+
+def scaler_leaves_out(optimizer: Optimizer) -> bool:
+    """Whether a fused update under way will change nothing, because a GradScaler has found
+    gradients that are not finite."""
+    found = getattr(optimizer, "found_inf", None)
+    return found is not None and read_number(found) > 0
 
 
 def _real(tensor: torch.Tensor) -> torch.Tensor:

@@ -25,7 +25,7 @@ from torch.utils.data import dataloader
 from torch.utils.data.distributed import DistributedSampler
 
 from supervisor.by_identity import ByIdentity
-from supervisor.worker.ground.interception_state import InterceptionState
+from supervisor.worker.ground.interception_state import InterceptionState, is_capturing
 from supervisor.worker.interception.outside_dynamo import (
     is_transforming,
     outside_dynamo,
@@ -58,6 +58,7 @@ def instrument(session: Seen) -> None:
     _patch_autocast(session)
     _patch_construction(session)
     _patch_loader(session)
+    _patch_graphs(session)
 
 
 def _patch_forward(session: Seen) -> None:
@@ -66,7 +67,7 @@ def _patch_forward(session: Seen) -> None:
 
     @outside_dynamo
     def outermost(self: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        is_seen = get_ident() == interception.thread and not is_transforming()
+        is_seen = get_ident() == interception.thread and not (is_transforming() or is_capturing())
         if not is_seen or not (self is session.last_model() or session.has_parameters(self)):
             return original(self, *args, **kwargs)
         call = functools.partial(original, self, *args, **kwargs)
@@ -127,7 +128,7 @@ def _patch_backward(session: Seen) -> None:
     @outside_dynamo
     @functools.wraps(tensor_backward)
     def backward(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if interception.depth or not interception.active or get_ident() != interception.thread:
+        if interception.depth or not interception.is_ours():
             return tensor_backward(self, *args, **kwargs)  # type: ignore[no-untyped-call]
         if not args and not kwargs:
             return session.hooks.backward(self, tensor_backward)
@@ -183,7 +184,7 @@ def _patch_updates(session: Seen) -> None:
     ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]] | None:
         # args[0] is the optimizer itself; inside `scaler.step` the depth is not 0.
         optimizer = args[0]
-        if not interception.active or times_under_way(optimizer) > 1:
+        if not interception.active or times_under_way(optimizer) > 1 or is_capturing():
             return None
         changed = session.hooks.before_update(optimizer, args[1:], kwargs)
         if changed is not None:
@@ -194,7 +195,7 @@ def _patch_updates(session: Seen) -> None:
 
     @outside_dynamo
     def after(optimizer: Optimizer, result: Any) -> None:
-        if interception.active and times_under_way(optimizer) <= 1:
+        if interception.active and times_under_way(optimizer) <= 1 and not is_capturing():
             if interception.replaying:
                 is_tensor = isinstance(result, torch.Tensor)
                 if optimizer not in returned:
@@ -344,3 +345,18 @@ def _patch_loader(session: Seen) -> None:
         return session.hooks.batch(batch) if interception.is_ours() else batch
 
     dataloader._BaseDataLoaderIter.__next__ = __next__  # type: ignore[method-assign]
+
+
+def _patch_graphs(session: Seen) -> None:
+    """Within a capture nothing is carried out, so all patched functions are the original ones."""
+    original = torch.cuda.CUDAGraph.replay
+    interception = session.interception
+
+    @outside_dynamo
+    @functools.wraps(original)
+    def replay(self: torch.cuda.CUDAGraph) -> None:
+        if interception.is_ours():
+            session.hooks.graph_replays()
+        original(self)
+
+    torch.cuda.CUDAGraph.replay = replay  # type: ignore[method-assign]

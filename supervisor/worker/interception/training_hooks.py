@@ -67,6 +67,10 @@ class TrainingHooks(ABC):
         """
 
     @abstractmethod
+    def graph_replays(self) -> None:
+        """The script is about to replay a CUDA graph, outside of any other region."""
+
+    @abstractmethod
     def scale(self, scaler: Any, outputs: Any, call: Call) -> Any:
         """``scaler.scale(loss)``."""
 

@@ -76,7 +76,7 @@ class InputWatch:
         try:
             with torch._C.DisableTorchFunction():
                 tensor = _first_input(args, kwargs)
-                if tensor is not None and not _is_captured(tensor):
+                if tensor is not None:
                     self._now = sample_of(tensor)
         except BaseException as error:  # a tensor of a kind that cannot be looked at like others
             pass_on(error)
@@ -147,11 +147,6 @@ def _is_high(loss: float, losses: deque[float]) -> bool:
     if len(losses) < FEWEST or not math.isfinite(loss):
         return False
     return loss > max(losses)
-
-
-def _is_captured(tensor: torch.Tensor) -> bool:
-    """Whether a CUDA graph is being captured: what it computes has no values yet."""
-    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def _first_input(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.Tensor | None:

@@ -230,6 +230,10 @@ class Monitor(TrainingHooks):
             self._recording.tape.append(EntryKind.UNUSED, encode(EntryKind.UNUSED, unused))
         return found
 
+    def graph_replays(self) -> None:
+        self._heartbeat.beat(self._progress.steps_done)
+        self._steps.graph_replays()
+
     def scale(self, scaler: Any, outputs: Any, call: Call) -> Any:
         result = self._region(call)
         self._steps.scaler = scaler

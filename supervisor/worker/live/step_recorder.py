@@ -17,11 +17,16 @@ from supervisor.training_state.registry import Registry
 from supervisor.worker.corruption.update_watch import UpdateWatch
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.run_warnings import RunWarnings
-from supervisor.worker.ground.step_probe import gradient_norm, has_values, read_number
+from supervisor.worker.ground.step_probe import (
+    gradient_norm,
+    has_values,
+    read_number,
+    scale_of_gradients,
+)
 from supervisor.worker.live.input_watch import InputWatch
 from supervisor.worker.live.own_time import OwnTime
 from supervisor.worker.live.script_changes import ScriptChanges
-from supervisor.worker.live.unseen_updates import MANY_BACKWARDS, NO_STEP_YET
+from supervisor.worker.live.unseen_updates import GRAPHS_REPLAYED, MANY_BACKWARDS, NO_STEP_YET
 from supervisor.worker.live.weight_moves import WeightMoves
 from supervisor.worker.probes.probes import Probes
 from supervisor.worker.treatment.update_controls import UpdateControls
@@ -69,6 +74,14 @@ class StepRecorder:
         self._own_time = own_time
         self._warn = warn
         self._lead_size = 0
+        self._graphs_are_told = False
+
+    def graph_replays(self) -> None:
+        """A CUDA graph is about to be replayed, outside of forwards, backwards and updates."""
+        if not self._graphs_are_told:
+            self._graphs_are_told = True
+            self._progress.tape_is_broken(GRAPHS_REPLAYED)
+            self._warn(GRAPHS_REPLAYED, aloud=True)
 
     def begin_backward(self) -> None:
         """Counts a backward; the first one of a step may add to gradients of an earlier one.
@@ -168,7 +181,8 @@ class StepRecorder:
         parameters = self._update_controls.parameters(lead)
         self._lead_size = len(parameters)
         if probe.grad_norm is None or probe.norm_of != self._lead_size:
-            probe.grad_norm = gradient_norm(parameters)  # as it is after any clipping
+            # As it is after any clipping.
+            probe.grad_norm = gradient_norm(parameters, scale_of_gradients(lead))
             probe.clips_at = math.inf
             probe.norm_of = self._lead_size
         return parameters

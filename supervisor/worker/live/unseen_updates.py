@@ -13,6 +13,12 @@ NO_STEP_YET = (
     "steps, nothing is supervised. Optimizers that are not torch's (fastai's) are not seen"
 )
 
+GRAPHS_REPLAYED = (
+    "the script replays CUDA graphs: updates within them are not counted, judged or saved, and no "
+    "resume is exact. Graphs of forward and backward alone (torch.cuda.make_graphed_callables, "
+    'torch.compile with mode="reduce-overhead") are seen'
+)
+
 
 def tell_unseen_updates(*, steps: int, backward_calls: int, updates_by_others: int) -> str | None:
     """Returns what was not supervised and what to do; None if everything was.

@@ -8,6 +8,7 @@ from supervisor.fault_injection.injector import FaultInjector
 from supervisor.worker.corruption.update_watch import UpdateWatch
 from supervisor.worker.ground.error_barrier import ErrorBarrier
 from supervisor.worker.ground.progress import Progress
+from supervisor.worker.ground.step_probe import scaler_leaves_out
 from supervisor.worker.live.boundary import Boundary
 from supervisor.worker.live.lead import Lead
 from supervisor.worker.live.step_recorder import StepRecorder
@@ -53,18 +54,23 @@ class UpdateHooks:
         step, controls = self._progress.steps_done, self._controls
         if self._armed:
             self._injector.on_gradients(step, controls.parameters(optimizer))
+        scaler_skips = scaler_leaves_out(optimizer)  # the update is called, but changes nothing
         if is_lead:
-            is_left_out = self._judge(optimizer)
+            is_left_out = self._judge(
+                optimizer, is_in_time=not scaler_skips, scaler_skipped=scaler_skips
+            )
             plan = controls.plan(optimizer, step, POISONED if is_left_out else "")
             if plan.skip:
                 self._steps.mark_skipped()
         else:
-            plan = controls.plan_follower(optimizer, step)
+            plan = controls.plan_follower(optimizer, step, scaler_skips=scaler_skips)
         if plan is not AS_IT_IS:
             controls.apply(optimizer, step, plan)
         if self._armed:
             self._injector.before_step(step, optimizer)
-        if not plan.skip and self._watching.is_on:
+        if scaler_skips:
+            self._watch.failed(optimizer)  # torch counts writes where nothing was changed
+        elif not plan.skip and self._watching.is_on:
             probe = self._progress.probe
             try:
                 self._watch.begin(optimizer, probe.grad_norm if is_lead else None, probe.clips_at)

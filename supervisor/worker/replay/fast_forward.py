@@ -222,6 +222,9 @@ class FastForward(TrainingHooks):
         finally:
             self._interception.depth -= 1
 
+    def graph_replays(self) -> None:
+        self._disproved("the script replays a CUDA graph, which the recorded run did not")
+
     def scale(self, scaler: Any, outputs: Any, call: Call) -> Any:
         return self._region(call)
 

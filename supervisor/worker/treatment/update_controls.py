@@ -14,7 +14,7 @@ from supervisor.actions.controls import Controls
 from supervisor.actions.guard import hide_gradients
 from supervisor.by_identity import ByIdentity
 from supervisor.worker.ground.script_use import ScriptUse
-from supervisor.worker.ground.step_probe import gradient_norm
+from supervisor.worker.ground.step_probe import gradient_norm, scale_of_gradients
 from supervisor.worker.treatment.update_plan import AS_IT_IS, UpdatePlan
 
 POISONED = "poisoned update"
@@ -106,10 +106,12 @@ class UpdateControls:
             max_norm=None if self._use.max_norm is not None else controls.max_norm(None),
         )
 
-    def plan_follower(self, optimizer: Optimizer, step: int) -> UpdatePlan:
+    def plan_follower(
+        self, optimizer: Optimizer, step: int, *, scaler_skips: bool = False
+    ) -> UpdatePlan:
         """The same for an optimizer that steps after the lead, as a GAN's second one does. Its
-        update is left out if its gradients are not finite."""
-        norm = gradient_norm(self.parameters(optimizer))
+        update is left out if its gradients are not finite, unless a scaler does that."""
+        norm = None if scaler_skips else gradient_norm(self.parameters(optimizer))
         is_sick = norm is not None and not math.isfinite(norm)
         left_out = is_sick and self._leaves_out_follower(float(norm or 0.0))
         return self.plan(optimizer, step, POISONED if left_out else "")
@@ -124,7 +126,8 @@ class UpdateControls:
             self._on_skip(step, plan.skip)
             return
         if plan.max_norm is not None:
-            torch.nn.utils.clip_grad_norm_(self.parameters(optimizer), plan.max_norm)
+            max_norm = plan.max_norm * scale_of_gradients(optimizer)
+            torch.nn.utils.clip_grad_norm_(self.parameters(optimizer), max_norm)
         if plan.lr_factor == 1.0:
             return
         if self._lead is not None and self._lead() is optimizer:

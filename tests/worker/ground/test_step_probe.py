@@ -44,6 +44,14 @@ def test_the_norm_counts_gradients_that_are_spread_over_ranks_beside_others() ->
         dist.destroy_process_group()
 
 
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
+def test_the_norm_of_half_gradients_is_summed_up_where_none_overflows(kind: torch.dtype) -> None:
+    half = torch.nn.Parameter(torch.zeros(4, dtype=kind))
+    half.grad = torch.full((4,), 60_000.0, dtype=kind)
+
+    assert gradient_norm([half]) == pytest.approx(2.0 * float(half.grad[0]))
+
+
 class _Augments(Mapping[str, torch.Tensor]):
     """Makes what it gives at each look, as a batch does that is augmented late."""
 
