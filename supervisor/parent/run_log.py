@@ -310,6 +310,7 @@ class RunLog:
             file_cases(self._rundir, CaseLibrary())  # a convenience for later runs
         report = None
         if self._spec.settings.report.enabled:
+            self._teller.say("writing the report")
             report, why = write_report_apart(self._rundir, is_forced)
             if why:
                 told = f"the report could not be written: {why}"

@@ -26,8 +26,10 @@ def document_of(runs: Sequence[RunData], names: Sequence[str] = ()) -> dict[str,
         DrawnRun(name=name, curves=curves_of(run), events=run.events, lines=_lines(run))
         for name, run in zip(names, runs, strict=True)
     ]
-    document: dict[str, Any] = mask_all(curve_document(drawn))
-    return document if document["panels"] else None
+    document = curve_document(drawn)
+    # Numbers, which most of it is, hold no secret.
+    texts = mask_all({name: value for name, value in document.items() if name != "curves"})
+    return {**document, **texts} if document["panels"] else None
 
 
 def _lines(run: RunData) -> RiskLines:

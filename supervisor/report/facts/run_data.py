@@ -33,6 +33,10 @@ T = TypeVar("T")
 LOG_LINES = 40
 STACK_LINES = 400
 TAIL_BYTES = 256 * 1024
+MOST_LETTERS = 1000
+"""Of a line; what follows is left out and said: sequences and encoded files are not read."""
+MOST_STACKS = 16
+"""Stack files: of two hangs of eight ranks. Of more the newest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,8 +241,12 @@ def _checkpoints(rundir: RunDirectory, reader: _Reader) -> list[dict[str, Any]]:
 
 def _stacks(rundir: RunDirectory, reader: _Reader) -> list[Excerpt]:
     found = []
-    for path in sorted((rundir.root / "logs").glob("attempt_*/stacks_*.txt")):
-        lines = _lines(path, reader)[-STACK_LINES:]
+    paths = sorted(
+        (rundir.root / "logs").glob("attempt_*/stacks_*.txt"),
+        key=lambda path: (integer(path.parent.name.rpartition("_")[2]) or 0, path.name),
+    )
+    for path in paths[-MOST_STACKS:]:
+        lines = _last(path, reader, STACK_LINES)
         if any(line.strip() for line in lines):
             title = f"{path.parent.name.replace('_', ' ')}, rank {path.stem.rpartition('_')[2]}"
             found.append(Excerpt(title=title, text=arrange_stacks("\n".join(lines))))
@@ -252,9 +260,19 @@ def _log_tail(rundir: RunDirectory, reader: _Reader) -> Excerpt | None:
     )
     if not logs:
         return None
-    text = "\n".join(_lines(logs[-1], reader)[-LOG_LINES:])
+    text = "\n".join(_last(logs[-1], reader, LOG_LINES))
     title = f"end of logs/{logs[-1].parent.name}/{logs[-1].name}"
     return Excerpt(title=title, text=text) if text.strip() else None
+
+
+def _last(path: Path, reader: _Reader, count: int) -> list[str]:
+    """The last lines of a file that people read."""
+    return [
+        line
+        if len(line) <= MOST_LETTERS
+        else f"{line[:MOST_LETTERS]} ... and {len(line) - MOST_LETTERS} more letters"
+        for line in _lines(path, reader)[-count:]
+    ]
 
 
 def _lines(path: Path, reader: _Reader) -> list[str]:
