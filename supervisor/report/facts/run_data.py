@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,10 +17,12 @@ from supervisor.errors import RunDirectoryError
 from supervisor.events.event import E, JournalEvent, of_kind
 from supervisor.ranks import LEAD_RANK
 from supervisor.report.facts.crash_report import Excerpt
-from supervisor.report.facts.figures import integer, moment
+from supervisor.report.facts.figures import integer, moment, number
 from supervisor.report.facts.observed_courses import Course, read_courses
 from supervisor.report.facts.stack_text import arrange_stacks
 from supervisor.report.facts.step_table import FIELDS, StepTable, build_step_table, empty_step_table
+from supervisor.risk_lines import RiskLines
+from supervisor.settings import PolicySettings
 from supervisor.storage.files.checked_record import build_record
 from supervisor.storage.files.line_file import parse_json, read_lines
 from supervisor.storage.journal.journal import read_journal
@@ -63,6 +66,16 @@ class RunData:
     def of(self, kind: type[E]) -> list[E]:
         """Returns the events of this kind in the order of time."""
         return of_kind(self.events, kind)
+
+    @property
+    def lines(self) -> RiskLines:
+        """The policy's, or what is usual."""
+        usual = PolicySettings()
+        warn, alarm = (number(self.policy.get(f"{name}_threshold")) for name in ("warn", "alarm"))
+        return RiskLines(
+            warn=warn if math.isfinite(warn) else usual.warn_threshold,
+            alarm=alarm if math.isfinite(alarm) else usual.alarm_threshold,
+        )
 
 
 class _Reader:

@@ -145,6 +145,8 @@ def _words(report: CrashReport) -> dict[str, Any]:
 def _tone(report: CrashReport) -> str:
     if report.end == "completed" and any(not incident.survived for incident in report.incidents):
         return "bad"
+    if report.shortfalls and report.end in ("completed", "running", "interrupted"):
+        return "bad" if report.shortfalls[0].is_bad else "warn"
     if report.end == "completed" and report.treatments:
         return "warn"
     return TONES.get(report.end, "info")

@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Callable
 from types import TracebackType
 
+from supervisor.codes import Warned
 from supervisor.events.state_events import WarningEvent
 from supervisor.fault_injection.injector import InjectedFault
 from supervisor.storage.journal.journal import Journal
@@ -65,7 +66,7 @@ class ErrorBarrier:
             if part.failures == LIMIT:
                 what = "supervision is" if part.is_essential else f"{part.name} is switched"
                 told = f"{what} off: {part.name} failed {LIMIT} times"
-                self._journal.write(WarningEvent(message=told, aloud=True))
+                self._journal.write(WarningEvent(message=told, aloud=True, found=Warned.PART_OFF))
         except Exception:  # the disk may be full or gone; the training goes on all the same
             return
 
