@@ -108,6 +108,8 @@ class Warned(str, enum.Enum):
     ANOTHER_LOSS = "another loss"
     """A step after a resume has another loss than before the kill."""
     NOT_SAVED = "checkpoint not saved"
+    DIRECTORY_GONE = "run directory gone"
+    PART_OFF = "part switched off"
     SUSPECT_HARDWARE = "suspect hardware"
     """State was corrupted more than once, or trouble did not come again when it was repeated."""
 

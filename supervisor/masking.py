@@ -12,50 +12,54 @@ T = TypeVar("T")
 
 HIDDEN = "***"
 
-_WORDS = (
+# A long word (a sequence, a base64 block) is looked at once: each pattern begins where a word does,
+# and a lookahead, which is not tried again, says whether the word holds what makes it a secret.
+_BEGINS = r"(?<![\w-])"
+_NAMES = (
     r"secret|passw(?:or)?d|passphrase|passwd|credentials?|authorization|cookie"
     r"|(?:api|access|account|auth|aws|azure|client|comet|encryption|hf|license|neptune|openai"
     r"|private|service|signing|ssh|storage|wandb)[_-]?key"
 )
-_NAME = rf"(?:[\w-]*(?:{_WORDS})[\w-]*|(?<![A-Za-z0-9])(?:pw|pwd_|auth|dsn)(?![A-Za-z0-9]))"
+_SHORT = r"(?<![A-Za-z0-9])(?:pw|pwd_|auth|dsn)(?![A-Za-z0-9])"
+_NAME = rf"(?:{_BEGINS}(?=[\w-]*(?:{_NAMES}))[\w-]+|{_SHORT})"
 # A "token" is a piece of text, too: what is counted (token: 5, tokens per second) is no secret.
-_TOKEN_NAME = r"[\w-]*token(?!s|i)[\w-]*"
+_TOKEN = r"token(?!s|i)"
+_OPTION = rf"{_NAMES}|{_TOKEN}|(?<=-)(?:pw|pwd_|auth|dsn)(?![\w-])|[_-]key(?![\w-])"
 _QUOTED = r"\"[^\"]*\"|'[^']*'"
 _VALUE = rf"(?:\*\*\*|(?:(?:Bearer|Basic|Token)\s+)?(?:{_QUOTED}|[^\s'\",;]+))"
 _COUNT = r"(?!\d{1,9}(?:\.\d+)?(?![^\s,;)\]}]))"
 
 _SECRETS = (
     # scheme://user:PASSWORD@host
-    (re.compile(r"(\w+://[^\s:/@]+:)[^\s@/]+(?=@)"), rf"\1{HIDDEN}"),
+    re.compile(r"((?<!\w)\w+://[^\s:/@]+:)[^\s@/]+(?=@)"),
     # --wandb-key VALUE, --token VALUE, --pw VALUE: an option and the word behind it
-    (
-        re.compile(rf"(?i)(--?(?:{_NAME}|{_TOKEN_NAME}|[\w-]*[_-]key)\s+)(?!-)({_VALUE})"),
-        rf"\1{HIDDEN}",
-    ),
-    (re.compile(rf"(?i)(--?[\w-]*[_-]key=)({_VALUE})"), rf"\1{HIDDEN}"),
+    re.compile(rf"(?i)({_BEGINS}\w*-(?=[\w-]*(?:{_OPTION}))[\w-]+\s+)(?!-){_VALUE}"),
+    re.compile(rf"(?i)({_BEGINS}\w*-[\w-]*[_-]key=){_VALUE}"),
     # name=VALUE, name: VALUE, "name": "VALUE"
-    (re.compile(rf"(?i)({_NAME}['\"]?\s*[=:]\s*)({_VALUE})"), rf"\1{HIDDEN}"),
-    (
-        re.compile(rf"(?i)({_TOKEN_NAME}['\"]?\s*[=:]\s*){_COUNT}({_QUOTED}|[^\s'\",;]{{4,}})"),
-        rf"\1{HIDDEN}",
+    re.compile(rf"(?i)({_NAME}['\"]?\s*[=:]\s*){_VALUE}"),
+    re.compile(
+        rf"(?i)({_BEGINS}(?=[\w-]*{_TOKEN})[\w-]+['\"]?\s*[=:]\s*){_COUNT}"
+        rf"(?:{_QUOTED}|[^\s'\",;]{{4,}})"
     ),
-    (re.compile(r"(?i)(\bBearer\s+)[\w.~+/=-]{4,}"), rf"\1{HIDDEN}"),
+    re.compile(r"(?i)(\bBearer\s+)[\w.~+/=-]{4,}"),
     # tokens that are known by how they begin
-    (
-        re.compile(
-            r"\b(?:hf_|sk-|sk_live_|ghp_|gho_|ghs_|github_pat_|glpat-|xox[abprs]-|AKIA|ASIA|AIza"
-            r"|dapi|npm_|pypi-)[\w-]{10,}"
-        ),
-        HIDDEN,
+    re.compile(
+        r"()\b(?:hf_|sk-|sk_live_|ghp_|gho_|ghs_|github_pat_|glpat-|xox[abprs]-|AKIA|ASIA|AIza"
+        r"|dapi|npm_|pypi-)[\w-]{10,}"
     ),
-    (re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]{4,}"), HIDDEN),  # a JSON web token
+    # a JSON web token
+    re.compile(
+        rf"({_BEGINS}(?=[\w-]+\.[\w-]{{8,}}\.[\w-]{{4,}})[\w-]*?)\beyJ[\w-]{{8,}}"
+        r"\.[\w-]{8,}\.[\w-]{4,}"
+    ),
 )
+"""The first group of each stays."""
 
 
 def mask_secrets(text: str) -> str:
     """Returns `text` with whatever looks like a password, key or token replaced by ``***``."""
-    for pattern, shown in _SECRETS:
-        text = pattern.sub(shown, text)
+    for pattern in _SECRETS:
+        text = pattern.sub(rf"\1{HIDDEN}", text)
     return text
 
 

@@ -34,6 +34,7 @@ FLOORS: dict[str, int] = {
     "training_state": 2,
     "source_check": 2,
     "agreement": 2,
+    "shortfalls": 2,
     "pipeline": 3,
     "actions": 3,
     "report": 3,

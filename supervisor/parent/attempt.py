@@ -203,6 +203,7 @@ class Attempt:
             watchdog.saw_sign_of_life(now_s)
         if now_s - self._slow_look_s >= _SLOW_LOOK_S:
             self._slow_look_s = now_s
+            self._guarded("run directory", self._s.run_log.look_at_directory)
             self._guarded("memory", lambda: self._sample(process, watchdog))
             self._guarded("fast-forward", lambda: self._tell_replay(now_s))
             self._guarded("preemption", self._heed_notice)

@@ -26,6 +26,10 @@ class RunFile:
         self._spec = spec
         self._state = self._initial()
 
+    @property
+    def world_size(self) -> int:
+        return self._state.world_size
+
     def begin(self) -> None:
         self._save(state="running", ended_at="", exit_code=None)
 

@@ -6,7 +6,9 @@ import contextlib
 import sqlite3
 from collections.abc import Callable, Sequence
 
-from supervisor.codes import ActionOutcome, Found
+import numpy as np
+
+from supervisor.codes import ActionOutcome, Found, Warned
 from supervisor.errors import SupervisorError
 from supervisor.events.event import JournalEvent
 from supervisor.events.run_events import (
@@ -44,6 +46,7 @@ from supervisor.parent.terminal.treatment_lines import TreatmentLines, sum_up
 from supervisor.parent.watching.hang import HangEvidence
 from supervisor.ranks import LEAD_RANK
 from supervisor.records import CrashRisk, WorkerExit, WorkerOrder
+from supervisor.shortfalls import LASTING, Shortfall, find_shortfalls
 from supervisor.storage.cases.case_filing import file_cases
 from supervisor.storage.cases.case_keeping import keep_memory
 from supervisor.storage.cases.cases import CaseLibrary
@@ -52,6 +55,7 @@ from supervisor.storage.journal.journal import JournalMerger, read_journal
 from supervisor.storage.journal.treatments import count_treatments
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.applied_rates import describe_rates
+from supervisor.storage.steps.group_steps import read_group_steps
 
 
 class RunLog:
@@ -72,6 +76,9 @@ class RunLog:
         self._run_file = RunFile(rundir, spec)
         self._first_attempt = 1
         self._told_dry: set[str] = set()
+        self._told: set[Warned] = set()
+        self._deletions = 0
+        self._coded: list[WarningEvent] = []
         self.resumed_attempt = 0
         self.has_several_ranks = False
         self.retries = ExactRetries()
@@ -141,12 +148,33 @@ class RunLog:
                     self._tell_dry(event)
                 case Resumed():
                     self.resumed_attempt = event.attempt or 0
-                case WarningEvent(aloud=True):
-                    self._teller.say(f"warning: {event.message}")
+                case WarningEvent():
+                    self._tell_warning(event)
+                case CheckpointSaved():
+                    self._told.discard(Warned.NOT_SAVED)
             if isinstance(event, StateFound) and event.aloud:
                 self._teller.say(event.message or "")
         self._teller.say(*self._treatments.of(events))
         return events
+
+    def _tell_warning(self, event: WarningEvent) -> None:
+        """Says it where it was meant to be said; what lasts is said the first time of each."""
+        is_new = event.found in {Warned.NOT_SAVED, *LASTING} and event.found not in self._told
+        if event.found is not None:
+            self._told.add(event.found)
+            self._coded.append(event)
+        if event.aloud or is_new:
+            self._teller.say(f"warning: {event.message}")
+
+    def look_at_directory(self) -> None:
+        """Says so once if the run directory was deleted. What comes is written into a new one."""
+        if self._journal.deleted > self._deletions:
+            self._deletions = self._journal.deleted
+            message = f"the run directory {self._spec.run_dir} was removed while the run went on"
+            event = WarningEvent(message=message, found=Warned.DIRECTORY_GONE)
+            self._tell_warning(event)
+            self._journal.write(event)
+            self._run_file.begin_attempt(self._journal.attempt)
 
     def _tell_dry(self, event: ActionEvent) -> None:
         """Tells once each treatment that an observing policy would have made."""
@@ -293,6 +321,7 @@ class RunLog:
         self, outcome: Outcome, last_exit: WorkerExit | None, is_forced: Callable[[], bool]
     ) -> RunResult:
         """The run is over: says so everywhere, and has the report written unless `is_forced`."""
+        self.look_at_directory()
         step = last_exit.last_step if last_exit else None
         if outcome.state == "gave_up":
             self._journal.write(GaveUp(step=step, reason=outcome.reason))
@@ -310,16 +339,19 @@ class RunLog:
             file_cases(self._rundir, CaseLibrary())  # a convenience for later runs
         report = None
         if self._spec.settings.report.enabled:
+            self._teller.say("writing the report")
             report, why = write_report_apart(self._rundir, is_forced)
             if why:
                 told = f"the report could not be written: {why}"
                 self._journal.write(WarningEvent(message=told))
+        events = self._events()
         lines = closing_lines(
             outcome,
             self._spec.run_dir,
             attempts=self._journal.attempt - self._first_attempt + 1,
             report=report,
-            treated=self._treated(),
+            treated=self._treated(events),
+            shortfalls=self._shortfalls(events),
         )
         self._teller.say(*lines)
         return RunResult(
@@ -329,11 +361,27 @@ class RunLog:
             summary=tuple(lines),
         )
 
-    def _treated(self) -> list[str]:
+    def _events(self) -> list[JournalEvent]:
+        """All events of the run, or what this process has told where they cannot be read."""
+        events: list[JournalEvent] = []
+        with contextlib.suppress(OSError, SupervisorError):
+            events = read_journal(self._rundir.journal)
+        known = {event.message for event in events if isinstance(event, WarningEvent)}
+        return [*events, *(event for event in self._coded if event.message not in known)]
+
+    def _treated(self, events: Sequence[JournalEvent]) -> list[str]:
         """What was done to the training in all attempts: sentences without a full stop."""
-        try:
-            counted = count_treatments(read_journal(self._rundir.journal))
-        except (OSError, SupervisorError):
-            return []
-        said = (sum_up(counted), describe_rates(self._rundir.steps(LEAD_RANK)))
+        said = [sum_up(count_treatments(events))]
+        with contextlib.suppress(OSError, SupervisorError):
+            said.append(describe_rates(self._rundir.steps(LEAD_RANK)))
         return [text for text in said if text]
+
+    def _shortfalls(self, events: Sequence[JournalEvent]) -> tuple[Shortfall, ...]:
+        try:
+            rows = read_group_steps(
+                self._rundir, self._run_file.world_size, fields=("step", "loss", "risk", "flags")
+            )
+            figures = [rows[name] for name in ("step", "loss", "risk")]
+        except (OSError, SupervisorError):
+            figures = [np.zeros(0), np.zeros(0), np.zeros(0)]
+        return find_shortfalls(events, *figures, alarm=self._spec.policy.alarm_threshold)

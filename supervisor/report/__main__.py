@@ -1,6 +1,6 @@
 """``python -m supervisor.report RUN``: writes the report of a run and prints where it lies.
 
-With ``--pictures`` before RUN it only draws the pictures of a run that is still going on, while the
+With ``--live`` before RUN it only draws the pictures of a run that is still going on, while the
 processor is idle.
 """
 
@@ -15,7 +15,7 @@ from supervisor.report.write import write_pictures, write_report
 
 def main(arguments: list[str]) -> int:
     """Returns 0, or 64 when there is no such directory."""
-    is_live = arguments[:1] == ["--pictures"]
+    is_live = arguments[:1] == ["--live"]
     if is_live:
         os.nice(19)
         arguments = arguments[1:]

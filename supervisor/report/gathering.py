@@ -33,6 +33,7 @@ from supervisor.report.incidents.evidence import last_checkpoint, memory_notes
 from supervisor.report.incidents.incidents import find_incidents
 from supervisor.report.incidents.next_steps import build_next_steps, build_setting, resume_command
 from supervisor.report.incidents.verdict import blame, build_title, build_verdict
+from supervisor.shortfalls import HIGH_LOSS, Shortfall, find_shortfalls
 from supervisor.storage.journal.treatments import count_treatments
 
 LATER_STEPS = 10
@@ -60,7 +61,11 @@ def build_report(run_data: RunData) -> CrashReport:
 def _build(run_data: RunData) -> CrashReport:
     attempts = build_attempts(run_data)
     end = find_end(run_data, attempts)
-    incidents = _incidents(run_data, attempts, end)
+    steps = run_data.steps.final
+    shortfalls = find_shortfalls(
+        run_data.events, steps.step, steps.loss, steps.risk, alarm=run_data.lines.alarm
+    )
+    incidents = _incidents(run_data, attempts, end, shortfalls)
     root = choose_root(incidents, end)
     blamed = blame(root, run_data) if root else None
     interventions = build_interventions(run_data)
@@ -68,23 +73,23 @@ def _build(run_data: RunData) -> CrashReport:
     made = sum(treatments.values())
     cost = build_cost(run_data)
     decision = walk(run_data, root) if root else None
-    steps = run_data.steps.final
     layers = read_gradient_flow(run_data.root)
     return CrashReport(
         run_dir=str(run_data.root),
         state=str(run_data.run.get("state") or "unknown"),
         end=end,
-        title=build_title(end, root, made),
-        verdict=build_verdict(end, root, run_data, attempts, made, incidents),
-        root_cause=blamed.key if blamed else "none",
-        root_cause_sentence=blamed.sentence if blamed else _nothing(run_data),
+        title=build_title(end, root, made, shortfalls),
+        verdict=build_verdict(end, root, run_data, attempts, made, incidents, shortfalls),
+        root_cause=blamed.key if blamed else shortfalls[0].key if shortfalls else "none",
+        root_cause_sentence=blamed.sentence if blamed else _nothing(run_data, shortfalls),
         overcome=root is not None and root.survived and end in ("completed", "running"),
         resume_command=resume_command(run_data, end, root),
-        next_steps=build_next_steps(end, root, run_data, decision, cost),
+        next_steps=build_next_steps(end, root, run_data, decision, cost, shortfalls),
         setting=build_setting(end, root, run_data, decision),
         evidence=_evidence(run_data, root, attempts),
         evidence_against=root.evidence_against if root else (),
         incidents=incidents,
+        shortfalls=shortfalls,
         explosion=_explosion(run_data, root),
         decision=decision,
         timeline=build_timeline(run_data),
@@ -132,9 +137,18 @@ def choose_root(incidents: tuple[Incident, ...], end: str) -> Incident | None:
 
 
 def _incidents(
-    run_data: RunData, attempts: tuple[AttemptFacts, ...], end: str
+    run_data: RunData,
+    attempts: tuple[AttemptFacts, ...],
+    end: str,
+    shortfalls: tuple[Shortfall, ...],
 ) -> tuple[Incident, ...]:
     incidents = find_incidents(run_data, attempts)
+    if all(incident.survived for incident in incidents if incident.numerical):
+        incidents += tuple(
+            Incident(key=one.key, sentence=one.sentence, step=one.step, numerical=True)
+            for one in shortfalls
+            if one.key == HIGH_LOSS
+        )
     if end == "supervisor_died":
         incidents = (*incidents, _supervisor_died(run_data))
     return incidents
@@ -158,7 +172,9 @@ def _supervisor_died(run_data: RunData) -> Incident:
     )
 
 
-def _nothing(run_data: RunData) -> str:
+def _nothing(run_data: RunData, shortfalls: tuple[Shortfall, ...]) -> str:
+    if shortfalls:
+        return shortfalls[0].sentence
     if would_have(run_data):
         return "Nothing broke for good; a policy that treats would have acted, see below."
     return "Nothing unusual was seen."

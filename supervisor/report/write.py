@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from supervisor.report.comparison.comparison import compare
-from supervisor.report.comparison.render import (
-    comparison_html,
-    comparison_json,
-    comparison_markdown,
-)
 from supervisor.report.curves.report_curves import document_of
 from supervisor.report.facts.crash_report import CrashReport
 from supervisor.report.facts.run_data import RunData, load_material
 from supervisor.report.gathering import build_report
-from supervisor.report.pictures.plots import Picture, draw_pictures
+from supervisor.report.pictures.plots import EVERY, Picture, draw_pictures
 from supervisor.report.words.render import render_html, render_json, render_markdown
 from supervisor.storage.files.private_files import write_private
 from supervisor.storage.run.rundir import RunDirectory
 
 
-def write_report(rundir: Path | str | RunDirectory, *, plots: bool = True) -> dict[str, Path]:
+def write_report(
+    rundir: Path | str | RunDirectory, names: Collection[str] | None = None
+) -> dict[str, Path]:
     """Writes the report into ``report/`` of a run, private to the user; an earlier one is replaced.
     A picture that cannot be drawn is named in the text and prevents nothing.
 
+    Args:
+        rundir: of the run.
+        names: of the pictures, some of `EVERY`; None: the overview, unless ``report.plots`` is
+            off.
+
     Returns:
-        Kind (``json``, ``md``, ``html``, ``overview``, ``timeline``, ``gradient_flow``,
-            ``observed``) → path.
+        Kind (``json``, ``md``, ``html``, or a picture's name) → path.
 
     Raises:
         OSError: the directory cannot be written to.
@@ -37,10 +38,15 @@ def write_report(rundir: Path | str | RunDirectory, *, plots: bool = True) -> di
     run_data = load_material(folder.root)
     report = build_report(run_data)
     folder.make(folder.report)
-    written = _write_text(folder, report, (), None)
-    if not plots:
-        return written
-    report, pictures, curves = _draw(run_data, report)
+    if names is None:
+        group = run_data.config.get("report")
+        names = () if isinstance(group, dict) and group.get("plots") is False else ("overview",)
+    curves = document_of([run_data])
+    written = _write_text(folder, report, (), curves)
+    report, pictures = _draw(run_data, report, names)
+    for name in EVERY:  # an older picture of another state would stand beside the new report
+        if name not in names:
+            (folder.report / f"{name}.png").unlink(missing_ok=True)
     for picture in pictures:
         path = folder.report / f"{picture.name}.png"
         write_private(path, picture.png)
@@ -48,22 +54,26 @@ def write_report(rundir: Path | str | RunDirectory, *, plots: bool = True) -> di
     return {**written, **_write_text(folder, report, pictures, curves)}
 
 
-def build_document(rundir: RunDirectory, kind: str) -> str:
+def build_document(rundir: RunDirectory, kind: str, names: Collection[str] = ("overview",)) -> str:
     """Returns the report as ``html`` (with its pictures), ``md`` or ``json``; writes nothing."""
     run_data = load_material(rundir.root)
     report = build_report(run_data)
     if kind == "html":
-        return render_html(*_draw(run_data, report))
+        return render_html(*_draw(run_data, report, names), document_of([run_data]))
     return render_markdown(report) if kind == "md" else render_json(report)
 
 
 def build_comparison(rundir: RunDirectory, other: RunDirectory, kind: str) -> str:
     """Returns two runs beside each other as ``html``, ``md`` or ``json``; writes nothing."""
+    from supervisor.report.comparison import comparison as comparisons
+    from supervisor.report.comparison import render
+
     runs = load_material(rundir.root), load_material(other.root)
-    comparison = compare(runs, (build_report(runs[0]), build_report(runs[1])))
+    compared = comparisons.compare(runs, (build_report(runs[0]), build_report(runs[1])))
     if kind == "html":
-        return comparison_html(comparison, document_of(runs, comparison.names))
-    return comparison_markdown(comparison) if kind == "md" else comparison_json(comparison)
+        return render.comparison_html(compared, document_of(runs, compared.names))
+    written = render.comparison_markdown if kind == "md" else render.comparison_json
+    return written(compared)
 
 
 def write_pictures(rundir: Path | str | RunDirectory) -> dict[str, Path]:
@@ -77,7 +87,7 @@ def write_pictures(rundir: Path | str | RunDirectory) -> dict[str, Path]:
     """
     folder = rundir if isinstance(rundir, RunDirectory) else RunDirectory(rundir)
     run_data = load_material(folder.root)
-    pictures = draw_pictures(run_data, build_report(run_data), only=("overview", "observed"))
+    pictures = draw_pictures(run_data, build_report(run_data), ("overview", "observed"))
     folder.make(folder.report)
     written = {}
     for picture in pictures:
@@ -87,13 +97,13 @@ def write_pictures(rundir: Path | str | RunDirectory) -> dict[str, Path]:
 
 
 def _draw(
-    run_data: RunData, report: CrashReport
-) -> tuple[CrashReport, tuple[Picture, ...], dict[str, Any] | None]:
+    run_data: RunData, report: CrashReport, names: Collection[str]
+) -> tuple[CrashReport, tuple[Picture, ...]]:
     try:
-        return report, draw_pictures(run_data, report), document_of([run_data])
+        return report, draw_pictures(run_data, report, names)
     except Exception as error:  # a report must come out without its pictures
         problem = f"The pictures could not be drawn ({type(error).__name__}: {error})."
-        return replace(report, problems=(*report.problems, problem)), (), None
+        return replace(report, problems=(*report.problems, problem)), ()
 
 
 def _write_text(

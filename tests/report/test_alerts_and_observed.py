@@ -45,7 +45,7 @@ def test_observed_values_are_summed_up_and_drawn(tmp_path: Path) -> None:
     recorder.close()
 
     values = sum_up(read_courses(run.rundir.root))
-    written = write_report(run.rundir)
+    written = write_report(run.rundir, ("observed",))
 
     assert [(v.name, v.count, v.first, v.lowest, v.last) for v in values] == [
         ("kl", 3, 5.0, 0.001, 0.001)

@@ -1,7 +1,8 @@
 """Write the report of a run and say where it is.
 
 It says what happened, why, what was tried, what it cost, and what to do next. With --format or
---output one document is printed or written instead. --against compares two runs.
+--output one document is printed or written instead. --against compares two runs. --pictures draws
+more than the overview: the last minutes, the gradient of each layer, observed values.
 """
 
 from __future__ import annotations
@@ -31,10 +32,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output", metavar="PATH", type=option_values.path, help="write the document there instead"
     )
+    parser.add_argument(
+        "--pictures",
+        action="store_true",
+        help="draw everything as pictures too, beside the report and in its page",
+    )
 
 
 def execute(args: argparse.Namespace) -> int:
     from supervisor.cli.options.run_directory import open_run
+    from supervisor.report.pictures.plots import EVERY
     from supervisor.report.write import build_comparison, build_document, write_report
     from supervisor.storage.files.private_files import write_private
 
@@ -48,12 +55,12 @@ def execute(args: argparse.Namespace) -> int:
         text = build_comparison(rundir, other, kind)
     elif kind is None:
         try:
-            print(write_report(rundir)["html"])
+            print(write_report(rundir, EVERY if args.pictures else None)["html"])
         except OSError as error:
             raise _not_written(Path(error.filename or rundir.report), error) from error
         return 0
     else:
-        text = build_document(rundir, kind)
+        text = build_document(rundir, kind, EVERY if args.pictures else ("overview",))
     if output is None:
         print(text)
     else:

@@ -10,6 +10,7 @@ from pathlib import Path
 from supervisor.parent.terminal.open_line import OpenLine
 from supervisor.parent.terminal.outcome import EXIT_INTERRUPTED, Outcome
 from supervisor.records import WorkerExit
+from supervisor.shortfalls import Shortfall
 
 
 class Teller:
@@ -55,6 +56,7 @@ def closing_lines(
     attempts: int,
     report: Path | None,
     treated: Sequence[str] = (),
+    shortfalls: Sequence[Shortfall] = (),
 ) -> list[str]:
     """Returns the closing lines: what happened, where the report is, how to continue.
 
@@ -64,11 +66,13 @@ def closing_lines(
         attempts: how many this command made.
         report: where it lies, None without one.
         treated: what was done to the training, in words.
+        shortfalls: what of it cannot be relied on.
     """
     tries = f" after {attempts} attempts" if attempts > 1 else ""
     done = list(treated)
     if outcome.state == "completed":
-        lines = [", ".join([f"completed{tries}", *done[:1]])]
+        end = f"completed{tries}, but not all is well" if shortfalls else f"completed{tries}"
+        lines = [", ".join([end, *done[:1]])]
         done = done[1:]
     elif outcome.state == "gave_up":
         lines = [f"gave up{tries}: {outcome.reason}"]
@@ -81,6 +85,7 @@ def closing_lines(
                 "no checkpoint was made yet: a resume starts the training from the beginning"
             )
     lines += done
+    lines += [f"{one.sentence} {one.advice}" for one in shortfalls]
     if report is not None:
         lines.append(f"report: {report}")
     if outcome.state in ("gave_up", "interrupted"):

@@ -48,7 +48,7 @@ class LivePictures:
         self._next_step = last_step - last_step % self._every + self._every
         self._begun_s = now_s
         self._process = subprocess.Popen(
-            [*command("supervisor.report.__main__"), "--pictures", str(self._rundir.root)],
+            [*command("supervisor.report.__main__"), "--live", str(self._rundir.root)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

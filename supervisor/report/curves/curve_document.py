@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from supervisor.events.run_events import HangDetected, WorkerExited
 from supervisor.events.step_events import AlertEvent, CorruptionFound
 from supervisor.report.curves.curves import APPLIED_RATE, MEASURED, Curve, Curves
 from supervisor.report.facts.event_words import describe
+from supervisor.report.facts.figures import number
 from supervisor.report.facts.step_table import Floats
 from supervisor.report.pictures.thinning import thin_marks
 from supervisor.risk_lines import RiskLines
@@ -76,6 +78,41 @@ def curve_document(runs: Sequence[DrawnRun]) -> dict[str, Any]:
         "marks": [
             {**mark, "run": place} for place, run in enumerate(runs) for mark in marks(run.events)
         ],
+    }
+
+
+def layer_document(layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns what `curve_document` does, of the gradient of each layer in place of steps."""
+    figures = {name: [number(layer[name]) for layer in layers] for name in ("norm", "max", "mean")}
+    bad = [
+        place
+        for place, layer in enumerate(layers)
+        if number(layer["nonfinite"]) > 0 or not math.isfinite(figures["norm"][place])
+    ]
+    return {
+        "runs": [""],
+        "steps": [0, len(layers) - 1],
+        "panels": [
+            {
+                "name": "layers",
+                "title": "Gradient of each layer, input to output, absolute",
+                "curves": [f"layer_{name}" for name in figures],
+                "names": [str(layer["name"]) for layer in layers],
+                "shown": True,
+                "log": True,
+            }
+        ],
+        "curves": {
+            f"layer_{name}": [
+                {
+                    "x": list(range(len(layers))),
+                    "y": [value if math.isfinite(value) else None for value in values],
+                    "bad": bad,
+                }
+            ]
+            for name, values in figures.items()
+        },
+        "marks": [],
     }
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
 from supervisor.ranks import LEAD_RANK
 from supervisor.report.facts.run_data import RunData
 from supervisor.report.facts.step_table import FIELDS, Bools, Floats, StepTable, build_step_table
-from supervisor.report.pictures.thinning import thin, thin_marks
+from supervisor.report.pictures.thinning import BUCKETS, thin, thin_marks
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.steps.applied_rates import read_rates
 from supervisor.storage.steps.flight_reader import FlightReader
@@ -19,6 +20,9 @@ from supervisor.storage.steps.step_rows import OBSERVED_SHIFT, OBSERVED_SLOTS
 MEASURED = ("loss", "grad_norm", "risk", "lr", "loss_scale", "step_time_s", "memory_gib")
 """Curves that do not depend on the script."""
 APPLIED_RATE = "applied_lr"
+OWN_POINTS = 40_000
+"""Of all the script's own values together, in a page: some 800 KB."""
+MOST_OWN = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,13 +111,13 @@ def curves_of(run_data: RunData) -> Curves:
         name: _curve(steps, values[rows], bad[rows])
         for name, (values, bad) in _measured(table).items()
     }
-    for name, course in run_data.courses.items():
+    courses = dict(islice(run_data.courses.items(), MOST_OWN))
+    buckets = min(BUCKETS, OWN_POINTS // (2 * max(1, len(courses))))
+    for name, course in courses.items():
         newest = _newest(course.steps)
-        by_name[name] = Curve(
-            steps=course.steps[newest],
-            values=course.values[newest],
-            nonfinite=np.unique(course.nonfinite),
-        )
+        x, y = thin(course.steps[newest], course.values[newest], buckets)
+        bad = thin_marks(np.unique(course.nonfinite), buckets)
+        by_name[name] = Curve(steps=x, values=y, nonfinite=bad)
     return _of(table, tuple(by_name), by_name)
 
 

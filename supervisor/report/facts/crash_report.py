@@ -11,6 +11,7 @@ from supervisor.records import NAN, plain
 from supervisor.report.facts.alert_summary import AlertSummary
 from supervisor.report.facts.observed_values import ObservedValue
 from supervisor.report.facts.rates import RateChange
+from supervisor.shortfalls import Shortfall
 
 REPORT_VERSION = 1
 
@@ -247,6 +248,7 @@ class CrashReport:
     evidence: tuple[str, ...] = ()
     evidence_against: tuple[str, ...] = ()
     incidents: tuple[Incident, ...] = ()
+    shortfalls: tuple[Shortfall, ...] = ()
     explosion: Explosion | None = None
     decision: DecisionPath | None = None
     timeline: tuple[TimelineEntry, ...] = ()

@@ -1,7 +1,7 @@
-"""The colours of the pictures, in a light and in a dark theme.
+"""The colours of pictures and curves, in a light and in a dark theme.
 
-Pictures are drawn in the light colours, and saved so. In a page CSS rules give each of them a
-variable, whose value follows the reader's theme: one inline SVG serves both.
+Pictures are drawn in the light colours. In a page each is a variable that follows the reader's
+theme.
 """
 
 from __future__ import annotations
@@ -37,20 +37,7 @@ DARK = {
 
 
 def page_css() -> str:
-    """Returns the variables for both themes, and the rules that have pictures use them.
-
-    The rules name no element around the part: within a marker that an SVG uses again and again,
-    browsers see none.
-    """
+    """Returns the variables for both themes."""
     light = " ".join(f"--plot-{name}: {colour};" for colour, (name, _) in DARK.items())
     dark = " ".join(f"--plot-{name}: {value};" for name, value in DARK.values())
-    rules = "\n".join(
-        f'[style*="{part}: {colour}"] {{ {part}: var(--plot-{name}) !important; }}'
-        for colour, (name, _) in DARK.items()
-        for part in ("fill", "stroke")
-    )
-    return (
-        f":root {{ {light} }}\n"
-        f"@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}\n"
-        f"{rules}\n"
-    )
+    return f":root {{ {light} }}\n@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}\n"

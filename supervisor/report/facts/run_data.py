@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,10 +17,12 @@ from supervisor.errors import RunDirectoryError
 from supervisor.events.event import E, JournalEvent, of_kind
 from supervisor.ranks import LEAD_RANK
 from supervisor.report.facts.crash_report import Excerpt
-from supervisor.report.facts.figures import integer, moment
+from supervisor.report.facts.figures import integer, moment, number
 from supervisor.report.facts.observed_courses import Course, read_courses
 from supervisor.report.facts.stack_text import arrange_stacks
 from supervisor.report.facts.step_table import FIELDS, StepTable, build_step_table, empty_step_table
+from supervisor.risk_lines import RiskLines
+from supervisor.settings import PolicySettings
 from supervisor.storage.files.checked_record import build_record
 from supervisor.storage.files.line_file import parse_json, read_lines
 from supervisor.storage.journal.journal import read_journal
@@ -33,6 +36,10 @@ T = TypeVar("T")
 LOG_LINES = 40
 STACK_LINES = 400
 TAIL_BYTES = 256 * 1024
+MOST_LETTERS = 1000
+"""Of a line; what follows is left out and said: sequences and encoded files are not read."""
+MOST_STACKS = 16
+"""Stack files: of two hangs of eight ranks. Of more the newest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +66,16 @@ class RunData:
     def of(self, kind: type[E]) -> list[E]:
         """Returns the events of this kind in the order of time."""
         return of_kind(self.events, kind)
+
+    @property
+    def lines(self) -> RiskLines:
+        """The policy's, or what is usual."""
+        usual = PolicySettings()
+        warn, alarm = (number(self.policy.get(f"{name}_threshold")) for name in ("warn", "alarm"))
+        return RiskLines(
+            warn=warn if math.isfinite(warn) else usual.warn_threshold,
+            alarm=alarm if math.isfinite(alarm) else usual.alarm_threshold,
+        )
 
 
 class _Reader:
@@ -237,8 +254,12 @@ def _checkpoints(rundir: RunDirectory, reader: _Reader) -> list[dict[str, Any]]:
 
 def _stacks(rundir: RunDirectory, reader: _Reader) -> list[Excerpt]:
     found = []
-    for path in sorted((rundir.root / "logs").glob("attempt_*/stacks_*.txt")):
-        lines = _lines(path, reader)[-STACK_LINES:]
+    paths = sorted(
+        (rundir.root / "logs").glob("attempt_*/stacks_*.txt"),
+        key=lambda path: (integer(path.parent.name.rpartition("_")[2]) or 0, path.name),
+    )
+    for path in paths[-MOST_STACKS:]:
+        lines = _last(path, reader, STACK_LINES)
         if any(line.strip() for line in lines):
             title = f"{path.parent.name.replace('_', ' ')}, rank {path.stem.rpartition('_')[2]}"
             found.append(Excerpt(title=title, text=arrange_stacks("\n".join(lines))))
@@ -252,9 +273,19 @@ def _log_tail(rundir: RunDirectory, reader: _Reader) -> Excerpt | None:
     )
     if not logs:
         return None
-    text = "\n".join(_lines(logs[-1], reader)[-LOG_LINES:])
+    text = "\n".join(_last(logs[-1], reader, LOG_LINES))
     title = f"end of logs/{logs[-1].parent.name}/{logs[-1].name}"
     return Excerpt(title=title, text=text) if text.strip() else None
+
+
+def _last(path: Path, reader: _Reader, count: int) -> list[str]:
+    """The last lines of a file that people read."""
+    return [
+        line
+        if len(line) <= MOST_LETTERS
+        else f"{line[:MOST_LETTERS]} ... and {len(line) - MOST_LETTERS} more letters"
+        for line in _lines(path, reader)[-count:]
+    ]
 
 
 def _lines(path: Path, reader: _Reader) -> list[str]:

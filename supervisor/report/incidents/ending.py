@@ -10,6 +10,7 @@ from supervisor.report.facts.attempts import first_exit
 from supervisor.report.facts.crash_report import AttemptFacts
 from supervisor.report.facts.run_data import RunData
 from supervisor.report.facts.step_table import Floats
+from supervisor.shortfalls import first_comparable, is_back
 
 ENDS = (
     "completed",
@@ -23,7 +24,7 @@ ENDS = (
 
 EXPLODED = 3.0
 HEALTHY = 50
-LAST = 20
+FIRST, LAST = 5, 20
 
 
 def find_end(run_data: RunData, attempts: tuple[AttemptFacts, ...]) -> str:
@@ -63,12 +64,14 @@ def ends_nonfinite(run_data: RunData) -> bool:
 
 
 def stays_high(run_data: RunData, step: int, attempt: int | None) -> bool:
-    """Whether the run's last losses lie far above what they were before `step`."""
+    """Whether the run's last losses are not back at the level before `step`."""
+    if first_comparable(run_data.events) > step:
+        return False
     rows = run_data.steps.of_attempt(attempt)
     before = rows.loss[(rows.step < step) & np.isfinite(rows.loss)][-HEALTHY:]
     final = run_data.steps.final
     after = final.loss[(final.step > step) & np.isfinite(final.loss)][-LAST:]
-    return is_far_above(after, before)
+    return not is_back(after, before, final.loss[np.isfinite(final.loss)][:FIRST])
 
 
 def is_far_above(after: Floats, before: Floats) -> bool:

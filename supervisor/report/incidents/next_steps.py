@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import math
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
-from supervisor.codes import Warned
 from supervisor.events.run_events import HangDetected
-from supervisor.events.state_events import WarningEvent
 from supervisor.report.facts.crash_report import Cost, DecisionPath, Incident
 from supervisor.report.facts.figures import duration, integer, show
 from supervisor.report.facts.interventions import would_have
 from supervisor.report.facts.run_data import RunData
 from supervisor.report.incidents.evidence import last_checkpoint
 from supervisor.report.incidents.remedies import IN_SCRIPT, asks_for_too_much
+from supervisor.shortfalls import HIGH_LOSS, Shortfall
 from supervisor.storage.run.rundir import RunDirectory
 
 EXPLAINED = frozenset(
     {"nonfinite_loss", "nonfinite_gradient", "loss_spike", "divergence", "numerical",
-     "loss_scale_collapse", "learning_rate", "exception", "nonfinite"}
+     "loss_scale_collapse", "learning_rate", "exception", "nonfinite", HIGH_LOSS}
 )  # fmt: skip
 """What `supervisor explain` can say more about than the report."""
 _SETTINGS = {
@@ -66,23 +66,26 @@ def build_next_steps(
     run_data: RunData,
     decision: DecisionPath | None,
     cost: Cost,
+    shortfalls: Sequence[Shortfall] = (),
 ) -> tuple[str, ...]:
     """Returns what to do next, the most important first."""
+    advice = tuple(dict.fromkeys(one.advice for one in shortfalls))
     step = last_checkpoint(run_data, stable=bool(root and root.numerical))
     explained = _explained(run_data)
     remedy = explained or (decision.remedy if decision else "")
     if end == "completed" and (root is None or root.survived):
-        nothing = "Nothing has to be done for this run."
-        if _is_hardware_suspect(run_data):
-            return nothing, _HARDWARE
         if root is None:
-            return _of_calm_run(run_data)
-        return nothing, *_before_next(explained, decision)
+            return advice or _of_calm_run(run_data)
+        nothing = () if advice else ("Nothing has to be done for this run.",)
+        return *nothing, *advice, *_before_next(explained, decision)
     if end == "running":
-        return (f"Watch it: supervisor watch {shlex.quote(str(run_data.root))}",)
+        return (
+            *advice,
+            f"Watch it: supervisor watch {shlex.quote(str(run_data.root))}",
+        )
     if end == "unknown":
         return ("Start the training with: supervisor run SCRIPT",)
-    steps = [_HARDWARE] if _is_hardware_suspect(run_data) else []
+    steps = list(advice)
     steps += [remedy] if remedy else []
     steps += _captured(run_data, root)
     if root is not None and root.key == "hang":
@@ -110,16 +113,6 @@ def build_next_steps(
             " save more often, with --set checkpoint.every_s=60."
         )
     return tuple(steps)
-
-
-_HARDWARE = (
-    "Before the next one: test the memory and the device of this machine. State was corrupted more "
-    "than once, replicas came to differ, or steps came out otherwise when they were computed again."
-)
-
-
-def _is_hardware_suspect(run_data: RunData) -> bool:
-    return any(event.found is Warned.SUSPECT_HARDWARE for event in run_data.of(WarningEvent))
 
 
 def _of_calm_run(run_data: RunData) -> tuple[str, ...]:

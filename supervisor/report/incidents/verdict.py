@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from supervisor.events.step_events import AlertEvent
@@ -12,6 +13,7 @@ from supervisor.report.facts.run_data import RunData
 from supervisor.report.incidents.ending import ends_nonfinite
 from supervisor.report.incidents.evidence import last_checkpoint, rate_jump, rate_rise
 from supervisor.report.incidents.remedies import RISE_EXPLAINS
+from supervisor.shortfalls import Shortfall
 
 TITLES = {
     "completed": "Completed",
@@ -25,10 +27,17 @@ TITLES = {
 TOLD = 3
 
 
-def build_title(end: str, root: Incident | None, treatments: int = 0) -> str:
+def build_title(
+    end: str,
+    root: Incident | None,
+    treatments: int = 0,
+    shortfalls: Sequence[Shortfall] = (),
+) -> str:
     """Returns the end in a few words."""
     if end == "completed" and root is not None and not root.survived:
         return "Completed, not healthy"
+    if end == "completed" and shortfalls:
+        return f"Completed, {shortfalls[0].title}"
     if end == "completed" and treatments:
         return "Completed, treated"
     return TITLES[end]
@@ -41,8 +50,9 @@ def build_verdict(
     attempts: tuple[AttemptFacts, ...],
     treatments: int,
     incidents: tuple[Incident, ...] = (),
+    shortfalls: Sequence[Shortfall] = (),
 ) -> str:
-    """Returns two sentences: how the run ended, and why or what was overcome."""
+    """Returns how the run ended, what of it cannot be relied on, and why or what was overcome."""
     how = _how(end, run_data, attempts, treatments)
     if (
         end == "completed"
@@ -50,7 +60,10 @@ def build_verdict(
         and any(not incident.survived for incident in incidents)
     ):
         how = f"{how[:-1]}, but it is not healthy."
-    return f"{how} {_why(end, root, run_data, attempts, incidents)}".strip()
+    told = [one.sentence for one in shortfalls if root is None or one.key != root.key]
+    if not told or root is not None:
+        told.append(_why(end, root, run_data, attempts, incidents))
+    return " ".join([how, *told]).strip()
 
 
 def _how(

@@ -4,7 +4,7 @@ observed values."""
 from __future__ import annotations
 
 import io
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,18 +15,18 @@ from supervisor.report.facts.crash_report import CrashReport
 from supervisor.report.facts.observed_values import draw_courses
 from supervisor.report.facts.run_data import RunData
 from supervisor.report.facts.step_table import Bools, Floats, StepTable
-from supervisor.report.pictures.inline_svg import inline_svg
 from supervisor.report.pictures.step_marks import draw_marks, marks_of
 from supervisor.report.pictures.thinning import thin, thin_marks
 from supervisor.report.pictures.timeline_plot import CALM_RISK, draw_timeline
 
 LAST_MINUTES = 10.0
-NARROW_INCHES = 4.8
-"""Half the width: on a screen of 500 px text keeps its size and nothing is cut."""
+_LEFT, _RIGHT, _ABOVE, _BELOW, _BETWEEN = 0.75, 0.15, 0.4, 0.5, 0.38
+"""Inches of an overview around and between its panels, for ticks and titles."""
+WIDTH_INCHES = 9.6
 HINTED = 0.95
 """Widths of text grow in leaps of some 5 %, because hinting puts letters on whole pixels."""
 SMALLEST_TITLE = 4.5
-"""Points: what can still be read on a phone, which shows the picture at its full width."""
+"""Points."""
 STYLE: Any = {
     "font.family": "sans-serif",
     "font.size": 9.0,
@@ -50,57 +50,39 @@ STYLE: Any = {
     "legend.frameon": False,
     "legend.fontsize": 8.0,
     "figure.facecolor": "none",
-    "svg.fonttype": "none",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """One picture: `svg` to stand in a page, `narrow_svg` on a phone, `png` as a file."""
+    """One picture, as a file."""
 
     name: str
-    svg: str
-    narrow_svg: str
     png: bytes
 
 
 def draw_pictures(
-    run_data: RunData, report: CrashReport, only: Collection[str] | None = None
+    run_data: RunData, report: CrashReport, names: Collection[str] = ("overview",)
 ) -> tuple[Picture, ...]:
-    """Draws what there is data for; imports matplotlib, which takes a while, here.
-
-    `only` names some of the pictures; None draws all.
-    """
+    """Draws those of `names` for which there is data; imports matplotlib, which takes half a second
+    of processor time, here."""
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     pictures = []
-    drawings = (
-        ("overview", _overview),
-        ("timeline", _timeline),
-        ("gradient_flow", _gradients),
-        ("observed", _observed),
-    )
-    for name, draw in drawings:
-        if only is not None and name not in only:
-            continue
+    for name in names:
         with matplotlib.rc_context(STYLE):
-            figure = Figure(layout="constrained")
+            # Finding room for everything draws a picture several times: every run's is laid out.
+            figure = Figure(layout=None if name == "overview" else "constrained")
             FigureCanvasAgg(figure)
-            if draw(figure, run_data, report):
-                pictures.append(_save(name, figure))
+            if _DRAWINGS[name](figure, run_data, report):
+                if name == "observed":
+                    fit_titles(figure)
+                png = io.BytesIO()
+                figure.savefig(png, format="png", dpi=130, facecolor="white")
+                pictures.append(Picture(name, png.getvalue()))
     return tuple(pictures)
-
-
-def _save(name: str, figure: Any) -> Picture:
-    png = io.BytesIO()
-    fit_titles(figure)
-    wide = _svg(figure, name)
-    figure.savefig(png, format="png", dpi=130, facecolor="white")
-    figure.set_size_inches(NARROW_INCHES, figure.get_size_inches()[1])
-    fit_titles(figure)
-    return Picture(name, wide, _svg(figure, f"{name}, narrow"), png.getvalue())
 
 
 def fit_titles(figure: Any) -> None:
@@ -118,17 +100,8 @@ def fit_titles(figure: Any) -> None:
                     text.set_fontsize(max(SMALLEST_TITLE, HINTED * share * text.get_fontsize()))
 
 
-def _svg(figure: Any, salt: str) -> str:
-    """`salt` makes ids unique within a page, or one picture would use the parts of another."""
-    import matplotlib
-
-    svg = io.StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": salt}):
-        figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
-    return inline_svg(svg.getvalue())
-
-
-def _overview(figure: Any, run_data: RunData, report: CrashReport) -> bool:
+def draw_overview(figure: Any, run_data: RunData, report: CrashReport) -> bool:
+    """Draws the whole run by steps; returns False when there is nothing to draw."""
     rows = run_data.steps
     panels = [
         ("Loss", rows.loss, palette.LOSS, rows.nonfinite_loss),
@@ -142,8 +115,16 @@ def _overview(figure: Any, run_data: RunData, report: CrashReport) -> bool:
         panels = [panel for panel in panels if not _is_flat(panel[0], panel[1])]
     if not panels:
         return False
-    heights = [2.0 if title in ("Loss", "Gradient norm") else 1.15 for title, *_ in panels]
-    figure.set_size_inches(9.6, 0.6 + 1.0 * sum(heights))
+    heights = [1.7 if title in ("Loss", "Gradient norm") else 0.9 for title, *_ in panels]
+    height = _ABOVE + _BELOW + sum(heights) + _BETWEEN * (len(panels) - 1)
+    figure.set_size_inches(WIDTH_INCHES, height)
+    figure.subplots_adjust(
+        left=_LEFT / WIDTH_INCHES,
+        right=1.0 - _RIGHT / WIDTH_INCHES,
+        bottom=_BELOW / height,
+        top=1.0 - _ABOVE / height,
+        hspace=_BETWEEN * len(panels) / sum(heights),
+    )
     axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
     newest = _newest(rows)
     for axis, (title, values, colour, bad) in zip(axes, panels, strict=True):
@@ -180,7 +161,7 @@ def _applied_rate(axis: Any, rows: StepTable) -> None:
         label="applied",
     )
     axis.plot([], [], color=palette.RATE, label="asked for by the script")
-    axis.legend(loc="best", ncols=2)
+    axis.legend(loc="upper right", ncols=2)
 
 
 def _newest(rows: StepTable) -> Bools:
@@ -225,15 +206,15 @@ def _choose_scale(axis: Any, values: Floats) -> None:
     known = values[np.isfinite(values)]
     if len(known) and known.min() > 0 and known.max() > 3 * known.min():
         axis.set_yscale("log")
+        # Not as powers of ten: setting formulas takes a tenth of a second to import.
+        axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axis.yaxis.set_minor_formatter("")
         axis.tick_params(axis="y", which="minor", length=0)
         if known.max() < 30 * known.min():
             # Less than a decade and a half has a single labelled tick otherwise.
-            from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
+            from matplotlib.ticker import LogLocator
 
             axis.yaxis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0)))
-            axis.yaxis.set_major_formatter(ScalarFormatter())
-            axis.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _legend(figure: Any, report: CrashReport, *, has_lost: bool, bad: bool) -> None:
@@ -258,7 +239,7 @@ def _legend(figure: Any, report: CrashReport, *, has_lost: bool, bad: bool) -> N
             )
         )
     if handles:
-        figure.legend(handles=handles, loc="outside upper right", ncols=len(handles))
+        figure.legend(handles=handles, loc="upper right", ncols=len(handles), borderaxespad=0.2)
 
 
 def _timeline(figure: Any, run_data: RunData, report: CrashReport) -> bool:
@@ -273,3 +254,13 @@ def _gradients(figure: Any, run_data: RunData, report: CrashReport) -> bool:
     from supervisor.report.pictures.gradient_plot import draw_gradient_flow
 
     return draw_gradient_flow(figure, report)
+
+
+_DRAWINGS: dict[str, Callable[[Any, RunData, CrashReport], bool]] = {
+    "overview": draw_overview,
+    "timeline": _timeline,
+    "gradient_flow": _gradients,
+    "observed": _observed,
+}
+EVERY = tuple(_DRAWINGS)
+"""All that can be drawn, with ``--pictures``."""

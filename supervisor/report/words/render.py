@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import jinja2
 from markupsafe import Markup
 
+from supervisor.report.curves.curve_document import layer_document
 from supervisor.report.curves.page_parts import as_script_data, curves_css, curves_script
 from supervisor.report.facts.crash_report import CrashReport
 from supervisor.report.facts.figures import count
@@ -55,12 +58,19 @@ def render_html(
     `curves`: a document of `curve_document`, which readers can zoom; without scripts they see the
     picture of the whole run instead.
     """
-    # Ours alone is trusted: matplotlib escapes the text that it puts into an SVG.
-    drawn = {picture.name: Markup(_both_widths(picture)) for picture in pictures}
+    drawn = {
+        picture.name: f"data:image/png;base64,{base64.b64encode(picture.png).decode()}"
+        for picture in pictures
+    }
     template = template_of("report.html.j2", autoescape=True)
     parts = None if curves is None else curve_parts(curves)
     page = template.render(
-        report=report, pictures=drawn, curves=parts, picture_css=page_style(), **_words(report)
+        report=report,
+        pictures=drawn,
+        curves=parts,
+        layers=Markup(as_script_data(layer_document(report.gradient_flow))),
+        picture_css=page_style(),
+        **_words(report),
     )
     return page + "\n"
 
@@ -74,11 +84,6 @@ def curve_parts(document: dict[str, Any]) -> dict[str, Markup]:
     }
 
 
-def _both_widths(picture: Picture) -> str:
-    """The picture, and the one that a page shows in its place on a narrow screen."""
-    return f'<div class="wide">{picture.svg}</div><div class="narrow">{picture.narrow_svg}</div>'
-
-
 def render_markdown(report: CrashReport) -> str:
     """Returns GitHub-flavoured Markdown; the longest sections are folded."""
     template = template_of("report.md.j2", autoescape=False)
@@ -87,10 +92,11 @@ def render_markdown(report: CrashReport) -> str:
 
 
 def page_style() -> Markup:
-    """Returns the colours of the pictures, for a page's style sheet."""
+    """Returns the colours of the curves, for a page's style sheet."""
     return Markup(page_css())
 
 
+@cache
 def template_of(name: str, *, autoescape: bool) -> jinja2.Template:
     """Returns one of our templates with our filters; whatever it leaves out is an error."""
     environment = jinja2.Environment(
@@ -139,6 +145,8 @@ def _words(report: CrashReport) -> dict[str, Any]:
 def _tone(report: CrashReport) -> str:
     if report.end == "completed" and any(not incident.survived for incident in report.incidents):
         return "bad"
+    if report.shortfalls and report.end in ("completed", "running", "interrupted"):
+        return "bad" if report.shortfalls[0].is_bad else "warn"
     if report.end == "completed" and report.treatments:
         return "warn"
     return TONES.get(report.end, "info")

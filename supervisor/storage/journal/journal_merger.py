@@ -34,6 +34,8 @@ class JournalMerger:
     ) -> None:
         self.attempt = attempt
         """Set by the parent when it begins another attempt."""
+        self.deleted = 0
+        """How often the file was deleted, or another one put in its place."""
         self.listeners: tuple[Callable[[Sequence[JournalEvent], int], None], ...] = ()
         """Called with the events that are now in the file, and the attempt; set by the parent."""
         self._rundir = rundir
@@ -104,8 +106,9 @@ class JournalMerger:
         return [event for _, _, event in merged]
 
     def _has_lock(self) -> bool:
-        if self._fd >= 0:
+        if self._fd >= 0 and self._is_there():
             return True
+        self.close()
         if self._abandoned:
             return False
         path = self._rundir.journal
@@ -128,6 +131,17 @@ class JournalMerger:
         self._offsets.clear()
         self._copied = Counter(data[:whole].split(b"\n"))
         return True
+
+    def _is_there(self) -> bool:
+        """Whether the file is still the run's; where it was deleted a new one is begun."""
+        try:
+            is_there = os.path.samestat(os.stat(self._rundir.journal), os.fstat(self._fd))
+        except FileNotFoundError:
+            is_there = False
+        except OSError:
+            return True
+        self.deleted += not is_there
+        return is_there
 
     def _new_lines(self, path: Path) -> tuple[list[_Line], int]:
         """Returns the lines of `path` that are complete and not merged, and where they end."""

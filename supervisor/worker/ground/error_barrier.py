@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Callable
 from types import TracebackType
 
+from supervisor.codes import Warned
 from supervisor.errors import pass_on
 from supervisor.events.state_events import WarningEvent
 from supervisor.storage.journal.journal import Journal
@@ -64,9 +65,9 @@ class ErrorBarrier:
             if part.failures == LIMIT:
                 what = "supervision is" if part.is_essential else f"{part.name} is switched"
                 told = f"{what} off: {part.name} failed {LIMIT} times"
-                self._journal.write(WarningEvent(message=told, aloud=True))
-        except BaseException as told:  # a full disk, an error that cannot be shown
-            pass_on(told)
+                self._journal.write(WarningEvent(message=told, aloud=True, found=Warned.PART_OFF))
+        except BaseException as error:  # a full disk, an error that cannot be shown
+            pass_on(error)
             return
 
 

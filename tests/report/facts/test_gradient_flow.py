@@ -8,7 +8,7 @@ from pathlib import Path
 from supervisor.report.facts.gradient_flow import read_gradient_flow
 from supervisor.report.facts.run_data import load_material
 from supervisor.report.gathering import gather
-from supervisor.report.pictures.plots import draw_pictures
+from supervisor.report.pictures.plots import EVERY, draw_pictures
 from supervisor.report.words.render import render_html, render_markdown
 from tests.report import synthetic_run
 
@@ -32,7 +32,7 @@ def test_layers_sick_tensors_and_a_picture_are_shown_with_their_step(tmp_path: P
     write(root / "report", {"step": 120, "layers": LAYERS, "unhealthy": [SICK]})
 
     report = gather(root)
-    pictures = draw_pictures(load_material(root), report)
+    pictures = draw_pictures(load_material(root), report, EVERY)
     page, text = render_html(report, pictures), render_markdown(report)
 
     assert report.gradient_flow_step == 120

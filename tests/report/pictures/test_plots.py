@@ -1,9 +1,6 @@
-"""The pictures keep what matters and follow the theme."""
+"""The pictures keep what matters."""
 
 from __future__ import annotations
-
-import re
-from pathlib import Path
 
 import matplotlib
 import numpy as np
@@ -11,15 +8,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from supervisor.report.facts import palette
 from supervisor.report.facts.observed_courses import Course
 from supervisor.report.facts.observed_values import draw_courses
-from supervisor.report.facts.run_data import load_material
-from supervisor.report.gathering import gather
-from supervisor.report.pictures.inline_svg import inline_svg
-from supervisor.report.pictures.plots import NARROW_INCHES, STYLE, draw_pictures, fit_titles
+from supervisor.report.pictures.plots import STYLE, fit_titles
 from supervisor.report.pictures.thinning import thin
-from tests.report import synthetic_run
 
 
 def test_a_single_spike_of_a_long_run_survives_the_thinning() -> None:
@@ -51,7 +43,7 @@ def test_the_titles_of_a_narrow_picture_do_not_run_into_each_other() -> None:
         figure = Figure(layout="constrained")
         FigureCanvasAgg(figure)
         draw_courses(figure, dict.fromkeys(names, course))
-        figure.set_size_inches(NARROW_INCHES, 3.0)
+        figure.set_size_inches(4.8, 3.0)
 
         fit_titles(figure)
 
@@ -60,31 +52,3 @@ def test_the_titles_of_a_narrow_picture_do_not_run_into_each_other() -> None:
             title = axis.get_title(loc="left") or axis.get_title()
             (text,) = (t for t in axis.findobj(Text) if title and t.get_text() == title)
             assert text.get_window_extent().width <= 1.05 * axis.get_window_extent().width
-
-
-def test_a_picture_in_a_page_has_no_prolog_no_metadata_and_no_fixed_size() -> None:
-    svg = (
-        '<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg" width="9pt" height="3pt"'
-        ' viewBox="0 0 9 3"><metadata>x</metadata><rect width="9"/></svg>'
-    )
-
-    assert inline_svg(svg) == '<svg viewBox="0 0 9 3"><rect width="9"/></svg>'
-
-
-def test_every_colour_of_a_drawn_picture_follows_the_theme(tmp_path: Path) -> None:
-    run_data = load_material(synthetic_run.treated(tmp_path / "run"))
-
-    pictures = draw_pictures(run_data, gather(run_data.root))
-
-    drawn = {
-        colour
-        for picture in pictures
-        for svg in (picture.svg, picture.narrow_svg)
-        for colour in re.findall(r"#[0-9a-f]{6}\b", svg)
-    }
-    assert palette.LOSS in drawn
-    assert drawn <= set(palette.DARK)
-    css = palette.page_css()
-    for colour in drawn:
-        assert f'\n[style*="fill: {colour}"]' in css
-        assert f'\n[style*="stroke: {colour}"]' in css

@@ -13,8 +13,11 @@ const Curves = (() => {
   const COLOURS = {
     loss: "--plot-loss", grad_norm: "--plot-gradient", risk: "--plot-risk", lr: "--plot-rate",
     applied_lr: "--plot-treatment", loss_scale: "--plot-scale",
+    layer_norm: "--plot-loss", layer_max: "--plot-gradient", layer_mean: "--plot-rate",
   };
-  const LABELS = { lr: "asked for", applied_lr: "applied" };
+  const LABELS = {
+    lr: "asked for", applied_lr: "applied", layer_norm: "norm", layer_max: "largest", layer_mean: "mean",
+  };
   const KEYS = "Arrow keys move, + and − zoom, 0 shows all.";
 
   const element = (name, attributes = {}, ...children) => {
@@ -116,7 +119,7 @@ const Curves = (() => {
       const data = tables.length > 1 ? uPlot.join(tables) : tables[0];
       this.plot = new uPlot({
         width: Math.max(200, this.target.clientWidth || board.root.clientWidth),
-        height: this.about.name === "loss" || this.about.name === "grad_norm" ? 220 : 150,
+        height: ["loss", "grad_norm", "layers"].includes(this.about.name) ? 220 : 150,
         legend: { show: false },
         scales: {
           x: { time: false, auto: false },
@@ -191,7 +194,7 @@ const Curves = (() => {
         const value = at < 0 ? "–" : shown(curve.y[at]);
         return curves.length > 1 ? `${curve.label} ${value}` : value;
       });
-      const where = step === null ? "" : ` at step ${step}`;
+      const where = step === null ? "" : this.about.names ? ` in ${this.about.names[step]}` : ` at step ${step}`;
       const near = step === null ? null : this.board.markNear(step, plot);
       this.value.textContent = said.join(" · ") + where + (near ? ` · ${near.text}` : "");
     }
@@ -220,12 +223,12 @@ const Curves = (() => {
   /* All panels with their tools. `onRange(from, to)` and `onChosen(names)` are told what the reader
      wants to see; the live page fetches it. */
   class Board {
-    constructor(root, { onRange = () => {}, onChosen = () => {} } = {}) {
+    constructor(root, { onRange = () => {}, onChosen = () => {}, sync = "board" } = {}) {
       this.root = root;
       this.onRange = onRange;
       this.onChosen = onChosen;
       this.data = { runs: [], panels: [], curves: {}, marks: [], steps: null };
-      this.sync = uPlot.sync("board");
+      this.sync = uPlot.sync(sync);
       this.panels = new Map();
       this.chosen = new Map();
       this.hiddenGroups = new Set(["alert"]);
@@ -238,7 +241,7 @@ const Curves = (() => {
       this.groups = element("span", { class: "tools", role: "group", "aria-label": "Marks" });
       this.choices = element("div", {});
       this.more = element("details", {}, element("summary", {}, "Choose values"), this.choices);
-      this.list = element("div", {});
+      this.list = element("div", { class: "list" });
       this.empty = element("p", { class: "none" }, "No step yet.");
       root.classList.add("board");
       root.replaceChildren(
@@ -376,9 +379,18 @@ const Curves = (() => {
       const width = this.list.clientWidth;
       if (!width || width === this.width) return;
       this.width = width;
-      for (const panel of this.panels.values()) if (panel.plot) panel.plot.setSize({ width, height: panel.plot.height });
+      for (const { plot, target } of this.panels.values()) if (plot) plot.setSize({ width: target.clientWidth, height: plot.height });
     }
   }
 
-  return { Board, element };
+  /* Draws all that a page has a place for; `layers` has layers in place of steps. */
+  const show = (data, layers) => {
+    const place = (id) => document.getElementById(id);
+    new Board(place("board")).update(data);
+    const own = data.panels.filter((about) => about.own).slice(0, 48);
+    if (place("own")) new Board(place("own")).update({ ...data, panels: own.map((about) => ({ ...about, shown: true })) });
+    if (place("layers")) new Board(place("layers"), { sync: "layers" }).update(layers);
+  };
+
+  return { Board, element, show };
 })();

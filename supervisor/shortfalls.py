@@ -1,0 +1,273 @@
+"""What of a run cannot be relied on, whatever its end is called. Pure.
+
+The terminal's last lines, the report and `watch` say it; a run with a shortfall is never green.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from supervisor.codes import Found, Warned
+from supervisor.events.event import JournalEvent
+from supervisor.events.state_events import CheckpointSaved, StateFound, WarningEvent
+from supervisor.events.step_events import RiskEvent
+
+Floats = npt.NDArray[np.float64]
+
+HIGH_LOSS = "high_loss"
+SPREADS, END_SPREADS = 8.0, 3.0
+"""So many spreads of the losses above the best level is far above it. Of 118 healthy runs (two of
+each kind of `benchmarks.healthy`, and 17 public logs) none stays so far up; logs of trainings that
+diverged and went on end 26 and 31 above."""
+WINDOW, SHARE = 20, 20
+"""A level is the median of so many losses, or of this part of all: one step says nothing."""
+LOST, EXPLODED = 0.5, 3.0
+"""Share of what the training had gained, or multiple of the best level: noise after a long fall may
+be large beside the last spread, and costs little."""
+BACK = 0.25
+"""Share of what had been gained before trouble that may be missing after it was overcome: the rate
+is lower for a while."""
+INSIDE = 0.05
+"""Share of the best level's losses that count as above it."""
+AT_ONCE, RISEN = 0.2, 0.7
+"""In so large a part of the run the losses have risen so far: a penalty that is raised again and
+again, or a new term's weight, takes longer (70 % of the run for ``growing_penalty``); the public
+logs that diverged took 3 and 10 %."""
+SILENT = 0.5
+"""An alarm is over when the risk is below this part of its line, see `backtest`."""
+CHANGES = frozenset(
+    {
+        *(Found.ANNOUNCED, Found.ANOTHER_TRAINING, Found.ANOTHER_LEVEL, Found.OTHER_DATA),
+        *(Found.RATE_TEST, Found.SCRIPT_CHANGE),
+    }
+)
+"""What makes the losses before it no measure for those after it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortfall:
+    """Something that cannot be relied on.
+
+    Attributes:
+        key: short name, see docs/report.md.
+        is_bad: the result itself is in doubt (red); else what protects it (amber).
+        title: in a few words.
+        sentence: what happened, and what cannot be relied on therefore.
+        advice: what to do.
+        step: at which it began; None if that is not known.
+    """
+
+    key: str
+    is_bad: bool
+    title: str
+    sentence: str
+    advice: str
+    step: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Lasting:
+    """What a warning with a code means for the whole run; its message says what happened."""
+
+    is_bad: bool
+    title: str
+    means: str
+    advice: str
+
+
+LASTING: dict[Warned, _Lasting] = {
+    Warned.DIRECTORY_GONE: _Lasting(
+        True,
+        "run directory lost",
+        "What was recorded and saved before is lost, and the figures here begin after it.",
+        "Rely on what the script itself has saved elsewhere. Give the next run a --run-dir that "
+        "nothing else clears or mounts over.",
+    ),
+    Warned.PART_OFF: _Lasting(
+        False,
+        "a part was off",
+        "From then on the run went without it.",
+        "Please report it, with its warning in events.jsonl, which holds the trace. Another run "
+        "begins with the part on.",
+    ),
+    Warned.SUSPECT_HARDWARE: _Lasting(
+        False,
+        "suspect hardware",
+        "What this machine computes may be wrong.",
+        "Test the memory and the device of this machine before the next run.",
+    ),
+}
+"""Warnings that hold for the rest of the run, the worst first: a further one is a line here."""
+
+
+def find_shortfalls(
+    events: Sequence[JournalEvent],
+    steps: npt.NDArray[np.int64],
+    losses: Floats,
+    risks: Floats,
+    *,
+    alarm: float,
+) -> tuple[Shortfall, ...]:
+    """Returns what of a run cannot be relied on, worst first.
+
+    Args:
+        events: of its journal, in the order of time.
+        steps, losses, risks: each step once, as it happened last; NaN where nothing was seen.
+        alarm: line of the risk.
+    """
+    found = [
+        _high_loss(events, steps, losses),
+        *_warned(events),
+        _not_saved(events),
+        _open_alarm(events, steps, risks, alarm),
+    ]
+    return tuple(sorted((one for one in found if one), key=lambda one: not one.is_bad))
+
+
+def level_above(losses: Floats) -> tuple[int, float, float] | None:
+    """Returns where the best level was left, that level, and the last one, if that is far above it
+    and the training has left it at once.
+
+    Negative losses and losses of any size count alike: all is measured in spreads of the losses
+    and in what the training had gained.
+    """
+    width = max(WINDOW, len(losses) // SHARE)
+    if len(losses) < 3 * WINDOW:
+        return None
+    windows = np.lib.stride_tricks.sliding_window_view(losses, width)[:: max(1, width // 4)]
+    levels = np.median(windows, axis=1)
+    place = int(np.argmin(levels))
+    best, last = float(levels[place]), float(np.median(losses[-width:]))
+    gained = max(float(levels[: place + 1].max()), float(np.median(losses[:5]))) - best
+    rise, end = last - best, losses[-width:]
+    is_far = rise > SPREADS * _spread(windows[place]) and rise > END_SPREADS * _spread(end)
+    is_lost = rise > LOST * gained or 0.0 < EXPLODED * best < last
+    if not (rise > 0.0 and is_far and is_lost):
+        return None
+    low = float(np.quantile(windows[place], 1.0 - INSIDE))
+    left = int(np.flatnonzero(losses <= low)[-1])
+    later = np.lib.stride_tricks.sliding_window_view(losses[left:], min(WINDOW, len(losses) - left))
+    arrived = np.flatnonzero(np.median(later, axis=1) >= best + RISEN * rise)
+    if not len(arrived) or int(arrived[0]) > max(WINDOW, AT_ONCE * len(losses)):
+        return None
+    return left, best, last
+
+
+def is_back(after: Floats, before: Floats, first: Floats) -> bool:
+    """Whether the level of `after` is the one of `before` again, or a better one; True with too few
+    losses to say. `first`: of the run, from which it has come to the level before."""
+    if len(before) < 3 or not len(after):
+        return True
+    level, usual = float(np.median(after)), float(np.median(before))
+    rise, gained = level - usual, float(np.median(first)) - usual
+    is_lost = rise > BACK * gained or 0.0 < EXPLODED * usual < level
+    return not (level > float(before.max()) and rise > SPREADS * _spread(before) and is_lost)
+
+
+def first_comparable(events: Sequence[JournalEvent]) -> int:
+    """Returns the first step after the last change of what a loss means."""
+    changed = [e.step or 0 for e in events if isinstance(e, StateFound) and e.found in CHANGES]
+    return max(changed, default=-1) + 1
+
+
+def _spread(losses: Floats) -> float:
+    """The standard deviation of normal noise of the same quartiles."""
+    low, high = np.quantile(losses, [0.25, 0.75])
+    return float(high - low) / 1.349
+
+
+def _high_loss(
+    events: Sequence[JournalEvent], steps: npt.NDArray[np.int64], losses: Floats
+) -> Shortfall | None:
+    chosen = np.isfinite(losses) & (steps >= first_comparable(events))
+    found = level_above(losses[chosen])
+    if found is None:
+        return None
+    place, best, last = found
+    step = int(steps[chosen][place])
+    return Shortfall(
+        key=HIGH_LOSS,
+        is_bad=True,
+        title="loss far up",
+        sentence=(
+            f"The last losses, {last:.4g}, stand far above the best level, {best:.4g}, which "
+            f"was left at step {step}: the last weights are worse than those were."
+        ),
+        advice=(
+            f"Look at what changed after step {step}; if it was meant, announce it with "
+            "supervisor.announce."
+        ),
+        step=step,
+    )
+
+
+def _warned(events: Sequence[JournalEvent]) -> list[Shortfall]:
+    first: dict[tuple[Warned, str], WarningEvent] = {}
+    for event in events:
+        if isinstance(event, WarningEvent) and event.found in LASTING:
+            first.setdefault((event.found, event.message), event)
+    told = sorted(first.items(), key=lambda item: list(LASTING).index(item[0][0]))
+    return [
+        Shortfall(
+            key=code.name.lower(),
+            is_bad=LASTING[code].is_bad,
+            title=LASTING[code].title,
+            sentence=f"{message[:1].upper()}{message[1:].rstrip('.')}. {LASTING[code].means}",
+            advice=LASTING[code].advice,
+            step=event.step,
+        )
+        for (code, message), event in told
+    ]
+
+
+def _not_saved(events: Sequence[JournalEvent]) -> Shortfall | None:
+    """Checkpoints that could not be saved since the last that could."""
+    newest: int | None = None
+    failed: list[WarningEvent] = []
+    for event in events:
+        if isinstance(event, CheckpointSaved) and not event.abandoned:
+            newest, failed = event.step, []
+        elif isinstance(event, WarningEvent) and event.found is Warned.NOT_SAVED:
+            failed.append(event)
+    if not failed:
+        return None
+    why = failed[-1].message.partition(": ")[2].rstrip(".") or failed[-1].message
+    left = "a crash would have lost the whole training, and nothing can be resumed"
+    if newest is not None:
+        left = f"a resume would go back to step {newest}"
+    saved = "No checkpoint" if newest is None else f"No checkpoint after step {newest}"
+    return Shortfall(
+        key="not_saved",
+        is_bad=False,
+        title="no checkpoint" if newest is None else "old checkpoint",
+        sentence=f"{saved} could be saved: {left}. The last try: {why}.",
+        advice="Make room, or give the next run a --run-dir on a disk that can be written.",
+        step=failed[0].step,
+    )
+
+
+def _open_alarm(
+    events: Sequence[JournalEvent], steps: npt.NDArray[np.int64], risks: Floats, alarm: float
+) -> Shortfall | None:
+    """The last alarm, if the risk never fell after it."""
+    alarms = [e.step for e in events if isinstance(e, RiskEvent) and e.alarm and e.step is not None]
+    if not alarms:
+        return None
+    after = risks[(steps >= alarms[-1]) & np.isfinite(risks)]
+    if not len(after) or float(after.min()) < SILENT * alarm:
+        return None
+    return Shortfall(
+        key="open_alarm",
+        is_bad=False,
+        title="alarm still on",
+        sentence=(
+            f"The alarm of step {alarms[-1]} was never taken back: at the end the predicted risk "
+            f"was {float(after[-1]):.2f}."
+        ),
+        advice="Look at the losses and gradients of the last steps before you use the weights.",
+        step=alarms[-1],
+    )
