@@ -14,7 +14,6 @@ import argparse
 import contextlib
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -104,7 +103,7 @@ class Trial:
 
 
 def run_within(
-    limit_bytes: int | None, folder: Path, command: Sequence[str], timeout_s: float = 900.0
+    limit_bytes: int | None, folder: Path, command: Sequence[str], timeout_s: float = 300.0
 ) -> Trial:
     """Runs a command in `folder` within a new control group."""
     with memory_group(limit_bytes) as group:
@@ -160,13 +159,19 @@ def one_size(size_mb: int, above: float, steps: int) -> Iterator[str]:
         saving = ("checkpoint.every_steps=10",)
         trials = {
             "plain": run_within(limit, folder, plain_line),
-            "no_limit": run_within(None, folder, supervised_line(size_mb, steps, "no_limit", *saving)),
+            "no_limit": run_within(
+                None, folder, supervised_line(size_mb, steps, "no_limit", *saving)
+            ),
             "within": run_within(limit, folder, supervised_line(size_mb, steps, "within", *saving)),
             "killed": run_within(
                 limit,
                 folder,
                 supervised_line(
-                    size_mb, steps, "killed", *saving, f"faults=[{{kind: sigkill, step: {steps // 2}}}]"
+                    size_mb,
+                    steps,
+                    "killed",
+                    *saving,
+                    f"faults=[{{kind: sigkill, step: {steps // 2}}}]",
                 ),
             ),
         }

@@ -22,6 +22,7 @@ from supervisor.events.run_events import (
 from supervisor.events.state_events import (
     CheckpointRejected,
     CheckpointSaved,
+    CopiesHeld,
     Resumed,
     StateFound,
     WarningEvent,
@@ -73,6 +74,7 @@ class RunLog:
         self._first_attempt = 1
         self._told_dry: set[str] = set()
         self.resumed_attempt = 0
+        self._copies: dict[int | None, int] = {}
         self.has_several_ranks = False
         self.retries = ExactRetries()
         self._restart = RestartReceipt(
@@ -110,6 +112,7 @@ class RunLog:
 
     def begin_attempt(self, order: WorkerOrder) -> None:
         self._journal.attempt = order.attempt
+        self._copies.clear()
         self._run_file.begin_attempt(order.attempt)
         self._journal.write(
             AttemptStarted(
@@ -139,6 +142,8 @@ class RunLog:
                     self.has_several_ranks = True
                 case ActionEvent(outcome=ActionOutcome.WOULD_HAVE):
                     self._tell_dry(event)
+                case CopiesHeld():
+                    self._copies[event.rank] = event.copies or 0
                 case Resumed():
                     self.resumed_attempt = event.attempt or 0
                 case WarningEvent(aloud=True):
@@ -147,6 +152,11 @@ class RunLog:
                 self._teller.say(event.message or "")
         self._teller.say(*self._treatments.of(events))
         return events
+
+    @property
+    def copies_held(self) -> int:
+        """Of the state in memory, by one process of this attempt."""
+        return max(self._copies.values(), default=0)
 
     def _tell_dry(self, event: ActionEvent) -> None:
         """Tells once each treatment that an observing policy would have made."""

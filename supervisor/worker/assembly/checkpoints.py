@@ -9,6 +9,7 @@ from supervisor.events.state_events import CheckpointRejected
 from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRing
 from supervisor.storage.journal.journal import Journal
 from supervisor.storage.steps.tape import TapeWriter
+from supervisor.training_state.held_memory import HeldMemory
 from supervisor.training_state.replicas import parameters_alike
 from supervisor.worker.assembly.ground import Ground
 from supervisor.worker.assembly.task import Task
@@ -39,12 +40,13 @@ def find_start(task: Task, ring: CheckpointRing, journal: Journal) -> ResumePoin
 
 
 def build_checkpointer(
-    task: Task, ground: Ground, ring: CheckpointRing, tape: TapeWriter
+    task: Task, ground: Ground, ring: CheckpointRing, tape: TapeWriter, memory: HeldMemory
 ) -> Checkpointer:
     return Checkpointer(
         _build_writer(task, ground, ring, tape),
         task.settings.checkpoint,
         ground.group_journal,
+        memory=memory,
         puts_off=task.place.is_alone,
     )
 
