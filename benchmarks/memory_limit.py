@@ -1,11 +1,12 @@
 """A training within a memory limit that plain Python survives: so must the supervised one.
 
-    python -m benchmarks.memory_limit [--sizes 100 300] [--above 0.2] [--plain-only]
+    python -m benchmarks.memory_limit [--sizes 50 300] [--above 0.2] [--keep FOLDER]
 
 For each size (MB of a model with its two Adam moments) a training runs plainly in a control group
-without a limit, which gives its peak. Then it runs plainly, supervised, and killed and resumed, each
-within that peak and a fifth more. Printed are peaks of resident memory (the largest process), ends,
-attempts, and whether the weights are those of plain Python. Needs the right to make control groups.
+without a limit, which gives its peak. Then it runs plainly, supervised, and killed and resumed,
+each within that peak and a fifth more. Printed are peaks of resident memory (the largest process),
+ends, attempts, and whether the weights are those of plain Python. Needs the right to make control
+groups.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ def run_within(
         peak_kb = float(told.read_text()) if told.exists() else 0.0
         return Trial(
             code=done.returncode,
-            peak_mb=peak_kb / 1e3,
+            peak_mb=peak_kb * 1024 / 1e6,
             kills=group.kills(),
             output=done.stdout + done.stderr,
         )
@@ -148,58 +149,46 @@ def attempts(folder: Path, name: str) -> list[dict[str, object]]:
     return [e for e in map(json.loads, lines) if e["kind"] in ("attempt_started", "resumed")]
 
 
-def one_size(size_mb: int, above: float, steps: int) -> Iterator[str]:
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "script.py").write_text(SCRIPT)
-        plain_line = [sys.executable, "script.py", "plain.pt", str(size_mb), str(steps)]
-        free = run_within(None, folder, plain_line)
-        limit = int(free.peak_mb * 1e6 * (1.0 + above))
-        yield f"{size_mb} MB of state: plain peak {free.peak_mb:.0f} MB, limit {limit / 1e6:.0f} MB"
-        saving = ("checkpoint.every_steps=10",)
-        trials = {
-            "plain": run_within(limit, folder, plain_line),
-            "no_limit": run_within(
-                None, folder, supervised_line(size_mb, steps, "no_limit", *saving)
-            ),
-            "within": run_within(limit, folder, supervised_line(size_mb, steps, "within", *saving)),
-            "killed": run_within(
-                limit,
-                folder,
-                supervised_line(
-                    size_mb,
-                    steps,
-                    "killed",
-                    *saving,
-                    f"faults=[{{kind: sigkill, step: {steps // 2}}}]",
-                ),
-            ),
-        }
-        for kind, trial in trials.items():
-            told = ""
-            if kind != "plain":
-                events = attempts(folder, kind)
-                exact = [e["exactness"] for e in events if e["kind"] == "resumed"]
-                count = sum(e["kind"] == "attempt_started" for e in events)
-                weights = (folder / f"{kind}.pt").exists() and same(folder, "plain", kind)
-                told = f", {count} attempts, resumed {exact}, weights of plain: {weights}"
-            yield (
-                f"  {kind:9} code {trial.code}, peak {trial.peak_mb:.0f} MB, "
-                f"{trial.kills} kills for memory{told}"
-            )
-            if trial.code:
-                yield trial.output[-1500:]
+def one_size(folder: Path, size_mb: int, above: float, steps: int) -> Iterator[str]:
+    folder.mkdir(parents=True)
+    (folder / "script.py").write_text(SCRIPT)
+    plain_line = [sys.executable, "script.py", "plain.pt", str(size_mb), str(steps)]
+    free = run_within(None, folder, plain_line)
+    limit = int(free.peak_mb * 1e6 * (1.0 + above))
+    yield f"{size_mb} MB of state: plain peak {free.peak_mb:.0f} MB, limit {limit / 1e6:.0f} MB"
+    fault = f"faults=[{{kind: sigkill, step: {steps // 2}}}]"
+    for kind in ("plain", "no_limit", "within", "killed"):
+        line, told = plain_line, ""
+        if kind != "plain":
+            settings = ["checkpoint.every_steps=10", *([fault] if kind == "killed" else [])]
+            line = supervised_line(size_mb, steps, kind, *settings)
+        trial = run_within(None if kind == "no_limit" else limit, folder, line)
+        if kind != "plain":
+            events = attempts(folder, kind)
+            exact = [e["exactness"] for e in events if e["kind"] == "resumed"]
+            count = sum(e["kind"] == "attempt_started" for e in events)
+            weights = (folder / f"{kind}.pt").exists() and same(folder, "plain", kind)
+            told = f", {count} attempts, resumed {exact}, weights of plain: {weights}"
+        yield (
+            f"  {kind:9} code {trial.code}, peak {trial.peak_mb:.0f} MB, "
+            f"{trial.kills} kills for memory{told}"
+        )
+        if trial.code:
+            yield trial.output[-1500:]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sizes", type=int, nargs="+", default=[100, 300])
+    parser.add_argument("--sizes", type=int, nargs="+", default=[50, 300])
     parser.add_argument("--above", type=float, default=0.2)
     parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--keep", type=Path, help="a new folder for what the runs leave")
     options = parser.parse_args()
-    for size in options.sizes:
-        for line in one_size(size, options.above, options.steps):
-            print(line, flush=True)
+    with tempfile.TemporaryDirectory() as name:
+        for size in options.sizes:
+            folder = (options.keep or Path(name)) / str(size)
+            for line in one_size(folder, size, options.above, options.steps):
+                print(line, flush=True)
 
 
 if __name__ == "__main__":

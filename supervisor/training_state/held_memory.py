@@ -16,6 +16,10 @@ TIGHT = 2.0
 """Times their share, copies are given back: one must not come and go with what the script holds for
 a moment. At a quarter, as much as they take is free beside them still."""
 
+UNTRAINED = 0.25
+"""Of the share, before this process has made a step: gradients, activations and what the optimizer
+needs besides are still to come, for Adam three to four times the weights."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Held:
@@ -44,6 +48,7 @@ class HeldMemory:
         offered: snapshots for which this rank has room.
         agreed: those for which all ranks have, which must keep the same ones; None alone.
         size: of the last copy that was asked for.
+        has_trained: a step was made in this process, so that its peak is known.
     """
 
     def __init__(
@@ -59,6 +64,7 @@ class HeldMemory:
     ) -> None:
         self.offered = self.size = 0
         self.agreed: int | None = None
+        self.has_trained = False
         self._settings = settings
         self._most = most
         self._first = {BUFFER: 1} if first is None else first
@@ -69,7 +75,7 @@ class HeldMemory:
         self._held: dict[str, _Held] = {}
 
     def free(self) -> int:
-        """What this rank could still take, its copies left out; the training's peak is kept free."""
+        """What this rank could still take; what the training takes at its peak is kept free."""
         return max(0, self._free() // self._ranks - self._at_peak())
 
     def allows(self, who: str, size: int, copies: int = 1) -> bool:
@@ -131,10 +137,23 @@ class HeldMemory:
         )
         return first + (self.offered if self.agreed is None else self.agreed)
 
+    def plan(self, on_disk: int) -> str:
+        """Returns what will be held, in words; `on_disk`: checkpoints at a time."""
+        planned, size = self.planned, in_words(self.size)
+        disk = f"{in_words(on_disk * self.size)} on disk"
+        if planned > 1:
+            return f"{planned} copies of {size}, {disk}"
+        held = f"1 copy of {size}: a rollback goes to the disk"
+        if planned == 0:
+            held = f"no copy of the state ({size}): checkpoints are written while the training "
+            held += "waits, and a rollback goes to the disk"
+        return f"{held}; {in_words(self.free())} are free; {disk}"
+
     def _share(self) -> float:
         """Bytes for all copies: of what would be free without them."""
         held = sum(held.bytes for held in self._held.values())
-        return self._settings.max_share * (self.free() + held)
+        share = self._settings.max_share * (self.free() + held)
+        return share if self.has_trained else UNTRAINED * share
 
 
 def in_words(size: int) -> str:

@@ -168,8 +168,6 @@ def state_bytes(state: Mapping[str, Any]) -> int:
 UNTRAINED_STEPS = 100
 """For so long the untrained state is kept: a false start is found within 60 steps
 (`ladder.initial_divergence`)."""
-MOMENTS = 3
-"""Before the first update: with the two moments that most optimizers add, so much larger."""
 
 
 class SnapshotRing:
@@ -207,7 +205,7 @@ class SnapshotRing:
         started = time.perf_counter()
         self.drop_after(step - 1)
         self._size = max(1, state_bytes(state))
-        slots = self._fit(step, self._size if step else MOMENTS * self._size)
+        slots = self._fit(step, self._size)
         if slots == 0:
             return 0.0
         while len(self._snapshots) >= slots:

@@ -11,7 +11,7 @@ _GIB = 2**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemorySample:
-    """Resident memory of a worker with its descendants, and what is free (see `free_bytes`), in GiB."""
+    """Resident memory of a worker with its descendants, and what is free, in GiB."""
 
     resident_gib: float
     available_gib: float

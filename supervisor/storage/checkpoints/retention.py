@@ -9,8 +9,8 @@ from supervisor.storage.checkpoints.manifest import Checkpoint
 
 
 def most_kept(settings: CheckpointSettings) -> int:
-    """Returns how many checkpoints may be on disk at a time: besides the newest, two that are stable
-    or will be, and the one being written."""
+    """Returns how many may be on disk at a time: the newest, two that are stable or will be, and
+    the one being written."""
     return max(1, settings.keep_last) + 3
 
 

@@ -23,7 +23,7 @@ from supervisor.worker.live.compute_listener import ComputeListener
 from supervisor.worker.live.corruption_listener import CorruptionListener
 from supervisor.worker.live.first_variables import FirstVariables
 from supervisor.worker.live.leave_listener import LeaveListener
-from supervisor.worker.live.memory_listener import MemoryListener
+from supervisor.worker.capture.memory_listener import MemoryListener
 from supervisor.worker.live.parting_checkpoint import PartingCheckpoint
 from supervisor.worker.live.snapshot_listener import SnapshotListener
 from supervisor.worker.live.step_times import StepTimes

@@ -51,8 +51,9 @@ class Checkpointer:
         memory: HeldMemory,
         puts_off: bool = True,
     ) -> None:
-        """`memory`: without room in it a state is copied to the disk instead. `puts_off`: a save that is wanted while another is being written comes later; without
-        it the training waits, as several ranks do, which must save at the same step."""
+        """`memory`: without room in it a state is copied to the disk instead. `puts_off`: a save
+        that is wanted while another is being written comes later; without it the training waits,
+        as several ranks do, which must save at the same step."""
         self._writer = writer
         self._settings = settings
         self._journal = journal
@@ -195,10 +196,13 @@ class Checkpointer:
 
     def fit(self) -> None:
         """Gives its copy back if there is no room for it any more."""
-        if self._buffers is not None and not self._busy.is_set():
-            if not self._memory.allows(BUFFER, state_bytes(self._buffers)):
-                self._drop_kept()
-                self._give_back()
+        buffers = self._buffers
+        if buffers is None or self._busy.is_set():
+            return
+        if not self._memory.allows(BUFFER, state_bytes(buffers)):
+            self._drop_kept()
+            del buffers
+            self._give_back()
 
     def before(self, step: int) -> Snapshot | None:
         """Returns the newest state on disk from before `step` that can be read, or None."""

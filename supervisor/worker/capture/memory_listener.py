@@ -10,7 +10,7 @@ from supervisor.events.state_events import StateFound
 from supervisor.settings import CheckpointSettings
 from supervisor.storage.checkpoints.retention import most_kept
 from supervisor.storage.journal.journal import Journal
-from supervisor.training_state.held_memory import HeldMemory, in_words
+from supervisor.training_state.held_memory import HeldMemory
 from supervisor.training_state.snapshot import SnapshotRing
 from supervisor.worker.capture.checkpointer import Checkpointer
 from supervisor.worker.ground.turns import TimedListener, Turns
@@ -42,8 +42,12 @@ class MemoryListener(TimedListener):
         self._snapshots = snapshots
         self._checkpointer = checkpointer
         self._journal = journal
+        self._from_step = 0
         self._next_at = 0.0
         self._fewest = math.inf
+
+    def continue_at(self, step: int) -> None:
+        self._from_step = step
 
     def next_look(self, step: int) -> tuple[float, float]:
         return math.inf, self._next_at
@@ -52,6 +56,7 @@ class MemoryListener(TimedListener):
         return time.monotonic() >= self._next_at
 
     def at_boundary(self, step: int) -> None:
+        self._memory.has_trained = step > self._from_step
         if step == 0 or not self.has_turn(step):
             return
         self._next_at = time.monotonic() + LOOK_S
@@ -61,17 +66,9 @@ class MemoryListener(TimedListener):
             self._tell(step)
 
     def _tell(self, step: int) -> None:
-        memory, size = self._memory, self._memory.size
-        planned = memory.planned
+        planned = self._memory.planned
         if planned >= self._fewest or (planned > 1 and self._fewest < math.inf):
             return
         self._fewest = planned
-        held = f"{planned} cop{'y' if planned == 1 else 'ies'} of {in_words(size)}"
-        why = f"{in_words(memory.free())} are free"
-        if planned == 0:
-            held = f"no copy of the state of {in_words(size)} ({why}): checkpoints are written "
-            held += "while the training waits, and a rollback goes to the disk"
-        elif planned == 1:
-            held += f" ({why}): a rollback goes to the disk"
-        message = f"memory: {held}; {in_words(self._on_disk * size)} on disk"
+        message = f"memory: {self._memory.plan(self._on_disk)}"
         self._journal.write(StateFound(step=step, found=Found.MEMORY, message=message, aloud=True))
