@@ -29,11 +29,11 @@ from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
+from supervisor.held_memory import HeldMemory
 from supervisor.settings import CheckpointSettings, SnapshotSettings
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
 from supervisor.storage.journal.journal import Journal
 from supervisor.training_state.codec import read_state
-from supervisor.training_state.held_memory import HeldMemory
 from supervisor.training_state.registry import Registry
 from supervisor.training_state.snapshot import state_bytes
 from supervisor.training_state.state import TrainingState

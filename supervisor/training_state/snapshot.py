@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
+from supervisor.held_memory import SNAPSHOTS, HeldMemory
 from supervisor.settings import SnapshotSettings
-from supervisor.training_state.held_memory import SNAPSHOTS, HeldMemory
 from supervisor.training_state.tensors import local, outside_autograd
 
 _ORDINARY = (torch.Tensor, torch.nn.Parameter)

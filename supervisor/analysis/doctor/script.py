@@ -15,9 +15,9 @@ from supervisor.analysis.doctor.check import Check
 from supervisor.analysis.verify.trail import Mark
 from supervisor.analysis.verify.verify import Verification
 from supervisor.events.state_events import CheckpointSaved
+from supervisor.held_memory import HeldMemory
 from supervisor.settings import CheckpointSettings, RunSettings
 from supervisor.storage.checkpoints.retention import most_kept
-from supervisor.training_state.held_memory import HeldMemory
 
 _WAIT_SHARE = 0.3
 """With a larger share of the step's time the loader limits the training."""

@@ -11,6 +11,7 @@ from supervisor.worker.assembly.recorders import Recorders
 from supervisor.worker.assembly.state import State
 from supervisor.worker.assembly.task import Task
 from supervisor.worker.assembly.treatment import Treatment
+from supervisor.worker.capture.memory_listener import MemoryListener
 from supervisor.worker.capture.rank_memory import RankMemory
 from supervisor.worker.capture.state_digests import StateDigests, TrailProbe
 from supervisor.worker.corruption.state_check import StateCheck
@@ -23,7 +24,6 @@ from supervisor.worker.live.compute_listener import ComputeListener
 from supervisor.worker.live.corruption_listener import CorruptionListener
 from supervisor.worker.live.first_variables import FirstVariables
 from supervisor.worker.live.leave_listener import LeaveListener
-from supervisor.worker.capture.memory_listener import MemoryListener
 from supervisor.worker.live.parting_checkpoint import PartingCheckpoint
 from supervisor.worker.live.snapshot_listener import SnapshotListener
 from supervisor.worker.live.step_times import StepTimes

@@ -6,10 +6,10 @@ import contextlib
 
 from supervisor.errors import CheckpointError
 from supervisor.events.state_events import CheckpointRejected
+from supervisor.held_memory import HeldMemory
 from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRing
 from supervisor.storage.journal.journal import Journal
 from supervisor.storage.steps.tape import TapeWriter
-from supervisor.training_state.held_memory import HeldMemory
 from supervisor.training_state.replicas import parameters_alike
 from supervisor.worker.assembly.ground import Ground
 from supervisor.worker.assembly.task import Task

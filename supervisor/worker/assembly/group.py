@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from supervisor.held_memory import HeldMemory
 from supervisor.storage.run.rank_board import RankBoard
 from supervisor.storage.run.rank_notes import RankNotes
-from supervisor.training_state.held_memory import HeldMemory
 from supervisor.training_state.snapshot import SnapshotRing
 from supervisor.worker.assembly.ground import Ground
 from supervisor.worker.assembly.task import Task

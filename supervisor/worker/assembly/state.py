@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from supervisor.events.state_events import CopiesHeld
+from supervisor.held_memory import BUFFER, PLACES, HeldMemory
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
 from supervisor.storage.run.kept_memory import PLACES as PLACES_OF_RANK
-from supervisor.training_state.held_memory import BUFFER, PLACES, HeldMemory
 from supervisor.training_state.snapshot import SnapshotRing
 from supervisor.training_state.state import TrainingState
 from supervisor.worker.assembly.checkpoints import build_checkpointer

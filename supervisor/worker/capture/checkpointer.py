@@ -21,9 +21,9 @@ from supervisor.events.state_events import (
     CheckpointStable,
     WarningEvent,
 )
+from supervisor.held_memory import BUFFER, HeldMemory, return_to_system
 from supervisor.settings import CheckpointSettings
 from supervisor.storage.journal.journal import Journal
-from supervisor.training_state.held_memory import BUFFER, HeldMemory
 from supervisor.training_state.snapshot import Snapshot, copy_state, state_bytes
 from supervisor.worker.capture.captured_checkpoint import CapturedCheckpoint
 from supervisor.worker.capture.checkpoint_writer import CheckpointWriter
@@ -258,7 +258,10 @@ class Checkpointer:
         size = state_bytes(captured.state)
         if not self._memory.allows(BUFFER, size):
             self._give_back()
-            return self._writer.stream(captured)
+            try:
+                return self._writer.stream(captured)
+            finally:
+                return_to_system()
         self._memory.holds(BUFFER, size, 1)
         self._buffers = copy_state(captured.state, self._buffers)
         return dataclasses.replace(captured, state=self._buffers)
@@ -319,6 +322,7 @@ class Checkpointer:
                 job()
             except Exception as error:  # the training must not notice
                 self._journal.write(WarningEvent(message=f"checkpoint: {error}"))
+            del job  # and with it what was written
 
     def _wait_idle(self, patience_s: float = math.inf) -> bool:
         """Returns whether nothing is being written any more."""

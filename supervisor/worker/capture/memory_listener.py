@@ -7,10 +7,10 @@ import time
 
 from supervisor.codes import Found
 from supervisor.events.state_events import StateFound
+from supervisor.held_memory import HeldMemory, return_to_system
 from supervisor.settings import CheckpointSettings
 from supervisor.storage.checkpoints.retention import most_kept
 from supervisor.storage.journal.journal import Journal
-from supervisor.training_state.held_memory import HeldMemory
 from supervisor.training_state.snapshot import SnapshotRing
 from supervisor.worker.capture.checkpointer import Checkpointer
 from supervisor.worker.ground.turns import TimedListener, Turns
@@ -64,6 +64,8 @@ class MemoryListener(TimedListener):
         self._checkpointer.fit()
         if self._memory.size:
             self._tell(step)
+        if self._fewest == 0:
+            return_to_system()
 
     def _tell(self, step: int) -> None:
         planned = self._memory.planned

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from supervisor.errors import CheckpointError
+from supervisor.held_memory import PLACES as HELD
+from supervisor.held_memory import HeldMemory, in_words
 from supervisor.ranks import RankPlace
 from supervisor.storage.run.kept_memory import PLACES
-from supervisor.training_state.held_memory import PLACES as HELD
-from supervisor.training_state.held_memory import HeldMemory, in_words
 from supervisor.training_state.kept_place import KeptPlace, read_place
 from supervisor.training_state.snapshot import state_bytes
 from supervisor.worker.capture.captured_checkpoint import CapturedCheckpoint

@@ -9,9 +9,9 @@ import xxhash
 
 from supervisor.agreement import agree
 from supervisor.errors import ReplayError
+from supervisor.held_memory import HeldMemory
 from supervisor.ranks import LEAD_RANK
 from supervisor.records import StepRecord
-from supervisor.training_state.held_memory import HeldMemory
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.turns import GroupTurns
 from supervisor.worker.group.exchanges import Exchanges, is_same_place

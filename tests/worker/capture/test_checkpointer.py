@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from supervisor.held_memory import HeldMemory
 from supervisor.settings import CheckpointSettings, SnapshotSettings
 from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRing
 from supervisor.storage.journal.journal import Journal
-from supervisor.training_state.held_memory import HeldMemory
 from supervisor.worker.capture import checkpointer as saving
 from supervisor.worker.capture.captured_checkpoint import CapturedCheckpoint
 from supervisor.worker.capture.checkpointer import Checkpointer

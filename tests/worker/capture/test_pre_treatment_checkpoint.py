@@ -15,11 +15,11 @@ from supervisor.actions.reinstate import Reinstate
 from supervisor.actions.reset_optimizer import ResetOptimizer
 from supervisor.actions.restart import Restart
 from supervisor.actions.rollback import Rollback
+from supervisor.held_memory import HeldMemory
 from supervisor.settings import CheckpointSettings, SnapshotSettings
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
 from supervisor.storage.journal.journal import Journal
 from supervisor.training_state.codec import read_state
-from supervisor.training_state.held_memory import HeldMemory
 from supervisor.training_state.state import TrainingState, digest
 from supervisor.worker.capture.captured_checkpoint import CapturedCheckpoint
 from supervisor.worker.capture.checkpointer import Checkpointer

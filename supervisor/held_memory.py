@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-
-import torch
 
 from supervisor.free_memory import free_bytes, taken_at_peak
 from supervisor.settings import SnapshotSettings
@@ -117,7 +116,7 @@ class HeldMemory:
         if self.copies != before:
             self._tell(self.copies, size)
         if given_back:
-            _return_to_system()
+            return_to_system()
 
     def leaves_out(self, who: str) -> None:
         """There will be none of these copies: no room is left for them any more."""
@@ -160,10 +159,15 @@ def in_words(size: int) -> str:
     return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"
 
 
-def _return_to_system() -> None:
-    """Freed memory is kept for later by the C library, and pinned memory by torch."""
-    empty = getattr(torch._C, "_host_emptyCache", None)
-    if empty is not None and torch.cuda.is_initialized():
+def return_to_system() -> None:
+    """Freed memory is kept for later by the C library, and pinned memory by torch.
+
+    Without this a training of 300 MB took 1.2 GB instead of 0.7 after some saves: between the holes
+    that its gradients leave lies what we have allocated meanwhile.
+    """
+    torch = sys.modules.get("torch")
+    empty = getattr(getattr(torch, "_C", None), "_host_emptyCache", None)
+    if torch is not None and empty is not None and torch.cuda.is_initialized():
         empty()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from supervisor.held_memory import BUFFER, PLACES, SNAPSHOTS, HeldMemory
 from supervisor.settings import SnapshotSettings
-from supervisor.training_state.held_memory import BUFFER, PLACES, SNAPSHOTS, HeldMemory
 from supervisor.training_state.snapshot import SnapshotRing
 
 MB = 1_000_000
