@@ -29,7 +29,8 @@ from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
-from supervisor.settings import CheckpointSettings
+from supervisor.held_memory import HeldMemory
+from supervisor.settings import CheckpointSettings, SnapshotSettings
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
 from supervisor.storage.journal.journal import Journal
 from supervisor.training_state.codec import read_state
@@ -102,7 +103,12 @@ class Ours(Saver):
         self.state = TrainingState(registry)
         self.ring = CheckpointRing(folder / "checkpoints", settings)
         journal = Journal(folder / "journal.jsonl", attempt=1, rank=0)
-        self.checkpointer = Checkpointer(SingleWriter(self.ring, lambda: None), settings, journal)
+        self.checkpointer = Checkpointer(
+            SingleWriter(self.ring, lambda: None),
+            settings,
+            journal,
+            memory=HeldMemory(SnapshotSettings()),
+        )
 
     def save(self, number: int) -> Times:
         started = time.perf_counter()

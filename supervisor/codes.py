@@ -98,6 +98,8 @@ class Found(str, enum.Enum):
     RETRY_UNDECIDED = "exact retry undecided"
     LOOKS = "looks"
     """What the looks inside the model have cost."""
+    MEMORY = "memory"
+    """How many copies of the state will be held, or that there is no room for any."""
     COMPUTE_CHECK = "compute check"
     """How much was calculated twice, and what it has cost."""
 

@@ -243,6 +243,7 @@ class WorkerOrder:
         batch_factor: by which `supervisor.batch_size` multiplies from the start on, at most.
         checkpoint_activations: switch on the activation checkpointing that models offer.
         resigned: restarts have not helped: only values that are not finite are treated any more.
+        most_copies: of the state that may be held in memory; None for as many as there is room for.
         retry_until: this is an exact retry of the steps up to this one; None if it is none.
         retry_of: the attempt whose steps they were.
         retries: so far in this run, this one included.
@@ -262,6 +263,7 @@ class WorkerOrder:
     batch_factor: float = 1.0
     checkpoint_activations: bool = False
     resigned: bool = False
+    most_copies: int | None = None
     retry_until: int | None = None
     retry_of: int = 0
     retries: int = 0

@@ -39,13 +39,20 @@ class CheckpointSettings:
 class SnapshotSettings:
     enabled: bool = True
     """Keep copies of the state in memory, for a rollback without a restart."""
-    depths: list[int] = field(default_factory=lambda: [10, 50, 300])
-    """About how many steps back the kept copies lie (PREDICTION.md, finding 1)."""
+    depths: list[int] = field(default_factory=lambda: [10, 50])
+    """About how many steps back the kept copies lie (PREDICTION.md, finding 1). For what began
+    longer ago, some 300 steps, a checkpoint serves: it costs no memory."""
     every_steps: Optional[int] = None  # noqa: UP045
     """Copy every so many steps. None: by a quarter of `checkpoint.max_overhead`, 10 to 50, and from
     step 1,000 on up to a twentieth of the steps so far, at most 100."""
     max_gib: float = 8.0
-    """Memory that the copies may take together; fewer copies are kept when they are larger."""
+    """Memory that these copies may take together; fewer are kept when they are larger."""
+    max_share: float = 0.25
+    """Share of the free memory that all copies of the state may take, the one that is being written
+    and those beside the processes of ranks among them; free is what the host and each control group
+    leave, less what the training takes at its peak, for each rank its part. A quarter: what is free
+    at one moment is not at the next (another process, longer batches, a second loader), and files
+    are read and written through it."""
 
 
 @dataclass

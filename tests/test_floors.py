@@ -11,6 +11,8 @@ PACKAGE = Path(__file__).parents[1] / "supervisor"
 
 FLOORS: dict[str, int] = {
     "codes": 1,
+    "free_memory": 1,
+    "held_memory": 2,
     "records": 1,
     "events": 1,
     "errors": 1,

@@ -60,7 +60,7 @@ class BackToStart(Action):
                     optimizer.state.clear()
             zero_gradients(context)
             context.snapshots.drop_after(first.step)
-            context.pipeline_restore(first.extras)
+            context.pipeline_restore({**first.extras, "held": first.state.get("held", {})})
         context.controls.lr_share *= RATE
         share = context.controls.lr_share
         return ActionResult(

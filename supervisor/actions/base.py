@@ -54,7 +54,7 @@ class ActionContext:
         put_back_held: takes the ``held`` of a state: tensors that the user's variables hold.
         save_checkpoint: reason → whether one was written, or is being written.
         request_restart, request_stop: reason → carried out by the worker at the boundary.
-        pipeline_restore: takes `Snapshot.extras` after a rollback.
+        pipeline_restore: takes `Snapshot.extras` and ``held`` of its state, after a rollback.
         skip_batches: drops the next n batches; None when the script does not use
             `supervisor.batches` or a loader that was found.
         script_clips: the script clips gradients itself.

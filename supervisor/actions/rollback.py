@@ -28,11 +28,11 @@ class Rollback(Action):
     cost = "the steps since the snapshot"
 
     def precondition(self, context: ActionContext) -> str | None:
+        if way_back(context) is not None:
+            return None
         if context.snapshots.newest() is None:
-            return "there is no snapshot to go back to"
-        if way_back(context) is None:
-            return "every snapshot holds NaN or infinite weights"
-        return None
+            return "there is no snapshot to go back to, and no checkpoint"
+        return "every snapshot holds NaN or infinite weights"
 
     def apply(self, context: ActionContext) -> ActionResult:
         snapshot = way_back(context)
@@ -42,7 +42,7 @@ class Rollback(Action):
         with belongs_to_the_weights():
             zero_gradients(context)
             context.snapshots.drop_after(snapshot.step)
-            context.pipeline_restore(snapshot.extras)
+            context.pipeline_restore({**snapshot.extras, "held": snapshot.state.get("held", {})})
         return ActionResult(
             name=self.name,
             applied=True,
@@ -53,12 +53,17 @@ class Rollback(Action):
 
 
 def way_back(context: ActionContext) -> Snapshot | None:
-    """Returns the newest finite snapshot from before the onset, or the next best; None without."""
+    """Returns the newest finite snapshot from before the onset, or the next best; None without.
+
+    Where memory holds none so old, the newest such checkpoint serves.
+    """
     onset = context.decision.onset_step
     target = (onset if onset >= 0 else context.step) - context.policy.rollback_margin_steps
-    chosen = context.snapshots.before(target + 1) or context.snapshots.oldest()
+    ring = context.snapshots
+    chosen = ring.before(target + 1) or ring.on_disk(target + 1)
+    chosen = chosen or ring.oldest() or ring.on_disk(context.step + 1)
     while chosen is not None and not is_finite(chosen.state)[0]:
-        chosen = context.snapshots.before(chosen.step)
+        chosen = ring.before(chosen.step) or ring.on_disk(chosen.step)
     return chosen
 
 

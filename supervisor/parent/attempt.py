@@ -8,13 +8,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from supervisor.free_memory import count_oom_kills
 from supervisor.parent.metrics.metrics import Metrics
 from supervisor.parent.nodes.all_nodes import AllNodes
 from supervisor.parent.nodes.members import Members
 from supervisor.parent.notices.notices import Notices
 from supervisor.parent.process.agent_process import AgentProcess, RankProcesses
 from supervisor.parent.process.launch import LaunchSpec
-from supervisor.parent.process.memory import count_oom_kills, sample_memory
+from supervisor.parent.process.memory import sample_memory
 from supervisor.parent.process.process import (
     DEFAULT_COMMAND,
     Processes,

@@ -118,7 +118,10 @@ class OuterLoop:
             if self.run_log.has_several_ranks:
                 return outcomes.gave_up("one of several ranks failed: start all of them again")
             verdict = restarts.decide(
-                worker_exit, risky=self.replica.is_risky, finite=self.replica.is_finite
+                worker_exit,
+                risky=self.replica.is_risky,
+                finite=self.replica.is_finite,
+                copies=self.run_log.copies_held,
             )
             self.run_log.count_crashes(restarts.crashes)
             if not verdict.again:
@@ -302,6 +305,7 @@ class OuterLoop:
             batch_factor=verdict.batch_factor,
             checkpoint_activations=verdict.checkpoint_activations,
             resigned=verdict.resigned,
+            most_copies=verdict.most_copies,
         )
 
     def _leave_behind(self, start: StartingPoint) -> None:

@@ -24,6 +24,7 @@ from supervisor.events.run_events import (
 from supervisor.events.state_events import (
     CheckpointRejected,
     CheckpointSaved,
+    CopiesHeld,
     Resumed,
     StateFound,
     WarningEvent,
@@ -80,6 +81,7 @@ class RunLog:
         self._deletions = 0
         self._coded: list[WarningEvent] = []
         self.resumed_attempt = 0
+        self._copies: dict[int | None, int] = {}
         self.has_several_ranks = False
         self.retries = ExactRetries()
         self._restart = RestartReceipt(
@@ -117,6 +119,7 @@ class RunLog:
 
     def begin_attempt(self, order: WorkerOrder) -> None:
         self._journal.attempt = order.attempt
+        self._copies.clear()
         self._run_file.begin_attempt(order.attempt)
         self._journal.write(
             AttemptStarted(
@@ -146,6 +149,8 @@ class RunLog:
                     self.has_several_ranks = True
                 case ActionEvent(outcome=ActionOutcome.WOULD_HAVE):
                     self._tell_dry(event)
+                case CopiesHeld():
+                    self._copies[event.rank] = event.copies or 0
                 case Resumed():
                     self.resumed_attempt = event.attempt or 0
                 case WarningEvent():
@@ -175,6 +180,11 @@ class RunLog:
             self._tell_warning(event)
             self._journal.write(event)
             self._run_file.begin_attempt(self._journal.attempt)
+
+    @property
+    def copies_held(self) -> int:
+        """Of the state in memory, by one process of this attempt."""
+        return max(self._copies.values(), default=0)
 
     def _tell_dry(self, event: ActionEvent) -> None:
         """Tells once each treatment that an observing policy would have made."""

@@ -74,6 +74,10 @@ class KeptPlace:
             self._has_grown = False
             self._is_worn = self._end > 2 * state_bytes(state) + 64 * _SMALLEST
 
+    def empty(self) -> None:
+        """The place holds nothing, and takes no memory any more."""
+        self._begin()
+
     def forget(self) -> None:
         """The place holds nothing any more."""
         write_head(self._file, None)

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
+from supervisor.held_memory import SNAPSHOTS, HeldMemory
 from supervisor.settings import SnapshotSettings
-from supervisor.training_state.tensors import local, outside_autograd, walk_tensors
+from supervisor.training_state.tensors import local, outside_autograd
 
-_GIB = 2**30
 _ORDINARY = (torch.Tensor, torch.nn.Parameter)
 _SCALARS = frozenset({bool, int, float, str, type(None)})
 
@@ -149,27 +149,50 @@ class _Copier:
 
 def state_bytes(state: Mapping[str, Any]) -> int:
     """Returns the bytes of all tensors, tied ones once."""
-    tensors = {id(t): t for _, t in walk_tensors(dict(state))}
-    return sum(local(t).numel() * t.element_size() for t in tensors.values())
+    tensors: dict[int, torch.Tensor] = {}
+    waiting: list[Any] = [dict(state)]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, torch.Tensor):
+            tensors[id(value)] = value
+        elif isinstance(value, dict):
+            waiting += [item for item in value.values() if type(item) not in _SCALARS]
+        elif isinstance(value, (list, tuple)) and not _SCALARS.issuperset(map(type, value)):
+            waiting += value
+    return sum(
+        (t if type(t) in _ORDINARY else local(t)).numel() * t.element_size()
+        for t in tensors.values()
+    )
+
+
+UNTRAINED_STEPS = 100
+"""For so long the untrained state is kept: a false start is found within 60 steps
+(`ladder.initial_divergence`)."""
 
 
 class SnapshotRing:
     """A few snapshots of very different ages, see `least_useful`.
 
-    One more than `SnapshotSettings.depths`, or as many as fit into `max_gib`. Once a run is old
-    enough, there is always one as old as the deepest depth.
+    One more than `SnapshotSettings.depths`, or as many as `HeldMemory` allows. Once a run is old
+    enough, there is always one as old as the deepest depth. What is older is on disk.
+
+    Args:
+        memory: by default of this process alone, with no copies but these.
+        on_disk: step → the newest checkpoint before it that can be loaded; None if there is none.
     """
 
-    def __init__(self, settings: SnapshotSettings) -> None:
+    def __init__(
+        self,
+        settings: SnapshotSettings,
+        memory: HeldMemory | None = None,
+        on_disk: Callable[[int], Snapshot | None] = lambda step: None,
+    ) -> None:
         self.settings = settings
+        self.on_disk = on_disk
+        self._memory = memory or HeldMemory(settings, first={})
         self._snapshots: list[Snapshot] = []  # oldest first
         self._spare: list[dict[str, Any]] = []
-        self._slots: int | None = None if settings.enabled else 0
-
-    def prepare(self, live: Mapping[str, Any]) -> None:
-        """Allocates all buffers now, so that no later `take` has to."""
-        for _ in range(self._slots_for(live) - len(self._spare) - len(self._snapshots)):
-            self._spare.append(copy_state(live))
+        self._size = 0
 
     def take(self, step: int, state: Mapping[str, Any], extras: Mapping[str, Any]) -> float:
         """Copies `state`; returns the seconds that took, 0.0 if memory does not allow it.
@@ -179,17 +202,35 @@ class SnapshotRing:
             state: live, from `TrainingState.capture` at a boundary.
             extras: kept as it is; give fresh objects.
         """
-        slots = self._slots_for(state)
-        if slots == 0:
-            return 0.0
         started = time.perf_counter()
         self.drop_after(step - 1)
+        self._size = max(1, state_bytes(state))
+        slots = self._fit(step, self._size)
+        if slots == 0:
+            return 0.0
         while len(self._snapshots) >= slots:
             self._give_up(self._least_useful(step))
         into = self._spare.pop() if self._spare else None
+        self._memory.holds(SNAPSHOTS, self._size, len(self._snapshots) + len(self._spare) + 1)
         copied = copy_state(state, into)
         self._snapshots.append(Snapshot(step=step, state=copied, extras=extras))
         return time.perf_counter() - started
+
+    def fit(self, step: int) -> None:
+        """Gives snapshots back for which there is no room any more."""
+        if self._size:
+            self._fit(step, self._size)
+
+    def _fit(self, step: int, size: int) -> int:
+        wished = len(self.settings.depths) + 1 if self.settings.enabled else 0
+        slots = self._memory.snapshots(size, wished)
+        held = len(self._snapshots) + len(self._spare)
+        if held > slots:
+            while len(self._snapshots) > slots:
+                del self._snapshots[self._least_useful(step)]
+            del self._spare[slots - len(self._snapshots) :]
+            self._memory.holds(SNAPSHOTS, self._size, slots)
+        return slots
 
     def before(self, step: int) -> Snapshot | None:
         """Returns the newest snapshot strictly older than `step`; it stays in the ring."""
@@ -220,19 +261,16 @@ class SnapshotRing:
         """Drops everything, when memory runs out or no snapshot is usable any more."""
         self._snapshots.clear()
         self._spare.clear()
-
-    def _slots_for(self, state: Mapping[str, Any]) -> int:
-        if self._slots is None or (self._slots and not self._snapshots):
-            size = max(1, state_bytes(state))
-            affordable = int(self.settings.max_gib * _GIB // size)
-            self._slots = min(len(self.settings.depths) + 1, affordable)
-        return self._slots
+        self._memory.holds(SNAPSHOTS, self._size, 0)
 
     def _give_up(self, index: int) -> None:
         self._spare.append(self._snapshots.pop(index).state)
 
     def _least_useful(self, step: int) -> int:
-        return least_useful([step - s for s in self.steps()], self.settings.depths)
+        ages = [step - s for s in self.steps()]
+        found = least_useful(ages, self.settings.depths)
+        is_untrained = self._snapshots[found].step == 0 and step <= UNTRAINED_STEPS
+        return 1 if is_untrained and len(ages) > 1 else found
 
 
 def least_useful(ages: Sequence[int], depths: Sequence[int]) -> int:
@@ -240,7 +278,8 @@ def least_useful(ages: Sequence[int], depths: Sequence[int]) -> int:
 
     Each ages until it has reached its depth: the second oldest then replaces the oldest, the others
     go. With depths 10, 50, 300 the ages are 300 to 600, up to 300, up to 50, and the newest;
-    where one comes each 100 steps, 300 to 400, 200, 100 and the newest.
+    where one comes each 100 steps, 300 to 400, 200, 100 and the newest. With 10 and 50 they are 50
+    to 100, up to 50, and the newest.
 
     Args:
         ages: of the kept snapshots in steps, oldest first, at least one.

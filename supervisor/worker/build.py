@@ -102,7 +102,7 @@ def build_worker(
     start = find_start(task, ring, ground.journal)
     recorders = build_recorders(task, ground, start)
     state = build_state(task, ground, ring, recorders)
-    group = build_group(task, ground, state.snapshots)
+    group = build_group(task, ground, state.snapshots, state.memory)
     agreement = group.agreement
     judging = build_judging(task, ground, ring)
     treatment = build_treatment(task, ground, ring, recorders, state, agreement, judging)

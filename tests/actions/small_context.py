@@ -64,7 +64,7 @@ def build_scene(
         "controls": Controls(),
         "registry": registry,
         "state": TrainingState(registry),
-        "snapshots": SnapshotRing(SnapshotSettings()),
+        "snapshots": SnapshotRing(SnapshotSettings(depths=[10, 50, 300])),
         "save_checkpoint": save,
         "request_restart": lambda reason: calls.append(("restart", reason)),
         "request_stop": lambda reason: calls.append(("stop", reason)),

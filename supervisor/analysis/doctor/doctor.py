@@ -8,6 +8,7 @@ from pathlib import Path
 from supervisor.analysis.doctor.check import Check
 from supervisor.analysis.doctor.machine import check_machine
 from supervisor.analysis.trial_run import TrialRun, TrialScript, trial_folder
+from supervisor.config import load_resolved_config
 from supervisor.errors import SupervisorError
 from supervisor.events.state_events import CheckpointSaved
 
@@ -55,7 +56,7 @@ def _check_script(
         marks, rows = read_trail(undisturbed), read_steps(undisturbed)
     except SupervisorError as error:
         return [Check(name="training", ok=False, detail=str(error))]
-    facts = marks[-1].facts
+    facts, config = marks[-1].facts, undisturbed.config_yaml
     again = TrialRun(rundir=RunDirectory(runs / CHECKPOINTED), returncode=0, seconds=0.0, output="")
     return [
         checks.check_losses(rows),
@@ -64,5 +65,6 @@ def _check_script(
         checks.check_loader(marks, rows),
         checks.check_signals(facts),
         checks.check_checkpoints(again.events(CheckpointSaved), Path.cwd()),
+        checks.check_memory(again.events(CheckpointSaved), rows, load_resolved_config(config)),
         checks.check_exactness(found),
     ]

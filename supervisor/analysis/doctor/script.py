@@ -15,11 +15,12 @@ from supervisor.analysis.doctor.check import Check
 from supervisor.analysis.verify.trail import Mark
 from supervisor.analysis.verify.verify import Verification
 from supervisor.events.state_events import CheckpointSaved
+from supervisor.held_memory import HeldMemory
+from supervisor.settings import CheckpointSettings, RunSettings
+from supervisor.storage.checkpoints.retention import most_kept
 
 _WAIT_SHARE = 0.3
 """With a larger share of the step's time the loader limits the training."""
-_KEPT_CHECKPOINTS = 6
-"""Three newest, two stable, and the one being written."""
 _HALF = ("float16", "bfloat16")
 _MIB = float(1 << 20)
 
@@ -111,9 +112,25 @@ def check_checkpoints(saved: Sequence[CheckpointSaved], folder: Path) -> Check:
     free = shutil.disk_usage(folder).free
     fits = free // max(1, size)
     detail = f"{size / _MIB:.2f} MiB each, {seconds:.2f} s; {min(fits, 999_999)} fit on the disk"
-    if fits < _KEPT_CHECKPOINTS:
-        detail += f": {_KEPT_CHECKPOINTS} are kept at a time: make room"
-    return Check(name=name, ok=fits >= _KEPT_CHECKPOINTS, detail=detail)
+    kept = most_kept(CheckpointSettings())
+    if fits < kept:
+        detail += f": {kept} are kept at a time: make room"
+    return Check(name=name, ok=fits >= kept, detail=detail)
+
+
+def check_memory(
+    saved: Sequence[CheckpointSaved], rows: np.ndarray, settings: RunSettings
+) -> Check:
+    """What a run will hold of its state, beside what the training took in its trial."""
+    peaks = rows["memory_gib"][np.isfinite(rows["memory_gib"])]
+    taken = int(peaks.max() * (1 << 30)) if len(peaks) else 0
+    memory = HeldMemory(settings.snapshot, at_peak=lambda: taken)
+    memory.has_trained = True
+    size = max((event.bytes or 0 for event in saved), default=0)
+    if size:
+        memory.snapshots(size, len(settings.snapshot.depths) + 1)
+    detail = memory.plan(most_kept(settings.checkpoint)) if size else "no state was saved"
+    return Check(name="copies in memory", ok=True, detail=detail)
 
 
 def check_exactness(found: Verification) -> Check:

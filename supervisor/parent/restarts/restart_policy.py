@@ -56,8 +56,8 @@ class Verdict:
         delay_s: wait before the attempt.
         start: from the newest ``stable`` checkpoint, or the ``latest`` that verifies.
         before_step: only checkpoints of earlier steps, so that new settings apply at this step.
-        skip_steps, lr_factor, careful_steps, fp32, batch_factor, checkpoint_activations, resigned:
-            see `WorkerOrder`.
+        skip_steps, lr_factor, careful_steps, fp32, batch_factor, checkpoint_activations, resigned,
+            most_copies: see `WorkerOrder`.
     """
 
     again: bool
@@ -72,6 +72,7 @@ class Verdict:
     batch_factor: float = 1.0
     checkpoint_activations: bool = False
     resigned: bool = False
+    most_copies: int | None = None
 
 
 @dataclass(slots=True)
@@ -84,6 +85,7 @@ class _Memory:
     batch_factor: float = 1.0
     checkpoint_activations: bool = False
     resigned: bool = False
+    most_copies: int | None = None
     failures: Counter[tuple[str, int | None]] = field(default_factory=Counter)
     skip_steps: set[int] = field(default_factory=set)
 
@@ -108,7 +110,12 @@ class RestartPolicy:
         return self._memory.without_progress
 
     def decide(
-        self, worker_exit: WorkerExit, *, risky: bool = False, finite: bool = False
+        self,
+        worker_exit: WorkerExit,
+        *,
+        risky: bool = False,
+        finite: bool = False,
+        copies: int = 0,
     ) -> Verdict:
         """Returns what to do after an attempt that may be retried.
 
@@ -116,7 +123,10 @@ class RestartPolicy:
             worker_exit: an exit whose `retry` is true.
             risky: the crash risk was above the alarm line at the end.
             finite: loss and gradient of the last step were numbers.
+            copies: of the state that one of its processes held in memory at the end.
         """
+        if worker_exit.cause is ExitCause.HOST_OUT_OF_MEMORY and copies:
+            return self._with_fewer_copies(copies)
         untried = worker_exit.offers_checkpointing and not self._memory.checkpoint_activations
         if worker_exit.cause in MEMORY and untried:
             self._memory.checkpoint_activations = True
@@ -165,6 +175,16 @@ class RestartPolicy:
             f"{count} restarts have not helped, and all values are finite: left alone from here on"
         )
 
+    def _with_fewer_copies(self, copies: int) -> Verdict:
+        """Our copies may have been what was too much: the script is not to blame, nor changed, as
+        long as there were any. Not counted either: after one copy there is none."""
+        fewer = 1 if copies > 1 else 0
+        self._memory.most_copies = fewer
+        return self._again(
+            f"the host's memory ran out while {copies} copies of the state were held: "
+            f"{fewer or 'none'} from here on"
+        )
+
     def _with_smaller_batches(self, worker_exit: WorkerExit) -> Verdict:
         """Not counted as a crash: each is another remedy, and there are only four.
 
@@ -202,6 +222,7 @@ class RestartPolicy:
             batch_factor=memory.batch_factor,
             checkpoint_activations=memory.checkpoint_activations,
             resigned=memory.resigned,
+            most_copies=memory.most_copies,
             fp32=numerical and memory.numerical >= _NUMERICAL_UNTIL_FP32,
         )
 

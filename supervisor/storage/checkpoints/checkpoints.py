@@ -122,6 +122,21 @@ class CheckpointRing:
                 self.retain()
             return dataclasses.replace(checkpoint, path=target)
 
+    def aside(
+        self, step: int, needed_bytes: int | None = None, *, for_abandoned: bool = False
+    ) -> Path:
+        """Makes a hidden folder for what will soon be saved, and is the caller's until then.
+
+        `needed_bytes`: room is made for so much. A process that dies leaves it to `sweep`.
+        """
+        with self._lock, told_refusals(self.folder):
+            self._prepare_folder()
+            if needed_bytes is not None:
+                self._make_room(needed_bytes, for_abandoned=for_abandoned)
+            folder = aside.aside_path(self.folder, aside.STAGED, step)
+            self._disk.make_folder(folder)
+            return folder
+
     def checkpoints(self) -> list[Checkpoint]:
         """Returns the checkpoints with a readable manifest, newest last, abandoned ones left out.
 

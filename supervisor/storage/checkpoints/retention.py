@@ -8,6 +8,12 @@ from supervisor.settings import CheckpointSettings
 from supervisor.storage.checkpoints.manifest import Checkpoint
 
 
+def most_kept(settings: CheckpointSettings) -> int:
+    """Returns how many may be on disk at a time: the newest, two that are stable or will be, and
+    the one being written."""
+    return max(1, settings.keep_last) + 3
+
+
 def superfluous(
     checkpoints: Sequence[Checkpoint], settings: CheckpointSettings, spoiled: Collection[int]
 ) -> list[Checkpoint]:

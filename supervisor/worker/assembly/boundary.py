@@ -11,6 +11,7 @@ from supervisor.worker.assembly.recorders import Recorders
 from supervisor.worker.assembly.state import State
 from supervisor.worker.assembly.task import Task
 from supervisor.worker.assembly.treatment import Treatment
+from supervisor.worker.capture.memory_listener import MemoryListener
 from supervisor.worker.capture.rank_memory import RankMemory
 from supervisor.worker.capture.state_digests import StateDigests, TrailProbe
 from supervisor.worker.corruption.state_check import StateCheck
@@ -80,6 +81,7 @@ def build_boundary(
         checkpoints,
         parting,
         compute,
+        _build_memory_look(task, ground, state),
         _build_leaving(task, ground, treatment, checkpoints),
     ]
     listeners = [listener for listener in in_order if listener is not None]
@@ -155,11 +157,24 @@ def _build_snapshots(
     )
 
 
+def _build_memory_look(task: Task, ground: Ground, state: State) -> MemoryListener:
+    return MemoryListener(
+        task.settings.checkpoint,
+        turns=ground.turns,
+        memory=state.memory,
+        snapshots=state.snapshots,
+        checkpointer=state.checkpointer,
+        journal=ground.group_journal,
+    )
+
+
 def _build_parting(
     task: Task, ground: Ground, recorders: Recorders, state: State, capture: BoundaryCapture
 ) -> PartingCheckpoint:
     # Another node's memory cannot be read when one of its ranks has failed.
-    memory = RankMemory(task.kept, task.place) if task.kept and task.is_one_node else None
+    memory = (
+        RankMemory(task.kept, task.place, state.memory) if task.kept and task.is_one_node else None
+    )
     has_parting = not task.order.experiment and (task.place.is_alone or memory is not None)
     return PartingCheckpoint(
         task.settings.parting if has_parting else PartingSettings(enabled=False),

@@ -6,6 +6,7 @@ import contextlib
 
 from supervisor.errors import CheckpointError
 from supervisor.events.state_events import CheckpointRejected
+from supervisor.held_memory import HeldMemory
 from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRing
 from supervisor.storage.journal.journal import Journal
 from supervisor.storage.steps.tape import TapeWriter
@@ -39,12 +40,13 @@ def find_start(task: Task, ring: CheckpointRing, journal: Journal) -> ResumePoin
 
 
 def build_checkpointer(
-    task: Task, ground: Ground, ring: CheckpointRing, tape: TapeWriter
+    task: Task, ground: Ground, ring: CheckpointRing, tape: TapeWriter, memory: HeldMemory
 ) -> Checkpointer:
     return Checkpointer(
         _build_writer(task, ground, ring, tape),
         task.settings.checkpoint,
         ground.group_journal,
+        memory=memory,
         puts_off=task.place.is_alone,
     )
 

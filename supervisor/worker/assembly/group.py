@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from supervisor.held_memory import HeldMemory
 from supervisor.storage.run.rank_board import RankBoard
 from supervisor.storage.run.rank_notes import RankNotes
 from supervisor.training_state.snapshot import SnapshotRing
@@ -37,7 +38,7 @@ class Group:
     waiting: WaitingRanks | None = None
 
 
-def build_group(task: Task, ground: Ground, snapshots: SnapshotRing) -> Group:
+def build_group(task: Task, ground: Ground, snapshots: SnapshotRing, memory: HeldMemory) -> Group:
     place, schedule, turns, warn = task.place, ground.schedule, ground.turns, ground.warn
     only_watching = OnlyWatching(
         policy=task.policy,
@@ -76,6 +77,7 @@ def build_group(task: Task, ground: Ground, snapshots: SnapshotRing) -> Group:
         ground.progress,
         ground.exchanges,
         waiting,
+        memory,
         rank=place.rank,
         on_lost=lost,
         on_split=split,

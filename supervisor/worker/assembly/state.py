@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from supervisor.events.state_events import CopiesHeld
+from supervisor.held_memory import BUFFER, PLACES, HeldMemory
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
+from supervisor.storage.run.kept_memory import PLACES as PLACES_OF_RANK
 from supervisor.training_state.snapshot import SnapshotRing
 from supervisor.training_state.state import TrainingState
 from supervisor.worker.assembly.checkpoints import build_checkpointer
@@ -29,6 +32,7 @@ class State:
     held: UserTensors
     census: ScriptCensus
     whole: WholeState
+    memory: HeldMemory
     snapshots: SnapshotRing
     checkpointer: Checkpointer
     pre_treatment: PreTreatmentCheckpoint
@@ -47,7 +51,8 @@ def build_state(task: Task, ground: Ground, ring: CheckpointRing, recorders: Rec
             ground.exchanges.training_begins()
 
     census = ScriptCensus(ground.registry, ground.barrier, training_begins)
-    checkpointer = build_checkpointer(task, ground, ring, recorders.tape)
+    memory = _build_memory(task, ground)
+    checkpointer = build_checkpointer(task, ground, ring, recorders.tape, memory)
     whole = WholeState(
         state=training,
         held=held,
@@ -68,7 +73,8 @@ def build_state(task: Task, ground: Ground, ring: CheckpointRing, recorders: Rec
         held=held,
         census=census,
         whole=whole,
-        snapshots=SnapshotRing(task.settings.snapshot),
+        memory=memory,
+        snapshots=SnapshotRing(task.settings.snapshot, memory, checkpointer.before),
         checkpointer=checkpointer,
         pre_treatment=PreTreatmentCheckpoint(
             whole_state=whole.take,
@@ -80,4 +86,18 @@ def build_state(task: Task, ground: Ground, ring: CheckpointRing, recorders: Rec
         watch=UpdateWatch(ground.registry),
         compute=ComputeCheck(ground.registry, replaces=not task.policy.observe_only),
         looks=LookRequests(ground.schedule),
+    )
+
+
+def _build_memory(task: Task, ground: Ground) -> HeldMemory:
+    def tell(copies: int, size: int) -> None:
+        step = ground.progress.steps_done
+        ground.journal.write(CopiesHeld(step=step, copies=copies, bytes=size))
+
+    return HeldMemory(
+        task.settings.snapshot,
+        most=task.order.most_copies,
+        first={BUFFER: 1, **({PLACES: PLACES_OF_RANK} if task.kept and task.is_one_node else {})},
+        ranks=task.place.local_world_size,
+        tell=tell,
     )

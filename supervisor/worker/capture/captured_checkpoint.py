@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 
@@ -21,6 +22,7 @@ class CapturedCheckpoint:
         sections: name → content that JSON can hold; each becomes a file of the checkpoint.
         abandoned: a treatment is about to throw this state away: it is kept for a person alone.
         command: by which a person goes back to an abandoned one.
+        file: where `state` is already, as `write_state` writes it; None if it is in memory alone.
     """
 
     step: int
@@ -30,3 +32,4 @@ class CapturedCheckpoint:
     sections: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     abandoned: bool = False
     command: str | None = None
+    file: Path | None = None

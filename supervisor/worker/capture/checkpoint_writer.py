@@ -31,6 +31,20 @@ class CheckpointWriter(Protocol):
             CheckpointError: the disk refuses; earlier checkpoints are as they were.
         """
 
+    def stream(self, captured: CapturedCheckpoint) -> CapturedCheckpoint:
+        """Writes a live state aside, for which there is no room in memory; the training waits.
+
+        Returns:
+            The same with the state in a `file`; `write` makes a checkpoint of it, and whoever asked
+            removes the file's folder.
+
+        Raises:
+            CheckpointError: the disk refuses.
+        """
+
+    def steps(self) -> list[int]:
+        """Returns the steps of the checkpoints, newest last, abandoned ones left out."""
+
     def read(self, step: int) -> dict[str, Any]:
         """Returns the state saved at `step`, verified.
 

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import math
 import queue
+import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -20,9 +21,10 @@ from supervisor.events.state_events import (
     CheckpointStable,
     WarningEvent,
 )
+from supervisor.held_memory import BUFFER, HeldMemory, return_to_system
 from supervisor.settings import CheckpointSettings
 from supervisor.storage.journal.journal import Journal
-from supervisor.training_state.snapshot import copy_state
+from supervisor.training_state.snapshot import Snapshot, copy_state, state_bytes
 from supervisor.worker.capture.captured_checkpoint import CapturedCheckpoint
 from supervisor.worker.capture.checkpoint_writer import CheckpointWriter
 from supervisor.worker.capture.save_interval import SaveInterval
@@ -35,7 +37,8 @@ the script, and one that waits here may be what another waits for in a collectiv
 class Checkpointer:
     """Saves when it is due, marks stable what healthy steps followed.
 
-    The training waits for one copy in memory; a thread has `writer` put it on disk. A save that
+    The training waits for one copy, in memory or where that has no room on disk; a thread has
+    `writer` make a checkpoint of it. A save that
     falls due while the last is still being written waits for the next boundary.
     """
 
@@ -45,13 +48,16 @@ class Checkpointer:
         settings: CheckpointSettings,
         journal: Journal,
         *,
+        memory: HeldMemory,
         puts_off: bool = True,
     ) -> None:
-        """`puts_off`: a save that is wanted while another is being written comes later; without
-        it the training waits, as several ranks do, which must save at the same step."""
+        """`memory`: without room in it a state is copied to the disk instead. `puts_off`: a save
+        that is wanted while another is being written comes later; without it the training waits,
+        as several ranks do, which must save at the same step."""
         self._writer = writer
         self._settings = settings
         self._journal = journal
+        self._memory = memory
         self._puts_off = puts_off
         self._last_step = 0
         self._due_at = math.inf  # not every multiple of `every_steps` is a boundary
@@ -171,9 +177,11 @@ class Checkpointer:
 
         Called while `is_free`. `write_kept` makes a checkpoint of it if the process ends.
         """
-        self._kept = None  # a copy that is interrupted is none
-        copied = self._buffers = copy_state(captured.state, self._buffers)
-        self._kept = dataclasses.replace(captured, state=copied)
+        self._drop_kept()  # a copy that is interrupted is none
+        try:
+            self._kept = self._copied(captured)
+        except (CheckpointError, OSError) as error:
+            self._not_saved(captured.step, error)
 
     def write_kept(self, meta: Mapping[str, Any]) -> None:
         """Writes what `keep` has copied, at the end of the process.
@@ -185,6 +193,26 @@ class Checkpointer:
         if kept is not None:
             self._busy.set()
             self._write(dataclasses.replace(kept, meta={**kept.meta, **meta}))
+
+    def fit(self) -> None:
+        """Gives its copy back if there is no room for it any more."""
+        buffers = self._buffers
+        if buffers is None or self._busy.is_set():
+            return
+        if not self._memory.allows(BUFFER, state_bytes(buffers)):
+            self._drop_kept()
+            del buffers
+            self._give_back()
+
+    def before(self, step: int) -> Snapshot | None:
+        """Returns the newest state on disk from before `step` that can be read, or None."""
+        self._wait_idle()
+        with contextlib.suppress(CheckpointError):
+            for saved in reversed([s for s in self._writer.steps() if s < step]):
+                with contextlib.suppress(CheckpointError):
+                    state = self._writer.read(saved)
+                    return Snapshot(step=saved, state=state, extras={"pipeline_step": saved})
+        return None
 
     def read_back(self, step: int) -> dict[str, Any]:
         """Returns the state saved at `step`, verified; waits until it is on disk.
@@ -204,9 +232,12 @@ class Checkpointer:
         """Copies the state and has it written; returns the seconds the training waited."""
         started = time.perf_counter()
         self._wait_idle()
-        self._kept = None
-        copied = self._buffers = copy_state(captured.state, self._buffers)
-        captured = dataclasses.replace(captured, state=copied)
+        self._drop_kept()
+        try:
+            captured = self._copied(captured)
+        except (CheckpointError, OSError) as error:
+            self._not_saved(captured.step, error)
+            return time.perf_counter() - started
         self._busy.set()
         if wait or (self._waits and self._puts_off):
             write(captured)
@@ -217,6 +248,37 @@ class Checkpointer:
                 self._waits = False
                 self._warn_of_places(captured.step)
         return time.perf_counter() - started
+
+    def _copied(self, captured: CapturedCheckpoint) -> CapturedCheckpoint:
+        """Returns a live state as it is now: in memory, or where there is no room in a file.
+
+        Raises:
+            CheckpointError: the disk refuses.
+        """
+        size = state_bytes(captured.state)
+        if not self._memory.allows(BUFFER, size):
+            self._give_back()
+            try:
+                return self._writer.stream(captured)
+            finally:
+                return_to_system()
+        self._memory.holds(BUFFER, size, 1)
+        self._buffers = copy_state(captured.state, self._buffers)
+        return dataclasses.replace(captured, state=self._buffers)
+
+    def _give_back(self) -> None:
+        if self._buffers is not None:
+            self._buffers = None
+            self._memory.holds(BUFFER, 0, 0)
+
+    def _drop_kept(self) -> None:
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            _remove(kept)
+
+    def _not_saved(self, step: int, error: Exception) -> None:
+        told = f"checkpoint not saved: {error}"
+        self._journal.write(WarningEvent(step=step, found=Warned.NOT_SAVED, message=told))
 
     def healthy_at(self, step: int, last_trouble: int) -> None:
         """Marks checkpoints stable that enough healthy steps followed."""
@@ -240,6 +302,7 @@ class Checkpointer:
             self._jobs.put(None)
             self._thread.join()
             self._thread = None
+        self._drop_kept()
 
     # --- the writing thread ------------------------------------------------------------------
 
@@ -259,6 +322,7 @@ class Checkpointer:
                 job()
             except Exception as error:  # the training must not notice
                 self._journal.write(WarningEvent(message=f"checkpoint: {error}"))
+            del job  # and with it what was written
 
     def _wait_idle(self, patience_s: float = math.inf) -> bool:
         """Returns whether nothing is being written any more."""
@@ -279,9 +343,9 @@ class Checkpointer:
         except StateNotFinite as error:
             self._journal.write(WarningEvent(step=step, message=str(error)))
         except (CheckpointError, OSError) as error:
-            told = f"checkpoint not saved: {error}"
-            self._journal.write(WarningEvent(step=step, found=Warned.NOT_SAVED, message=told))
+            self._not_saved(step, error)
         finally:
+            _remove(captured)
             self._busy.clear()
 
     def _write_abandoned(self, captured: CapturedCheckpoint) -> None:
@@ -291,6 +355,7 @@ class Checkpointer:
             told = f"{captured.reason}: not kept: {error}"
             self._journal.write(WarningEvent(step=captured.step, message=told))
         finally:
+            _remove(captured)
             self._busy.clear()
 
     def _publish(self, captured: CapturedCheckpoint) -> None:
@@ -331,3 +396,9 @@ class Checkpointer:
         if warning and not self._warned_room:
             self._warned_room = True
             self._journal.write(WarningEvent(message=f"disk: {warning}"))
+
+
+def _remove(captured: CapturedCheckpoint) -> None:
+    """Its file is a checkpoint's by now, or nobody's."""
+    if captured.file is not None:
+        shutil.rmtree(captured.file.parent, ignore_errors=True)

@@ -27,7 +27,7 @@ from supervisor.training_state.sharding.rank_state import read_rank_state
 from supervisor.worker.capture.captured_checkpoint import CapturedCheckpoint
 from supervisor.worker.capture.checkpoint_writer import CheckpointWriter
 from supervisor.worker.capture.lead_writer import DIGESTS, DIVERGED, POLL_S, TIMEOUT_S
-from supervisor.worker.capture.single_writer import fill, make_durable, with_digest
+from supervisor.worker.capture.single_writer import fill, make_durable, streamed, with_digest
 
 TELLS_WITHIN_S = 60.0
 """For the first rank to say what it saves; behind that, this rank saves all of its own."""
@@ -79,7 +79,7 @@ class FollowerWriter(CheckpointWriter):
         first = self._first_digests(captured.step)
         meta |= self._compared(captured, first)
         own = without_replicated(captured.state, first)
-        self._publish(dataclasses.replace(captured, state=own), meta)
+        self._publish(dataclasses.replace(captured, state=own, file=None), meta)
 
     def _part(self, step: int, rank: int) -> Path:
         return part_path(self._ring.folder, step, self._attempt, rank)
@@ -88,6 +88,17 @@ class FollowerWriter(CheckpointWriter):
         """Raises CheckpointError if the first rank does not save this step."""
         if is_called_off(self._part(step, LEAD_RANK), self._saves):
             raise CheckpointError(f"checkpoint of step {step}: the first rank could not save it")
+
+    def stream(self, captured: CapturedCheckpoint) -> CapturedCheckpoint:
+        try:
+            return streamed(captured, self._ring.aside(captured.step))
+        except CheckpointError:
+            self._saves += 1
+            call_off(self._ring.disk, self._part(captured.step, self._place.rank), self._saves)
+            raise
+
+    def steps(self) -> list[int]:
+        return [checkpoint.step for checkpoint in self._ring.checkpoints()]
 
     def read(self, step: int) -> dict[str, Any]:
         return read_rank_state(self._ring.get(step), self._place)

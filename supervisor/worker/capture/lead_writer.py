@@ -105,12 +105,20 @@ class LeadWriter(SingleWriter):
             lambda folder: self._fill(folder, captured, parts),
             reason=captured.reason,
             meta={**meta, RANKS: {str(rank): part.meta for rank, part in parts.items()}},
-            estimated_bytes=state_bytes(captured.state),
+            estimated_bytes=0 if captured.file else state_bytes(captured.state),
             abandoned=captured.abandoned,
         )
 
     def _part(self, step: int, rank: int) -> Path:
         return part_path(self._ring.folder, step, self._attempt, rank)
+
+    def stream(self, captured: CapturedCheckpoint) -> CapturedCheckpoint:
+        try:
+            return super().stream(captured)
+        except CheckpointError:
+            self._saves += 1
+            call_off(self._ring.disk, self._part(captured.step, self._place.rank), self._saves)
+            raise
 
     def read(self, step: int) -> dict[str, Any]:
         return read_rank_state(self._ring.get(step), self._place)

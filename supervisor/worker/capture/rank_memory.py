@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import psutil
-
 from supervisor.errors import CheckpointError
+from supervisor.held_memory import PLACES as HELD
+from supervisor.held_memory import HeldMemory, in_words
 from supervisor.ranks import RankPlace
 from supervisor.storage.run.kept_memory import PLACES
 from supervisor.training_state.kept_place import KeptPlace, read_place
 from supervisor.training_state.snapshot import state_bytes
 from supervisor.worker.capture.captured_checkpoint import CapturedCheckpoint
-
-SHARE = 0.25
-"""Of the memory that is free at first: what the states of all ranks of this node may take."""
 
 
 class RankMemory:
@@ -24,11 +21,13 @@ class RankMemory:
     Args:
         paths: of this rank's places; the parent has given them.
         place: of this rank.
+        memory: in which there must be room for them.
     """
 
-    def __init__(self, paths: Sequence[str], place: RankPlace) -> None:
+    def __init__(self, paths: Sequence[str], place: RankPlace, memory: HeldMemory) -> None:
         self._paths = tuple(paths)
         self._place = place
+        self._memory = memory
         self._places: list[KeptPlace] = []
         self._turn = 0
 
@@ -39,8 +38,8 @@ class RankMemory:
             CheckpointError: there is no memory for it, and there will be none later.
         """
         try:
+            self._check_room(captured.state)
             if not self._places:
-                self._check_room(captured.state)
                 self._places = [KeptPlace(path) for path in self._paths]
             self._turn = (self._turn + 1) % PLACES
             self._places[self._turn].put(captured.step, self._content(captured))
@@ -53,12 +52,17 @@ class RankMemory:
             place.forget()
 
     def _check_room(self, state: Mapping[str, Any]) -> None:
-        needed = PLACES * state_bytes(state) * self._place.local_world_size
-        free = psutil.virtual_memory().available
-        if needed > SHARE * free:
-            raise CheckpointError(
-                f"it would take {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free"
-            )
+        size, memory = state_bytes(state), self._memory
+        if memory.allows(HELD, size, PLACES):
+            return memory.holds(HELD, size, PLACES)
+        for place in self._places:
+            place.empty()
+        self._places = []
+        memory.leaves_out(HELD)
+        memory.holds(HELD, 0, 0)
+        raise CheckpointError(
+            f"it would take {in_words(PLACES * size)}, and {in_words(memory.free())} are free"
+        )
 
     def _content(self, captured: CapturedCheckpoint) -> dict[str, Any]:
         return {

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +38,17 @@ class SingleWriter(CheckpointWriter):
             lambda folder: fill(folder, captured),
             reason=captured.reason,
             meta=meta,
-            estimated_bytes=state_bytes(captured.state),
+            estimated_bytes=0 if captured.file else state_bytes(captured.state),
             abandoned=captured.abandoned,
         )
+
+    def stream(self, captured: CapturedCheckpoint) -> CapturedCheckpoint:
+        needed = state_bytes(captured.state)
+        folder = self._ring.aside(captured.step, needed, for_abandoned=captured.abandoned)
+        return streamed(captured, folder)
+
+    def steps(self) -> list[int]:
+        return [checkpoint.step for checkpoint in self._ring.checkpoints()]
 
     def read(self, step: int) -> dict[str, Any]:
         return read_state(self._ring.get(step).path)
@@ -65,7 +75,24 @@ def with_digest(captured: CapturedCheckpoint) -> dict[str, Any]:
     finite, bad = is_finite(captured.state)
     if not (finite or captured.abandoned):
         raise StateNotFinite(f"checkpoint of step {captured.step} left out: {bad} is not finite")
-    return {**captured.meta, "digest": digest(captured.state)}
+    return {"digest": digest(captured.state), **captured.meta}
+
+
+def streamed(captured: CapturedCheckpoint, folder: Path) -> CapturedCheckpoint:
+    """Returns a live state with its tensors in a file of `folder`, and the digest of what was live.
+
+    Raises:
+        CheckpointError: the disk refuses; the folder is gone then.
+    """
+    try:
+        meta = {**captured.meta, "digest": digest(captured.state)}
+        file = write_state(folder, captured.state)
+        return replace(captured, state=read_state(folder), file=file, meta=meta)
+    except Exception as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(error, (OSError, RuntimeError)):  # torch's, of its file writer
+            raise CheckpointError(f"{folder.parent}: {error}") from error
+        raise
 
 
 def make_durable(before_publishing: Callable[[], None]) -> None:
@@ -81,11 +108,14 @@ def make_durable(before_publishing: Callable[[], None]) -> None:
 
 
 def fill(folder: Path, captured: CapturedCheckpoint) -> None:
-    """Writes all files of one process's state.
+    """Writes all files of one process's state, or moves there what is written already.
 
     Raises:
         OSError: the disk refuses.
     """
-    write_state(folder, captured.state)
+    if captured.file is None:
+        write_state(folder, captured.state)
+    else:
+        captured.file.replace(folder / captured.file.name)
     for name, content in captured.sections.items():
         write_section(folder, name, content)

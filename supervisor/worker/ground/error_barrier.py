@@ -66,9 +66,8 @@ class ErrorBarrier:
                 what = "supervision is" if part.is_essential else f"{part.name} is switched"
                 told = f"{what} off: {part.name} failed {LIMIT} times"
                 self._journal.write(WarningEvent(message=told, aloud=True, found=Warned.PART_OFF))
-        except BaseException as error:  # a full disk, an error that cannot be shown
-            pass_on(error)
-            return
+        except BaseException as problem:  # a full disk, an error that cannot be shown
+            pass_on(problem)
 
 
 class Part:

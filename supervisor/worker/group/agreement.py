@@ -9,6 +9,7 @@ import xxhash
 
 from supervisor.agreement import agree
 from supervisor.errors import ReplayError
+from supervisor.held_memory import HeldMemory
 from supervisor.ranks import LEAD_RANK
 from supervisor.records import StepRecord
 from supervisor.worker.ground.progress import Progress
@@ -67,13 +68,15 @@ class GroupAgreement(Agreement):
 
     With the record go: which listeners' clocks say that it is time (the first rank's count),
     whether somebody wants this rank to end, whether a part of the step was computed before its
-    first forward, what was exchanged before it, and a digest of what was decided so far. Where a
+    first forward, what was exchanged before it, for how many snapshots there is room, and a digest
+    of what was decided so far. Where a
     step is begun, or the ranks are not at the same place, all have their boundaries at updates from
     then on. If the digests differ the training has split, and all begin again from their last
     common checkpoint.
 
     Args:
         waiting: knows of ranks that cannot come to this one's update.
+        memory: of which all ranks must take alike.
         rank: which this one is.
         on_lost: called once if a rank does not answer, and from then on nothing is agreed.
         on_split: called with the step if ranks have decided differently.
@@ -87,6 +90,7 @@ class GroupAgreement(Agreement):
         progress: Progress,
         exchanges: Exchanges,
         waiting: WaitingRanks,
+        memory: HeldMemory,
         *,
         rank: int,
         on_lost: Callable[[], None],
@@ -98,6 +102,7 @@ class GroupAgreement(Agreement):
         self._progress = progress
         self._exchanges = exchanges
         self._waiting = waiting
+        self._memory = memory
         self._rank = rank
         self._on_lost = on_lost
         self._on_split = on_split
@@ -116,6 +121,7 @@ class GroupAgreement(Agreement):
             step_is_begun=self._progress.step_is_begun,
             decided=self._decided,
             exchanged=self._exchanges.at_boundary,
+            snapshots=self._memory.offered,
         )
         self._waiting.begin()
         told = self._board.exchange(
@@ -131,6 +137,7 @@ class GroupAgreement(Agreement):
         if len({message.record.step for message in messages}) != 1:
             self._lose()
             return None
+        self._memory.agreed = min(message.snapshots for message in messages)
         due = messages[0].due
         self._turns.grant(due >> 1)
         if due:

@@ -20,6 +20,8 @@ _FLAGS = (
 )
 _LEAVES = 1 << 63
 _STEP_IS_BEGUN = 1 << 62
+_SNAPSHOTS_AT, _MOST_SNAPSHOTS = 56, 63
+"""Below these two bits, six for a number."""
 _FLAGS_OF = tuple(
     {name: bool(flags >> bit & 1) for bit, name in enumerate(_FLAGS)}
     for flags in range(1 << len(_FLAGS))
@@ -37,6 +39,7 @@ class StepMessage:
         step_is_begun: see `Progress`.
         decided: digest of all that was decided and done until the step before.
         exchanged: `Exchanges.balance` at the boundary behind which the step began.
+        snapshots: for how many this rank has room.
     """
 
     record: StepRecord
@@ -45,6 +48,7 @@ class StepMessage:
     step_is_begun: bool = False
     decided: int = 0
     exchanged: int = 0
+    snapshots: int = 0
 
     def pack(self, max_bytes: int) -> bytes:
         """Returns it as bytes; observed values that do not fit into `max_bytes` are left out."""
@@ -64,7 +68,8 @@ class StepMessage:
             flags,
             self.due
             | (_LEAVES if self.leaves else 0)
-            | (_STEP_IS_BEGUN if self.step_is_begun else 0),
+            | (_STEP_IS_BEGUN if self.step_is_begun else 0)
+            | min(self.snapshots, _MOST_SNAPSHOTS) << _SNAPSHOTS_AT,
             self.decided,
             self.exchanged,
             record.loss,
@@ -107,9 +112,10 @@ class StepMessage:
         )
         return cls(
             record=record,
-            due=due & ~(_LEAVES | _STEP_IS_BEGUN),
+            due=due & (1 << _SNAPSHOTS_AT) - 1,
             leaves=bool(due & _LEAVES),
             step_is_begun=bool(due & _STEP_IS_BEGUN),
             decided=decided,
             exchanged=exchanged,
+            snapshots=due >> _SNAPSHOTS_AT & _MOST_SNAPSHOTS,
         )

@@ -41,12 +41,10 @@ class Healing:
         """Our own windows go back, and what the user's variables hold.
 
         Args:
-            extras: of the snapshot that was restored.
+            extras: of the snapshot that was restored, with ``held`` of its state.
         """
         self._pipeline.rolled_back(int(extras["pipeline_step"]))
-        snapshot = self._snapshots.newest()
-        if snapshot is not None:
-            self._held.put_back_lasting(snapshot.state.get("held", {}))
+        self._held.put_back_lasting(extras.get("held", {}))
         healed = self._held.heal(user_frames())
         if healed:
             self._warn(f"variables that were not finite were zeroed: {', '.join(healed)}")

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from supervisor.settings import CheckpointSettings
+from supervisor.held_memory import HeldMemory
+from supervisor.settings import CheckpointSettings, SnapshotSettings
 from supervisor.storage.checkpoints.checkpoints import Checkpoint, CheckpointRing
 from supervisor.storage.journal.journal import Journal
 from supervisor.worker.capture import checkpointer as saving
@@ -26,7 +27,9 @@ def test_what_the_writing_cost_the_steps_puts_the_next_save_off(tmp_path: Path) 
     settings = CheckpointSettings(min_free_gib=0.0)
     ring = CheckpointRing(tmp_path / "checkpoints", settings)
     journal = Journal(tmp_path / "journal.jsonl", attempt=1, rank=0)
-    checkpointer = Checkpointer(SingleWriter(ring, lambda: None), settings, journal)
+    checkpointer = Checkpointer(
+        SingleWriter(ring, lambda: None), settings, journal, memory=HeldMemory(SnapshotSettings())
+    )
 
     captured = CapturedCheckpoint(
         step=1,
@@ -53,7 +56,9 @@ def test_what_it_takes_to_gather_a_checkpoint_is_a_part_of_its_cost(tmp_path: Pa
     settings = CheckpointSettings(min_free_gib=0.0)
     ring = CheckpointRing(tmp_path / "checkpoints", settings)
     journal = Journal(tmp_path / "journal.jsonl", attempt=1, rank=0)
-    checkpointer = Checkpointer(SingleWriter(ring, lambda: None), settings, journal)
+    checkpointer = Checkpointer(
+        SingleWriter(ring, lambda: None), settings, journal, memory=HeldMemory(SnapshotSettings())
+    )
 
     captured = CapturedCheckpoint(step=1, state={}, meta={}, reason="interval")
     waited_s = checkpointer.save(captured, wait=True, gathered_in_s=1.0)
@@ -69,7 +74,9 @@ def test_a_save_that_is_due_between_two_boundaries_is_made_at_the_next_one(tmp_p
     settings = CheckpointSettings(every_steps=5, min_free_gib=0.0)
     ring = CheckpointRing(tmp_path / "checkpoints", settings)
     journal = Journal(tmp_path / "journal.jsonl", attempt=1, rank=0)
-    checkpointer = Checkpointer(SingleWriter(ring, lambda: None), settings, journal)
+    checkpointer = Checkpointer(
+        SingleWriter(ring, lambda: None), settings, journal, memory=HeldMemory(SnapshotSettings())
+    )
 
     due = []
     for step in range(1, 25, 3):  # 1, 4, 7, 10, 13, ...
@@ -101,7 +108,9 @@ def test_a_rank_does_not_wait_for_one_that_waits_for_it(
     ring = CheckpointRing(tmp_path / "checkpoints", settings)
     journal = Journal(tmp_path / "journal.jsonl", attempt=1, rank=0)
     writer = NeedsTheOther(ring, lambda: None)
-    checkpointer = Checkpointer(writer, settings, journal, puts_off=False)
+    checkpointer = Checkpointer(
+        writer, settings, journal, memory=HeldMemory(SnapshotSettings()), puts_off=False
+    )
 
     checkpointer.save(CapturedCheckpoint(step=1, state={}, meta={}, reason="interval"), wait=False)
     saved_meanwhile = ring.checkpoints()

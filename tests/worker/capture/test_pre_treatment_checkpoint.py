@@ -15,7 +15,8 @@ from supervisor.actions.reinstate import Reinstate
 from supervisor.actions.reset_optimizer import ResetOptimizer
 from supervisor.actions.restart import Restart
 from supervisor.actions.rollback import Rollback
-from supervisor.settings import CheckpointSettings
+from supervisor.held_memory import HeldMemory
+from supervisor.settings import CheckpointSettings, SnapshotSettings
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
 from supervisor.storage.journal.journal import Journal
 from supervisor.training_state.codec import read_state
@@ -50,7 +51,12 @@ class Ward:
             folder / "ring", SETTINGS, file_system=SmallDisk(folder / "ring", room)
         )
         journal = Journal(self.journal, attempt=1, rank=0)
-        self.checkpointer = Checkpointer(SingleWriter(self.ring, lambda: None), SETTINGS, journal)
+        self.checkpointer = Checkpointer(
+            SingleWriter(self.ring, lambda: None),
+            SETTINGS,
+            journal,
+            memory=HeldMemory(SnapshotSettings()),
+        )
         self.warnings: list[str] = []
         self.pre_treatment = PreTreatmentCheckpoint(
             whole_state=lambda: (scene.context.state.capture(), {}),
@@ -217,7 +223,9 @@ def test_a_refused_treatment_keeps_nothing(ward: Ward) -> None:
 def test_the_save_that_falls_on_a_kept_step_comes_one_step_later(tmp_path: Path) -> None:
     ring = CheckpointRing(tmp_path / "ring", SETTINGS, file_system=FastDisk())
     journal = Journal(tmp_path / "events.jsonl", attempt=1, rank=0)
-    checkpointer = Checkpointer(SingleWriter(ring, lambda: None), SETTINGS, journal)
+    checkpointer = Checkpointer(
+        SingleWriter(ring, lambda: None), SETTINGS, journal, memory=HeldMemory(SnapshotSettings())
+    )
     checkpointer.keep_abandoned(
         CapturedCheckpoint(step=30, state={}, meta={}, reason="before rollback", abandoned=True)
     )
