@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from supervisor.fault_injection.injector import InjectedFault
 from supervisor.storage.journal.journal import Journal
 from supervisor.worker.ground.error_barrier import LIMIT, ErrorBarrier
+from supervisor.worker.process.exit_request import ExitRequest
 from tests.journals import read_raw
 
 
@@ -72,5 +74,7 @@ def test_what_is_no_error_of_ours_passes(ward: Ward) -> None:
     with pytest.raises(InjectedFault), ward.barrier("forward"):
         raise InjectedFault("on purpose")
     with pytest.raises(KeyboardInterrupt), ward.barrier("forward"):
-        raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
+    with pytest.raises(ExitRequest), ward.barrier("forward"):
+        raise ExitRequest("interrupted", "SIGTERM")
     assert ward.messages() == []
