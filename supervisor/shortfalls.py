@@ -244,8 +244,8 @@ def _not_saved(events: Sequence[JournalEvent]) -> Shortfall | None:
         key="not_saved",
         is_bad=False,
         title="no checkpoint" if newest is None else "old checkpoint",
-        sentence=f"{saved} could be saved: {left}. The last try: {why}.",
-        advice="Make room, or give the next run a --run-dir on a disk that can be written.",
+        sentence=f"{saved} could be saved: {left}.",
+        advice=f"Make room, or give the next run a --run-dir on a disk that can be written: {why}.",
         step=failed[0].step,
     )
 

@@ -22,7 +22,8 @@ MEASURE = """<script>
 const pictures = [...document.querySelectorAll("img, canvas")];
 const seen = pictures.filter(one => one.getBoundingClientRect().width > 0);
 const cut = seen.filter(one => {
-  const box = one.getBoundingClientRect(), frame = one.closest("figure, section").getBoundingClientRect();
+  const box = one.getBoundingClientRect();
+  const frame = one.closest("figure, section").getBoundingClientRect();
   return box.right > frame.right + 1 || box.left < frame.left - 1;
 });
 const root = document.documentElement;
