@@ -69,39 +69,30 @@ class Shortfall:
     step: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Lasting:
-    """What a warning with a code means for the whole run; its message says what happened."""
-
-    is_bad: bool
-    title: str
-    means: str
-    advice: str
-
-
-LASTING: dict[Warned, _Lasting] = {
-    Warned.DIRECTORY_GONE: _Lasting(
+LASTING: dict[Warned, tuple[bool, str, str, str]] = {
+    Warned.DIRECTORY_GONE: (
         True,
         "run directory lost",
         "What was recorded and saved before is lost, and the figures here begin after it.",
         "Rely on what the script itself has saved elsewhere. Give the next run a --run-dir that "
         "nothing else clears or mounts over.",
     ),
-    Warned.PART_OFF: _Lasting(
+    Warned.PART_OFF: (
         False,
         "a part was off",
         "From then on the run went without it.",
         "Please report it, with its warning in events.jsonl, which holds the trace. Another run "
         "begins with the part on.",
     ),
-    Warned.SUSPECT_HARDWARE: _Lasting(
+    Warned.SUSPECT_HARDWARE: (
         False,
         "suspect hardware",
         "What this machine computes may be wrong.",
         "Test the memory and the device of this machine before the next run.",
     ),
 }
-"""Warnings that hold for the rest of the run, the worst first: a further one is a line here."""
+"""Warnings that hold for the whole run, the worst first: `is_bad`, `title`, what it means (said
+after the message, which tells what happened), `advice`. A further one is an entry here."""
 
 
 def find_shortfalls(
@@ -209,19 +200,21 @@ def _warned(events: Sequence[JournalEvent]) -> list[Shortfall]:
     first: dict[tuple[Warned, str], WarningEvent] = {}
     for event in events:
         if isinstance(event, WarningEvent) and event.found in LASTING:
-            first.setdefault((event.found, event.message), event)
-    told = sorted(first.items(), key=lambda item: list(LASTING).index(item[0][0]))
-    return [
-        Shortfall(
-            key=code.name.lower(),
-            is_bad=LASTING[code].is_bad,
-            title=LASTING[code].title,
-            sentence=f"{message[:1].upper()}{message[1:].rstrip('.')}. {LASTING[code].means}",
-            advice=LASTING[code].advice,
-            step=event.step,
+            first.setdefault((event.found, event.message.rstrip(".")), event)
+    found = []
+    for (code, told), event in sorted(first.items(), key=lambda one: [*LASTING].index(one[0][0])):
+        is_bad, title, means, advice = LASTING[code]
+        found.append(
+            Shortfall(
+                key=code.name.lower(),
+                is_bad=is_bad,
+                title=title,
+                sentence=f"{told[:1].upper()}{told[1:]}. {means}",
+                advice=advice,
+                step=event.step,
+            )
         )
-        for (code, message), event in told
-    ]
+    return found
 
 
 def _not_saved(events: Sequence[JournalEvent]) -> Shortfall | None:
