@@ -20,9 +20,9 @@ Floats = npt.NDArray[np.float64]
 
 HIGH_LOSS = "high_loss"
 SPREADS, END_SPREADS = 8.0, 3.0
-"""So many spreads of the losses above the best level is far above it. Of 118 healthy runs (two of
-each kind of `benchmarks.healthy`, and 17 public logs) none stays so far up; logs of trainings that
-diverged and went on end 26 and 31 above."""
+"""So many spreads of the losses above the best level is far above it. Of 118 runs of the 59 kinds of
+`benchmarks.healthy` that records alone can tell two stay so far up (``opponents``: a live run sees
+why), of 17 healthy public logs none; logs that diverged and went on end 26 and 31 above."""
 WINDOW, SHARE = 20, 20
 """A level is the median of so many losses, or of this part of all: one step says nothing."""
 LOST, EXPLODED = 0.5, 3.0
