@@ -20,7 +20,7 @@ Floats = npt.NDArray[np.float64]
 
 HIGH_LOSS = "high_loss"
 SPREADS, END_SPREADS = 8.0, 3.0
-"""So many spreads of the losses above the best level is far above it. Of 118 runs of the 59 kinds of
+"""So many spreads of the losses above the best level is far above it. Of 118 runs of 59 kinds of
 `benchmarks.healthy` that records alone can tell two stay so far up (``opponents``: a live run sees
 why), of 17 healthy public logs none; logs that diverged and went on end 26 and 31 above."""
 WINDOW, SHARE = 20, 20
