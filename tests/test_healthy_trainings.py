@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from benchmarks.healthy import KINDS, NEED_A_LIVE_RUN, STILL_TREATED, trial
@@ -19,6 +20,7 @@ from benchmarks.healthy.base import records_of
 from supervisor.config import available_policies, load_config, load_policy
 from supervisor.pipeline import Judgement, Pipeline
 from supervisor.records import StepRecord
+from supervisor.shortfalls import level_above
 
 POLICIES = [p.name for p in available_policies() if p.name != "observe_only"]
 STEPS = 450
@@ -42,12 +44,15 @@ def treatments(judgements: Sequence[Judgement]) -> list[tuple[int, tuple[str, ..
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in NEED_A_LIVE_RUN])
-def test_no_policy_decides_to_treat_a_healthy_training(kind: str) -> None:
+def test_a_healthy_training_is_treated_by_no_policy_and_does_not_end_in_red(kind: str) -> None:
     records = steps_of(kind)
 
     found = {policy: treatments(judged(records, policy)) for policy in POLICIES}
+    high = level_above(np.array([record.loss for record in records]))
 
     assert found == {policy: [] for policy in POLICIES}
+    # A live run also sees that the script writes weights.
+    assert high is None or kind == "opponents"
 
 
 @pytest.mark.parametrize("size", [1e-9, 1e9])

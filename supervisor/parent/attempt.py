@@ -205,6 +205,7 @@ class Attempt:
         if now_s - self._slow_look_s >= _SLOW_LOOK_S:
             self._slow_look_s = now_s
             self._guarded("run directory", self._s.run_log.look_at_directory)
+            self._guarded("losses", lambda: self._s.run_log.look_at_losses(self._feed.last_step))
             self._guarded("memory", lambda: self._sample(process, watchdog))
             self._guarded("fast-forward", lambda: self._tell_replay(now_s))
             self._guarded("preemption", self._heed_notice)

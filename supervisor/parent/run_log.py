@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import sys
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -47,7 +48,7 @@ from supervisor.parent.terminal.treatment_lines import TreatmentLines, sum_up
 from supervisor.parent.watching.hang import HangEvidence
 from supervisor.ranks import LEAD_RANK
 from supervisor.records import CrashRisk, WorkerExit, WorkerOrder
-from supervisor.shortfalls import LASTING, Shortfall, find_shortfalls
+from supervisor.shortfalls import HIGH_LOSS, LASTING, WINDOW, Shortfall, find_shortfalls
 from supervisor.storage.cases.case_filing import file_cases
 from supervisor.storage.cases.case_keeping import keep_memory
 from supervisor.storage.cases.cases import CaseLibrary
@@ -79,6 +80,7 @@ class RunLog:
         self._told_dry: set[str] = set()
         self._told: set[Warned] = set()
         self._deletions = 0
+        self._next_losses = 3 * WINDOW
         self._coded: list[WarningEvent] = []
         self.resumed_attempt = 0
         self._copies: dict[int | None, int] = {}
@@ -185,6 +187,17 @@ class RunLog:
     def copies_held(self) -> int:
         """Of the state in memory, by one process of this attempt."""
         return max(self._copies.values(), default=0)
+
+    def look_at_losses(self, last_step: int | None) -> None:
+        """Says once that the losses stand far above their best level. Reads all steps, and so only
+        when a tenth more have come: ten times as many in all as the run has."""
+        if last_step is None or last_step < self._next_losses:
+            return
+        self._next_losses = last_step + 1 + max(WINDOW, last_step // 10)
+        for one in self._shortfalls(self._events()):
+            if one.key == HIGH_LOSS:
+                self._teller.say(f"warning: {one.sentence}")
+                self._next_losses = sys.maxsize
 
     def _tell_dry(self, event: ActionEvent) -> None:
         """Tells once each treatment that an observing policy would have made."""

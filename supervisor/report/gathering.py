@@ -32,7 +32,7 @@ from supervisor.report.incidents.ending import find_end
 from supervisor.report.incidents.evidence import last_checkpoint, memory_notes
 from supervisor.report.incidents.incidents import find_incidents
 from supervisor.report.incidents.next_steps import build_next_steps, build_setting, resume_command
-from supervisor.report.incidents.verdict import blame, build_title, build_verdict
+from supervisor.report.incidents.verdict import blame, build_title, build_verdict, is_overcome
 from supervisor.shortfalls import HIGH_LOSS, Shortfall, find_shortfalls
 from supervisor.storage.journal.treatments import count_treatments
 
@@ -82,7 +82,9 @@ def _build(run_data: RunData) -> CrashReport:
         verdict=build_verdict(end, root, run_data, attempts, made, incidents, shortfalls),
         root_cause=blamed.key if blamed else shortfalls[0].key if shortfalls else "none",
         root_cause_sentence=blamed.sentence if blamed else _nothing(run_data, shortfalls),
-        overcome=root is not None and root.survived and end in ("completed", "running"),
+        overcome=root is not None
+        and all(is_overcome(incident, run_data) for incident in incidents)
+        and end in ("completed", "running"),
         resume_command=resume_command(run_data, end, root),
         next_steps=build_next_steps(end, root, run_data, decision, cost, shortfalls),
         setting=build_setting(end, root, run_data, decision),

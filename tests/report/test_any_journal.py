@@ -67,11 +67,14 @@ def _agrees_with_itself(report: CrashReport, page: str) -> None:
     """Headline, colour and root cause tell the same."""
     is_sick = any(not incident.survived for incident in report.incidents)
     if report.end == "completed":
-        assert ('<header class="bad">' in page) == is_sick
+        is_bad = is_sick or any(one.is_bad for one in report.shortfalls)
+        assert ('<header class="bad">' in page) == is_bad
+        assert ('<header class="good">' in page) <= (not report.shortfalls)
         assert (report.title == "Completed, not healthy") == is_sick
-        assert report.overcome == (bool(report.incidents) and not is_sick)
+        assert report.overcome <= (bool(report.incidents) and not is_sick)
     if report.root_cause == "none":
         assert not report.incidents
+        assert not report.shortfalls
         assert not report.overcome
     elif report.overcome:
         assert f"overcome: {report.root_cause.replace('_', ' ')}" in page

@@ -126,8 +126,8 @@ def test_where_the_machine_is_suspect_the_report_says_what_to_test(tmp_path: Pat
 
     report = gather(run.finish("completed"))
 
-    assert report.next_steps[0] == "Nothing has to be done for this run."
-    assert "test the memory and the device" in report.next_steps[1]
+    assert report.title == "Completed, suspect hardware"
+    assert "Test the memory and the device" in report.next_steps[0]
 
 
 def test_overflows_that_a_scaler_handles_are_no_incident(tmp_path: Path) -> None:

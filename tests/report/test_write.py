@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import stat
 import subprocess
 import sys
@@ -35,14 +36,17 @@ def test_text_and_pictures_are_written_private(tmp_path: Path) -> None:
 
 def test_every_picture_is_written_where_it_is_asked_for(tmp_path: Path) -> None:
     root = synthetic_run.treated(tmp_path / "run")
+    (root / "report").mkdir(exist_ok=True)
+    layer = {"name": "0", "norm": 1.0, "max": 0.5, "mean": 0.1}
+    (root / "report" / "gradient_flow.json").write_text(json.dumps([layer]))
 
     written = write_report(root, EVERY)
     page = written["html"].read_text()
     write_report(root)
 
-    assert {"overview", "timeline"} <= set(written)
+    assert {"overview", "gradient_flow"} <= set(written)
     assert page.count("data:image/png;base64,") == 2
-    assert not written["timeline"].exists(), "an older picture beside a new report"
+    assert not written["gradient_flow"].exists(), "an older picture beside a new report"
 
 
 def test_no_picture_is_drawn_where_the_config_says_so(tmp_path: Path) -> None:

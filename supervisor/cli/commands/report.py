@@ -2,7 +2,7 @@
 
 It says what happened, why, what was tried, what it cost, and what to do next. With --format or
 --output one document is printed or written instead. --against compares two runs. --pictures draws
-more than the overview: the last minutes, the gradient of each layer, observed values.
+more than the overview: the gradient of each layer, and observed values.
 """
 
 from __future__ import annotations

@@ -38,6 +38,7 @@ def build_panel(view: WatchView, width: int = WIDTH, height: int | None = None) 
     inner = max(20, width - 4)
     lines = (height or HEIGHT) - 2
     figures = _figures(view, inner, most=max(2, lines // 3))
+    figures += [Text(text, "bold yellow") for text in view.shortfalls[:1]]
     figures += rank_rows(view.ranks, most=max(2, lines // 4))
     room = max(3, lines - len(figures))
     shown = list(view.events)[-max(2, room // 2 if view.losses else room) :]

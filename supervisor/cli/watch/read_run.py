@@ -40,6 +40,7 @@ from supervisor.ranks import LEAD_RANK
 from supervisor.records import StepRecord
 from supervisor.risk_lines import RiskLines
 from supervisor.settings import CheckpointSettings, PolicySettings
+from supervisor.shortfalls import find_shortfalls
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
 from supervisor.storage.journal.events import read_journal
 from supervisor.storage.run.run_state import load_run_state
@@ -79,6 +80,9 @@ class RunView:
         state = run.state
         if not ended:
             state = find_phase(self._rundir, events, attempt=attempt, now_s=now_s)
+        found = find_shortfalls(
+            events, rows["step"], rows["loss"], rows["risk"], alarm=self._policy_lines().alarm
+        )
         return WatchView(
             title=self._rundir.root.name,
             state=state,
@@ -93,6 +97,7 @@ class RunView:
             ended=ended,
             lines=self._policy_lines(),
             ranks=read_ranks(self._rundir, now_s),
+            shortfalls=[one.sentence for one in found],
         )
 
     def _policy_lines(self) -> RiskLines:

@@ -66,6 +66,7 @@ class WatchView:
         ended: there will be no further frame.
         lines: of the run's policy.
         ranks: one line for each, if there are several.
+        shortfalls: what cannot be relied on, worst first.
     """
 
     title: str
@@ -78,6 +79,7 @@ class WatchView:
     events: Sequence[WatchEvent] = ()
     observed: Mapping[str, float] = field(default_factory=dict)
     facts: Mapping[str, str] = field(default_factory=dict)
+    shortfalls: Sequence[str] = ()
     ended: bool = False
     lines: RiskLines = field(default_factory=lambda: RiskLines.of(PolicySettings()))
     ranks: Sequence[RankLine] = ()

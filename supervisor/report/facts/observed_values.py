@@ -12,6 +12,8 @@ from supervisor.report.facts import palette
 from supervisor.report.facts.observed_courses import Course
 
 COLUMNS = 3
+LETTERS = 330.0
+"""Points that a title's letters may have together, or it runs into the next one."""
 MAX_PANELS = 48
 """More are in the table alone: the picture would be too tall to look at."""
 MOST_DOTS = 120
@@ -60,7 +62,7 @@ def draw_courses(figure: Any, courses: dict[str, Course]) -> bool:
     axes = figure.subplots(lines, COLUMNS, sharex=True, squeeze=False).ravel()
     for axis, (name, course) in zip(axes, drawn.items(), strict=False):
         _draw_course(axis, course)
-        axis.set_title(name.replace("_", " "))
+        axis.set_title(name.replace("_", " "), fontsize=min(9.5, LETTERS / len(name)))
     for axis in axes[len(drawn) :]:
         axis.set_visible(False)
     return True

@@ -10,7 +10,7 @@ from supervisor.report.facts.attempts import first_exit
 from supervisor.report.facts.crash_report import AttemptFacts
 from supervisor.report.facts.run_data import RunData
 from supervisor.report.facts.step_table import Floats
-from supervisor.shortfalls import first_comparable, is_back
+from supervisor.shortfalls import first_comparable, is_back, level_above
 
 ENDS = (
     "completed",
@@ -64,14 +64,29 @@ def ends_nonfinite(run_data: RunData) -> bool:
 
 
 def stays_high(run_data: RunData, step: int, attempt: int | None) -> bool:
-    """Whether the run's last losses are not back at the level before `step`."""
-    if first_comparable(run_data.events) > step:
-        return False
+    """Whether the run's last losses lie far above what they were before `step`."""
+    after, before, _ = _around(run_data, step, attempt)
+    if is_far_above(after, before):
+        return True
+    losses = run_data.steps.final.loss
+    return not is_back_after(run_data, step, attempt) and bool(
+        level_above(losses[np.isfinite(losses)])
+    )
+
+
+def is_back_after(run_data: RunData, step: int, attempt: int | None) -> bool:
+    """Whether the last losses are back at the level before `step`; also where a change since has
+    made that level no measure."""
+    return first_comparable(run_data.events) > step or is_back(*_around(run_data, step, attempt))
+
+
+def _around(run_data: RunData, step: int, attempt: int | None) -> tuple[Floats, Floats, Floats]:
+    """The last losses, those before `step`, and the first ones."""
     rows = run_data.steps.of_attempt(attempt)
     before = rows.loss[(rows.step < step) & np.isfinite(rows.loss)][-HEALTHY:]
     final = run_data.steps.final
     after = final.loss[(final.step > step) & np.isfinite(final.loss)][-LAST:]
-    return not is_back(after, before, final.loss[np.isfinite(final.loss)][:FIRST])
+    return after, before, final.loss[np.isfinite(final.loss)][:FIRST]
 
 
 def is_far_above(after: Floats, before: Floats) -> bool:

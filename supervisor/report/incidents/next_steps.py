@@ -85,8 +85,7 @@ def build_next_steps(
         )
     if end == "unknown":
         return ("Start the training with: supervisor run SCRIPT",)
-    steps = list(advice)
-    steps += [remedy] if remedy else []
+    steps = [remedy, *advice] if remedy else list(advice)
     steps += _captured(run_data, root)
     if root is not None and root.key == "hang":
         more = f"--set watchdog.hang_timeout_s={_longer(run_data)}"

@@ -10,7 +10,7 @@ from supervisor.report.facts.crash_report import AttemptFacts, Incident
 from supervisor.report.facts.figures import count, show
 from supervisor.report.facts.interventions import would_have
 from supervisor.report.facts.run_data import RunData
-from supervisor.report.incidents.ending import ends_nonfinite
+from supervisor.report.incidents.ending import ends_nonfinite, is_back_after
 from supervisor.report.incidents.evidence import last_checkpoint, rate_jump, rate_rise
 from supervisor.report.incidents.remedies import RISE_EXPLAINS
 from supervisor.shortfalls import Shortfall
@@ -126,7 +126,10 @@ def _why(
         first = [root, *(one for one in incidents if one is not root)]
         told = [_told(one, run_data) for one in first[:TOLD]]
         more = f"; and {len(incidents) - TOLD} more" if len(incidents) > TOLD else ""
-        return f"What happened on the way was overcome: {'; '.join(told).rstrip('.')}{more}."
+        how = "was overcome"
+        if not all(is_overcome(one, run_data) for one in incidents):
+            how = "did not end the training, but its losses are not back at the level before"
+        return f"What happened on the way {how}: {'; '.join(told).rstrip('.')}{more}."
     if root.key in ("interrupted", "preempted", "supervisor_died"):
         step = last_checkpoint(run_data, stable=False)
         if step is None:
@@ -135,6 +138,13 @@ def _why(
     same = sum(attempt.cause == root.key and attempt.last_step == root.step for attempt in attempts)
     times = f", {same} times at the same step" if same > 1 else ""
     return f"The cause{times}: {_told(root, run_data)}."
+
+
+def is_overcome(incident: Incident, run_data: RunData) -> bool:
+    """Whether the run went on past it, and for numerical trouble at the level before, measured."""
+    if not incident.survived or not incident.numerical or incident.step is None:
+        return incident.survived
+    return is_back_after(run_data, incident.step, incident.attempt)
 
 
 def blame(root: Incident, run_data: RunData) -> Incident:

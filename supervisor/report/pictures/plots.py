@@ -1,5 +1,4 @@
-"""The pictures of a report: the whole run by steps, its last minutes by time, gradient flow,
-observed values."""
+"""The pictures of a report: the whole run by steps, gradient flow, observed values."""
 
 from __future__ import annotations
 
@@ -17,16 +16,12 @@ from supervisor.report.facts.run_data import RunData
 from supervisor.report.facts.step_table import Bools, Floats, StepTable
 from supervisor.report.pictures.step_marks import draw_marks, marks_of
 from supervisor.report.pictures.thinning import thin, thin_marks
-from supervisor.report.pictures.timeline_plot import CALM_RISK, draw_timeline
 
-LAST_MINUTES = 10.0
+CALM_RISK = 0.1
+"""In a healthy run a risk that was never higher is not worth a panel."""
 _LEFT, _RIGHT, _ABOVE, _BELOW, _BETWEEN = 0.75, 0.15, 0.4, 0.5, 0.38
 """Inches of an overview around and between its panels, for ticks and titles."""
 WIDTH_INCHES = 9.6
-HINTED = 0.95
-"""Widths of text grow in leaps of some 5 %, because hinting puts letters on whole pixels."""
-SMALLEST_TITLE = 4.5
-"""Points."""
 STYLE: Any = {
     "font.family": "sans-serif",
     "font.size": 9.0,
@@ -77,27 +72,10 @@ def draw_pictures(
             figure = Figure(layout=None if name == "overview" else "constrained")
             FigureCanvasAgg(figure)
             if _DRAWINGS[name](figure, run_data, report):
-                if name == "observed":
-                    fit_titles(figure)
                 png = io.BytesIO()
                 figure.savefig(png, format="png", dpi=130, facecolor="white")
                 pictures.append(Picture(name, png.getvalue()))
     return tuple(pictures)
-
-
-def fit_titles(figure: Any) -> None:
-    """Makes the title of a panel smaller where it would run into the next one's."""
-    from matplotlib.text import Text
-
-    for _ in range(2):  # widths depend on the layout, which settles in two passes
-        figure.draw_without_rendering()
-    for axis in (axis for axis in figure.axes if axis.get_visible()):
-        titles = {axis.get_title(loc=place) for place in ("left", "center", "right")} - {""}
-        for text in (child for child in axis.get_children() if isinstance(child, Text)):
-            if text.get_text() in titles:
-                share = axis.get_window_extent().width / text.get_window_extent().width
-                if share < 1.0:
-                    text.set_fontsize(max(SMALLEST_TITLE, HINTED * share * text.get_fontsize()))
 
 
 def draw_overview(figure: Any, run_data: RunData, report: CrashReport) -> bool:
@@ -242,10 +220,6 @@ def _legend(figure: Any, report: CrashReport, *, has_lost: bool, bad: bool) -> N
         figure.legend(handles=handles, loc="upper right", ncols=len(handles), borderaxespad=0.2)
 
 
-def _timeline(figure: Any, run_data: RunData, report: CrashReport) -> bool:
-    return draw_timeline(figure, run_data, report, minutes=LAST_MINUTES)
-
-
 def _observed(figure: Any, run_data: RunData, report: CrashReport) -> bool:
     return draw_courses(figure, run_data.courses)
 
@@ -258,7 +232,6 @@ def _gradients(figure: Any, run_data: RunData, report: CrashReport) -> bool:
 
 _DRAWINGS: dict[str, Callable[[Any, RunData, CrashReport], bool]] = {
     "overview": draw_overview,
-    "timeline": _timeline,
     "gradient_flow": _gradients,
     "observed": _observed,
 }

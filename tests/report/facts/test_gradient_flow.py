@@ -36,7 +36,7 @@ def test_layers_sick_tensors_and_a_picture_are_shown_with_their_step(tmp_path: P
     page, text = render_html(report, pictures), render_markdown(report)
 
     assert report.gradient_flow_step == 120
-    assert [picture.name for picture in pictures] == ["overview", "timeline", "gradient_flow"]
+    assert [picture.name for picture in pictures] == ["overview", "gradient_flow"]
     for shown in (page, text):
         assert "encoder.0" in shown
         assert "Layers with NaN, infinite or huge values" in shown
