@@ -15,7 +15,8 @@ from supervisor.training_state.state import digest
 from tests.scenarios.runs import Ended, differences, supervised, train_plainly
 
 TRAINS = SCRIPT.replace("sys.argv[2]", "'1'").replace("sys.argv[3]", "'60'")
-NO_ROOM = ("snapshot.max_share=0.000001", "checkpoint.every_steps=10")
+EVERY_TEN = ("checkpoint.every_steps=10",)
+NO_ROOM = (*EVERY_TEN, "snapshot.max_share=0.000001")
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ def test_without_room_a_rollback_takes_the_weights_of_a_checkpoint(tmp_path: Pat
         tmp_path,
         TRAINS,
         settings=NO_ROOM,
-        faults="[{kind: corrupt_weights, step: 45}]",
+        faults="[{kind: nan_loss, step: 45, every: true, count: 3}]",
     )
 
     assert run.returncode == 0
@@ -66,10 +67,10 @@ def test_without_room_a_rollback_takes_the_weights_of_a_checkpoint(tmp_path: Pat
 
 
 def test_what_will_be_held_is_said_once_it_is_known(tmp_path: Path) -> None:
-    run = supervised(tmp_path, TRAINS, settings=("checkpoint.every_steps=10",))
+    run = supervised(tmp_path, TRAINS, settings=(*EVERY_TEN, "snapshot.every_steps=10"))
 
     assert run.returncode == 0
-    assert "supervisor: memory: 4 copies of 1.0 MB, 6.0 MB on disk" in run.stdout + run.stderr
+    assert "supervisor: memory: 4 copies of 1.0 MB, 6.1 MB on disk" in run.stdout + run.stderr
     assert max(event["count"] for event in run.found("copies held")) == 4
 
 
