@@ -100,6 +100,8 @@ class Found(str, enum.Enum):
     """What the looks inside the model have cost."""
     MEMORY = "memory"
     """How many copies of the state will be held, or that there is no room for any."""
+    COPIES_HELD = "copies held"
+    """From here on this process holds another number (`count`) of copies of the state in memory."""
     COMPUTE_CHECK = "compute check"
     """How much was calculated twice, and what it has cost."""
 

@@ -41,7 +41,7 @@ class HeldMemory:
         first: owner → copies for which room is left by snapshots.
         ranks: of this node, which share its memory.
         free: what the node has; `at_peak`: what this process will take of it again.
-        tell: called with the number of copies and the size of one, before it changes.
+        tell: called with the number of copies, before it changes.
 
     Attributes:
         offered: snapshots for which this rank has room.
@@ -59,7 +59,7 @@ class HeldMemory:
         ranks: int = 1,
         free: Callable[[], int] = free_bytes,
         at_peak: Callable[[], int] = taken_at_peak,
-        tell: Callable[[int, int], None] = lambda copies, size: None,
+        tell: Callable[[int], None] = lambda copies: None,
     ) -> None:
         self.offered = self.size = 0
         self.agreed: int | None = None
@@ -114,7 +114,7 @@ class HeldMemory:
         else:
             self._held.pop(who, None)
         if self.copies != before:
-            self._tell(self.copies, size)
+            self._tell(self.copies)
         if given_back:
             return_to_system()
 

@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[1] / "supervisor"
 FLOORS: dict[str, int] = {
     "codes": 1,
     "free_memory": 1,
-    "held_memory": 2,
+    "held_memory": 1,
     "records": 1,
     "events": 1,
     "errors": 1,
@@ -56,6 +56,8 @@ FLOORS: dict[str, int] = {
 
 NEIGHBOURS = {
     ("records", "codes"): "the words of its fields",
+    ("held_memory", "settings"): "the share that it may take",
+    ("held_memory", "free_memory"): "of which it is a share",
     ("events", "codes"): "the words of its fields",
     ("own_process", "ranks"): "the place that the environment tells",
     ("function_arguments", "errors"): "what it raises",

@@ -20,7 +20,6 @@ KINDS: dict[str, type[JournalEvent]] = {
         run_events.RunStarted,
         run_events.AttemptStarted,
         state_events.StateFound,
-        state_events.CopiesHeld,
         step_events.AlertEvent,
         step_events.RiskEvent,
         step_events.ActionEvent,

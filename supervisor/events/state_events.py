@@ -11,19 +11,6 @@ from supervisor.events.event import JournalEvent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class CopiesHeld(JournalEvent):
-    """From here on a process holds another number of copies of the state in memory.
-
-    Attributes:
-        bytes: of the last one.
-    """
-
-    KIND: ClassVar[str] = "copies_held"
-    copies: int | None
-    bytes: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class StateFound(JournalEvent):
     """Something was noticed about the training or its state: `found` says what.
 

@@ -25,7 +25,6 @@ from supervisor.events.run_events import (
 from supervisor.events.state_events import (
     CheckpointRejected,
     CheckpointSaved,
-    CopiesHeld,
     Resumed,
     StateFound,
     WarningEvent,
@@ -151,8 +150,8 @@ class RunLog:
                     self.has_several_ranks = True
                 case ActionEvent(outcome=ActionOutcome.WOULD_HAVE):
                     self._tell_dry(event)
-                case CopiesHeld():
-                    self._copies[event.rank] = event.copies or 0
+                case StateFound(found=Found.COPIES_HELD):
+                    self._copies[event.rank] = event.count or 0
                 case Resumed():
                     self.resumed_attempt = event.attempt or 0
                 case WarningEvent():

@@ -48,7 +48,7 @@ def test_a_rollback_goes_to_the_newest_snapshot_before_the_onset_and_its_margin(
     now = scene.context.state.capture()
     for part in ("models", "optimizers"):
         assert digest(now[part]) == digest(wanted.state[part])
-    assert scene.calls == [("pipeline", {"step": 20})]
+    assert scene.calls == [("pipeline", {"step": 20, "held": {}})]
     assert scene.context.snapshots.steps()[-1] == 20
     assert result.fields == {"from_step": 40, "to_step": 20}
 

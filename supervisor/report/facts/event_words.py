@@ -55,8 +55,6 @@ def _of_state(event: JournalEvent) -> Words | None:
     match event:
         case state_events.StateFound():
             return "info", _found(event)
-        case state_events.CopiesHeld():
-            return "info", f"Copies of the state in memory: {show(event.copies)}."
         case state_events.CheckpointSaved(abandoned=True):
             kept = f"State of step {show(event.step)} kept, {event.reason}"
             return "info", f"{kept}; to go back to it: {event.command or ''}"
@@ -184,6 +182,8 @@ def _found(event: state_events.StateFound) -> str:
         case Found.RETRY_ASKED:
             start = show(event.before_step)
             return f"The steps since {start} are computed once more, exactly, before {change}."
+        case Found.COPIES_HELD:
+            return f"Copies of the state in memory: {show(event.count)}."
         case Found.MEMORY:
             return (event.message or "").capitalize() + "."
         case Found.RETRY_REPEATED | Found.RETRY_UNDECIDED:

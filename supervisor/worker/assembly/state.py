@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from supervisor.events.state_events import CopiesHeld
+from supervisor.codes import Found
+from supervisor.events.state_events import StateFound
 from supervisor.held_memory import BUFFER, PLACES, HeldMemory
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
 from supervisor.storage.run.kept_memory import PLACES as PLACES_OF_RANK
@@ -90,9 +91,9 @@ def build_state(task: Task, ground: Ground, ring: CheckpointRing, recorders: Rec
 
 
 def _build_memory(task: Task, ground: Ground) -> HeldMemory:
-    def tell(copies: int, size: int) -> None:
+    def tell(copies: int) -> None:
         step = ground.progress.steps_done
-        ground.journal.write(CopiesHeld(step=step, copies=copies, bytes=size))
+        ground.journal.write(StateFound(step=step, found=Found.COPIES_HELD, count=copies))
 
     return HeldMemory(
         task.settings.snapshot,

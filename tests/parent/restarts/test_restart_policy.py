@@ -156,6 +156,30 @@ def test_a_death_from_outside_at_high_risk_changes_nothing_in_the_training(
     assert (verdict.start, verdict.lr_factor, verdict.careful_steps) == ("stable", 1.0, 0)
 
 
+def test_memory_that_ran_out_while_our_copies_were_held_is_not_charged_to_the_script() -> None:
+    restarts = policy()
+    out = replace(crash(10, ExitCause.HOST_OUT_OF_MEMORY), offers_checkpointing=True)
+
+    verdicts = [restarts.decide(out, copies=copies) for copies in (4, 1)]
+
+    assert [verdict.most_copies for verdict in verdicts] == [1, 0]
+    for verdict in verdicts:
+        assert verdict.again
+        assert (verdict.skip_steps, verdict.batch_factor, verdict.lr_factor) == ((), 1.0, 1.0)
+        assert not verdict.checkpoint_activations
+    assert restarts.crashes == 0
+
+
+def test_memory_that_ran_out_with_none_of_our_copies_is_treated_and_none_come_again() -> None:
+    restarts = policy()
+    out = replace(crash(10, ExitCause.HOST_OUT_OF_MEMORY), offers_checkpointing=True)
+    restarts.decide(out, copies=1)
+
+    verdict = restarts.decide(out, copies=0)
+
+    assert (verdict.most_copies, verdict.checkpoint_activations) == (0, True)
+
+
 def test_a_failure_of_the_process_alone_changes_nothing_in_the_training() -> None:
     verdict = policy().decide(crash(10))
 

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from supervisor.errors import ReplayError
+from supervisor.held_memory import HeldMemory
 from supervisor.records import StepRecord
+from supervisor.settings import SnapshotSettings
 from supervisor.storage.run.rank_board import RankBoard
 from supervisor.storage.run.rank_notes import RankNotes
 from supervisor.worker.ground.progress import Progress
@@ -42,6 +44,7 @@ class Rank:
         self.saver, self.other = Saver(self.turns), Saver(self.turns)
         self.lost: list[bool] = []
         self.split: list[int] = []
+        self.memory = HeldMemory(SnapshotSettings())
         self.agreement = GroupAgreement(
             RankBoard(folder / "board", rank, ranks, timeout_s=10.0),
             self.schedule,
@@ -49,6 +52,7 @@ class Rank:
             self.progress,
             self.exchanges,
             WaitingRanks(RankNotes(folder / "notes", rank, ranks), self.exchanges),
+            self.memory,
             rank=rank,
             on_lost=lambda: self.lost.append(True),
             on_split=self.split.append,
@@ -124,6 +128,16 @@ def test_ranks_that_decide_differently_are_told_with_the_next_step(ranks: list[R
     agreed(ranks, step(2, 1.0, 1.0))
 
     assert [rank.split for rank in ranks] == [[2], [2]]
+
+
+def test_all_ranks_hold_as_many_snapshots_as_the_one_with_the_least_room(
+    ranks: list[Rank],
+) -> None:
+    ranks[0].memory.offered, ranks[1].memory.offered = 3, 1
+
+    agreed(ranks, step(0, 1.0, 1.0))
+
+    assert [rank.memory.agreed for rank in ranks] == [1, 1]
 
 
 def test_ranks_of_different_steps_agree_no_more(ranks: list[Rank]) -> None:
