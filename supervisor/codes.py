@@ -134,6 +134,22 @@ class ExitCause(str, enum.Enum):
     USER_ERROR = "user_error"
 
 
+class OutsideCause(str, enum.Enum):
+    """Why a script failed for which neither it nor its data are to blame."""
+
+    DISK = "disk"
+    """Full, over quota, read-only, failing or gone."""
+    MEMORY = "memory"
+    """Of the host."""
+    LIMIT = "limit"
+    """Of open files or processes."""
+    CONNECTION = "connection"
+    TIMEOUT = "timeout"
+    SIGNAL = "signal"
+    UNSEEN = "unseen"
+    """No exception was seen."""
+
+
 class ExitSign(str, enum.Enum):
     """What else is known of the way a worker ended, beside its `ExitCause`."""
 

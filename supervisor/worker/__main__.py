@@ -18,6 +18,7 @@ from typing import Any
 from supervisor.own_process import Given, command, give_back
 from supervisor.storage.files.private_files import open_private
 from supervisor.storage.run.exit_notes import ExitNote, save_exit_note
+from supervisor.storage.run.exit_signs import outside_cause
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.run.set_aside import SetAside
 from supervisor.worker.interception.patches_process import watch_exec, watch_exit, watch_fork
@@ -197,6 +198,7 @@ class Worker:
             evidence=self._samples_at_fault(),
             phase=self._phase(),
             memory=_memory_facts(),
+            outside=getattr(outside_cause(error), "value", ""),
         )
 
     def _samples_at_fault(self) -> tuple[str, ...]:

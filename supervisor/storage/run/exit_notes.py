@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from supervisor.codes import OutsideCause
 from supervisor.errors import RunDirectoryError
 from supervisor.masking import mask_all
 from supervisor.storage.files.record_file import load_record, save_record
@@ -47,6 +48,7 @@ class ExitNote:
         memory: figures of memory at the end, in GiB or counts.
         asks_batch_size: the script called `supervisor.batch_size`.
         offers_checkpointing: a model offers activation checkpointing that is not on.
+        outside: why neither script nor data are to blame, see `OutsideCause`; else empty.
         replaying: the fast-forward had not reached its checkpoint yet.
         time: when it was written, unix seconds; of several ranks' notes the first is the cause.
     """
@@ -63,6 +65,7 @@ class ExitNote:
     asks_batch_size: bool = False
     offers_checkpointing: bool = False
     replaying: bool = False
+    outside: str = field(default="", metadata={"one_of": ("", *OutsideCause)})
     time: float = 0.0
 
 
