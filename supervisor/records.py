@@ -208,7 +208,7 @@ class WorkerExit:
     `asks_batch_size` says that the script calls `supervisor.batch_size`: it can train in smaller
     microbatches. `offers_checkpointing` says that a model can compute its activations again.
     `sign` is what else is known of the end; `asked_bytes` how much memory was asked for at once;
-    `rank` which of several ranks began it; `outside` why the data are not to blame, if they are not.
+    `rank` which of several ranks began it; `outside` why the data are not to blame, if not they.
     """
 
     cause: ExitCause

@@ -26,6 +26,7 @@ from supervisor.parent.watching.preemption import PreemptionWatch
 from supervisor.ranks import ALL_RANKS
 from supervisor.step_logs.run_id import name_the_scripts_run
 from supervisor.storage.journal.journal import JournalMerger
+from supervisor.storage.run.handover import Handover
 from supervisor.storage.run.lease import STALE_S
 from supervisor.storage.run.terminal_files import note_terminal
 
@@ -107,6 +108,7 @@ class Supervisor:
             name_the_scripts_run(prepared.rundir, self._spec.settings.log, os.environ)
             journal.listeners += (notices.saw, metrics.saw)
             agent = self._agent()
+            handover = Handover(1 if agent is None else agent.local_ranks)
             ranks = ALL_RANKS if agent is None else tuple(range(agent.local_ranks))
             run = OuterLoop(self._spec, prepared, journal, self._inbox, ranks)
             members = self._members(run, agent)
@@ -122,6 +124,7 @@ class Supervisor:
                 metrics=metrics,
                 preemption=PreemptionWatch(self._spec.settings.preemption),
                 lease=prepared.lease,
+                handover=handover,
                 step_log=run.start_step_log(),
                 agent=agent,
                 members=members,
@@ -144,6 +147,7 @@ class Supervisor:
                     members.close()
                 if agent is not None:
                     agent.close()
+                handover.close()
                 for problem in (*notices.close(), *metrics.close()):
                     run.run_log.warn(problem)
 

@@ -46,6 +46,7 @@ def _attempt(run_data: RunData, attempt: int) -> AttemptFacts:
     mine = [event for event in run_data.events if event.attempt == attempt]
     steps = run_data.steps.of_attempt(attempt)
     ending = first_exit(run_data, attempt) or _exit_of_notes(run_data, attempt)
+    ending = ending or _exit_of_the_dead(run_data, attempt)
     resumed = next(iter(of_kind(mine, Resumed)), None)
     began = next(iter(of_kind(mine, AttemptStarted)), None)
     from_step = resumed.from_step if resumed else None
@@ -56,6 +57,8 @@ def _attempt(run_data: RunData, attempt: int) -> AttemptFacts:
         started = _first(float(value) for value in steps.time[:1])
     cause = ending.cause.value if ending and ending.cause else ""
     ended = moment(ending.time) if ending else NAN
+    if ending and ending.sign is ExitSign.SUPERVISOR_DIED:
+        ended = NAN  # it was found out later
     if ended != ended and len(steps):
         ended = float(steps.time[-1])
     last = ending.last_step if ending else None
@@ -105,6 +108,22 @@ def _exit_of_notes(run_data: RunData, attempt: int) -> WorkerExited | None:
         retry=False,
         sign=own or sign_of((*evidence, str(note.get("traceback") or ""))),
         asked_bytes=bytes_asked_for(evidence),
+    )
+
+
+def _exit_of_the_dead(run_data: RunData, attempt: int) -> WorkerExited | None:
+    """The exit of the newest attempt, if its supervisor died and nothing else is known."""
+    newest = max((event.attempt or 0 for event in run_data.of(AttemptStarted)), default=0)
+    if run_data.run.get("state") != "running" or run_data.parent_alive or attempt != newest:
+        return None
+    return WorkerExited(
+        cause=ExitCause.KILLED,
+        returncode=None,
+        signum=None,
+        last_step=None,
+        evidence=("the supervisor ended without a word",),
+        retry=True,
+        sign=ExitSign.SUPERVISOR_DIED,
     )
 
 

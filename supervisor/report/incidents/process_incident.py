@@ -38,6 +38,8 @@ def process_incident(
     words = EXITS[ExitCause(cause)].rstrip(".")
     if cause == "killed" and attempt.signum:
         words = f"The worker was killed by {_signal(attempt.signum)}"
+    if attempt.sign is ExitSign.SUPERVISOR_DIED:
+        words = "The supervisor was killed, or its machine went down, and the worker with it"
     evidence_for, evidence_against = process_evidence(run_data, attempt, cause)
     return Incident(
         key=cause,

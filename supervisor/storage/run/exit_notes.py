@@ -5,6 +5,7 @@ No note means that the process was killed, or ended by the interpreter itself.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +13,11 @@ from typing import Any
 from supervisor.codes import OutsideCause
 from supervisor.errors import RunDirectoryError
 from supervisor.masking import mask_all
-from supervisor.storage.files.record_file import load_record, save_record
+from supervisor.records import plain
+from supervisor.storage.files.checked_record import build_record
+from supervisor.storage.files.kept_writes import KEPT
+from supervisor.storage.files.record_file import load_record
+from supervisor.storage.run import handover
 from supervisor.storage.run.rundir import RunDirectory
 
 EXIT_KINDS = (
@@ -70,12 +75,21 @@ class ExitNote:
 
 
 def save_exit_note(rundir: RunDirectory, attempt: int, rank: int, note: ExitNote) -> None:
-    """Writes the note of one rank, durably, its texts masked.
+    """Writes the note of one rank, durably, its texts masked, and hands it to the parent with what
+    the disk has refused."""
+    fields = plain(mask_all(note))
+    KEPT.replace(rundir.exit_note(attempt, rank), json.dumps(fields, indent=2) + "\n")
+    KEPT.try_again(now=True)
+    if handover.mine is not None:
+        handover.mine.ends(fields, KEPT.kept())
 
-    Raises:
-        OSError: the disk refuses.
-    """
-    save_record(rundir.exit_note(attempt, rank), mask_all(note))
+
+def note_of(fields: Mapping[str, Any] | None) -> ExitNote | None:
+    """Returns the note of these fields; None if they are none of a note."""
+    try:
+        return None if fields is None else build_record(ExitNote, fields)
+    except ValueError:
+        return None
 
 
 def load_exit_note(rundir: RunDirectory, attempt: int, rank: int) -> ExitNote | None:

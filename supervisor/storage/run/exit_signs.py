@@ -13,14 +13,12 @@ from collections.abc import Iterable, Iterator
 
 from supervisor.codes import ExitSign, OutsideCause
 
+_LOADER_DIED = re.compile(r"DataLoader worker .*(exited unexpectedly|killed by signal)")
 _SIGNS = (
     (ExitSign.NO_SPACE, re.compile(r"No space left on device")),
     (ExitSign.FILE_TOO_LARGE, re.compile(r"File too large")),
     (ExitSign.QUOTA_EXCEEDED, re.compile(r"Disk quota exceeded")),
-    (
-        ExitSign.LOADER_DIED,
-        re.compile(r"DataLoader worker .*(exited unexpectedly|killed by signal)"),
-    ),
+    (ExitSign.LOADER_DIED, _LOADER_DIED),
 )
 _ASKED_FOR = re.compile(r"tried to allocate (\d+) bytes")
 
@@ -47,8 +45,8 @@ _NUMBERS = {
     OutsideCause.DISK: "ENOSPC EROFS EIO EDQUOT EFBIG ESTALE ENODEV ENXIO EREMOTEIO ENOLCK",
     OutsideCause.MEMORY: "ENOMEM",
     OutsideCause.LIMIT: "EMFILE ENFILE EAGAIN",
-    OutsideCause.CONNECTION: "ECONNRESET ECONNREFUSED ECONNABORTED EPIPE ENOTCONN ESHUTDOWN ENETDOWN "
-    "ENETUNREACH ENETRESET EHOSTDOWN EHOSTUNREACH EADDRINUSE EADDRNOTAVAIL",
+    OutsideCause.CONNECTION: "ECONNRESET ECONNREFUSED ECONNABORTED EPIPE ENOTCONN ESHUTDOWN "
+    "ENETDOWN ENETUNREACH ENETRESET EHOSTDOWN EHOSTUNREACH EADDRINUSE EADDRNOTAVAIL",
     OutsideCause.TIMEOUT: "ETIMEDOUT",
 }
 _BY_NUMBER = {
@@ -59,14 +57,14 @@ _BY_NUMBER = {
 }
 _BY_TYPE = (
     (OutsideCause.TIMEOUT, re.compile(r"Timeout|TimedOut")),
-    (OutsideCause.CONNECTION, re.compile(r"Connect|Network|HTTP|SSL|Proxy|gaierror|^Dist\w+Error$")),
+    (OutsideCause.CONNECTION, re.compile(r"Connect|Network|HTTP|SSL|Proxy|gaierror|^Dist.+Error$")),
     (OutsideCause.MEMORY, re.compile(r"^MemoryError$")),
 )
 """Of a class or one of its bases: libraries of the network have trees of their own."""
 _BY_TEXT = (
     (OutsideCause.DISK, re.compile(r"iostream error|PytorchStreamWriter|unexpected pos \d+ vs")),
     (OutsideCause.TIMEOUT, re.compile(r"DataLoader timed out")),
-    (OutsideCause.SIGNAL, re.compile(r"DataLoader worker .*(exited unexpectedly|killed by signal)")),
+    (OutsideCause.SIGNAL, _LOADER_DIED),
     *((cause, re.compile(re.escape(os.strerror(number)))) for number, cause in _BY_NUMBER.items()),
 )
 """torch writes files in C++, which forgets the number; a loader's process sends only the text."""
