@@ -33,9 +33,9 @@ from supervisor.parent.watching.replica import Replica
 from supervisor.records import REPLAY, ExitCause, WorkerExit, WorkerOrder
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
 from supervisor.storage.checkpoints.parts import ranks_of
+from supervisor.storage.damaged_files import set_steps_aside
 from supervisor.storage.files.kept_writes import KEPT
 from supervisor.storage.journal.journal import JournalMerger
-from supervisor.storage.run.damaged_files import set_steps_aside
 from supervisor.storage.run.exit_signs import outside_cause
 from supervisor.storage.run.orders import save_order
 from supervisor.storage.run.set_aside import SetAside

@@ -13,8 +13,8 @@ from supervisor.parent.process.launch import LaunchSpec
 from supervisor.parent.restarts.restart_policy import is_numerical, may_be_sick
 from supervisor.records import REPLAY
 from supervisor.step_logs.step_log import missing_package
+from supervisor.storage.damaged_files import set_damaged_aside
 from supervisor.storage.journal.journal import read_journal
-from supervisor.storage.run.damaged_files import set_damaged_aside
 from supervisor.storage.run.lease import Lease, take_lease
 from supervisor.storage.run.orders import load_order
 from supervisor.storage.run.run_state import has_live_parent, load_run_state

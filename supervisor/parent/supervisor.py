@@ -103,7 +103,7 @@ class Supervisor:
     def _run(
         self, prepared: Preparation, notices: Notices, metrics: Metrics, warnings: Sequence[str]
     ) -> RunResult:
-        with prepared.lease, JournalMerger(prepared.rundir) as journal:
+        with prepared.lease, JournalMerger(prepared.rundir, is_parent=True) as journal:
             note_terminal(prepared.rundir)
             name_the_scripts_run(prepared.rundir, self._spec.settings.log, os.environ)
             journal.listeners += (notices.saw, metrics.saw)

@@ -262,7 +262,7 @@ def _take_streams(streams: Sequence[str]) -> None:
 def _hand_over(places: Sequence[str], local_rank: int) -> None:
     """Tells the parent of what the disk refuses through its own memory, where it has any."""
     with contextlib.suppress(OSError, IndexError):
-        place = handover.mine = handover.Place(places[local_rank])
+        place = handover.mine = handover.OwnPlace(places[local_rank])
         KEPT.on_refused = lambda path, error: place.refuses(f"{path}: {error.strerror}")
         KEPT.on_written = lambda: place.refuses("")
 

@@ -32,6 +32,7 @@ class AttemptLog:
         self._head = 0
         self._mark = b""
         self._left_out = 0
+        self.write(b"")
 
     def write(self, data: bytes) -> None:
         """Appends `data`; what the disk refuses is kept (`KeptWrites`)."""

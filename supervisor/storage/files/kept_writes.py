@@ -76,8 +76,7 @@ class KeptWrites:
         """Replaces a file durably; returns whether that is done."""
         self.forget(path)
         text = data.encode() if isinstance(data, str) else data
-        self.add(KeptWrite(path=path, data=text))
-        return path not in self._kept
+        return self.add(KeptWrite(path=path, data=text)) and path not in self._kept
 
     def append(self, file: Appended, data: bytes) -> bool:
         """Appends to a file; returns False if it is lost, because too much is kept already."""

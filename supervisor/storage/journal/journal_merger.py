@@ -33,8 +33,14 @@ class JournalMerger:
     """
 
     def __init__(
-        self, rundir: RunDirectory, *, attempt: int = 0, clock: Callable[[], float] = time.time
+        self,
+        rundir: RunDirectory,
+        *,
+        attempt: int = 0,
+        clock: Callable[[], float] = time.time,
+        is_parent: bool = False,
     ) -> None:
+        """`is_parent`: another process's lock is only waited for: it is a command's."""
         self.attempt = attempt
         """Set by the parent when it begins another attempt."""
         self.listeners: tuple[Callable[[Sequence[JournalEvent], int], None], ...] = ()
@@ -43,6 +49,8 @@ class JournalMerger:
         self._clock = clock
         self._mutex = threading.RLock()
         self._abandoned = False
+        self._is_parent = is_parent
+        self._is_locked_out = False
         self._fd = -1
         self._offsets: dict[Path, int] = {}
         self._copied: Counter[bytes] = Counter()
@@ -56,7 +64,8 @@ class JournalMerger:
         """
         line = line_of(event, clock=self._clock(), attempt=self.attempt, rank=event.rank)
         with self._mutex:
-            written = not self._abandoned and KEPT.append(self, line + b"\n")
+            may = not self._abandoned and (self._has_lock() or not self._is_locked_out)
+            written = may and KEPT.append(self, line + b"\n")
         if written:
             self._tell([event])
         return written
@@ -142,7 +151,9 @@ class JournalMerger:
         except OSError:
             return False
         try:
+            self._is_locked_out = not self._is_parent
             _lock(fd)
+            self._is_locked_out = False
             data = path.read_bytes()
             whole = data.rfind(b"\n") + 1
             if whole < len(data):

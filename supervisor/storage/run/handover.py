@@ -93,7 +93,7 @@ class Handover:
         self._places, self.paths = [], []
 
 
-class Place:
+class OwnPlace:
     """A rank's own place in it."""
 
     def __init__(self, path: str) -> None:
@@ -131,5 +131,5 @@ class Place:
         self._memory[_COUNT.size : _HEAD.size] = head
 
 
-mine: Place | None = None
+mine: OwnPlace | None = None
 """Of this process, if it is a rank that has one; set by the worker at its start."""
