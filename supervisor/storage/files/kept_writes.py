@@ -48,7 +48,12 @@ class KeptWrite:
         if self.at == _WHOLE:
             _replace(self.path, self.data)
         elif self.at == _APPENDED:
-            (self.file or LineFile(self.path)).append(self.data)
+            if self.file is not None:
+                self.file.append(self.data)
+                return
+            lines = LineFile(self.path)
+            lines.append(self.data)
+            lines.close()
         else:
             with open_private(self.path, "r+b") as file:
                 file.seek(self.at)

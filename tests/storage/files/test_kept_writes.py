@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,8 +34,8 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 
 @pytest.fixture
-def told() -> Iterator[list[str]]:
-    yield []
+def told() -> list[str]:
+    return []
 
 
 def kept_writes(told: list[str], limit: int = 1000) -> KeptWrites:
