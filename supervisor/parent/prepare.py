@@ -115,7 +115,7 @@ def _way(rundir: RunDirectory, attempt: int) -> str:
 
 
 def _not_writable(spec: LaunchSpec, error: OSError) -> UsageError:
-    what = "make room there, and resume again" if spec.is_resume else "give another --run-dir"
+    what = "make room there" if spec.is_resume else "give another --run-dir"
     return UsageError(f"{spec.run_dir}: {error.strerror or error}: cannot be written: {what}")
 
 

@@ -50,6 +50,7 @@ from supervisor.storage.cases.case_keeping import keep_memory
 from supervisor.storage.cases.cases import CaseLibrary
 from supervisor.storage.checkpoints.checkpoints import Checkpoint
 from supervisor.storage.files.kept_writes import KEPT
+from supervisor.storage.files.private_files import replaces_names
 from supervisor.storage.journal.journal import JournalMerger, read_journal
 from supervisor.storage.journal.treatments import count_treatments
 from supervisor.storage.run.rundir import RunDirectory
@@ -105,6 +106,9 @@ class RunLog:
         self._journal.attempt = attempt
         for sentence in prepared.damaged:
             self.warn(sentence, found=Warned.DAMAGED)
+        if not replaces_names(self._rundir.root):
+            told = "its file system replaces no file by renaming another: files are written in two"
+            self.warn(f"{self._rundir.root}: {told} steps, and a kill between them may cost one")
         self._journal.write(
             RunStarted(
                 command=self._spec.command,

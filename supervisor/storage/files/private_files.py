@@ -79,6 +79,23 @@ def replace_file(staged: Path, path: Path) -> None:
         os.rename(staged, path)
 
 
+def replaces_names(folder: Path) -> bool:
+    """Whether the file system of `folder` renames over an existing name, as far as it can be
+    tried."""
+    names = [folder / f".probe.{os.getpid()}.{number}" for number in (1, 2)]
+    try:
+        for name in names:
+            name.touch(0o600)
+        os.replace(*names)
+    except OSError as error:
+        return error.errno not in _REPLACES_NOTHING
+    finally:
+        for name in names:
+            with contextlib.suppress(OSError):
+                name.unlink()
+    return True
+
+
 def write_json(path: Path, value: Any, *, durable: bool = False) -> None:
     """Writes `value` (records included) as indented JSON; NaN and infinities as such."""
     write_private(path, json.dumps(plain(value), indent=2) + "\n", durable=durable)

@@ -120,10 +120,12 @@ def test_a_file_system_that_replaces_no_names_is_written_in_two_steps(
             raise OSError(errno.EEXIST, "File exists")
         os.rename(old, new)
 
+    before = private_files.replaces_names(tmp_path)
     monkeypatch.setattr(os, "replace", replaces_nothing)
 
     for text in ("first", "second"):
         private_files.write_private(tmp_path / "file", text)
 
+    assert (before, private_files.replaces_names(tmp_path)) == (True, False)
     assert (tmp_path / "file").read_text() == "second"
     assert os.listdir(tmp_path) == ["file"]
