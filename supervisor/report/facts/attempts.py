@@ -46,7 +46,6 @@ def _attempt(run_data: RunData, attempt: int) -> AttemptFacts:
     mine = [event for event in run_data.events if event.attempt == attempt]
     steps = run_data.steps.of_attempt(attempt)
     ending = first_exit(run_data, attempt) or _exit_of_notes(run_data, attempt)
-    ending = ending or _exit_of_the_dead(run_data, attempt)
     resumed = next(iter(of_kind(mine, Resumed)), None)
     began = next(iter(of_kind(mine, AttemptStarted)), None)
     from_step = resumed.from_step if resumed else None
@@ -108,22 +107,6 @@ def _exit_of_notes(run_data: RunData, attempt: int) -> WorkerExited | None:
         retry=False,
         sign=own or sign_of((*evidence, str(note.get("traceback") or ""))),
         asked_bytes=bytes_asked_for(evidence),
-    )
-
-
-def _exit_of_the_dead(run_data: RunData, attempt: int) -> WorkerExited | None:
-    """The exit of the newest attempt, if its supervisor died and nothing else is known."""
-    newest = max((event.attempt or 0 for event in run_data.of(AttemptStarted)), default=0)
-    if run_data.run.get("state") != "running" or run_data.parent_alive or attempt != newest:
-        return None
-    return WorkerExited(
-        cause=ExitCause.KILLED,
-        returncode=None,
-        signum=None,
-        last_step=None,
-        evidence=("the supervisor ended without a word",),
-        retry=True,
-        sign=ExitSign.SUPERVISOR_DIED,
     )
 
 
