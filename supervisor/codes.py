@@ -114,6 +114,9 @@ class Warned(str, enum.Enum):
     NOT_SAVED = "checkpoint not saved"
     DIRECTORY_GONE = "run directory gone"
     PART_OFF = "part switched off"
+    NOT_WRITTEN = "files not written"
+    """Something of the run's own record is missing, because the disk refused it for too long."""
+    DAMAGED = "damaged file set aside"
     SUSPECT_HARDWARE = "suspect hardware"
     """State was corrupted more than once, or trouble did not come again when it was repeated."""
 
@@ -140,6 +143,22 @@ class ExitCause(str, enum.Enum):
     USER_ERROR = "user_error"
 
 
+class OutsideCause(str, enum.Enum):
+    """Why a script failed for which neither it nor its data are to blame."""
+
+    DISK = "disk"
+    """Full, over quota, read-only, failing or gone."""
+    MEMORY = "memory"
+    """Of the host."""
+    LIMIT = "limit"
+    """Of open files or processes."""
+    CONNECTION = "connection"
+    TIMEOUT = "timeout"
+    SIGNAL = "signal"
+    UNSEEN = "unseen"
+    """No exception was seen."""
+
+
 class ExitSign(str, enum.Enum):
     """What else is known of the way a worker ended, beside its `ExitCause`."""
 
@@ -150,6 +169,8 @@ class ExitSign(str, enum.Enum):
     OWN_EXIT = "own_exit"
     """The script ended itself with ``sys.exit``."""
     LOADER_DIED = "loader_died"
+    SUPERVISOR_DIED = "supervisor_died"
+    """And the worker with it."""
     NO_SPACE = "no_space"
     FILE_TOO_LARGE = "file_too_large"
     QUOTA_EXCEEDED = "quota_exceeded"

@@ -68,7 +68,9 @@ def save_resolved(settings: RunSettings | PolicySettings, path: Path) -> None:
     from omegaconf import OmegaConf
 
     text = OmegaConf.to_yaml(OmegaConf.structured(settings))
-    write_private(path, header(type(settings)) + text)
+    whole = header(type(settings)) + text
+    if not path.is_file() or path.read_text() != whole:  # a full disk still resumes
+        write_private(path, whole)
 
 
 def load_resolved_config(

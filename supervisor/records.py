@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from supervisor.codes import Cause as Cause
-from supervisor.codes import DecisionSource, ExitSign, Subject
+from supervisor.codes import DecisionSource, ExitSign, OutsideCause, Subject
 from supervisor.codes import ExitCause as ExitCause
 from supervisor.codes import Severity as Severity
 
@@ -208,7 +208,7 @@ class WorkerExit:
     `asks_batch_size` says that the script calls `supervisor.batch_size`: it can train in smaller
     microbatches. `offers_checkpointing` says that a model can compute its activations again.
     `sign` is what else is known of the end; `asked_bytes` how much memory was asked for at once;
-    `rank` which of several ranks began it.
+    `rank` which of several ranks began it; `outside` why the data are not to blame, if not they.
     """
 
     cause: ExitCause
@@ -222,6 +222,7 @@ class WorkerExit:
     sign: ExitSign | None = None
     asked_bytes: int | None = None
     rank: int | None = None
+    outside: OutsideCause | None = None
 
 
 REPLAY = "replay"

@@ -77,6 +77,12 @@ LASTING: dict[Warned, tuple[bool, str, str, str]] = {
         "Rely on what the script itself has saved elsewhere. Give the next run a --run-dir that "
         "nothing else clears or mounts over.",
     ),
+    Warned.NOT_WRITTEN: (
+        False,
+        "record incomplete",
+        "The run's own files, and so this report, may lack what came last.",
+        "Make room on the disk of the run directory before the next run.",
+    ),
     Warned.PART_OFF: (
         False,
         "a part was off",

@@ -39,7 +39,9 @@ from supervisor.parent.watching.unkillable import Unkillable
 from supervisor.parent.watching.watchdog import RANKS_AGAIN_S, WARM_UP_S, Watchdog
 from supervisor.ranks import one_node
 from supervisor.records import ExitCause
-from supervisor.storage.run.exit_notes import ExitNote, load_exit_note
+from supervisor.storage.files.kept_writes import KEPT
+from supervisor.storage.run.exit_notes import ExitNote, load_exit_note, note_of
+from supervisor.storage.run.handover import Handover, Left
 from supervisor.storage.run.lease import Lease
 from supervisor.storage.run.replay_progress import describe_replay, replayed_steps
 from supervisor.storage.run.rundir import RunDirectory
@@ -73,6 +75,7 @@ class AttemptContext:
     step_log: StepLogProcess | None = None
     agent: AgentProcess | None = None
     members: Members | None = None
+    handover: Handover = field(default_factory=lambda: Handover(0))
     starts: KnownStarts = field(default_factory=KnownStarts)
     worker_command: Sequence[str] = DEFAULT_COMMAND
     poll_s: float = POLL_S
@@ -117,6 +120,7 @@ class Attempt:
         self._hung_rank: int | None = None
         self._kill_at_s: float | None = None
         self._slow_look_s = 0.0
+        self._signs_of_life = 0
         self._reported: set[str] = set()
 
     def run(self) -> list[ProcessEnding]:
@@ -128,6 +132,7 @@ class Attempt:
         """
         s = self._s
         limit = int(s.spec.settings.limits.log_mib * 2**20)
+        s.handover.clear()
         oom_kills = count_oom_kills()
         outputs = [
             OutputPump(
@@ -161,6 +166,7 @@ class Attempt:
             done = len(process.codes) == len(self._watches) and self._is_completed()
             left = process.end(keep_others=done and s.spec.settings.keep_background)
             watchdog.saw_steps(self._guarded("steps", self._take_steps) or 0, time.monotonic())
+            self._guarded("handover", self._take_over)
             self._guarded("journal", s.run_log.merge)
             self._feed.close()
             s.starts.attempt_ended(watchdog, hung=self._hang is not None)
@@ -179,9 +185,16 @@ class Attempt:
         s = self._s
         if s.agent is None:
             return WorkerProcess(
-                s.spec, self._number, self._lead.rank, outputs[0], worker=s.worker_command
+                s.spec,
+                self._number,
+                self._lead.rank,
+                outputs[0],
+                worker=s.worker_command,
+                handover=s.handover.paths,
             )
-        line = worker_command(s.spec, self._number, self._lead.rank, s.worker_command)
+        line = worker_command(
+            s.spec, self._number, self._lead.rank, s.worker_command, s.handover.paths
+        )
         if s.members is not None:
             return AllNodes(
                 s.members,
@@ -200,12 +213,14 @@ class Attempt:
         count = self._guarded("steps", self._take_steps) or 0
         watchdog.saw_steps(count, now_s)
         moved = [watch.life.has_moved() for watch in self._watches]
+        moved.append(self._is_alive())
         if any(moved) or any(output.is_blocked for output in outputs):
             watchdog.saw_sign_of_life(now_s)
         if now_s - self._slow_look_s >= _SLOW_LOOK_S:
             self._slow_look_s = now_s
             self._guarded("run directory", self._s.run_log.look_at_directory)
             self._guarded("losses", lambda: self._s.run_log.look_at_losses(self._feed.last_step))
+            self._guarded("handover", self._heed_refusals)
             self._guarded("memory", lambda: self._sample(process, watchdog))
             self._guarded("fast-forward", lambda: self._tell_replay(now_s))
             self._guarded("preemption", self._heed_notice)
@@ -218,6 +233,23 @@ class Attempt:
         self._heed_signals(process, now_s)
         if self._kill_at_s is None and watchdog.is_hanging(now_s):
             self._treat_hang(process, watchdog)
+
+    def _is_alive(self) -> bool:
+        """Whether a rank of this node counted in our memory, whatever the disk takes."""
+        before = self._signs_of_life
+        self._signs_of_life = sum(map(self._s.handover.signs_of_life, range(self._s.local_ranks)))
+        return self._signs_of_life != before
+
+    def _heed_refusals(self) -> None:
+        """What our own files and those of the ranks meet; tried again and told."""
+        refused = [self._s.handover.left_by(rank).refused for rank in range(self._s.local_ranks)]
+        self._s.run_log.look_at_disk(next(filter(None, refused), ""))
+
+    def _take_over(self) -> None:
+        """The ranks have ended: what they could not write is ours to write."""
+        for rank in range(self._s.local_ranks):
+            for write in self._s.handover.left_by(rank).writes:
+                KEPT.add(write)
 
     def _take_steps(self) -> int:
         rows, records = self._feed.take()
@@ -349,19 +381,27 @@ class Attempt:
         return all(note is not None and note.kind == "completed" for note in notes)
 
     def _note(self, rank: int) -> ExitNote | None:
-        rundir = self._s.rundir
-        found: ExitNote | None = self._guarded(
-            "note", lambda: load_exit_note(rundir, self._number, rank)
+        s = self._s
+        if rank < s.local_ranks:
+            left: Left | None = self._guarded("handover", lambda: s.handover.left_by(rank))
+            handed = None if left is None else left.note
+        else:
+            handed = None if s.members is None else s.members.note_of(rank)
+        found: ExitNote | None = note_of(handed) or self._guarded(
+            "note", lambda: load_exit_note(s.rundir, self._number, rank)
         )
         return found
 
     def _ending(self, watch: RankWatch, process: Processes, *, oom_kills: int = 0) -> ProcessEnding:
-        rundir = self._s.rundir
+        rundir, note = self._s.rundir, self._note(watch.rank)
+        last_step = watch.feed.last_step
+        if last_step is not None and note is not None and not note.replaying:
+            last_step = max(last_step, note.last_step or 0)  # the disk refused the last steps
         return ProcessEnding(
             rank=watch.rank,
             returncode=process.codes.get(watch.rank, -signal.SIGKILL),
-            note=self._note(watch.rank),
-            last_step=watch.feed.last_step,
+            note=note,
+            last_step=last_step,
             has_stepped=watch.feed.has_stepped,
             hang=self._hang if self._hung_rank in (None, watch.rank) else None,
             signals_sent=tuple(process.signals_sent.get(watch.rank, ())),

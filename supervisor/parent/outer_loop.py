@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
+from errno import ENOENT
 
+from supervisor.codes import OutsideCause, Warned
 from supervisor.errors import SupervisorError
 from supervisor.parent.attempt import Attempt, AttemptContext
 from supervisor.parent.nodes.members import NodesMissing
@@ -30,11 +33,23 @@ from supervisor.parent.watching.replica import Replica
 from supervisor.records import REPLAY, ExitCause, WorkerExit, WorkerOrder
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
 from supervisor.storage.checkpoints.parts import ranks_of
+from supervisor.storage.damaged_files import set_steps_aside
+from supervisor.storage.files.kept_writes import KEPT
 from supervisor.storage.journal.journal import JournalMerger
+from supervisor.storage.run.exit_signs import outside_cause
 from supervisor.storage.run.orders import save_order
 from supervisor.storage.run.set_aside import SetAside
 
 _MEANT = (ExitCause.COMPLETED, ExitCause.INTERRUPTED, ExitCause.PREEMPTED)
+
+
+ROOM_WITHIN_S = 600.0
+"""For the disk to take an attempt's order: a person or a job that cleans up needs minutes."""
+_ROOM_LOOK_S = 1.0
+
+
+class NoRoom(SupervisorError):
+    """The disk did not take the order of an attempt in time."""
 
 
 class OuterLoop:
@@ -76,7 +91,7 @@ class OuterLoop:
 
     def to_its_end(self, backoff: Backoff | None) -> RunResult:
         start = self._first_start()
-        self.run_log.begin(self._prepared.attempt, len(self._ranks))
+        self.run_log.begin(self._prepared, len(self._ranks))
         self._warn_of_room()
         restarts = RestartPolicy(
             self._spec.settings.restart,
@@ -85,10 +100,13 @@ class OuterLoop:
         )
         try:
             outcome = self._attempts(self._first_order(start), restarts)
-        except NodesMissing as missing:
+        except (NodesMissing, NoRoom) as missing:
             outcome = outcomes.waiting(str(missing), has_checkpoint=bool(self._ring.checkpoints()))
         except (SupervisorError, OSError) as error:
             outcome = outcomes.gave_up(str(error))
+            if outside_cause(error) is OutsideCause.DISK:
+                has_checkpoint = bool(self._ring.checkpoints())
+                outcome = outcomes.waiting(str(error), has_checkpoint=has_checkpoint)
         self.pictures.end()
         self._end_step_log()
         check_lease(self._prepared.lease)
@@ -99,7 +117,8 @@ class OuterLoop:
         while True:
             if not self._all_nodes_are_here(order):
                 return self._asked_to_end("asked to end before all nodes had come")
-            check_lease(self._prepared.lease)
+            if not self._give_order(order):
+                return self._asked_to_end("asked to end while the disk had no room")
             worker_exit = self._attempt(order)
             check_lease(self._prepared.lease)
             if self._inbox.asked_by is not None:
@@ -157,8 +176,38 @@ class OuterLoop:
         self.run_log.begin_ranks(members.world_size, 1 + len(members.taking_part))
         return True
 
+    def _give_order(self, order: WorkerOrder) -> bool:
+        """Writes an attempt's order, as soon as the disk takes it; False if the run is asked to
+        end meanwhile.
+
+        An attempt that cannot read and write its tape would be no resume, so it waits.
+
+        Raises:
+            NoRoom: the disk refuses it for too long.
+        """
+        began_s = time.monotonic()
+        while True:
+            check_lease(self._prepared.lease)
+            try:
+                if not self.rundir.config_yaml.exists():
+                    raise FileNotFoundError(ENOENT, "the run directory is gone")
+                save_order(self.rundir, order)
+                break
+            except OSError as error:
+                told = f"{self.rundir.root}: {error.strerror}: attempt {order.attempt} waits"
+                if time.monotonic() - began_s > ROOM_WITHIN_S:
+                    raise NoRoom(f"{told} no longer: make room there, and resume") from error
+                self.run_log.tell_once(f"{told} for it, at most {ROOM_WITHIN_S / 60:.0f} minutes")
+            if self._inbox.sleep(_ROOM_LOOK_S):
+                return False
+        KEPT.try_again(now=True)
+        for rank in self._ranks:
+            KEPT.forget(self.rundir.steps(rank))  # the next attempt's rows take their place
+        for sentence in set_steps_aside(self.rundir):
+            self.run_log.warn(sentence, found=Warned.DAMAGED)
+        return True
+
     def _attempt(self, order: WorkerOrder) -> WorkerExit:
-        save_order(self.rundir, order)
         self.run_log.begin_attempt(order)
         self.replica.restart(group_history(self.rundir, self._ranks, order.checkpoint_step))
         endings = Attempt(self.context, order.attempt, self._ranks, order.checkpoint_step).run()

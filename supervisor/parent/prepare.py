@@ -14,6 +14,7 @@ from supervisor.parent.process.launch import LaunchSpec
 from supervisor.parent.restarts.restart_policy import is_numerical, may_be_sick
 from supervisor.records import REPLAY
 from supervisor.step_logs.step_log import missing_package
+from supervisor.storage.damaged_files import set_damaged_aside
 from supervisor.storage.journal.journal import read_journal
 from supervisor.storage.run.lease import Lease, take_lease
 from supervisor.storage.run.orders import load_order
@@ -36,6 +37,9 @@ class Preparation:
             `is_numerical`.
         onset_step: where that trouble began, if known.
         way: how the last attempt was to return to its checkpoint.
+        damaged: sentences about files that were set aside.
+        died: the supervisor that ended without a word, empty if none did; and whether it left an
+            attempt of which no end is known.
     """
 
     rundir: RunDirectory
@@ -45,6 +49,9 @@ class Preparation:
     was_numerical: bool = False
     onset_step: int | None = None
     way: str = REPLAY
+    damaged: tuple[str, ...] = ()
+    died: str = ""
+    died_in_attempt: bool = False
 
 
 def prepare(spec: LaunchSpec) -> Preparation:
@@ -80,16 +87,21 @@ def _prepare_held(spec: LaunchSpec, rundir: RunDirectory, lease: Lease) -> Prepa
     _check_run(spec, rundir)  # again: another process may have had the directory meanwhile
     for name in _FOLDERS:
         rundir.make(rundir.root / name)
+    damaged = set_damaged_aside(rundir) if spec.is_resume else []
     save_resolved(spec.settings, rundir.config_yaml)
     save_resolved(spec.policy, rundir.policy_yaml)
     if not spec.is_resume:
         return Preparation(rundir=rundir, lease=lease)
-    last, attempt = _last_exit(rundir), _last_attempt(rundir)
+    last, attempt, state = _last_exit(rundir), _last_attempt(rundir), load_run_state(rundir)
+    notes = any((rundir.root / "exits" / f"attempt_{attempt}").glob("rank_*.json"))
     return Preparation(
         rundir=rundir,
         lease=lease,
         attempt=attempt + 1,
         way=_way(rundir, attempt),
+        damaged=tuple(damaged),
+        died=f"process {state.pid} on {state.host}" if state.state == "running" else "",
+        died_in_attempt=not notes and (last.attempt if last else 0) != attempt,
         was_sick=last is not None and may_be_sick(last.cause, risky=last.risky is True),
         was_numerical=last is not None and is_numerical(last.cause, risky=last.risky is True),
         onset_step=_onset(last),
@@ -104,9 +116,8 @@ def _way(rundir: RunDirectory, attempt: int) -> str:
 
 
 def _not_writable(spec: LaunchSpec, error: OSError) -> UsageError:
-    return UsageError(
-        f"{spec.run_dir}: {error.strerror or error}: give a --run-dir that can be written"
-    )
+    what = "make room there" if spec.is_resume else "give another --run-dir"
+    return UsageError(f"{spec.run_dir}: {error.strerror or error}: cannot be written: {what}")
 
 
 def _check_run(spec: LaunchSpec, rundir: RunDirectory) -> None:

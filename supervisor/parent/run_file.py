@@ -75,5 +75,4 @@ class RunFile:
 
     def _save(self, **changes: object) -> None:
         self._state = dataclasses.replace(self._state, **changes)  # type: ignore[arg-type]
-        with contextlib.suppress(OSError):
-            save_run_state(self._rundir, self._state)
+        save_run_state(self._rundir, self._state)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from supervisor.codes import ActionOutcome, Found, Warned
+from supervisor.codes import ActionOutcome, ExitCause, ExitSign, Found, Warned
 from supervisor.errors import SupervisorError
 from supervisor.events.event import JournalEvent
 from supervisor.events.run_events import (
@@ -30,6 +30,7 @@ from supervisor.events.state_events import (
     WarningEvent,
 )
 from supervisor.events.step_events import ActionEvent
+from supervisor.parent.prepare import Preparation
 from supervisor.parent.process.launch import LaunchSpec
 from supervisor.parent.process.report_process import write_report_apart
 from supervisor.parent.process.rescue_process import Rescued
@@ -52,6 +53,8 @@ from supervisor.storage.cases.case_filing import file_cases
 from supervisor.storage.cases.case_keeping import keep_memory
 from supervisor.storage.cases.cases import CaseLibrary
 from supervisor.storage.checkpoints.checkpoints import Checkpoint
+from supervisor.storage.files.kept_writes import KEPT
+from supervisor.storage.files.private_files import replaces_names
 from supervisor.storage.journal.journal import JournalMerger, read_journal
 from supervisor.storage.journal.treatments import count_treatments
 from supervisor.storage.run.rundir import RunDirectory
@@ -81,6 +84,10 @@ class RunLog:
         self._deletions = 0
         self._next_losses = 3 * WINDOW
         self._coded: list[WarningEvent] = []
+        self._told_once: set[str] = set()
+        self._refused = {"parent": "", "rank": ""}
+        KEPT.on_refused = lambda path, error: self._disk("parent", f"{path}: {error.strerror}")
+        KEPT.on_written = lambda: self._disk("parent", "")
         self.resumed_attempt = 0
         self._copies: dict[int | None, int] = {}
         self.has_several_ranks = False
@@ -91,14 +98,23 @@ class RunLog:
             made_at=lambda attempt, step: first_made(rundir.steps(LEAD_RANK), attempt, step),
         )
 
-    def begin(self, attempt: int, world_size: int = 1) -> None:
-        """The run, or its continuation from `attempt` on, begins."""
+    def begin(self, prepared: Preparation, world_size: int = 1) -> None:
+        """The run, or its continuation from an attempt on, begins."""
+        attempt = prepared.attempt
         self._run_file.begin_ranks(world_size)
         self._first_attempt = attempt
         self._run_file.begin()
-        self._journal.attempt = attempt
+        self._journal.attempt = attempt - 1 if prepared.died else attempt
         # What a dead parent left unmerged belongs before this.
         self._journal.merge()
+        if prepared.died:
+            self._tell_death(prepared)
+        self._journal.attempt = attempt
+        for sentence in prepared.damaged:
+            self.warn(sentence, found=Warned.DAMAGED)
+        if not replaces_names(self._rundir.root):
+            told = "its file system replaces no file by renaming another: files are written in two"
+            self.warn(f"{self._rundir.root}: {told} steps, and a kill between them may cost one")
         self._journal.write(
             RunStarted(
                 command=self._spec.command,
@@ -112,6 +128,23 @@ class RunLog:
             if problem is not None:
                 self.warn(f"no advice from earlier runs: {problem}", aloud=False)
         self._teller.say(f"run directory: {self._spec.run_dir}")
+
+    def _tell_death(self, prepared: Preparation) -> None:
+        """The run's last supervisor was killed, or its machine went down."""
+        told = f"the supervisor of before, {prepared.died}, ended without a word"
+        self.warn(f"{told}: it was killed, or its machine went down")
+        if prepared.died_in_attempt:
+            self._journal.write(
+                WorkerExited(
+                    cause=ExitCause.KILLED,
+                    returncode=None,
+                    signum=None,
+                    last_step=None,
+                    evidence=(f"{told}, and its worker with it",),
+                    retry=True,
+                    sign=ExitSign.SUPERVISOR_DIED,
+                )
+            )
 
     def begin_ranks(self, world_size: int, nodes: int) -> None:
         """The nodes of the next attempt are here."""
@@ -306,11 +339,38 @@ class RunLog:
         self._journal.write(rejected)
         self._teller.say(f"checkpoint of step {checkpoint.step} is not used: {why}")
 
-    def warn(self, message: str, *, aloud: bool = True) -> None:
-        """Writes a warning to the journal, and unless it is a mere detail to the terminal."""
-        self._journal.write(WarningEvent(message=message))
-        if aloud:
-            self._teller.say(f"warning: {message}")
+    def warn(self, message: str, *, aloud: bool = True, found: Warned | None = None) -> None:
+        """Writes a warning to the journal, and unless it is a mere detail to the terminal; `found`
+        is a code for readers."""
+        event = WarningEvent(message=message, aloud=aloud, found=found)
+        self._tell_warning(event)
+        self._journal.write(event)
+
+    def tell_once(self, message: str) -> None:
+        """A warning that is not repeated."""
+        if message not in self._told_once:
+            self._told_once.add(message)
+            self.warn(message)
+
+    def look_at_disk(self, refused: str) -> None:
+        """Called every second: tries again what the disk refuses.
+
+        Args:
+            refused: what a rank says of its own files; empty if they are written.
+        """
+        KEPT.try_again()
+        self._disk("rank", refused)
+
+    def _disk(self, whose: str, why: str) -> None:
+        """Tells once that the disk refuses our files, and once that it takes them again. Any thread
+        may call it, so the journal does not hear of it."""
+        before = any(self._refused.values())
+        self._refused[whose] = why
+        if why and not before:
+            told = "what is written here is kept in memory and tried again; the training goes on"
+            self._teller.say(f"warning: {why}: {told}")
+        elif before and not any(self._refused.values()):
+            self._teller.say("the disk takes the run's files again: what was kept is written")
 
     def left_behind(self, names: Sequence[str], *, completed: bool) -> None:
         """Reports processes that the worker left behind and we ended; a script that completed gets
@@ -327,6 +387,7 @@ class RunLog:
     def fall_silent(self) -> None:
         """From now on nothing is written to the run directory: it is another supervisor's."""
         self._journal.abandon()
+        KEPT.forget_all()
 
     def leave(self, taken: RunTakenOver) -> RunResult:
         """The run goes on under another supervisor: says so at the terminal alone."""
@@ -364,8 +425,12 @@ class RunLog:
             self._teller.say("writing the report")
             report, why = write_report_apart(self._rundir, is_forced)
             if why:
-                told = f"the report could not be written: {why}"
-                self._journal.write(WarningEvent(message=told))
+                self.warn(f"the report could not be written: {why}", aloud=False)
+        if not KEPT.try_again(now=True):
+            names = ", ".join(sorted({write.path.name for write in KEPT.kept()}))
+            told = f"the disk refused to the end: {names} are not complete"
+            self.warn(told, found=Warned.NOT_WRITTEN)
+        KEPT.forget_all()
         events = self._events()
         lines = closing_lines(
             outcome,

@@ -6,14 +6,15 @@ import os
 import time
 from collections.abc import Sequence
 
-from supervisor.errors import RunDirectoryError
+from supervisor.codes import OutsideCause
+from supervisor.errors import RunDirectoryError, UsageError
 from supervisor.parent.attempt import POLL_S, AttemptContext
 from supervisor.parent.metrics.metrics import Metrics, metrics_for
 from supervisor.parent.nodes.members import Members
 from supervisor.parent.nodes.probe_file import ProbeFile
 from supervisor.parent.nodes.seat import Seat
 from supervisor.parent.notices.notices import Notices, notices_for
-from supervisor.parent.outer_loop import OuterLoop
+from supervisor.parent.outer_loop import ROOM_WITHIN_S, OuterLoop
 from supervisor.parent.prepare import Preparation, prepare
 from supervisor.parent.process.agent_process import AgentProcess
 from supervisor.parent.process.launch import LaunchSpec
@@ -22,10 +23,13 @@ from supervisor.parent.process.signals import SignalInbox, signal_numbers
 from supervisor.parent.restarts.backoff import Backoff
 from supervisor.parent.taken_over import RunTakenOver
 from supervisor.parent.terminal.outcome import RunResult
+from supervisor.parent.terminal.summary import Teller
 from supervisor.parent.watching.preemption import PreemptionWatch
 from supervisor.ranks import ALL_RANKS
 from supervisor.step_logs.run_id import name_the_scripts_run
 from supervisor.storage.journal.journal import JournalMerger
+from supervisor.storage.run.exit_signs import outside_cause
+from supervisor.storage.run.handover import Handover
 from supervisor.storage.run.lease import STALE_S
 from supervisor.storage.run.terminal_files import note_terminal
 
@@ -89,8 +93,9 @@ class Supervisor:
         """Prepares the run directory.
 
         Where the first of several nodes comes back on another machine, it waits until the lease of
-        its former self is stale: to be refused would end the others.
+        its former self is stale: to be refused would end the others. A resume waits for its disk.
         """
+        began_s, is_told = time.monotonic(), self._spec.quiet
         deadline = time.monotonic() + (0.0 if self._seat is None else STALE_S + 2 * _LEASE_LOOK_S)
         while True:
             try:
@@ -98,15 +103,25 @@ class Supervisor:
             except RunDirectoryError:
                 if time.monotonic() >= deadline or self._inbox.sleep(_LEASE_LOOK_S):
                     raise
+            except UsageError as error:
+                waits = self._spec.is_resume and outside_cause(error) is OutsideCause.DISK
+                if not waits or time.monotonic() - began_s > ROOM_WITHIN_S:
+                    raise
+                if not is_told:
+                    is_told = True
+                    Teller(quiet=False).say(f"warning: waiting for the disk: {error}")
+                if self._inbox.sleep(_LEASE_LOOK_S):
+                    raise
 
     def _run(
         self, prepared: Preparation, notices: Notices, metrics: Metrics, warnings: Sequence[str]
     ) -> RunResult:
-        with prepared.lease, JournalMerger(prepared.rundir) as journal:
+        with prepared.lease, JournalMerger(prepared.rundir, is_parent=True) as journal:
             note_terminal(prepared.rundir)
             name_the_scripts_run(prepared.rundir, self._spec.settings.log, os.environ)
             journal.listeners += (notices.saw, metrics.saw)
             agent = self._agent()
+            handover = Handover(1 if agent is None else agent.local_ranks)
             ranks = ALL_RANKS if agent is None else tuple(range(agent.local_ranks))
             run = OuterLoop(self._spec, prepared, journal, self._inbox, ranks)
             members = self._members(run, agent)
@@ -122,6 +137,7 @@ class Supervisor:
                 metrics=metrics,
                 preemption=PreemptionWatch(self._spec.settings.preemption),
                 lease=prepared.lease,
+                handover=handover,
                 step_log=run.start_step_log(),
                 agent=agent,
                 members=members,
@@ -144,6 +160,7 @@ class Supervisor:
                     members.close()
                 if agent is not None:
                     agent.close()
+                handover.close()
                 for problem in (*notices.close(), *metrics.close()):
                     run.run_log.warn(problem)
 

@@ -17,8 +17,11 @@ from typing import Any
 
 from supervisor.errors import pass_on
 from supervisor.own_process import Given, command, give_back
+from supervisor.storage.files.kept_writes import KEPT
 from supervisor.storage.files.private_files import open_private
+from supervisor.storage.run import handover
 from supervisor.storage.run.exit_notes import ExitNote, save_exit_note
+from supervisor.storage.run.exit_signs import outside_cause
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.run.set_aside import SetAside
 from supervisor.worker.interception.patches_process import watch_exec, watch_exit, watch_fork
@@ -43,6 +46,7 @@ def main(arguments: list[str], environment: Mapping[str, str] | None = None) -> 
     rundir = RunDirectory(options.run_dir)
     _take_streams(given.streams)
     rank = options.rank if given.place.is_alone else given.place.rank
+    _hand_over(options.handover.split(","), given.place.local_rank)
     die_with_parent(given.parent)
     _dump_stacks_on_request(rundir, options.attempt, rank)
     _write_whole_lines()
@@ -205,6 +209,7 @@ class Worker:
             evidence=self._samples_at_fault(),
             phase=self._phase(),
             memory=_guarded(_memory_facts, {}),
+            outside=getattr(_guarded(lambda: outside_cause(error), None), "value", ""),
         )
 
     def _samples_at_fault(self) -> tuple[str, ...]:
@@ -277,6 +282,14 @@ def _take_streams(streams: Sequence[str]) -> None:
             os.close(opened)
 
 
+def _hand_over(places: Sequence[str], local_rank: int) -> None:
+    """Tells the parent of what the disk refuses through its own memory, where it has any."""
+    with contextlib.suppress(OSError, IndexError):
+        place = handover.mine = handover.OwnPlace(places[local_rank])
+        KEPT.on_refused = lambda path, error: place.refuses(f"{path}: {error.strerror}")
+        KEPT.on_written = lambda: place.refuses("")
+
+
 def _undo_unfinished_replay(rundir: RunDirectory, rank: int) -> None:
     """Puts the script's files back where an earlier process left its fast-forward half-way."""
     try:
@@ -319,8 +332,11 @@ def die_with_parent(parent: int) -> None:
 
 def _dump_stacks_on_request(rundir: RunDirectory, attempt: int, rank: int) -> None:
     path = rundir.stacks(attempt, rank)
-    rundir.make(path.parent)
-    faulthandler.register(signal.SIGUSR2, file=open_private(path, "w"), all_threads=True)
+    file: Any = sys.stderr
+    with contextlib.suppress(OSError):  # a full disk
+        rundir.make(path.parent)
+        file = open_private(path, "w")
+    faulthandler.register(signal.SIGUSR2, file=file, all_threads=True)
 
 
 def _write_whole_lines() -> None:
@@ -336,6 +352,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--run-dir", required=True)
     parser.add_argument("--attempt", type=int, required=True)
     parser.add_argument("--rank", type=int, default=0)
+    parser.add_argument("--handover", default="")
     parser.add_argument("--kind", choices=("script", "function", "module"), required=True)
     parser.add_argument("--target", required=True)
     parser.add_argument("--function")

@@ -25,6 +25,8 @@ from supervisor.parent.terminal.outcome import EXIT_INTERRUPTED
 from supervisor.parent.terminal.output import OutputPump
 from supervisor.parent.terminal.summary import Teller
 from supervisor.ranks import NodePlace
+from supervisor.storage.files.kept_writes import KEPT
+from supervisor.storage.run.handover import Handover
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.run.set_aside import SetAside
 from supervisor.storage.run.terminal_files import note_terminal
@@ -57,6 +59,7 @@ class Follower:
         self._told_signals = 0
         self._heard: list[dict[str, Any]] = []
         self._has_trained = False
+        self._handover = Handover(0)
 
     def run(self) -> int:
         """Returns the exit code when the run has ended, for all nodes the same.
@@ -69,6 +72,7 @@ class Follower:
                 agent = AgentProcess(self._launch)
             except OSError as error:
                 raise RunDirectoryError(f"several ranks: {error.strerror or error}") from error
+            self._handover = Handover(agent.local_ranks)
             try:
                 while True:
                     link = self._join(agent)
@@ -85,6 +89,7 @@ class Follower:
                     self._teller.say("the first node is gone: waiting for it to come back")
             finally:
                 agent.close()
+                self._handover.close()
 
     def _asked(self) -> int:
         """Returns the exit code after a signal that no first node has answered."""
@@ -167,6 +172,7 @@ class Follower:
     def _attempt(self, link: MemberLink, agent: AgentProcess, order: Mapping[str, Any]) -> None:
         number, ranks = int(order["attempt"]), [int(rank) for rank in order["ranks"]]
         limit = int(self._spec.settings.limits.log_mib * 2**20)
+        self._handover.clear()
         outputs = [
             OutputPump(AttemptLog(self._rundir.log(number, rank), limit), line=self._line)
             for rank in ranks
@@ -175,7 +181,7 @@ class Follower:
         try:
             processes = RankProcesses(
                 agent,
-                worker_command(self._spec, number, ranks[0], DEFAULT_COMMAND),
+                worker_command(self._spec, number, ranks[0], DEFAULT_COMMAND, self._handover.paths),
                 outputs,
                 meets_within_s=_MEETS_WITHIN_S,
                 place=NodePlace(**order["node"]),
@@ -212,7 +218,10 @@ class Follower:
         for rank, code in processes.codes.items():
             if rank not in told:
                 told.add(rank)
-                link.send(ended=rank, code=code)
+                left = self._handover.left_by(processes.ranks.index(rank))
+                link.send(ended=rank, code=code, note=left.note)
+                for write in left.writes:
+                    KEPT.add(write)
 
     def _hear(self, link: MemberLink, timeout_s: float) -> list[dict[str, Any]]:
         heard, self._heard = self._heard, []

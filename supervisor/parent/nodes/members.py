@@ -35,7 +35,7 @@ class Member:
         node_rank: its number as given on its command line; -1 if none was.
         number: of the node in the attempt under way, from 1; 0: it takes no part in it.
         ranks: that it starts in that attempt.
-        codes: rank → how it ended, of those that have.
+        codes, notes: rank → how it ended, and the exit note that it handed over.
         failed: why its ranks could not be started.
         is_done: all that it had started for the attempt has ended.
     """
@@ -53,6 +53,7 @@ class Member:
         self.number = number
         self.ranks = tuple(ranks)
         self.codes: dict[int, int] = {}
+        self.notes: dict[int, dict[str, Any] | None] = {}
         self.failed = ""
         self.is_done = False
 
@@ -67,6 +68,7 @@ class Member:
         """It reports of its ranks."""
         if "ended" in message:
             self.codes[int(message["ended"])] = int(message["code"])
+            self.notes[int(message["ended"])] = message.get("note")
         self.failed = str(message.get("failed", self.failed))
         self.is_done = bool(message.get("done", self.is_done))
 
@@ -193,6 +195,11 @@ class Members:
             if self.local_ranks + sum(member.local_ranks for member in here[:last]) == ranks:
                 return here[:last]
         return here if is_last_call and count >= launch.least_nodes else None
+
+    def note_of(self, rank: int) -> dict[str, Any] | None:
+        """Returns the fields of the exit note that a rank of another node has handed over."""
+        notes = (member.notes.get(rank) for member in self._members)
+        return next(filter(None, notes), None)
 
     def over(self, code: int, said: str) -> None:
         """Tells all that the run has ended."""

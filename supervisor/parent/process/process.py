@@ -62,6 +62,7 @@ class WorkerProcess:
         output: OutputPump,
         *,
         worker: Sequence[str] = DEFAULT_COMMAND,
+        handover: Sequence[str] = (),
     ) -> None:
         """Starts it.
 
@@ -70,7 +71,7 @@ class WorkerProcess:
         """
         self._output = output
         self._process = GuardedProcess(
-            worker_command(spec, attempt, rank, worker),
+            worker_command(spec, attempt, rank, worker, handover),
             stdout=output.stdout,
             stderr=output.stderr,
             env=worker_environment(),
@@ -125,8 +126,14 @@ class WorkerProcess:
         return left
 
 
-def worker_command(spec: LaunchSpec, attempt: int, rank: int, worker: Sequence[str]) -> list[str]:
-    """Returns the whole command line of a worker."""
+def worker_command(
+    spec: LaunchSpec,
+    attempt: int,
+    rank: int,
+    worker: Sequence[str],
+    handover: Sequence[str] = (),
+) -> list[str]:
+    """Returns the whole command line of a worker; `handover`: the paths of a `Handover`."""
     line = [
         *worker,
         "--run-dir",
@@ -136,6 +143,8 @@ def worker_command(spec: LaunchSpec, attempt: int, rank: int, worker: Sequence[s
         "--rank",
         str(rank),
     ]
+    if handover:
+        line += ["--handover", ",".join(handover)]
     line += ["--kind", spec.kind, "--target", spec.target]
     if spec.function is not None:
         line += ["--function", spec.function]

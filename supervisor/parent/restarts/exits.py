@@ -12,7 +12,7 @@ import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from supervisor.codes import ExitSign
+from supervisor.codes import ExitSign, OutsideCause
 from supervisor.parent.restarts import failure_signs
 from supervisor.parent.watching.hang_blame import SilentRank, find_hanging_rank
 from supervisor.ranks import LEAD_RANK
@@ -23,6 +23,15 @@ from supervisor.storage.run.exit_signs import bytes_asked_for, sign_of
 OF_THE_PROCESS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 """Signals that a process brings upon itself; all others come from outside."""
 _SHOWN = 300
+OUTSIDE = {
+    OutsideCause.DISK: "a disk of the script's is full, read-only or failing",
+    OutsideCause.MEMORY: "the host has no memory left",
+    OutsideCause.LIMIT: "the system allows no more open files or processes",
+    OutsideCause.CONNECTION: "a connection failed",
+    OutsideCause.TIMEOUT: "a time limit passed",
+    OutsideCause.SIGNAL: "a process of the script's was ended",
+    OutsideCause.UNSEEN: "no exception was seen",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,10 +245,12 @@ def _exception(ending: ProcessEnding) -> WorkerExit | None:
     if note is None or note.kind != "exception":
         return None
     text = note.message or ""
-    if failure_signs.is_nonfinite(note.exception or "", text):
+    if not note.outside and failure_signs.is_nonfinite(note.exception or "", text):
         return _exit(ending, ExitCause.NONFINITE, _raised(note))
     fault = failure_signs.outside_fault(text)
     hint = f"such a message comes from {fault}" if fault else ""
+    if note.outside:
+        hint = f"{OUTSIDE[OutsideCause(note.outside)]}: neither script nor data are to blame"
     hint = failure_signs.collective_mismatch(text) or hint
     loader = "raised in a worker of a data loader" if failure_signs.is_loader_failure(text) else ""
     return _exit(ending, ExitCause.EXCEPTION, _raised(note), *note.evidence, loader, hint)
@@ -333,6 +344,7 @@ def _exit(
     last_step = ending.last_step
     if last_step is None and ending.note is not None:
         last_step = ending.note.last_step
+    outside = OutsideCause.UNSEEN if ending.note is None else ending.note.outside
     return WorkerExit(
         cause=cause,
         returncode=ending.returncode,
@@ -340,6 +352,7 @@ def _exit(
         last_step=last_step,
         evidence=tuple(line for line in evidence if line),
         retry=retry,
+        outside=OutsideCause(outside) if outside else None,
         sign=sign or sign_of((*evidence, ending.note.traceback if ending.note else "")),
         asked_bytes=bytes_asked_for(evidence),
         asks_batch_size=ending.note is not None and ending.note.asks_batch_size,

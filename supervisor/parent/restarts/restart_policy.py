@@ -6,9 +6,9 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from supervisor.codes import ExitSign
+from supervisor.codes import ExitSign, OutsideCause
 from supervisor.parent.restarts.backoff import Backoff
-from supervisor.parent.restarts.exits import OF_THE_PROCESS, failure_key
+from supervisor.parent.restarts.exits import OUTSIDE, failure_key
 from supervisor.parent.restarts.failure_signs import ANOTHER_RANK, outside_fault
 from supervisor.records import ExitCause, WorkerExit
 from supervisor.settings import RestartSettings
@@ -19,6 +19,8 @@ SMALLEST_BATCH = 1 / 16
 _FAILURES_UNTIL_SKIP = 2
 _FAILURES_UNTIL_STOP = 3
 _NUMERICAL_UNTIL_FP32 = 2
+
+_NEVER_OF_DATA = (ExitCause.KILLED, ExitCause.HANG, ExitCause.HOST_OUT_OF_MEMORY)
 
 Start = Literal["stable", "latest"]
 
@@ -38,9 +40,9 @@ def is_numerical(cause: ExitCause | None, *, risky: bool) -> bool:
 
 
 def _came_from_outside(worker_exit: WorkerExit) -> bool:
-    """Whether its data is not to blame: somebody killed it, or another rank had gone. Memory that
-    ran out, where that is proved, has a cause of its own."""
-    if worker_exit.cause is ExitCause.KILLED and worker_exit.signum not in OF_THE_PROCESS:
+    """Whether its data are not to blame: a signal ended it, a wait was in vain, the host's memory
+    or a disk had no room, or another rank had gone."""
+    if worker_exit.cause in _NEVER_OF_DATA or worker_exit.outside is not None:
         return True
     first = worker_exit.evidence[0] if worker_exit.evidence else ""
     return outside_fault(first) == ANOTHER_RANK
@@ -143,6 +145,8 @@ class RestartPolicy:
         self._count(worker_exit, numerical=numerical)
         key = (failure_key(worker_exit), worker_exit.last_step)
         same = self._memory.failures[key]
+        if worker_exit.outside not in (None, OutsideCause.UNSEEN):
+            same = 1  # what is outside may be mended meanwhile: the crash limit alone counts
         is_over = same >= _FAILURES_UNTIL_STOP or (
             self._memory.without_progress >= self._settings.crash_limit
         )
@@ -237,9 +241,11 @@ class RestartPolicy:
     def _limit_reached(self, worker_exit: WorkerExit) -> str:
         count = self._memory.without_progress
         evidence = worker_exit.evidence[0] if worker_exit.evidence else worker_exit.cause.value
+        outside = worker_exit.outside
+        why = "" if outside in (None, OutsideCause.UNSEEN) else f" ({OUTSIDE[outside]})"
         return (
             f"crash limit: {count} crash{'es' if count > 1 else ''} without "
-            f"{self._settings.progress_steps} new steps between them; the last: {evidence}"
+            f"{self._settings.progress_steps} new steps between them; the last: {evidence}{why}"
         )
 
 

@@ -56,6 +56,8 @@ def _attempt(run_data: RunData, attempt: int) -> AttemptFacts:
         started = _first(float(value) for value in steps.time[:1])
     cause = ending.cause.value if ending and ending.cause else ""
     ended = moment(ending.time) if ending else NAN
+    if ending and ending.sign is ExitSign.SUPERVISOR_DIED:
+        ended = NAN  # it was found out later
     if ended != ended and len(steps):
         ended = float(steps.time[-1])
     last = ending.last_step if ending else None

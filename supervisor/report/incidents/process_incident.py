@@ -38,9 +38,12 @@ def process_incident(
     words = EXITS[ExitCause(cause)].rstrip(".")
     if cause == "killed" and attempt.signum:
         words = f"The worker was killed by {_signal(attempt.signum)}"
+    is_supervisor = attempt.sign is ExitSign.SUPERVISOR_DIED
+    if is_supervisor:
+        words = "The supervisor was killed, or its machine went down, and the worker with it"
     evidence_for, evidence_against = process_evidence(run_data, attempt, cause)
     return Incident(
-        key=cause,
+        key="supervisor_died" if is_supervisor else cause,
         sentence=f"{words}{where}{_named(run_data, attempt, cause)}{_stood(run_data, hang)}.",
         step=step,
         attempt=attempt.number,

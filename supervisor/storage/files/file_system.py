@@ -9,7 +9,7 @@ from pathlib import Path
 
 import xxhash
 
-from supervisor.storage.files.private_files import open_private
+from supervisor.storage.files.private_files import open_private, replace_file
 
 _BLOCK_BYTES = 4 * 1024 * 1024
 
@@ -54,7 +54,7 @@ class FileSystem:
 
     def replace(self, old: Path, new: Path) -> None:
         """Renames atomically; `new` may exist if it is a file or an empty folder."""
-        os.replace(old, new)
+        replace_file(old, new)
 
     def remove_file(self, path: Path) -> None:
         path.unlink(missing_ok=True)

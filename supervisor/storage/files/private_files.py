@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
 from pathlib import Path
@@ -9,14 +11,22 @@ from typing import IO, Any
 
 from supervisor.records import plain
 
+_REPLACES_NOTHING = (errno.EEXIST, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+"""What some file systems in user space answer to a rename over an existing name."""
 
-def open_private(path: Path, mode: str) -> IO[Any]:
+
+def open_private(path: Path, mode: str, buffering: int = -1) -> IO[Any]:
     """Opens `path` like `open`, but a file that it creates has mode 0600.
 
     Raises:
         OSError: also when `path` is a symbolic link, which is not followed.
     """
-    return open(path, mode, opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o600))
+    return open(
+        path,
+        mode,
+        buffering,
+        opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o600),
+    )
 
 
 def make_private(folder: Path) -> Path:
@@ -47,10 +57,43 @@ def write_private(path: Path, data: bytes | str, *, durable: bool = False) -> No
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
-        os.replace(staged, path)
+        replace_file(staged, path)
     except OSError:
-        staged.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            staged.unlink(missing_ok=True)
         raise
+
+
+def replace_file(staged: Path, path: Path) -> None:
+    """Renames `staged` to `path`, in two steps where the file system replaces no names.
+
+    Raises:
+        OSError: it refuses; one of the two is there.
+    """
+    try:
+        os.replace(staged, path)
+    except OSError as error:
+        if error.errno not in _REPLACES_NOTHING or not path.is_file():
+            raise
+        path.unlink()
+        os.rename(staged, path)
+
+
+def replaces_names(folder: Path) -> bool:
+    """Whether the file system of `folder` renames over an existing name, as far as it can be
+    tried."""
+    names = [folder / f".probe.{os.getpid()}.{number}" for number in (1, 2)]
+    try:
+        for name in names:
+            name.touch(0o600)
+        os.replace(*names)
+    except OSError as error:
+        return error.errno not in _REPLACES_NOTHING
+    finally:
+        for name in names:
+            with contextlib.suppress(OSError):
+                name.unlink()
+    return True
 
 
 def write_json(path: Path, value: Any, *, durable: bool = False) -> None:

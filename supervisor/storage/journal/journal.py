@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from supervisor.codes import Warned
 from supervisor.events.event import JournalEvent
 from supervisor.events.state_events import WarningEvent
 from supervisor.records import Alert
 from supervisor.settings import LimitSettings
 from supervisor.storage.files.event_budget import EventBudget
+from supervisor.storage.files.kept_writes import KEPT
 from supervisor.storage.files.line_file import LineFile, to_line
 from supervisor.storage.journal.events import line_of, read_journal
 from supervisor.storage.journal.journal_merger import JournalMerger
@@ -24,8 +25,9 @@ __all__ = ["AlertLog", "Journal", "JournalMerger", "read_journal"]
 class Journal:
     """One rank's journal. One writer a file; its threads may share it.
 
-    A line that cannot be written is counted in `lost`, and a warning says how many are missing as
-    soon as the disk takes lines again. Events that repeat endlessly are limited by `EventBudget`.
+    Lines that the disk refuses are kept (`KeptWrites`). Those for which there is no room either are
+    counted in `lost`, and a warning says how many are missing as soon as there is. Events that
+    repeat endlessly are limited by `EventBudget`.
     """
 
     def __init__(
@@ -47,7 +49,8 @@ class Journal:
         self._lock = threading.RLock()
 
     def write(self, event: JournalEvent) -> bool:
-        """Appends an event; returns whether it is in the file (events of a kind are limited).
+        """Appends an event; returns whether it is, or will be, in the file (events of a kind
+        are limited).
 
         Its time, attempt and rank are set here. NaN and infinities are written as the strings
         "nan", "inf", "-inf": ``float`` reads both.
@@ -66,16 +69,14 @@ class Journal:
             self._lines.close()
 
     def _append(self, line: bytes) -> bool:
-        try:
-            if self.lost:
-                message = f"{self.lost} events before this one could not be written"
-                self._lines.append(self._line(WarningEvent(message=message)))
-                self.lost = 0
-            self._lines.append(line)
-        except OSError:
-            self.lost += 1
-            return False
-        return True
+        if self.lost:
+            message = f"{self.lost} events before this one could not be written"
+            told = self._line(WarningEvent(message=message, found=Warned.NOT_WRITTEN))
+            self.lost = 0 if KEPT.append(self._lines, told) else self.lost
+        if KEPT.append(self._lines, line):
+            return True
+        self.lost += 1
+        return False
 
     def _line(self, event: JournalEvent) -> bytes:
         return line_of(event, clock=self._clock(), attempt=self._attempt, rank=self._rank)
@@ -102,9 +103,8 @@ class AlertLog:
         self._lines = LineFile(path)
 
     def write(self, alert: Alert) -> None:
-        """Appends `alert`; on a full disk it is dropped here."""
-        with contextlib.suppress(OSError):
-            self._lines.append(to_line(alert.to_dict()))
+        """Appends `alert`."""
+        KEPT.append(self._lines, to_line(alert.to_dict()))
 
     def close(self) -> None:
         self._lines.close()

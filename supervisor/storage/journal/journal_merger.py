@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
 import heapq
 import os
@@ -13,6 +15,7 @@ from pathlib import Path
 
 from supervisor.events.event import JournalEvent
 from supervisor.events.parsing import parse_event
+from supervisor.storage.files.kept_writes import KEPT
 from supervisor.storage.files.line_file import parse_line
 from supervisor.storage.files.private_files import make_private
 from supervisor.storage.journal.events import line_of
@@ -30,8 +33,14 @@ class JournalMerger:
     """
 
     def __init__(
-        self, rundir: RunDirectory, *, attempt: int = 0, clock: Callable[[], float] = time.time
+        self,
+        rundir: RunDirectory,
+        *,
+        attempt: int = 0,
+        clock: Callable[[], float] = time.time,
+        is_parent: bool = False,
     ) -> None:
+        """`is_parent`: another process's lock is only waited for: it is a command's."""
         self.attempt = attempt
         """Set by the parent when it begins another attempt."""
         self.deleted = 0
@@ -42,6 +51,8 @@ class JournalMerger:
         self._clock = clock
         self._mutex = threading.RLock()
         self._abandoned = False
+        self._is_parent = is_parent
+        self._is_locked_out = False
         self._fd = -1
         self._offsets: dict[Path, int] = {}
         self._copied: Counter[bytes] = Counter()
@@ -51,14 +62,37 @@ class JournalMerger:
 
         Its rank is null, unless it blames one.
 
-        A full disk must not end the supervision, so it only makes the answer False.
+        What the disk refuses is kept (`KeptWrites`) and told to the listeners all the same.
         """
         line = line_of(event, clock=self._clock(), attempt=self.attempt, rank=event.rank)
         with self._mutex:
-            written = self._has_lock() and self._append(line + b"\n")
+            may = not self._abandoned and (self._has_lock() or not self._is_locked_out)
+            written = may and KEPT.append(self, line + b"\n")
         if written:
             self._tell([event])
         return written
+
+    @property
+    def path(self) -> Path:
+        return self._rundir.journal
+
+    def append(self, data: bytes) -> None:
+        """Appends all of `data` or nothing; for `KeptWrites`.
+
+        Raises:
+            OSError: the disk refuses, or another process has the lock.
+        """
+        if not self._has_lock():
+            raise OSError(errno.EAGAIN, "cannot be opened, or another process writes it", self.path)
+        before = os.fstat(self._fd).st_size
+        try:
+            done = 0
+            while done < len(data):
+                done += os.write(self._fd, data[done:])
+        except OSError:
+            with contextlib.suppress(OSError):  # read-only
+                os.ftruncate(self._fd, before)
+            raise
 
     def merge(self) -> list[JournalEvent]:
         """Copies the complete new lines of all ranks, by time; returns them as events."""
@@ -71,6 +105,7 @@ class JournalMerger:
         """Stops writing for good: the file belongs to another supervisor now."""
         with self._mutex:
             self._abandoned = True
+            KEPT.forget(self.path)
             self.close()
 
     def close(self) -> None:
@@ -100,7 +135,7 @@ class JournalMerger:
             batches.append(lines)
         # A merge, not a sort: a rank's own order stays even if its clock was set back.
         merged = list(heapq.merge(*batches, key=lambda line: line[0]))
-        if merged and not self._append(b"".join(raw + b"\n" for _, raw, _ in merged)):
+        if merged and not KEPT.append(self, b"".join(raw + b"\n" for _, raw, _ in merged)):
             return []
         self._offsets.update(ends)
         return [event for _, _, event in merged]
@@ -119,7 +154,9 @@ class JournalMerger:
         except OSError:
             return False
         try:
+            self._is_locked_out = not self._is_parent
             _lock(fd)
+            self._is_locked_out = False
             data = path.read_bytes()
             whole = data.rfind(b"\n") + 1
             if whole < len(data):
@@ -170,18 +207,6 @@ class JournalMerger:
             else:
                 left.append(line)
         return left
-
-    def _append(self, data: bytes) -> bool:
-        """Appends all of `data` or nothing."""
-        before = os.fstat(self._fd).st_size
-        try:
-            done = 0
-            while done < len(data):
-                done += os.write(self._fd, data[done:])
-        except OSError:
-            os.ftruncate(self._fd, before)
-            return False
-        return True
 
 
 def _lock(fd: int) -> None:

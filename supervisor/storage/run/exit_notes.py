@@ -5,13 +5,19 @@ No note means that the process was killed, or ended by the interpreter itself.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from supervisor.codes import OutsideCause
 from supervisor.errors import RunDirectoryError
 from supervisor.masking import mask_all
-from supervisor.storage.files.record_file import load_record, save_record
+from supervisor.records import plain
+from supervisor.storage.files.checked_record import build_record
+from supervisor.storage.files.kept_writes import KEPT
+from supervisor.storage.files.record_file import load_record
+from supervisor.storage.run import handover
 from supervisor.storage.run.rundir import RunDirectory
 
 EXIT_KINDS = (
@@ -47,6 +53,7 @@ class ExitNote:
         memory: figures of memory at the end, in GiB or counts.
         asks_batch_size: the script called `supervisor.batch_size`.
         offers_checkpointing: a model offers activation checkpointing that is not on.
+        outside: why neither script nor data are to blame, see `OutsideCause`; else empty.
         replaying: the fast-forward had not reached its checkpoint yet.
         time: when it was written, unix seconds; of several ranks' notes the first is the cause.
     """
@@ -63,16 +70,26 @@ class ExitNote:
     asks_batch_size: bool = False
     offers_checkpointing: bool = False
     replaying: bool = False
+    outside: str = field(default="", metadata={"one_of": ("", *OutsideCause)})
     time: float = 0.0
 
 
 def save_exit_note(rundir: RunDirectory, attempt: int, rank: int, note: ExitNote) -> None:
-    """Writes the note of one rank, durably, its texts masked.
+    """Writes the note of one rank, durably, its texts masked, and hands it to the parent with what
+    the disk has refused."""
+    fields = plain(mask_all(note))
+    KEPT.replace(rundir.exit_note(attempt, rank), json.dumps(fields, indent=2) + "\n")
+    KEPT.try_again(now=True)
+    if handover.mine is not None:
+        handover.mine.ends(fields, KEPT.kept())
 
-    Raises:
-        OSError: the disk refuses.
-    """
-    save_record(rundir.exit_note(attempt, rank), mask_all(note))
+
+def note_of(fields: Mapping[str, Any] | None) -> ExitNote | None:
+    """Returns the note of these fields; None if they are none of a note."""
+    try:
+        return None if fields is None else build_record(ExitNote, fields)
+    except ValueError:
+        return None
 
 
 def load_exit_note(rundir: RunDirectory, attempt: int, rank: int) -> ExitNote | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import socket
 from collections.abc import Mapping, Sequence
@@ -12,10 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import xxhash
 
 from supervisor.masking import mask_command
 from supervisor.ranks import RankLaunch
-from supervisor.storage.files.record_file import load_record, save_record
+from supervisor.records import plain
+from supervisor.storage.files.kept_writes import KEPT
+from supervisor.storage.files.line_file import parse_json
+from supervisor.storage.files.record_file import load_record
 from supervisor.storage.files.versions import current_versions
 from supervisor.storage.run.rundir import RunDirectory
 
@@ -30,6 +35,7 @@ JOB_VARIABLES = (
     "PBS_JOBID",
 )
 """By which schedulers name the job to its processes."""
+_CHECKSUM = "checksum"
 _HELP = "give the directory that `supervisor run` printed"
 
 
@@ -117,21 +123,39 @@ def new_run_state(
 
 
 def save_run_state(rundir: RunDirectory, state: RunState) -> None:
-    """Replaces ``run.json``; it is on disk when this returns.
-
-    Raises:
-        OSError: the disk refuses; the file is as it was.
-    """
-    save_record(rundir.run_json, state)
+    """Replaces ``run.json`` and its copy, durably; what the disk refuses is kept (`KeptWrites`)."""
+    fields = plain(state)
+    text = json.dumps({**fields, _CHECKSUM: _checksum(fields)}, indent=2) + "\n"
+    for path in (rundir.run_json, rundir.run_json_copy):
+        KEPT.replace(path, text)
 
 
 def load_run_state(rundir: RunDirectory) -> RunState:
-    """Returns what ``run.json`` says.
+    """Returns what ``run.json`` says; its copy, where it was damaged.
 
     Raises:
-        RunDirectoryError: it is missing or damaged.
+        RunDirectoryError: it is missing, or both are damaged.
     """
-    return load_record(rundir.run_json, RunState, help_text=_HELP)
+    path, copy = rundir.run_json, rundir.run_json_copy
+    if path.exists() and is_damaged(path) and not is_damaged(copy):
+        path = copy
+    return load_record(path, RunState, help_text=_HELP)
+
+
+def is_damaged(path: Path) -> bool:
+    """Whether a ``run.json`` or its copy is not as it was written."""
+    try:
+        fields = parse_json(path.read_bytes())
+        if not isinstance(fields, dict):
+            return True
+        checksum = fields.pop(_CHECKSUM, None)  # earlier versions wrote none
+        return checksum is not None and checksum != _checksum(fields)
+    except (OSError, ValueError, RecursionError):
+        return True
+
+
+def _checksum(fields: Mapping[str, Any]) -> str:
+    return xxhash.xxh3_64_hexdigest(json.dumps(fields, sort_keys=True).encode())
 
 
 def is_run(path: Path | str) -> bool:

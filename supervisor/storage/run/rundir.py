@@ -32,6 +32,11 @@ class RunDirectory:
         return self.root / "lease.lock"
 
     @property
+    def run_json_copy(self) -> Path:
+        """Without it a damaged ``run.json`` would be the end of the run."""
+        return self.root / ".run.json.copy"
+
+    @property
     def policy_yaml(self) -> Path:
         return self.root / "policy.yaml"
 

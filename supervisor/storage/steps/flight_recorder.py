@@ -6,17 +6,20 @@ nothing and nothing has to be flushed; the parent reads the same file as a heart
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import mmap
 import os
 import struct
+import time as clock
 from collections.abc import Callable, Mapping, Sequence
+from errno import ENOSPC
 from pathlib import Path
 
 from supervisor.errors import RunDirectoryError
 from supervisor.records import StepRecord
+from supervisor.storage.files.kept_writes import KEPT, KEPT_BYTES, KeptWrite
+from supervisor.storage.files.mapped_file import reserve
 from supervisor.storage.files.private_files import make_private, write_json
 from supervisor.storage.steps.flight_reader import FlightReader, read_steps
 from supervisor.storage.steps.more_values import MAX_NAMES, MoreValues, more_path
@@ -58,6 +61,9 @@ __all__ = [
 ]
 
 CHUNK_ROWS = 4096
+_AGAIN_S = 1.0
+_MARKED_ROWS = 256
+"""More than wait for their judgement."""
 _RISK = struct.Struct("<d")
 _UINT64 = 0xFFFFFFFFFFFFFFFF
 _NOTHING_OBSERVED = (math.nan,) * OBSERVED_SLOTS
@@ -72,8 +78,8 @@ class FlightRecorder:
 
     Raises:
         RunDirectoryError: the file is not a flight recorder's, or of another version.
-        OSError: the file cannot be created or grow. Space is reserved in advance: a store into a
-            mapped page without disk space would kill the process (SIGBUS).
+        OSError: the file cannot be opened. Rows for which the disk has no room are kept in memory
+            until it has some (`KEPT_BYTES`): space is reserved in advance, see `reserve`.
     """
 
     def __init__(
@@ -87,6 +93,8 @@ class FlightRecorder:
     ) -> None:
         self.path = path
         self._attempt = attempt
+        self._borrowed_from: int | None = None
+        self._again_at = 0.0
         make_private(path.parent)
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -117,7 +125,7 @@ class FlightRecorder:
     ) -> int:
         """Stores one step and returns its row; readers see it completely or not at all."""
         row = self._rows
-        if row >= self._capacity:
+        if row >= self._capacity or (self._borrowed_from is not None and time >= self._again_at):
             self._map(row + 1)
         if record.loss_seen:
             flags |= LOSS_SEEN
@@ -206,6 +214,10 @@ class FlightRecorder:
         """Unmaps the file; a second call does nothing."""
         if self._fd < 0:
             return
+        if self._borrowed_from is not None:
+            self._map(max(1, self._rows))
+        for kept in self._kept():
+            KEPT.add(kept)
         self._unmap()
         self._more.close()
         os.close(self._fd)
@@ -215,10 +227,7 @@ class FlightRecorder:
         size = os.fstat(self._fd).st_size
         head = os.pread(self._fd, HEADER.size, 0)
         if len(head) < HEADER.size or head[: len(MAGIC)] == bytes(len(MAGIC)):
-            _reserve(self._fd, HEADER_BYTES)
-            os.pwrite(self._fd, HEADER.pack(bytes(8), VERSION, ROW_BYTES, 0), 0)
-            os.pwrite(self._fd, MAGIC, 0)
-            return 0
+            return 0  # `_map` writes its head
         magic, version, row_bytes, rows = HEADER.unpack(head)
         if magic != MAGIC or version != VERSION or row_bytes != ROW_BYTES:
             raise RunDirectoryError(
@@ -231,8 +240,16 @@ class FlightRecorder:
         """Makes room for `rows` rows at least, up to a whole chunk."""
         capacity = -(-rows // CHUNK_ROWS) * CHUNK_ROWS
         size = HEADER_BYTES + capacity * ROW_BYTES
-        _reserve(self._fd, size)
-        memory = mmap.mmap(self._fd, size)
+        try:
+            reserve(self._fd, size)
+            memory = mmap.mmap(self._fd, size)
+            if memory[: len(MAGIC)] != MAGIC:
+                memory[: HEADER.size] = self._head()
+            for kept in self._kept():
+                memory[kept.at : kept.at + len(kept.data)] = kept.data
+            self._borrowed_from = None
+        except OSError:
+            memory = self._borrow(size)
         if hasattr(self, "_memory"):
             self._unmap()
         self._memory = memory
@@ -241,6 +258,40 @@ class FlightRecorder:
         self._count = self._view[ROWS_OFFSET : ROWS_OFFSET + 8].cast("Q")
         self._capacity = capacity
         self._count[0] = self._rows
+
+    def _borrow(self, size: int) -> mmap.mmap:
+        """Returns memory that no file has, for the rows that the disk refuses until it takes them.
+
+        Raises:
+            OSError: there are too many of them.
+        """
+        if self._borrowed_from is None:
+            # The newest rows of the file may still be marked.
+            self._borrowed_from = max(0, self._rows - _MARKED_ROWS)
+            start = HEADER_BYTES + self._borrowed_from * ROW_BYTES
+            held = os.pread(self._fd, (self._rows - self._borrowed_from) * ROW_BYTES, start)
+        else:
+            start, held = self._kept()[0].at, self._kept()[0].data
+        if len(held) > KEPT_BYTES:
+            raise OSError(ENOSPC, "the disk refuses the steps for too long", str(self.path))
+        memory = mmap.mmap(-1, size)  # what is not touched takes no memory
+        memory[start : start + len(held)] = held
+        self._again_at = clock.time() + _AGAIN_S
+        return memory
+
+    def _kept(self) -> list[KeptWrite]:
+        """Returns the rows that the file lacks, and then what says that they are there."""
+        first = self._borrowed_from
+        if first is None:
+            return []
+        start, stop = (HEADER_BYTES + row * ROW_BYTES for row in (first, self._rows))
+        return [
+            KeptWrite(path=self.path, at=start, data=self._memory[start:stop]),
+            KeptWrite(path=self.path, at=0, data=self._head()),
+        ]
+
+    def _head(self) -> bytes:
+        return HEADER.pack(MAGIC, VERSION, ROW_BYTES, self._rows)
 
     def _unmap(self) -> None:
         self._count.release()
@@ -272,13 +323,3 @@ class FlightRecorder:
             return -1  # tried again with the name's next value
         self._slots[name] = slot
         return slot
-
-
-def _reserve(fd: int, size: int) -> None:
-    """Grows the file to at least `size` bytes, with disk space reserved where possible."""
-    try:
-        os.posix_fallocate(fd, 0, size)
-    except OSError as error:
-        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
-            raise
-        os.ftruncate(fd, max(size, os.fstat(fd).st_size))

@@ -62,6 +62,7 @@ IN_ENVIRONMENT = 256
 OBSERVED_SHIFT = 16
 """Bit 16 + i of `flags`: slot i was observed (NaN is a value too)."""
 
+ATTEMPT_OFFSET = 8
 FLAGS_OFFSET = 12
 RISK_OFFSET = int(STEP_DTYPE.fields["risk"][1])  # type: ignore[index]
 

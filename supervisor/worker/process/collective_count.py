@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from supervisor.storage.files.mapped_file import reserve
 from supervisor.storage.files.private_files import make_private
 
 COUNT = struct.Struct("<Q")
@@ -57,7 +58,7 @@ class CollectiveCount:
         make_private(self._path.parent)
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            os.ftruncate(descriptor, COUNT.size)
+            reserve(descriptor, COUNT.size)
             memory = mmap.mmap(descriptor, COUNT.size)
         finally:
             os.close(descriptor)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from supervisor.storage.files.line_file import LineFile, read_lines, to_line
+from supervisor.storage.run.exit_signs import outside_cause
 from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.samples.changed_samples import ChangedSamples
@@ -110,6 +111,8 @@ class SampleGuard:
         """Returns the batch without its bad samples, or raises `error`. In any process."""
         if not (fetcher.auto_collation and isinstance(indices, (list, tuple))):
             raise error
+        if outside_cause(error) is not None:  # a disk, a connection: no sample is to blame
+            raise error
         bad = _failing(fetcher.dataset, indices)
         data = _name(fetcher.dataset)
         rest = [index for index in indices if index not in bad]
@@ -171,7 +174,8 @@ def _failing(data_set: Any, indices: Sequence[Any]) -> dict[Any, str]:
         try:
             data_set[index]
         except Exception as error:
-            found[index] = f"{type(error).__name__}: {error}"[:300]
+            if outside_cause(error) is None:
+                found[index] = f"{type(error).__name__}: {error}"[:300]
     return found
 
 

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.codes import ExitSign
+from supervisor.codes import ExitSign, OutsideCause
 from supervisor.parent.restarts.backoff import Backoff
+from supervisor.parent.restarts.exits import OUTSIDE
 from supervisor.parent.restarts.restart_policy import RestartPolicy
 from supervisor.records import ExitCause, WorkerExit
 from supervisor.settings import RestartSettings
@@ -87,6 +88,10 @@ KILLED = WorkerExit(cause=ExitCause.KILLED, last_step=40, evidence=("killed",))
     [
         replace(KILLED, signum=signal.SIGKILL),
         replace(KILLED, signum=signal.SIGTERM),
+        replace(KILLED, signum=signal.SIGSEGV),
+        crash(40, ExitCause.HANG, "no step for 60 s"),
+        crash(40, ExitCause.HOST_OUT_OF_MEMORY, "the kernel killed it"),
+        replace(crash(40, ExitCause.EXCEPTION, "exit code 3"), outside=OutsideCause.UNSEEN),
         KILLED,  # its node is gone
         replace(KILLED, signum=signal.SIGABRT, evidence=("NCCL error: remote process exited",)),
         crash(40, ExitCause.EXCEPTION, "RuntimeError: Connection closed by peer [127.0.0.1]:31337"),
@@ -102,11 +107,18 @@ def test_what_comes_twice_at_one_step_from_outside_costs_no_data(from_outside: W
     assert verdicts[-1].reason == f"the same failure 3 times after step 40: {evidence}"
 
 
-def test_a_process_that_dies_by_itself_twice_at_one_step_loses_its_data() -> None:
-    restarts = policy(crash_limit=10)
-    died = replace(KILLED, signum=signal.SIGSEGV)
+@pytest.mark.parametrize("outside", [OutsideCause.DISK, OutsideCause.CONNECTION])
+def test_what_may_be_mended_from_outside_is_tried_up_to_the_crash_limit(
+    outside: OutsideCause,
+) -> None:
+    restarts = policy(crash_limit=5)
+    failed = replace(crash(40, ExitCause.EXCEPTION, "it failed"), outside=outside)
 
-    assert [restarts.decide(died).skip_steps for _ in range(2)] == [(), (40, 41)]
+    verdicts = [restarts.decide(failed) for _ in range(5)]
+
+    assert [verdict.again for verdict in verdicts] == [True, True, True, True, False]
+    assert all(verdict.skip_steps == () for verdict in verdicts)
+    assert verdicts[-1].reason.endswith(f"the last: it failed ({OUTSIDE[outside]})")
 
 
 def test_a_failure_before_the_first_step_has_no_data_to_leave_out() -> None:

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from supervisor.events.step_events import RollbackEvent
 from supervisor.records import Alert, Cause, Severity
+from supervisor.storage.files.kept_writes import KeptWrites
+from supervisor.storage.journal import journal as journal_module
 from supervisor.storage.journal.journal import AlertLog, Journal
 from tests.journals import event, read_raw
 
@@ -96,10 +98,18 @@ def test_a_journal_that_does_not_exist_has_no_events(tmp_path: Path) -> None:
     assert read_raw(tmp_path / "none.jsonl") == []
 
 
-def test_a_full_disk_costs_lines_and_says_how_many(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("room", "messages"),
+    [
+        (1 << 20, ["one", "refused", "refused", "two"]),
+        (0, ["one", "2 events before this one could not be written", "two"]),
+    ],
+)
+def test_a_full_disk_costs_no_lines_but_those_that_memory_has_no_room_for(
+    room: int, messages: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "j"
+    path, kept = tmp_path / "j", KeptWrites(room)
+    monkeypatch.setattr(journal_module, "KEPT", kept)
     journal = journal_at(path)
     real_write = os.write
 
@@ -112,16 +122,13 @@ def test_a_full_disk_costs_lines_and_says_how_many(
     written = [journal.write(event("warning", message="one"))]
     for failing in (full, half):
         monkeypatch.setattr(os, "write", failing)
-        written.append(journal.write(event("warning", message="lost")))
+        written.append(journal.write(event("warning", message="refused")))
     monkeypatch.setattr(os, "write", real_write)
     written.append(journal.write(event("warning", message="two")))
 
-    assert written == [True, False, False, True]
-    assert [event["message"] for event in read_raw(path)] == [
-        "one",
-        "2 events before this one could not be written",
-        "two",
-    ]
+    assert kept.try_again(now=True)
+    assert written == [True, bool(room), bool(room), True]
+    assert [event["message"] for event in read_raw(path)] == messages
 
 
 def test_alerts_are_lines_with_all_their_fields(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from supervisor.errors import RunDirectoryError
 from supervisor.records import StepRecord
+from supervisor.storage.files.kept_writes import KEPT, KeptWrite
 from supervisor.storage.steps import flight_recorder
 from supervisor.storage.steps.flight_recorder import (
     GRAD_SEEN,
@@ -256,8 +257,9 @@ def test_a_truncated_file_gives_the_rows_that_are_left(tmp_path: Path) -> None:
         assert reader.read()["step"].tolist() == [0, 1, 2, 3, 4, 5]
 
 
-def test_a_full_disk_ends_the_recording_with_an_error_and_keeps_its_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("freed", ["while it records", "at its end", "later"])
+def test_rows_that_a_full_disk_refuses_are_there_when_it_takes_them(
+    freed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(fd: int, start: int, size: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -269,14 +271,46 @@ def test_a_full_disk_ends_the_recording_with_an_error_and_keeps_its_rows(
         recorder.append(StepRecord(step=step), time=0.0)
 
     monkeypatch.setattr(os, "posix_fallocate", refuse)
-    with pytest.raises(OSError, match="No space left"):
-        recorder.append(StepRecord(step=4), time=0.0)
+    for step in range(4, 11):  # past two chunks
+        recorder.append(StepRecord(step=step), time=0.0)
+    recorder.mark(3, flags=UPDATE_SKIPPED)
+    if freed == "while it records":
+        monkeypatch.undo()
+        recorder.append(StepRecord(step=11), time=math.inf)
+        assert FlightReader(path).rows() == 12
+    elif freed == "at its end":
+        monkeypatch.undo()
+    elif freed == "later":
+        monkeypatch.setattr(KeptWrite, "make", lambda write: refuse(0, 0, 0))
+    recorder.close()
     monkeypatch.undo()
-    recorder.append(StepRecord(step=5), time=0.0)
+    KEPT.try_again(now=True)
+
+    with FlightReader(path) as reader:
+        rows = reader.read()
+    assert rows["step"].tolist() == list(range(12 if freed == "while it records" else 11))
+    assert rows["flags"][3] & UPDATE_SKIPPED
+    again = FlightRecorder(path, 2)
+    assert again.rows == len(rows)
+    again.close()
+
+
+def test_a_disk_that_is_full_from_the_start_has_the_steps_when_it_takes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(fd: int, start: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    path = tmp_path / "rank_0.steps"
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+
+    recorder = FlightRecorder(path, 1)
+    recorder.append(StepRecord(step=0), time=0.0)
+    monkeypatch.undo()
     recorder.close()
 
     with FlightReader(path) as reader:
-        assert reader.read()["step"].tolist() == [0, 1, 2, 3, 5]
+        assert reader.read()["step"].tolist() == [0]
 
 
 def test_a_disk_that_cannot_reserve_room_is_used_all_the_same(
