@@ -48,6 +48,7 @@ from supervisor.storage.cases.case_filing import file_cases
 from supervisor.storage.cases.case_keeping import keep_memory
 from supervisor.storage.cases.cases import CaseLibrary
 from supervisor.storage.checkpoints.checkpoints import Checkpoint
+from supervisor.storage.files.versions import current_versions, untried_versions
 from supervisor.storage.journal.journal import JournalMerger, read_journal
 from supervisor.storage.journal.treatments import count_treatments
 from supervisor.storage.run.rundir import RunDirectory
@@ -102,6 +103,8 @@ class RunLog:
             if problem is not None:
                 self.warn(f"no advice from earlier runs: {problem}", aloud=False)
         self._teller.say(f"run directory: {self._spec.run_dir}")
+        if untried := untried_versions(current_versions()):
+            self.warn(untried)
 
     def begin_ranks(self, world_size: int, nodes: int) -> None:
         """The nodes of the next attempt are here."""
