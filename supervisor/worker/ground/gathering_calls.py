@@ -62,8 +62,8 @@ def is_gathered(inner: FrameType, around: FrameType) -> bool:
     if operation in _ITERATE or operation in _UNPACK:
         return operation in _UNPACK
     names = call_names(around)
-    if names is None:
-        return True
+    if names is None:  # parts of Python that are in its executable have no source, and keep nothing
+        return not around.f_code.co_filename.startswith("<frozen")
     if is_generator:
         return not _ASK_ONCE.intersection(names)
     if inner.f_code.co_name in names:
