@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types unit scenarios package docs benchmark clean
+.PHONY: demo test lint types unit scenarios versions package docs benchmark clean
 
 $(BIN)/supervisor: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -28,6 +28,11 @@ unit: $(BIN)/supervisor
 
 scenarios: $(BIN)/supervisor
 	$(BIN)/python -m pytest -n 3 tests/scenarios
+
+# The tests on each supported Python, into docs/versions.md; `SESSIONS=py312` for one of them.
+versions: $(BIN)/supervisor
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[versions]'
+	$(BIN)/nox $(addprefix -s ,$(SESSIONS))
 
 # Wheel and sdist in dist/: what an index would say of them, and a run from an environment that has
 # nothing of this checkout.

@@ -232,7 +232,10 @@ def test_weights_that_are_not_to_blame_are_recognised_and_left_alone() -> None:
     assert [j.record.step for j in after if j.needless_rollback] == [306]
     assert actions(after)[-1:] == [("reinstate",)]
     assert actions(after[2:]) == []
-    assert [(j.risk, j.decision) for j in after] == [(j.risk, j.decision) for j in one_by_one]
+    # by their texts: from Python 3.13 on records with the same NaN are not equal
+    assert [repr((j.risk, j.decision)) for j in after] == [
+        repr((j.risk, j.decision)) for j in one_by_one
+    ]
 
 
 def test_an_announced_change_is_not_taken_back_by_a_rollback() -> None:

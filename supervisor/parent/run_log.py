@@ -55,6 +55,7 @@ from supervisor.storage.cases.cases import CaseLibrary
 from supervisor.storage.checkpoints.checkpoints import Checkpoint
 from supervisor.storage.files.kept_writes import KEPT
 from supervisor.storage.files.private_files import replaces_names
+from supervisor.storage.files.versions import current_versions, untried_versions
 from supervisor.storage.journal.journal import JournalMerger, read_journal
 from supervisor.storage.journal.treatments import count_treatments
 from supervisor.storage.run.rundir import RunDirectory
@@ -128,6 +129,8 @@ class RunLog:
             if problem is not None:
                 self.warn(f"no advice from earlier runs: {problem}", aloud=False)
         self._teller.say(f"run directory: {self._spec.run_dir}")
+        if untried := untried_versions(current_versions()):
+            self.warn(untried)
 
     def _tell_death(self, prepared: Preparation) -> None:
         """The run's last supervisor was killed, or its machine went down."""

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import functools
 import platform
+import re
+from collections.abc import Mapping
 
 from supervisor import version
+
+NEWEST_TRIED = {"python": (3, 13), "torch": (2, 14)}
+"""The newest that the whole suite ran with (docs/versions.md)."""
 
 
 @functools.lru_cache(maxsize=1)
@@ -22,3 +27,22 @@ def current_versions() -> dict[str, str]:
         "torch": torch,
         "supervisor": version.__version__,
     }
+
+
+def untried_versions(versions: Mapping[str, str]) -> str:
+    """Returns a line about what is newer than any that was tried; empty if nothing is.
+
+    Args:
+        versions: see `current_versions`.
+    """
+    newer = [
+        f"{name} {versions[name]} (tried up to {'.'.join(map(str, newest))})"
+        for name, newest in NEWEST_TRIED.items()
+        if tuple(map(int, re.findall(r"\d+", versions[name])[:2])) > newest
+    ]
+    if not newer:
+        return ""
+    return (
+        f"not tried with {' and '.join(newer)}: a resume is called exact only if looks into this "
+        "interpreter find what is known to be there"
+    )

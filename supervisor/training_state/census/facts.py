@@ -63,6 +63,8 @@ _NUMBER = re.compile(
     r"number (?P<kind>bool|u?int\d+|float\d+) (np\.)?(\w+\()?(?P<value>[\w.+-]+?)_?\)?"
 )
 _ENTERED = re.compile(r"\w+ of \d+( by \w+)?")
+UNSEEN = "(out of sight)"
+"""Ends the fact of an iterator that does not tell where it stands."""
 _SAME = "the object at "
 _IN_C: dict[str, Callable[[Any], Any]] = {
     "sqlite3.Connection": lambda database: database.total_changes,
@@ -145,6 +147,11 @@ def fact_of(place: Place) -> str:
     if isinstance(value, _NAMED):
         return f"{kind.__name__} {value.__qualname__}"
     return f"a {name}"
+
+
+def is_unseen(fact: str) -> bool:
+    """Whether it is that of an iterator that does not tell where it stands."""
+    return fact.endswith(UNSEEN)
 
 
 def same_as(fact: str) -> str:
@@ -348,11 +355,11 @@ def _checksum(array: np.ndarray[Any, Any]) -> str:
     return xxhash.xxh3_64_hexdigest(np.ascontiguousarray(array).tobytes())
 
 
-def _position(iterator: Any) -> list[Any]:
+def _position(iterator: Any) -> list[Any] | str:
     try:
         found = position(iterator)
     except Exception:  # from Python 3.14 on those of `itertools` do not tell
-        return []
+        return UNSEEN
     return [len(one) if isinstance(one, (list, tuple)) else one for one in found if _counts(one)]
 
 

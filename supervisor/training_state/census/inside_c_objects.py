@@ -11,7 +11,7 @@ from typing import Any
 from supervisor.training_state.census.left_out import SHOWN
 from supervisor.training_state.census.place import Place
 
-_TELLS_THE_COLLECTOR = 1 << 14
+TELLS_THE_COLLECTOR = 1 << 14
 """Of a type's flags: `Py_TPFLAGS_HAVE_GC`."""
 _WITHOUT_STATE = (
     *(types.FrameType, types.TracebackType, types.CodeType),
@@ -29,7 +29,7 @@ METHODS_IN_C = (types.BuiltinMethodType, types.MethodWrapperType)
 
 def holds_in_c(kind: type) -> bool:
     """Whether objects of a class hold others in C: a data frame's blocks, what waits in a queue."""
-    if issubclass(kind, (*SHOWN, *_WITHOUT_STATE)) or not kind.__flags__ & _TELLS_THE_COLLECTOR:
+    if issubclass(kind, (*SHOWN, *_WITHOUT_STATE)) or not kind.__flags__ & TELLS_THE_COLLECTOR:
         return False
     return any(_is_made_in_c(base) for base in kind.__mro__[:-1])
 

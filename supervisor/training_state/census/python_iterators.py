@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import collections
+import gc
 import itertools
 import sys
 from typing import Any
@@ -23,6 +24,8 @@ ITERATORS: tuple[type, ...] = (
     *_OF_ITERTOOLS,
 )
 _WARN = _OF_ITERTOOLS if (3, 12) <= sys.version_info < (3, 14) else ()
+_SEEN_WHOLE = tuple(vars(itertools)[n] for n in ("pairwise", "batched") if hasattr(itertools, n))
+"""They do not tell where they stand, but the collector is told of all that they go on from."""
 
 
 def is_iterator(kind: type) -> bool:
@@ -36,6 +39,8 @@ def position(iterator: Any) -> list[Any]:
     Raises:
         TypeError: this version of Python cannot tell.
     """
+    if type(iterator) in _SEEN_WHOLE:
+        return gc.get_referents(iterator)
     found = reduced(iterator)
     return [*found[1], *found[2:3]]
 

@@ -17,7 +17,7 @@ from supervisor.training_state.census.comparison import (
     differences,
     is_another_order,
 )
-from supervisor.training_state.census.facts import COMPARED_BYTES, fact_of
+from supervisor.training_state.census.facts import COMPARED_BYTES, fact_of, is_unseen
 from supervisor.training_state.census.place import Place
 from supervisor.training_state.census.put_back import put_back
 from supervisor.training_state.held_values import find_held, is_of_call, storages
@@ -187,6 +187,8 @@ class ScriptCensus:
         different = {one.path for one in left}
         if unseen := unseen_gathering(user_frames()):
             problems.append(f"a function in C gathers tensors out of sight: {unseen}")
+        hidden = [path for path, fact in then.facts.items() if is_unseen(fact)]
+        problems += [f"{path} does not tell where it stands" for path in hidden[:_NAMED]]
         restored = set(changed) - different
         return Compared(
             equal=len(then.facts) - len(restored) - len(different),

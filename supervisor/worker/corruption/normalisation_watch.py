@@ -19,7 +19,10 @@ MOST_OVERHEAD = 0.003
 KEEPING = frozenset({"NativeBatchNormBackward0", "CudnnBatchNormBackward0"})
 """Functions of autograd that keep the batch's mean and inverse deviation."""
 
-_packing: Callable[[bool], Any] = torch._C._autograd._top_saved_tensors_default_hooks
+_packing: Callable[[bool], Any] = getattr(
+    torch._C._autograd, "_top_saved_tensors_default_hooks", lambda _: "unknown"
+)
+"""Torch 2.6 does not tell whether someone packs; then no batch is claimed to be known."""
 _writes: Callable[[torch.Tensor], int] = operator.attrgetter("_version")
 
 

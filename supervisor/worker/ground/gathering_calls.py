@@ -42,14 +42,19 @@ def unseen_gathering(variables: Mapping[str, Mapping[str, Any]]) -> str:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_back is not None:
         around = frame.f_back
-        if _is_gathered(frame, around):
+        if is_gathered(frame, around):
             place = f"{around.f_code.co_name} line {around.f_lineno}"
             return place if _are_tensors_unseen(variables) else ""
         frame = around
     return ""
 
 
-def _is_gathered(inner: FrameType, around: FrameType) -> bool:
+def is_gathered(inner: FrameType, around: FrameType) -> bool:
+    """Whether what `inner` gives goes to a function in C that keeps it, or nobody can say.
+
+    Args:
+        around: called by, or calling by way of that function.
+    """
     is_generator = bool(inner.f_code.co_flags & inspect.CO_GENERATOR)
     if inner.f_code.co_name in _OWN_FUNCTIONS:
         return False
@@ -57,6 +62,8 @@ def _is_gathered(inner: FrameType, around: FrameType) -> bool:
     if operation in _ITERATE or operation in _UNPACK:
         return operation in _UNPACK
     names = call_names(around)
+    if names is None:  # parts of Python that are in its executable have no source, and keep nothing
+        return not around.f_code.co_filename.startswith("<frozen")
     if is_generator:
         return not _ASK_ONCE.intersection(names)
     if inner.f_code.co_name in names:
@@ -93,7 +100,7 @@ def _are_tensors_unseen(variables: Mapping[str, Mapping[str, Any]]) -> bool:
     alone = [
         one
         for one in known
-        if isinstance(one, _KEEPERS) and id(one) not in referred and not _is_of_graph(one)
+        if issubclass(type(one), _KEEPERS) and id(one) not in referred and not _is_of_graph(one)
     ]
     reached = _objects({**variables, "under way": {"": under_way}})
     return any(

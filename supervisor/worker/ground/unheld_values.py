@@ -39,6 +39,8 @@ HOLD_NOTHING = frozenset(
 )
 """Functions and classes whose contexts hold nothing that could be trained."""
 _GATHER = (ast.ListComp, ast.SetComp, ast.DictComp)
+_NOWHERE = (-1, -1)
+"""Python was told to forget columns (``-X no_debug_ranges``)."""
 
 Look = Callable[[FrameType], bool]
 
@@ -102,14 +104,16 @@ def has_unheld_block(frame: FrameType) -> bool:
     )
 
 
-def call_names(frame: FrameType) -> list[str]:
+def call_names(frame: FrameType) -> list[str] | None:
     """Returns the names of the functions that a frame is calling: of one, or of all on the line
-    where Python does not tell which; none where nobody can say."""
+    where Python does not tell which; None where nobody can say."""
     source = _source(frame)
     if source is None:
-        return []
+        return None
     tree, line, before = source
     place = _place(frame, before)
+    if place == _NOWHERE:
+        return None
     calls = [path[-1] for path in _paths(tree, [], line) if _is_at(path[-1], place)]
     return [_name(call.func) for call in calls if isinstance(call, ast.Call)]
 
@@ -194,7 +198,7 @@ def _place(frame: FrameType, before: int) -> tuple[int, int] | None:
         return None
     places = list(frame.f_code.co_positions())
     _, line, _, column = places[frame.f_lasti // 2]
-    return (-1, -1) if line is None or column is None else (line - before, column)
+    return _NOWHERE if line is None or column is None else (line - before, column)
 
 
 def _is_at(call: ast.AST, place: tuple[int, int] | None) -> bool:

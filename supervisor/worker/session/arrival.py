@@ -25,6 +25,7 @@ from supervisor.worker.recording.changed_in_place import mapped_files
 from supervisor.worker.replay.fast_forward import FastForward
 from supervisor.worker.replay.recorded_steps import RecordedSteps
 from supervisor.worker.session.busy_threads import wait_for_executors
+from supervisor.worker.session.start_probe import blind_looks
 from supervisor.worker.session.starting_point import ResumePoint
 from supervisor.worker.session.state_restorer import StateRestorer
 from supervisor.worker.treatment.exact_retry import ExactRetry
@@ -76,7 +77,7 @@ class Arrival:
                 start, start.gathered, rank=self.place.rank, keeps_schedules=is_scaled
             )
         still = [f"thread {name} still worked, and may write files" for name in busy]
-        return self._why(replay) + reasons + still
+        return self._why(replay) + reasons + still + list(blind_looks())
 
     def _why(self, replay: FastForward) -> list[str]:
         """Why what was replayed is not the recorded run."""

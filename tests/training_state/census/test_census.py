@@ -28,6 +28,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 
 from supervisor.training_state.census.census import RANDOM_NUMBERS, Census, unpack
 from supervisor.training_state.census.comparison import Nature, differences, is_another_order
+from supervisor.training_state.census.facts import is_unseen
 from supervisor.training_state.census.put_back import put_back
 
 NOTHING = Nature(Census(), Census())
@@ -555,3 +556,31 @@ def test_an_iterator_that_stands_behind_its_recorded_place_is_told_and_not_moved
 
     assert put_all_back(take({"it": then}), {"it": now}, {})
     assert next(now) == 2
+
+
+@pytest.mark.parametrize("name", ["pairwise", "batched"])
+def test_iterators_that_do_not_tell_are_seen_by_what_they_hold(name: str) -> None:
+    if not hasattr(itertools, name):
+        pytest.skip(f"this Python has no itertools.{name}")
+    kind: Any = getattr(itertools, name)
+    more = () if name == "pairwise" else (2,)
+    then, now = kind(iter([1, 2, 3, 4, 5]), *more), kind(iter([1, 2, 3, 4, 5]), *more)
+    next(then)
+
+    assert differences(take({"it": then}), take({"it": now}), NOTHING)
+    next(now)
+    assert not differences(take({"it": then}), take({"it": now}), NOTHING)
+
+
+def test_an_iterator_that_hides_its_place_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hidden(iterator: Any) -> None:  # those of itertools, from Python 3.14 on
+        raise TypeError(f"cannot pickle {type(iterator).__name__!r} object")
+
+    monkeypatch.setattr("supervisor.training_state.census.python_iterators.reduced", hidden)
+
+    facts = take({"it": itertools.islice([1, 2, 3], 2), "other": [1]}).facts
+
+    assert {path: is_unseen(fact) for path, fact in facts.items()} == {
+        "main.it": True,
+        "main.other": False,
+    }
