@@ -500,6 +500,21 @@ def test_a_rank_that_dies_costs_nothing_but_time(tmp_path: Path, ranks: int) -> 
     ]
 
 
+@pytest.mark.exhaustive
+def test_ranks_without_room_for_copies_write_while_the_training_waits(tmp_path: Path) -> None:
+    expected = torchrun(tmp_path / "torchrun", 2)
+    faults = "[{kind: sigkill, step: 13, rank: 1}]"
+
+    ended = group(tmp_path / "run", 2, *EVERY_8, "snapshot.max_share=0.000000001", faults=faults)
+
+    assert ended.returncode == 0, ended.stderr
+    assert ends(ended.folder, 2) == expected
+    assert {e["from_step"] for e in ended.events("resumed")} == {8}
+    assert {e["exactness"] for e in ended.events("resumed")} == {"exact"}
+    assert ended.found("copies held") == []
+    assert "no copy of the state" in ended.stderr
+
+
 NEVER_SAVED = ("checkpoint.every_steps=1000", "parting.every_steps=1")
 
 

@@ -79,6 +79,7 @@ def test_a_script_gets_its_own_checks(monkeypatch: pytest.MonkeyPatch) -> None:
         "data loader",
         "signals",
         "checkpoints",
+        "copies in memory",
         "exact resume",
     ]
     assert "12 steps" in checks["training"].detail
