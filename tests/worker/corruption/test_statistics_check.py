@@ -22,6 +22,11 @@ from supervisor.worker.corruption.update_watch import UpdateWatch
 from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.interception.patches_normalisation import watch_normalisation
 
+watched = pytest.mark.skipif(
+    not hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks"),
+    reason="this torch does not tell whether someone packs what autograd keeps",
+)
+
 
 class AlwaysOn:
     """As a part of the error barrier, but errors fail the test."""
@@ -105,6 +110,7 @@ def test_batches_of_all_kinds_are_no_corruption(
             assert run.look() == []
 
 
+@watched
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("before", [0, 4])
 @pytest.mark.parametrize("which", ["mean", "variance"])
@@ -126,6 +132,7 @@ def test_what_no_batch_can_have_made_is_found_and_becomes_what_it_would_have_bee
     torch.testing.assert_close(tensor, undisturbed, rtol=tolerance, atol=1e-6 + tolerance / 10)
 
 
+@watched
 @pytest.mark.parametrize("value", [-3.0, float("nan"), float("inf"), 1e-30])
 def test_an_impossible_variance_is_found_after_further_batches(run: Training, value: float) -> None:
     assert run.variance is not None
@@ -229,6 +236,7 @@ def test_after_a_treatment_nothing_is_claimed_until_the_next_look(run: Training)
     assert run.look() == []
 
 
+@watched
 def test_an_average_of_running_values_is_healed_with_them(run: Training) -> None:
     assert run.mean is not None
     average = run.mean.clone()
@@ -252,6 +260,7 @@ def test_an_average_of_running_values_is_healed_with_them(run: Training) -> None
     assert float(average.abs().max()) < 10.0
 
 
+@watched
 def test_a_training_with_too_many_normalisations_a_millisecond_is_not_watched(
     run: Training,
 ) -> None:

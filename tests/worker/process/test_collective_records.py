@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from supervisor.worker.process.collective_records import (
     CollectiveRecords,
@@ -49,8 +50,14 @@ def test_torch_is_told_where_to_dump_unless_the_user_has_done_it(name: str) -> N
 
     assert "/runs/a/nccl_trace_rank_" not in users.values()
     assert users["TORCH_NCCL_DUMP_ON_TIMEOUT"] == "1"
-    assert ours["TORCH_FR_DUMP_TEMP_FILE"] == "/runs/a/nccl_trace_rank_"
-    assert ours["TORCH_FR_BUFFER_SIZE"] == "2000"
+    is_new = hasattr(torch._C._distributed_c10d, "_dump_fr_trace_json")
+    file, size = (
+        ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_FR_BUFFER_SIZE")
+        if is_new
+        else ("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+    )
+    assert ours[file] == "/runs/a/nccl_trace_rank_"
+    assert ours[size] == "2000"
     assert dict(os.environ) == before
 
 
