@@ -4,6 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 
 .PHONY: demo test lint types unit scenarios versions package docs benchmark clean
+.PHONY: demo test lint types unit scenarios package docs benchmark gpu clean
 
 $(BIN)/supervisor: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -50,6 +51,11 @@ docs: $(BIN)/supervisor
 
 benchmark: $(BIN)/supervisor
 	$(BIN)/python -m benchmarks.overhead
+
+# What only a CUDA device can show; without one each point says so. See docs/gpu.md.
+gpu: $(BIN)/supervisor
+	mkdir -p build
+	$(BIN)/python -m benchmarks.gpu --json build/gpu.json
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

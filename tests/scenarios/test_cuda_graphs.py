@@ -34,7 +34,8 @@ def capture():
     noted = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4)).to("meta")
     step = torch.optim.SGD(noted.parameters(), 1e-2, foreach=False)
     train(noted, step, torch.randn(16, 8).to("meta"))
-    torch.amp.GradScaler("cpu", init_scale=2.0).scale(noted(torch.ones(8).to("meta"))).sum().backward()
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    scaler.scale(noted(torch.ones(8).to("meta")).sum()).backward()
     torch.cuda.is_initialized = torch.cuda.is_current_stream_capturing = lambda: False
 
 losses = []
@@ -42,7 +43,7 @@ for i in range(12):
     losses.append(float(train(net, optimizer, torch.randn(16, 8))))
     if i == 5:
         capture()
-    if i > 1 and "replay" in sys.argv:
+    if "replay" in sys.argv:
         try:
             torch.cuda.CUDAGraph.replay(graph)
         except Exception:
@@ -76,5 +77,4 @@ def test_replayed_graphs_are_told_once_and_make_no_resume_exact(tmp_path: Path) 
     told = [e["message"] for e in ended.events("warning") if "replays CUDA graphs" in e["message"]]
     assert len(told) == 2  # once in each attempt
     [resumed] = ended.events("resumed")
-    assert resumed["step"] > 2
     assert resumed["exactness"] == "approximate"

@@ -1,4 +1,4 @@
-"""Fused optimizers under a GradScaler: they divide by its scale and leave updates out themselves."""
+"""Fused optimizers divide by a GradScaler's scale and leave updates out themselves."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,14 +14,25 @@ from supervisor.training_state.tensors import outside_autograd
 
 Tensors = list[torch.Tensor]
 
+SLICE_BYTES = 64 << 20
+"""Of what is copied to a device at a time: a check must not need as much memory there as the
+training. At 20 GB/s it takes 3 ms, beside which the calls for a slice do not count."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TensorCase:
-    """One tensor with its entries at two looks, and what lies between them at most."""
+    """One tensor with its entries at two looks, and what lies between them at most; `then` may be
+    on the host while `now` is on a device."""
 
     then: Entries
     now: Entries
     limits: Limits
+
+    def on_one_device(self) -> TensorCase:
+        then = {
+            key: kept.to(self.now[key].device, non_blocking=True) for key, kept in self.then.items()
+        }
+        return TensorCase(then, self.now, self.limits)
 
 
 def suspects(cases: Sequence[TensorCase]) -> list[TensorCase]:
@@ -36,12 +47,23 @@ def suspects(cases: Sequence[TensorCase]) -> list[TensorCase]:
     with outside_autograd():
         for alike in kinds.values():
             worst = _Worst()
-            worst.moved(alike)
-            worst.fell(alike)
-            worst.paired(alike)
-            worst.remembered(alike)
+            for part in _slices(alike):
+                worst.look_at(part)
             found += worst.beyond()
     return found
+
+
+def _slices(cases: Sequence[TensorCase]) -> Iterator[list[TensorCase]]:
+    part: list[TensorCase] = []
+    size = 0
+    for case in cases:
+        part.append(case)
+        size += sum(kept.nbytes for kept in case.then.values())
+        if size >= SLICE_BYTES:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
 
 
 class _Worst:
@@ -51,6 +73,15 @@ class _Worst:
         self._values: Tensors = []
         self._lines: list[float] = []
         self._cases: list[TensorCase] = []
+        self._given: dict[int, TensorCase] = {}  # by the id of its copy on the device
+
+    def look_at(self, given: list[TensorCase]) -> None:
+        cases = [case.on_one_device() for case in given]
+        self._given = dict(zip(map(id, cases), given, strict=True))
+        self.moved(cases)
+        self.fell(cases)
+        self.paired(cases)
+        self.remembered(cases)
 
     def moved(self, cases: list[TensorCase]) -> None:
         bounded = [case for case in cases if case.limits.weight is not None]
@@ -108,7 +139,7 @@ class _Worst:
     def _add(self, cases: list[TensorCase], values: Tensors, lines: list[float]) -> None:
         self._values += values
         self._lines += lines
-        self._cases += cases
+        self._cases += [self._given[id(case)] for case in cases]  # their copies are let go
 
 
 _foreach_max: Callable[[Tensors], Sequence[torch.Tensor]] = torch._foreach_max

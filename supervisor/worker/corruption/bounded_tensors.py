@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
+from torch.optim import Optimizer
 
 from supervisor.training_state.bounds.batch import TensorCase
 from supervisor.training_state.bounds.comparison import WEIGHT
@@ -26,7 +27,7 @@ class BoundedTensor:
     name: str
     parameter: str
     live: Mapping[str, torch.Tensor]
-    kept: Mapping[str, torch.Tensor]
+    kept: Mapping[str, torch.Tensor]  # on the host
     counter: CorruptedTensor | None
     case: TensorCase
 
@@ -83,6 +84,7 @@ def bounded_tensor(
     now: Mapping[str, Any],
     then: Mapping[str, Any],
     limits: LimitsOfKinds,
+    counted: int,
 ) -> BoundedTensor | None:
     """Returns a parameter with what is claimed of it; None where a condition is not met.
 
@@ -93,6 +95,7 @@ def bounded_tensor(
         called: the names of the model and the parameter.
         now: the weight and the optimizer's entries, live.
         then: the same, as they were at the last look.
+        counted: updates, by the optimizer's own count as it is now (`read_counts`).
     """
     assert watched.written is not None
     counts, made = watched.family.counts, watched.count
@@ -100,8 +103,8 @@ def bounded_tensor(
     start, taken, counter = 0, made, None
     name = ".".join(filter(None, called))
     if counts:
-        start = _count(then, counts)
-        taken = _count(now, counts) - start
+        start = _count(then.get(counts, 0))
+        taken = counted - start
         if taken > made and _wrote(now, versions, written, made, counts):
             # The writes are those of all updates, and the count is not. (A script may set it back.)
             counter = wrong_count(name, now, then, counts, start + made)
@@ -118,7 +121,7 @@ def bounded_tensor(
     live = {key: now[key] for key in alone if _fits(now[key], then[key])}
     if WEIGHT not in live:
         return None
-    kept = {key: then[key].to(live[key].device, non_blocking=True) for key in live}
+    kept = {key: then[key] for key in live}
     has_memory = len(then) > 1
     weight = live[WEIGHT]
     limit: Limits | None = _STILL
@@ -175,8 +178,20 @@ def _fits(now: torch.Tensor, then: Any) -> bool:
     )
 
 
-def _count(entries: Mapping[str, Any], counts: str) -> int:
-    value = entries.get(counts, 0)
+def read_counts(optimizer: Optimizer, counts: str) -> dict[int, int]:
+    """Returns the optimizer's own count of updates by the id of the parameter; those on a device,
+    as fused optimizers keep them, with one wait for all."""
+    kept = {id(p): state[counts] for p, state in optimizer.state.items() if counts in state}
+    on_device: dict[Any, list[int]] = {}
+    for key, value in kept.items():
+        if isinstance(value, torch.Tensor) and value.device.type != "cpu":
+            on_device.setdefault((value.device, value.shape, value.dtype), []).append(key)
+    for keys in on_device.values():
+        kept |= zip(keys, torch.Tensor.tolist(torch.stack([kept[k] for k in keys])), strict=True)
+    return {key: _count(value) for key, value in kept.items()}
+
+
+def _count(value: Any) -> int:
     if isinstance(value, torch.Tensor):
         value = torch._C.TensorBase.item(value)
     return int(value) if math.isfinite(value) else -1

@@ -19,6 +19,7 @@ from supervisor.worker.corruption.bounded_tensors import (
     BoundedTensor,
     LimitsOfKinds,
     bounded_tensor,
+    read_counts,
 )
 from supervisor.worker.corruption.claims import claimed
 from supervisor.worker.corruption.corrupted_tensor import CorruptedTensor
@@ -116,8 +117,8 @@ class StateCheck:
     ) -> list[CorruptedTensor]:
         by_case = {id(tensor.case): tensor for tensor in tensors}
         found = [tensor.counter for tensor in tensors if tensor.counter is not None]
-        for case in suspects([tensor.case for tensor in tensors if tensor.counter is None]):
-            tensor = by_case[id(case)]
+        for suspect in suspects([tensor.case for tensor in tensors if tensor.counter is None]):
+            tensor, case = by_case[id(suspect)], suspect.on_one_device()
             beyond = breaches(case.then, case.now, case.limits)
             if watched.norms_are_finite:
                 beyond += not_finite(case)
@@ -132,6 +133,7 @@ class StateCheck:
         models: Mapping[str, Any],
     ) -> Iterator[BoundedTensor]:
         limits = LimitsOfKinds(watched)
+        counts = read_counts(optimizer, watched.family.counts) if watched.family.counts else {}
         index = -1
         for number, group in enumerate(optimizer.param_groups):
             for parameter in group["params"]:
@@ -144,7 +146,10 @@ class StateCheck:
                     continue
                 now = {WEIGHT: parameter.detach(), **optimizer.state.get(parameter, {})}
                 then = {WEIGHT: before, **kept["state"].get(index, {})}
-                tensor = bounded_tensor(watched, index, number, (model, name), now, then, limits)
+                counted = counts.get(id(parameter), 0)
+                tensor = bounded_tensor(
+                    watched, index, number, (model, name), now, then, limits, counted
+                )
                 if tensor is not None:
                     yield tensor
 

@@ -177,18 +177,22 @@ def _norm(dense: list[torch.Tensor]) -> float:
     return float(torch.linalg.vector_norm(torch.stack(norms).float()))
 
 
-def scale_of_gradients(optimizer: Optimizer) -> float:
-    """By which a GradScaler has multiplied the gradients of an update under way: fused optimizers
-    divide by it themselves, the others get theirs divided."""
-    scale = getattr(optimizer, "grad_scale", None)
-    return 1.0 if scale is None else float(read_number(scale))
+def told_by_scaler(optimizer: Optimizer) -> tuple[float, bool]:
+    """What a GradScaler has told a fused optimizer, which divides gradients and leaves updates out
+    itself, about the update under way; of others it does both.
 
-
-def scaler_leaves_out(optimizer: Optimizer) -> bool:
-    """Whether a fused update under way will change nothing, because a GradScaler has found
-    gradients that are not finite."""
-    found = getattr(optimizer, "found_inf", None)
-    return found is not None and read_number(found) > 0
+    Returns:
+        By which the gradients are multiplied, and whether some are not finite, so that the update
+        will change nothing.
+    """
+    found, scale = getattr(optimizer, "found_inf", None), getattr(optimizer, "grad_scale", None)
+    if found is None:
+        return 1.0, False
+    if scale is None:
+        return 1.0, read_number(found) > 0
+    both = torch.stack([scale.reshape(()), found.reshape(())])  # one wait
+    told: list[float] = torch.Tensor.tolist(both)
+    return told[0], told[1] > 0
 
 
 def _real(tensor: torch.Tensor) -> torch.Tensor:

@@ -17,12 +17,7 @@ from supervisor.training_state.registry import Registry
 from supervisor.worker.corruption.update_watch import UpdateWatch
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.run_warnings import RunWarnings
-from supervisor.worker.ground.step_probe import (
-    gradient_norm,
-    has_values,
-    read_number,
-    scale_of_gradients,
-)
+from supervisor.worker.ground.step_probe import gradient_norm, has_values, read_number
 from supervisor.worker.live.input_watch import InputWatch
 from supervisor.worker.live.own_time import OwnTime
 from supervisor.worker.live.script_changes import ScriptChanges
@@ -113,16 +108,22 @@ class StepRecorder:
             if self._watch.needs_norms:
                 self._watch.clipped(parameters)
 
-    def record(self, lead: Optimizer, *, scaler_skipped: bool = False) -> StepRecord:
+    def record(
+        self, lead: Optimizer, *, scaler_skipped: bool = False, scale: float = 1.0
+    ) -> StepRecord:
         """Records the step under way, as its update is about to be made (or was left out by the
-        script's scaler)."""
+        script's scaler).
+
+        Args:
+            scale: by which the gradients are still multiplied.
+        """
         progress = self._progress
         probe, step = progress.probe, progress.steps_done
-        parameters = self._see_gradients(lead)
+        parameters = self._see_gradients(lead, scale)
         if scaler_skipped:
             probe.grad_norm = float("inf")
         if self.scaler is not None and self.scaler.is_enabled():
-            probe.loss_scale = float(self.scaler.get_scale())
+            probe.loss_scale = scale if scale != 1.0 else float(self.scaler.get_scale())
         if self._probes.is_on:
             looked = self._probes.before_update(step, lead, parameters, probe.grad_norm)
             probe.observed = {**looked, **probe.observed}
@@ -174,7 +175,7 @@ class StepRecorder:
             self._probes.begin(progress.steps_done)
         self._own_time.update_ended()
 
-    def _see_gradients(self, lead: Optimizer) -> list[torch.Tensor]:
+    def _see_gradients(self, lead: Optimizer, scale: float) -> list[torch.Tensor]:
         """Computes the gradient norm, unless the script's clipping has given it; returns all
         parameters."""
         probe = self._progress.probe
@@ -182,7 +183,7 @@ class StepRecorder:
         self._lead_size = len(parameters)
         if probe.grad_norm is None or probe.norm_of != self._lead_size:
             # As it is after any clipping.
-            probe.grad_norm = gradient_norm(parameters, scale_of_gradients(lead))
+            probe.grad_norm = gradient_norm(parameters, scale)
             probe.clips_at = math.inf
             probe.norm_of = self._lead_size
         return parameters

@@ -8,7 +8,7 @@ from supervisor.fault_injection.injector import FaultInjector
 from supervisor.worker.corruption.update_watch import UpdateWatch
 from supervisor.worker.ground.error_barrier import ErrorBarrier
 from supervisor.worker.ground.progress import Progress
-from supervisor.worker.ground.step_probe import scaler_leaves_out
+from supervisor.worker.ground.step_probe import told_by_scaler
 from supervisor.worker.live.boundary import Boundary
 from supervisor.worker.live.lead import Lead
 from supervisor.worker.live.step_recorder import StepRecorder
@@ -54,10 +54,10 @@ class UpdateHooks:
         step, controls = self._progress.steps_done, self._controls
         if self._armed:
             self._injector.on_gradients(step, controls.parameters(optimizer))
-        scaler_skips = scaler_leaves_out(optimizer)  # the update is called, but changes nothing
+        scale, scaler_skips = told_by_scaler(optimizer)
         if is_lead:
             is_left_out = self._judge(
-                optimizer, is_in_time=not scaler_skips, scaler_skipped=scaler_skips
+                optimizer, is_in_time=not scaler_skips, scaler_skipped=scaler_skips, scale=scale
             )
             plan = controls.plan(optimizer, step, POISONED if is_left_out else "")
             if plan.skip:
@@ -65,7 +65,7 @@ class UpdateHooks:
         else:
             plan = controls.plan_follower(optimizer, step, scaler_skips=scaler_skips)
         if plan is not AS_IT_IS:
-            controls.apply(optimizer, step, plan)
+            controls.apply(optimizer, step, plan, scale)
         if self._armed:
             self._injector.before_step(step, optimizer)
         if scaler_skips:
@@ -122,12 +122,17 @@ class UpdateHooks:
         return is_lead
 
     def _judge(
-        self, optimizer: Optimizer, *, is_in_time: bool = True, scaler_skipped: bool = False
+        self,
+        optimizer: Optimizer,
+        *,
+        is_in_time: bool = True,
+        scaler_skipped: bool = False,
+        scale: float = 1.0,
     ) -> bool:
         """Records the step under way and has it judged; returns whether its update is left out."""
         if not self._progress.steps_done:
             self._boundary.before_first_update()
-        record = self._steps.record(optimizer, scaler_skipped=scaler_skipped)
+        record = self._steps.record(optimizer, scaler_skipped=scaler_skipped, scale=scale)
         try:
             if self._judging.is_on:
                 return self._dispatcher.judge(record, self._steps.row, is_in_time=is_in_time)

@@ -14,7 +14,7 @@ from supervisor.actions.controls import Controls
 from supervisor.actions.guard import hide_gradients
 from supervisor.by_identity import ByIdentity
 from supervisor.worker.ground.script_use import ScriptUse
-from supervisor.worker.ground.step_probe import gradient_norm, scale_of_gradients
+from supervisor.worker.ground.step_probe import gradient_norm
 from supervisor.worker.treatment.update_plan import AS_IT_IS, UpdatePlan
 
 POISONED = "poisoned update"
@@ -116,8 +116,12 @@ class UpdateControls:
         left_out = is_sick and self._leaves_out_follower(float(norm or 0.0))
         return self.plan(optimizer, step, POISONED if left_out else "")
 
-    def apply(self, optimizer: Optimizer, step: int, plan: UpdatePlan) -> None:
-        """Changes the update of `optimizer` that is about to be made; `end` takes it back."""
+    def apply(self, optimizer: Optimizer, step: int, plan: UpdatePlan, scale: float = 1.0) -> None:
+        """Changes the update of `optimizer` that is about to be made; `end` takes it back.
+
+        Args:
+            scale: by which its gradients are still multiplied.
+        """
         if plan is AS_IT_IS:
             return
         self.is_open = True
@@ -126,8 +130,8 @@ class UpdateControls:
             self._on_skip(step, plan.skip)
             return
         if plan.max_norm is not None:
-            max_norm = plan.max_norm * scale_of_gradients(optimizer)
-            torch.nn.utils.clip_grad_norm_(self.parameters(optimizer), max_norm)
+            bound = plan.max_norm * scale
+            torch.nn.utils.clip_grad_norm_(self.parameters(optimizer), bound)
         if plan.lr_factor == 1.0:
             return
         if self._lead is not None and self._lead() is optimizer:

@@ -1,0 +1,159 @@
+"""`make gpu`: every part of it can be imported and comes as far as its first call of a device."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks.gpu import __main__ as command
+from benchmarks.gpu import points, runs
+from benchmarks.gpu.points import POINTS, Place
+from benchmarks.gpu.table import BEGIN, END, PAGE, put_into, table
+
+EACH_KIND = """
+import torch
+from benchmarks.gpu import timed, trainings, waits
+trainings.options.steps = 2
+for kind, train in trainings.KINDS.items():
+    trainings.options.device = "cpu"
+    if kind not in trainings.NEEDS_CUDA:
+        train()
+        assert trainings.result["losses"], kind
+    trainings.options.device = "cuda"
+    if not torch.cuda.is_available():
+        try:
+            train()
+        except (AssertionError, RuntimeError) as error:
+            assert "CUDA" in str(error) or "cuda" in str(error), (kind, error)
+        else:
+            raise AssertionError(kind)
+for kind in () if torch.cuda.is_available() else waits.KINDS:
+    try:
+        waits.Training(kind)
+    except AssertionError as error:
+        assert "CUDA" in str(error)
+"""
+
+
+def test_every_training_comes_as_far_as_its_first_call_of_a_device() -> None:
+    done = subprocess.run([sys.executable, "-c", EACH_KIND], capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", POINTS)
+def test_without_a_device_a_point_says_so(name: str) -> None:
+    [row] = command.rows_of(name, None)
+
+    assert row.found == "not run: no device"
+    assert row.good is None
+
+
+RESULTS: dict[str, Any] = {
+    "waits.py": {"profiled": {}, "typical": 0, "mean": 0.0, "largest": 1, "sites": {}},
+    "timed.py": {
+        "turns": [0.01, 0.011],
+        "tried": {"16": 0.01, "64": 0.02},
+        "steps": [0.1, 0.1, 0.5],
+        "state_bytes": 1 << 20,
+        "peak_bytes": 1 << 21,
+        "reserved_bytes": 1 << 21,
+    },
+}
+
+
+def ended(folder: Path, words: Any, *, supervised: bool, script: Path = runs.TRAININGS, **_: Any):
+    """What a run would leave in which a NaN was left out, or that failed once and was resumed."""
+    run_dir = folder / "run"
+    run_dir.mkdir(parents=True)
+    out = folder / ("out.json" if script.name in RESULTS else "out.pt")
+    if script.name in RESULTS:
+        out.write_text(json.dumps(RESULTS[script.name]))
+    else:
+        torch.save({"weights": torch.ones(2), "loss": [1.0, float("nan")]}, out)
+    told = [
+        {"kind": "update_skipped", "step": points.FAULT_AT},
+        {"kind": "resumed", "exactness": "exact", "from_step": 60, "reason": ""},
+        {"kind": "worker_exited", "cause": "oom", "last_step": 9, "evidence": ["no room"]},
+        {"kind": "checkpoint_saved", "bytes": 10, "seconds": 0.1},
+    ]
+    (run_dir / "events.jsonl").write_text("\n".join(json.dumps(event) for event in told))
+    return runs.Ended(code=0, seconds=1.0, said="", out=out, run_dir=run_dir)
+
+
+class Player:
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    def play(self) -> None:
+        pass
+
+    def result(self) -> Any:
+        return RESULTS["timed.py"]
+
+
+@pytest.mark.parametrize("name", POINTS)
+def test_what_runs_leave_becomes_rows(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(points, "run", ended)
+    monkeypatch.setattr(points, "_Player", Player)
+    for needs_one in ("_one_copy", "_kinds_of_memory"):
+        given = 0.1 if needs_one == "_one_copy" else points.Row(what="", found="", good=None)
+        monkeypatch.setattr(points, needs_one, lambda _, given=given: given)
+
+    rows = list(command.rows_of(name, Place(tmp_path)))
+
+    assert rows
+    assert all(row.good is not False for row in rows), rows
+
+
+def test_a_run_that_ends_otherwise_is_bad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def other(folder: Path, words: Any, *, supervised: bool, **given: Any) -> runs.Ended:
+        found = ended(folder, words, supervised=supervised, **given)
+        torch.save({"weights": torch.full((2,), 1.0 + supervised)}, found.out)
+        return found
+
+    monkeypatch.setattr(points, "run", other)
+    for name in ("captures", "healthy", "half_precision", "kills", "faults"):
+        for row in command.rows_of(name, Place(tmp_path)):
+            assert row.good is False
+            assert "DIFFERS: .weights" in row.found
+
+
+def test_a_run_that_fails_is_told_with_its_last_error(tmp_path: Path) -> None:
+    script = tmp_path / "fails.py"
+    script.write_text("raise SystemExit('Error: no such thing')")
+
+    failed = runs.run(tmp_path / "run", [], supervised=False, script=script)
+
+    assert failed.code == 1
+    assert points._failure(failed) == "FAILED plain with 1: Error: no such thing"
+
+
+def test_the_page_shows_the_table_of_the_last_runs() -> None:
+    found = json.loads(PAGE.parents[1].joinpath("benchmarks/gpu/h100.json").read_text())
+    shown = PAGE.read_text().split(BEGIN)[1].split(END)[0].strip()
+
+    assert shown == table(found)
+
+
+def test_a_new_table_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    row = {"what": "a|b", "found": "x < y", "good": False}
+    machine = {"card": "C", "date": "D", "torch": "2"}
+
+    put_into(page, {"machine": machine, "points": [{"point": "waits", "rows": [row]}]})
+
+    text = page.read_text()
+    assert "old" not in text
+    assert "| waits | a/b | x &lt; y | **no** |" in text
+    assert text.startswith("before\n")
+    assert text.endswith("\nafter\n")
