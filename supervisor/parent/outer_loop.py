@@ -251,7 +251,9 @@ class OuterLoop:
         has_checkpoint = bool(self._ring.checkpoints())
         if asked_by is not None and worker_exit.cause is not ExitCause.COMPLETED:
             return self._asked_to_end(*worker_exit.evidence, "asked to end")
-        return outcomes.of_final_exit(worker_exit, has_checkpoint=has_checkpoint, asked_by=asked_by)
+        return outcomes.of_final_exit(
+            worker_exit, has_checkpoint=has_checkpoint, asked_by=asked_by or worker_exit.stopped_by
+        )
 
     def _asked_to_end(self, *reasons: str) -> Outcome:
         return outcomes.interrupted(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import signal
 import sys
 import threading
 import warnings
@@ -67,6 +68,35 @@ def watch_exec(again: Again) -> None:
             execve(path, args, env)
 
     os.execv, os.execve = execv_, execve_  # type: ignore[assignment]
+
+
+def watch_own_signals(sends: Callable[[int], None]) -> None:
+    """Has `sends` called before this process, not a child of it, sends itself a signal."""
+    worker = os.getpid()
+
+    def watch(
+        module: Any, name: str, own: Callable[[Any], bool], number: int | None = None
+    ) -> None:
+        """`own`: whether the first argument means this process; the signal is the last one."""
+        original = getattr(module, name, None)
+        if original is None:
+            return
+
+        @functools.wraps(original)
+        def send(*args: Any) -> Any:
+            if os.getpid() == worker:
+                with contextlib.suppress(Exception):  # of ours: the script's own call stands
+                    if own(args[0] if args else None):
+                        sends(int(args[-1] if number is None else number))
+            return original(*args)
+
+        setattr(module, name, send)
+
+    watch(os, "kill", lambda pid: pid in (worker, 0, -1, -os.getpgrp()))
+    watch(os, "killpg", lambda group: group in (0, os.getpgrp()))
+    watch(os, "abort", lambda _: True, signal.SIGABRT)
+    watch(signal, "raise_signal", lambda _: True)
+    watch(signal, "pthread_kill", lambda _: True)
 
 
 def watch_fork() -> None:

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
 from supervisor.events.state_events import WarningEvent
+from supervisor.pipeline import Pipeline
 from supervisor.storage.journal.journal import Journal
 from supervisor.storage.run.script_files import ScriptFiles
 from supervisor.storage.steps.tape import TapeWriter
+from supervisor.training_state.optimizer_state import optimizer_parameters
+from supervisor.training_state.registry import Registry
+from supervisor.training_state.tensors import local
 from supervisor.worker.capture.checkpointer import Checkpointer
 from supervisor.worker.evidence.model_scene import ModelScene
 from supervisor.worker.ground.error_barrier import Part
@@ -23,11 +29,16 @@ from supervisor.worker.probes.probes import Probes
 from supervisor.worker.samples.sample_guard import SampleGuard
 from supervisor.worker.treatment.dispatcher import Dispatcher
 
+_POISONED_STEPS = 2
+"""In a row: the update of the first made the loss of the second."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
     """Tells what is left to tell, and waits for what is being written."""
 
+    registry: Registry
+    pipeline: Pipeline
     progress: Progress
     health: RunHealth
     agreement: Agreement
@@ -44,6 +55,44 @@ class Ending:
     checkpointer: Checkpointer
     tape: TapeWriter
     script_files: ScriptFiles
+
+    def sickness(self) -> str:
+        """Why the training's result is no good; empty if nothing is known against it.
+
+        Called before `end`, of a script that came to its end; never fails.
+        """
+        try:
+            return self._bad_weights() or self._bad_course()
+        except Exception as error:
+            self.journal.write(WarningEvent(message=f"the weights at the end: {error}"))
+            return ""
+
+    def _bad_weights(self) -> str:
+        """Only what the training's own optimizer has changed: a script may hold others, such as
+        those of a trial that diverged."""
+        lead = self.monitor.lead_optimizer
+        if lead is None:
+            since = self.health.bad_losses
+            if since < _POISONED_STEPS:  # a single one may come of its batch
+                return ""
+            return f"the loss was not finite in the last {since} steps, and their updates were made"
+        parameters = optimizer_parameters(lead)
+        names = {
+            id(parameter): f"{model}.{name}"
+            for model, module in self.registry.models.items()
+            for name, parameter in module.named_parameters()
+        }
+        bad = [p for p in parameters if p.is_floating_point() and not _is_finite(p)]
+        if not bad:
+            return ""
+        first = names.get(id(bad[0]), "the first")
+        return f"{len(bad)} of {len(parameters)} trained weights are not finite ({first})"
+
+    def _bad_course(self) -> str:
+        is_sick = self.health.is_alarm or self.health.bad_losses > 0
+        if not is_sick or not self.pipeline.ladder.has_spent_its_budget:
+            return ""
+        return "the budget of treatments is spent (policy: budget), and the trouble is not over"
 
     def end(self, *, completed: bool, parts: bool) -> None:
         """Called once, when supervision is off. A failure leaves the script's own result as it is.
@@ -85,3 +134,10 @@ class Ending:
         self.tape.close()
         if completed:
             self.script_files.end()
+
+
+def _is_finite(parameter: torch.Tensor) -> bool:
+    held = local(parameter)
+    if held.is_meta or held.layout != torch.strided:
+        return True
+    return bool(torch.isfinite(held).all())
