@@ -6,7 +6,7 @@ import contextlib
 import sqlite3
 from collections.abc import Callable, Sequence
 
-from supervisor.codes import ActionOutcome, Found
+from supervisor.codes import ActionOutcome, Found, Warned
 from supervisor.errors import SupervisorError
 from supervisor.events.event import JournalEvent
 from supervisor.events.run_events import (
@@ -261,9 +261,12 @@ class RunLog:
         self._journal.write(rejected)
         self._teller.say(f"checkpoint of step {checkpoint.step} is not used: {why}")
 
-    def warn(self, message: str, *, aloud: bool = True) -> None:
-        """Writes a warning to the journal, and unless it is a mere detail to the terminal."""
-        self._journal.write(WarningEvent(message=message))
+    def warn(self, message: str, *, aloud: bool = True, found: Warned | None = None) -> None:
+        """Writes a warning to the journal, and unless it is a mere detail to the terminal.
+
+        `found`: a code for readers.
+        """
+        self._journal.write(WarningEvent(message=message, found=found))
         if aloud:
             self._teller.say(f"warning: {message}")
 

@@ -143,7 +143,7 @@ class Worker:
 
     def _signals_itself(self, signum: int) -> None:
         """Before the signal is sent: afterwards there may be no process that could tell."""
-        if script_signals.ends_us(signum):
+        if script_signals.sends_itself(signum):
             self._leave(ExitNote(kind="own_signal", code=signum), 0)
             self._has_left = False
 

@@ -88,9 +88,7 @@ class SignalInbox:
     def is_forced(self) -> bool:
         """Whether a second signal came: do not wait any longer."""
         asks = [one for one in self._requests if one.passed_on_s is None and one.is_here]
-        return self._is_forced_elsewhere or any(
-            one.signum == signal.SIGINT or one.at_s - asks[0].at_s >= TOGETHER_S for one in asks[1:]
-        )
+        return self._is_forced_elsewhere or len(asks) > 1
 
     @property
     def received(self) -> tuple[int, ...]:
@@ -98,7 +96,10 @@ class SignalInbox:
         return tuple(one.signum for one in self._requests if one.is_here)
 
     def note(self, signum: int) -> None:
-        self._requests.append(Request(signum, time.time()))
+        now = time.time()
+        since_s = math.inf if signum == signal.SIGINT else now - TOGETHER_S
+        if not any(one.signum == signum and one.at_s > since_s for one in self._requests):
+            self._requests.append(Request(signum, now))
 
     def unheeded(self) -> list[Request]:
         """Returns the requests that have had time to reach the workers by another way: a scheduler
@@ -175,7 +176,8 @@ class SignalInbox:
         self._resized = True
 
 
-_MASKS = (["SigBlk:"], ["SigCgt:"])
+_MASKS = (["SigCgt:"], ["SigBlk:"])
+"""Of the main thread; one that blocks a signal leaves it to another, that waits for it."""
 
 
 def _ignore(signum: int, frame: FrameType | None) -> None:
@@ -191,29 +193,12 @@ def to_send(pid: int, signum: int) -> int | None:
     """
     if signum in (signal.SIGKILL, signal.SIGTERM, signal.SIGWINCH):
         return signum
-    takes = _takes(pid, signum)
-    if takes or (takes is None and signum == signal.SIGINT):
-        return signum
-    return None if signum >= getattr(signal, "SIGRTMIN", math.inf) else signal.SIGTERM
-
-
-def _takes(pid: int, signum: int) -> bool | None:
-    """Whether a process has a handler for a signal, or all its threads leave it to one of them
-    that waits for it; None where that cannot be seen."""
-    threads = [
-        masks for path in Path(f"/proc/{pid}/task").glob("*/status") if (masks := _masks(path))
-    ]
-    if not threads:
-        return None
-    bit = 1 << (signum - 1)
-    is_caught = any(masks["SigCgt"] & bit for masks in threads)
-    return is_caught or all(masks["SigBlk"] & bit for masks in threads)
-
-
-def _masks(path: Path) -> dict[str, int]:
-    """The masks of a thread; empty if it has ended."""
     try:
-        lines = [line.split() for line in path.read_text().splitlines()]
-    except OSError:
-        return {}
-    return {words[0][:-1]: int(words[1], 16) for words in lines if words[:1] in _MASKS}
+        lines = [line.split() for line in Path(f"/proc/{pid}/status").read_text().splitlines()]
+        masks = {words[0]: int(words[1], 16) for words in lines if words[:1] in _MASKS}
+    except OSError:  # not Linux, or it has ended
+        masks = {"SigCgt:": 1 << (signal.SIGINT - 1)}
+    is_caught, is_blocked = (masks.get(words[0], 0) >> (signum - 1) & 1 for words in _MASKS)
+    if signum >= getattr(signal, "SIGRTMIN", math.inf):
+        return signum if is_caught else None
+    return signum if is_caught or is_blocked else signal.SIGTERM

@@ -38,8 +38,10 @@ def is_numerical(cause: ExitCause | None, *, risky: bool) -> bool:
 
 
 def _came_from_outside(worker_exit: WorkerExit) -> bool:
-    """Whether its data is not to blame: somebody killed it, or another rank had gone. Memory that
-    ran out, where that is proved, has a cause of its own."""
+    """Whether its data is not to blame: somebody or the script itself killed it, or another rank
+    had gone. Memory that ran out, where that is proved, has a cause of its own."""
+    if worker_exit.sign is ExitSign.OWN_SIGNAL:
+        return True
     if worker_exit.cause is ExitCause.KILLED and worker_exit.signum not in OF_THE_PROCESS:
         return True
     first = worker_exit.evidence[0] if worker_exit.evidence else ""

@@ -38,6 +38,8 @@ def process_incident(
     words = EXITS[ExitCause(cause)].rstrip(".")
     if cause == "killed" and attempt.signum:
         words = f"The worker was killed by {_signal(attempt.signum)}"
+        if attempt.sign is ExitSign.OWN_SIGNAL:
+            words = f"The script's process sent itself {_signal(attempt.signum)}"
     evidence_for, evidence_against = process_evidence(run_data, attempt, cause)
     return Incident(
         key=cause,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import functools
 import os
@@ -16,6 +17,13 @@ from supervisor.unwarned import unwarned
 
 OUR_THREADS = "supervisor-"
 """The names of our threads begin so."""
+
+
+def leave_signals_to_the_script() -> None:
+    """Called by our threads as they begin. A script may block a signal in all its threads but one
+    that waits for it: the system must not give it to one of ours."""
+    mine = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - mine)
 
 
 def watch_exit(ended: Callable[[int], None]) -> None:
@@ -97,6 +105,7 @@ def watch_own_signals(sends: Callable[[int], None]) -> None:
     watch(os, "abort", lambda _: True, signal.SIGABRT)
     watch(signal, "raise_signal", lambda _: True)
     watch(signal, "pthread_kill", lambda _: True)
+    watch(_thread, "interrupt_main", lambda _: True, signal.SIGINT)
 
 
 def watch_fork() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from supervisor.storage.files.private_files import make_private
+from supervisor.worker.interception.patches_process import leave_signals_to_the_script
 
 COUNT = struct.Struct("<Q")
 EVERY_S = 0.5
@@ -66,6 +67,7 @@ class CollectiveCount:
         ).start()
 
     def _keep(self, memory: mmap.mmap) -> None:
+        leave_signals_to_the_script()
         while True:
             try:
                 COUNT.pack_into(memory, 0, self._count())

@@ -44,6 +44,7 @@ class ScriptSignals:
         self._ours: dict[int, Handler] = {}
         self._last: dict[int, float] = {}
         self._first: dict[int, float] = {}
+        self._own: dict[int, float] = {}
         self._stacks: Any = None
         self._stacks_by = 0
 
@@ -86,8 +87,12 @@ class ScriptSignals:
         found += [(now - self._first[s], s) for s in WARNING if s in self._first]
         return (min(found)[1], min(found)[0]) if found else None
 
-    def ends_us(self, signum: int) -> bool:
-        """Whether a signal that this process sends to itself ends it at once."""
+    def sends_itself(self, signum: int) -> bool:
+        """Called before this process sends itself a signal; returns whether that ends it at once.
+
+        What the script does to itself comes from nobody who would want it to end.
+        """
+        self._own[signum] = time.time()
         if signum == signal.SIGKILL:
             return True
         if signum in _HARMLESS or (signum in self._ours and signum in self._shown):
@@ -97,8 +102,7 @@ class ScriptSignals:
     # --- in the place of the module's functions ------------------------------------------------
 
     def signal(self, signum: int, handler: Any) -> Any:
-        before = self.getsignal(signum)
-        number = int(signum)
+        before, number = self.getsignal(signum), int(signum)
         if number == self._stacks_by and self._stacks is not None:
             faulthandler.unregister(number)  # the script has found a use for it
             self._write_stacks(but=number)
@@ -141,7 +145,10 @@ class ScriptSignals:
     def _note(self, signum: int) -> None:
         if os.getpid() != self._pid:
             return
-        self._last[signum] = now = time.time()
+        now = time.time()
+        if now - self._own.pop(signum, 0.0) < _OWN_S:
+            return
+        self._last[signum] = now
         self._first.setdefault(signum, now)
         if self._board is not None:
             self._board.arrived(signum, now)
@@ -174,6 +181,8 @@ class ScriptSignals:
             self._board.stacks_come_by(self._stacks_by)
 
 
+_OWN_S = 1.0
+"""Within this its own signal has reached a process that does not wait for a device."""
 script_signals = ScriptSignals()
 """Of this process."""
 
