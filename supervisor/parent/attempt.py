@@ -404,7 +404,7 @@ class Attempt:
         counted = (*GRACIOUS, *signal_numbers(settings.preemption.signals))
         if note is not None and note.stopped_by in counted and note.stopped_s <= grace_s:
             directly = note.stopped_by
-        ended_s = time.time() if note is None else note.time
+        ended_s = (note.time if note is not None else 0.0) or time.time()
         return ProcessEnding(
             rank=watch.rank,
             returncode=returncode,

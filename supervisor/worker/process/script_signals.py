@@ -13,6 +13,7 @@ import faulthandler
 import functools
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -45,6 +46,7 @@ class ScriptSignals:
         self._last: dict[int, float] = {}
         self._first: dict[int, float] = {}
         self._own: dict[int, float] = {}
+        self._masks: dict[int, set[int]] = {}
         self._stacks: Any = None
         self._stacks_by = 0
 
@@ -69,7 +71,9 @@ class ScriptSignals:
                 setattr(signal, name, self._noting(getattr(signal, name)))
         if _getsignal(signal.SIGINT) is signal.default_int_handler:
             self.signal(signal.SIGINT, signal.default_int_handler)
-        os.register_at_fork(after_in_child=self._forget_ours)
+        os.register_at_fork(
+            before=self._hold_ours, after_in_parent=self._release, after_in_child=self._forget_ours
+        )
 
     def act(self, signum: int, handler: Handler) -> None:
         """From here on `handler` acts on a signal for which the script has nothing."""
@@ -102,7 +106,11 @@ class ScriptSignals:
     # --- in the place of the module's functions ------------------------------------------------
 
     def signal(self, signum: int, handler: Any) -> Any:
-        before, number = self.getsignal(signum), int(signum)
+        try:
+            number = int(signum)
+        except (TypeError, ValueError):
+            return _signal(signum, handler)  # raises
+        before = self.getsignal(number)
         if number == self._stacks_by and self._stacks is not None:
             faulthandler.unregister(number)  # the script has found a use for it
             self._write_stacks(but=number)
@@ -153,13 +161,24 @@ class ScriptSignals:
         if self._board is not None:
             self._board.arrived(signum, now)
 
+    def _hold_ours(self) -> None:
+        """A child that the script forks ends as any other when it is asked to, from its first moment
+        on: what comes before it has forgotten our handler has to wait."""
+        held = signal.pthread_sigmask(signal.SIG_BLOCK, self._ours)
+        self._masks[threading.get_ident()] = held
+
+    def _release(self) -> None:
+        held = self._masks.pop(threading.get_ident(), None)
+        if held is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, held)
+
     def _forget_ours(self) -> None:
-        """A child that the script forks ends as any other when it is asked to."""
         ours, self._ours = self._ours, {}
         for signum in ours:
             if self._shown.get(signum) is signal.SIG_DFL:
                 with contextlib.suppress(ValueError, OSError):
                     self.signal(signum, signal.SIG_DFL)
+        self._release()
 
     # --- stacks --------------------------------------------------------------------------------
 
