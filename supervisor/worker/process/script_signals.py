@@ -162,8 +162,8 @@ class ScriptSignals:
             self._board.arrived(signum, now)
 
     def _hold_ours(self) -> None:
-        """A child that the script forks ends as any other when it is asked to, from its first moment
-        on: what comes before it has forgotten our handler has to wait."""
+        """A child that the script forks ends as any other when it is asked to, from its first
+        moment on: what comes before it has forgotten our handler has to wait."""
         held = signal.pthread_sigmask(signal.SIG_BLOCK, self._ours)
         self._masks[threading.get_ident()] = held
 
