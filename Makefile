@@ -3,8 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types unit scenarios versions package docs benchmark clean
-.PHONY: demo test lint types unit scenarios package docs benchmark gpu clean
+.PHONY: demo test lint types unit scenarios versions package docs benchmark gpu clean
 
 $(BIN)/supervisor: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

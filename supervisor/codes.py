@@ -111,6 +111,8 @@ class Warned(str, enum.Enum):
 
     ANOTHER_LOSS = "another loss"
     """A step after a resume has another loss than before the kill."""
+    BEGAN_AGAIN = "began again"
+    """The training began from nothing although there was a checkpoint."""
     NOT_SAVED = "checkpoint not saved"
     DIRECTORY_GONE = "run directory gone"
     PART_OFF = "part switched off"
@@ -166,6 +168,8 @@ class ExitSign(str, enum.Enum):
     """The ladder asked for a restart: nothing had failed."""
     EXACT_RETRY = "exact_retry"
     """The worker asks that the same steps are computed again."""
+    OWN_SIGNAL = "own_signal"
+    """The process sent itself the signal that ended it."""
     OWN_EXIT = "own_exit"
     """The script ended itself with ``sys.exit``."""
     LOADER_DIED = "loader_died"

@@ -83,9 +83,11 @@ class WatchdogSettings:
 
 @dataclass
 class PreemptionSettings:
-    signals: list[str] = field(default_factory=lambda: ["SIGTERM", "SIGINT", "SIGUSR1", "SIGHUP"])
-    """Signals that ask the run to end with a checkpoint (75). Of these four, one that is not named
-    is ignored."""
+    signals: list[str] = field(
+        default_factory=lambda: ["SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2", "SIGHUP"]
+    )
+    """Signals that ask the run to end with a checkpoint (75), or are left to a script that handles
+    them. Of these five, one that is not named is ignored."""
     watch: Optional[str] = None  # noqa: UP045
     """What tells that the machine will be taken: a shell command that ends with 0 then, or
     ``file:PATH`` for a file that appears."""

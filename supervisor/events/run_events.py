@@ -96,12 +96,13 @@ class RestartEvent(JournalEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class SignalReceived(JournalEvent):
-    """The parent was asked to end, and gives the worker `grace_s` for it."""
+    """The parent was asked to end, and gives the worker `grace_s` for it; None: the script has a
+    handler, and may train on."""
 
     KIND: ClassVar[str] = "signal_received"
     signum: int | None
     name: str
-    grace_s: float
+    grace_s: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

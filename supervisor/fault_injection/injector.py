@@ -41,7 +41,7 @@ from torch.utils import _pytree as pytree
 from supervisor.errors import PassesGuards
 from supervisor.fault_injection.disk_faults import FullDisk, damage_newest_checkpoint
 from supervisor.fault_injection.fault import PROCESS_KINDS, Fault
-from supervisor.fault_injection.process_faults import ask_parent_to_end
+from supervisor.fault_injection.process_faults import ask_parent_to_end, kill_from_outside
 from supervisor.ranks import LEAD_RANK
 from supervisor.storage.files.private_files import write_json
 
@@ -202,9 +202,9 @@ class FaultInjector:
 
 def _strike_process(kind: str, step: int) -> None:
     if kind == "sigkill":
-        os.kill(os.getpid(), signal.SIGKILL)
+        kill_from_outside(os.getpid(), signal.SIGKILL)
     elif kind == "sigsegv":
-        os.kill(os.getpid(), signal.SIGSEGV)
+        kill_from_outside(os.getpid(), signal.SIGSEGV)
     elif kind == "sigterm_parent":
         ask_parent_to_end()
     elif kind == "hang":

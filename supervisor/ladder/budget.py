@@ -40,6 +40,11 @@ class Budget:
         )
 
     @property
+    def total(self) -> int:
+        """Treatments so far."""
+        return self._total
+
+    @property
     def has_rollbacks(self) -> bool:
         return self.rollbacks < self.settings.max_rollbacks
 

@@ -66,6 +66,11 @@ class EscalationLadder:
         """Treatments in force, oldest first."""
         return tuple(self._treatments.active)
 
+    @property
+    def has_spent_its_budget(self) -> bool:
+        """Whether it has treated as often as it may, so that it would not treat any more."""
+        return self._budget.total > 0 and self._budget.is_spent and not self.policy.observe_only
+
     def decide(
         self,
         record: StepRecord,

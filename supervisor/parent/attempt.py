@@ -22,7 +22,13 @@ from supervisor.parent.process.process import (
     WorkerProcess,
     worker_command,
 )
-from supervisor.parent.process.signals import SignalInbox
+from supervisor.parent.process.signals import (
+    GRACIOUS,
+    TOGETHER_S,
+    Request,
+    SignalInbox,
+    signal_numbers,
+)
 from supervisor.parent.process.step_log_process import StepLogProcess
 from supervisor.parent.restarts.exits import ProcessEnding, classify
 from supervisor.parent.run_log import RunLog
@@ -40,11 +46,12 @@ from supervisor.parent.watching.watchdog import RANKS_AGAIN_S, WARM_UP_S, Watchd
 from supervisor.ranks import one_node
 from supervisor.records import ExitCause
 from supervisor.storage.files.kept_writes import KEPT
-from supervisor.storage.run.exit_notes import ExitNote, load_exit_note, note_of
+from supervisor.storage.run.exit_notes import FAILED, ExitNote, load_exit_note, note_of
 from supervisor.storage.run.handover import Handover, Left
 from supervisor.storage.run.lease import Lease
 from supervisor.storage.run.replay_progress import describe_replay, replayed_steps
 from supervisor.storage.run.rundir import RunDirectory
+from supervisor.storage.run.signal_board import arrived_at
 
 POLL_S = 0.2
 LAST_WORDS_S = 5.0
@@ -119,6 +126,7 @@ class Attempt:
         self._hang: str | None = None
         self._hung_rank: int | None = None
         self._kill_at_s: float | None = None
+        self._ends_by_s: float | None = None
         self._slow_look_s = 0.0
         self._signs_of_life = 0
         self._reported: set[str] = set()
@@ -231,7 +239,9 @@ class Attempt:
             process.resize()
         self._end_the_others(process, now_s)
         self._heed_signals(process, now_s)
-        if self._kill_at_s is None and watchdog.is_hanging(now_s):
+        if self._has_failed(process, now_s):
+            process.send(signal.SIGKILL)
+        elif self._ends_by_s is None and self._kill_at_s is None and watchdog.is_hanging(now_s):
             self._treat_hang(process, watchdog)
 
     def _is_alive(self) -> bool:
@@ -279,7 +289,7 @@ class Attempt:
         exits = [classify(self._ending(watch, process)) for watch in ended]
         if any(found.cause is ExitCause.HANG for found in exits):
             hang.forget_records(self._s.rundir, self._number, self._watches)
-            process.send(signal.SIGUSR2)
+            hang.ask_for_stacks(process, self._s.rundir, self._watches)
 
     def _point_to_dumps(self) -> None:
         """NCCL's own watchdog has written what it knew; it is pickle, so nothing here reads it."""
@@ -328,18 +338,50 @@ class Attempt:
             self._s.run_log.warn(notice)
             self._s.inbox.note(signal.SIGTERM)
 
+    def _has_failed(self, process: Processes, now_s: float) -> bool:
+        """Whether the script failed in a rank `grace_s` ago, and its process is still there: a
+        thread of the script's keeps it, or it waits at its end."""
+        if self._ends_by_s is None and now_s == self._slow_look_s:
+            left = [watch.rank for watch in self._watches if watch.rank not in process.codes]
+            if any(note is not None and note.kind in FAILED for note in map(self._note, left)):
+                self._ends_by_s = now_s + self._s.spec.settings.watchdog.grace_s
+        return self._ends_by_s is not None and now_s >= self._ends_by_s
+
     def _heed_signals(self, process: Processes, now_s: float) -> None:
-        """Passes signals on: the worker saves and ends at its next boundary, or is ended later."""
+        """Passes signals on, each as it came. Where the sender waits for the end, or the script has
+        no handler, the worker saves and ends at its next boundary, or is ended after a while."""
         inbox = self._s.inbox
-        if inbox.asked_by is None:
-            return
-        if self._kill_at_s is None:
-            grace_s = self._s.spec.settings.watchdog.grace_s
-            self._kill_at_s = now_s + grace_s
-            process.send(signal.SIGTERM)
-            self._s.run_log.signal_received(inbox.asked_by, self._feed.last_step, grace_s)
-        if inbox.is_forced or now_s >= self._kill_at_s:
+        grace_s = self._s.spec.settings.watchdog.grace_s
+        for request in inbox.unheeded():
+            is_handled = self._forward(process, request)
+            if is_handled:
+                request.passed_on_s = time.time()
+            elif self._kill_at_s is None:
+                self._kill_at_s = now_s + grace_s
+            self._s.run_log.signal_received(
+                request.signum, self._feed.last_step, None if is_handled else grace_s
+            )
+        if self._kill_at_s is not None and (inbox.is_forced or now_s >= self._kill_at_s):
             process.send(signal.SIGKILL)
+
+    def _forward(self, process: Processes, request: Request) -> bool:
+        """Sends a signal to the ranks that have not got it already; returns whether the script
+        handles it, and may train on."""
+        signum, since_s = request.signum, request.at_s - TOGETHER_S
+        have_it = [
+            watch.rank
+            for watch in self._watches
+            if arrived_at(self._s.rundir.signals(watch.rank), signum) >= since_s
+        ]
+        before = {rank: len(sent) for rank, sent in process.signals_sent.items()}
+        process.send(signum, but=have_it)
+        sent = [
+            number
+            for rank, numbers in process.signals_sent.items()
+            for number in numbers[before.get(rank, 0) :]
+        ]
+        is_taken = bool(sent or have_it) and all(number == signum for number in sent)
+        return signum not in GRACIOUS and is_taken
 
     def _treat_hang(self, process: Processes, watchdog: Watchdog) -> None:
         def is_back() -> bool:
@@ -393,19 +435,29 @@ class Attempt:
         return found
 
     def _ending(self, watch: RankWatch, process: Processes, *, oom_kills: int = 0) -> ProcessEnding:
-        rundir, note = self._s.rundir, self._note(watch.rank)
+        rundir, settings = self._s.rundir, self._s.spec.settings
+        grace_s = settings.watchdog.grace_s
+        returncode = process.codes.get(watch.rank, -signal.SIGKILL)
+        note, directly = self._note(watch.rank), None
+        if note is not None and note.kind == "own_signal" and returncode != -(note.code or 0):
+            note = None  # it has survived that one
+        counted = (*GRACIOUS, *signal_numbers(settings.preemption.signals))
+        if note is not None and note.stopped_by in counted and note.stopped_s <= grace_s:
+            directly = note.stopped_by
         last_step = watch.feed.last_step
         if last_step is not None and note is not None and not note.replaying:
             last_step = max(last_step, note.last_step or 0)  # the disk refused the last steps
+        ended_s = (note.time if note is not None else 0.0) or time.time()
         return ProcessEnding(
             rank=watch.rank,
-            returncode=process.codes.get(watch.rank, -signal.SIGKILL),
+            returncode=returncode,
             note=note,
             last_step=last_step,
             has_stepped=watch.feed.has_stepped,
             hang=self._hang if self._hung_rank in (None, watch.rank) else None,
             signals_sent=tuple(process.signals_sent.get(watch.rank, ())),
-            asked_by=self._s.inbox.asked_by,
+            asked_by=self._s.inbox.stopped_by(ended_s, grace_s),
+            sent_directly=directly,
             oom_kills=oom_kills,
             lost=process.lost.get(watch.rank, ""),
             memory=self._memory,

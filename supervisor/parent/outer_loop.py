@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -87,6 +89,8 @@ class OuterLoop:
             way=prepared.way,
         )
         self._is_short = False
+        self._furthest = -1
+        self._began_again_after: int | None = None
         self._needs_loading = False
 
     def to_its_end(self, backoff: Backoff | None) -> RunResult:
@@ -214,6 +218,8 @@ class OuterLoop:
         self._undo_unfinished_replay()
         worker_exit = judge_group(endings)
         self._last_exit = worker_exit
+        last_step = -1 if worker_exit.last_step is None else worker_exit.last_step
+        self._furthest = max(self._furthest, last_step)
         self._is_short = self._ended_short(order, endings, worker_exit)
         self._needs_loading = any(
             ending.note is not None and ending.note.kind == "loading" for ending in endings
@@ -287,6 +293,8 @@ class OuterLoop:
             return None
         reason = describe_way(order.attempt, worker_exit, step, way)
         is_start = way == START
+        if is_start:
+            self._began_again_after = self._furthest
         following = replace(
             order,
             attempt=order.attempt + 1,
@@ -301,9 +309,33 @@ class OuterLoop:
     def _outcome(self, worker_exit: WorkerExit) -> Outcome:
         asked_by = self._inbox.asked_by
         has_checkpoint = bool(self._ring.checkpoints())
+        if worker_exit.cause is ExitCause.COMPLETED and self._began_again_after is not None:
+            told = (
+                f"it began from nothing again, though it had come to step {self._began_again_after}"
+            )
+            if self._has_used_up_input(worker_exit.last_step, self._began_again_after):
+                return outcomes.gave_up(
+                    f"{told}, and ended sooner: what it reads from standard input was used up: "
+                    "start it anew, with all of its input"
+                )
+            self.run_log.warn(told, found=Warned.BEGAN_AGAIN)
         if asked_by is not None and worker_exit.cause is not ExitCause.COMPLETED:
             return self._asked_to_end(*worker_exit.evidence, "asked to end")
-        return outcomes.of_final_exit(worker_exit, has_checkpoint=has_checkpoint, asked_by=asked_by)
+        return outcomes.of_final_exit(
+            worker_exit, has_checkpoint=has_checkpoint, asked_by=asked_by or worker_exit.stopped_by
+        )
+
+    @staticmethod
+    def _has_used_up_input(last_step: int | None, furthest: int) -> bool:
+        """Whether a training that began again had less to read than before: an earlier attempt has
+        read what came through a pipe or from a file."""
+        if last_step is not None and last_step >= furthest:
+            return False
+        try:
+            mode = os.fstat(0).st_mode
+        except OSError:
+            return last_step is None
+        return last_step is None or not stat.S_ISCHR(mode)  # no terminal and not /dev/null
 
     def _asked_to_end(self, *reasons: str) -> Outcome:
         return outcomes.interrupted(

@@ -241,10 +241,15 @@ class RunLog:
             self._told_dry.add(name)
             self._teller.say(f"would have done {name} at step {event.step}: {event.reason}")
 
-    def signal_received(self, signum: int, step: int | None, grace_s: float) -> None:
+    def signal_received(self, signum: int, step: int | None, grace_s: float | None) -> None:
+        """`grace_s`: until the workers are killed; None: the script handles it, and may train
+        on."""
         name = signal_name(signum)
         received = SignalReceived(step=step, signum=signum, name=name, grace_s=grace_s)
         self._journal.write(received)
+        if grace_s is None:
+            self._teller.say(f"{name}: left to the script, which has a handler for it")
+            return
         when = "ending now, this attempt has made no step yet"
         if step is not None:
             when = f"ending at the next step, with a checkpoint, within {grace_s:g} s"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
-import faulthandler
 import os
 import signal
 import sys
@@ -18,15 +17,20 @@ from typing import Any
 from supervisor.errors import pass_on
 from supervisor.own_process import Given, command, give_back
 from supervisor.storage.files.kept_writes import KEPT
-from supervisor.storage.files.private_files import open_private
 from supervisor.storage.run import handover
 from supervisor.storage.run.exit_notes import ExitNote, save_exit_note
 from supervisor.storage.run.exit_signs import outside_cause
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.storage.run.set_aside import SetAside
-from supervisor.worker.interception.patches_process import watch_exec, watch_exit, watch_fork
+from supervisor.worker.interception.patches_process import (
+    watch_exec,
+    watch_exit,
+    watch_fork,
+    watch_own_signals,
+)
 from supervisor.worker.process.exit_request import LOADING, SHORT, ExitRequest
 from supervisor.worker.process.program import Program
+from supervisor.worker.process.script_signals import script_signals
 from supervisor.worker.process.torch_arrival import TorchArrival
 from supervisor.worker.process.uncaught import exit_code, show, take_out_our_frames
 
@@ -48,7 +52,9 @@ def main(arguments: list[str], environment: Mapping[str, str] | None = None) -> 
     rank = options.rank if given.place.is_alone else given.place.rank
     _hand_over(options.handover.split(","), given.place.local_rank)
     die_with_parent(given.parent)
-    _dump_stacks_on_request(rundir, options.attempt, rank)
+    stacks = rundir.stacks(options.attempt, rank)
+    rundir.make(stacks.parent)
+    script_signals.install(rundir.signals(rank), stacks)
     _write_whole_lines()
     _undo_unfinished_replay(rundir, rank)
     worker = Worker(rundir, options.attempt, rank, given, line)
@@ -86,6 +92,7 @@ class Worker:
         arrival.install()
         watch_exit(self._script_leaves)
         watch_fork()
+        watch_own_signals(self._signals_itself)
         watch_exec(lambda line, environment: self._again(program, line, environment))
         try:
             program.run(self._make_run)
@@ -119,8 +126,10 @@ class Worker:
         """It came to its end: complete, unless its training was still being fast-forwarded."""
         shortfall = self._ask(lambda session: session.shortfall, "")
         if not shortfall:
-            self._end(completed=True)
-            return self._leave(ExitNote(kind="completed", code=0), 0)
+            sick = self._ask(lambda session: session.sickness(), "")
+            stopped = self._was_stopped()
+            self._end(completed=not stopped and not sick, parts=stopped)
+            return self._leave(ExitNote(kind="completed", code=0, sick=sick), 0)
         self._session.warn(shortfall)
         self._end(completed=False)
         return self._leave(ExitNote(kind="short", message=shortfall), 1)
@@ -136,6 +145,17 @@ class Worker:
         else:
             self._end(completed=False, parts=True)
             self._leave(ExitNote(kind="system_exit", code=code), code)
+
+    def _signals_itself(self, signum: int) -> None:
+        """Before the signal is sent: afterwards there may be no process that could tell."""
+        if script_signals.sends_itself(signum):
+            self._leave(ExitNote(kind="own_signal", code=signum), 0)
+            self._has_left = False
+
+    def _was_stopped(self) -> bool:
+        """Whether somebody has asked this process to end, so that this is not the script's end."""
+        found = script_signals.stopped(time.time())
+        return found is not None and self._session is not None and found[1] <= self._session.grace_s
 
     def _again(
         self, program: Program, line: Sequence[str], environment: Mapping[str, str]
@@ -226,13 +246,14 @@ class Worker:
             return int(code)
         self._has_left = True
         import dataclasses
-        import time
 
         last = self._ask(lambda session: session.steps_done - 1, -1)
         replaying = note.kind in (SHORT, LOADING)
         replaying |= not self._ask(lambda session: session.has_arrived, True)
         if replaying:
             last = -1
+        now = time.time()
+        stopped_by, stopped_s = script_signals.stopped(now) or (None, 0.0)
         note = dataclasses.replace(
             note,
             last_step=last if last >= 0 else None,
@@ -240,7 +261,9 @@ class Worker:
             asks_batch_size=self._ask(lambda session: session.use.batch_size, False),
             offers_checkpointing=self._ask(lambda session: session.offers_checkpointing, False),
             replaying=replaying,
-            time=time.time(),
+            stopped_by=stopped_by,
+            stopped_s=stopped_s,
+            time=now,
         )
         try:
             save_exit_note(self._rundir, self._attempt, self._rank, note)
@@ -328,15 +351,6 @@ def die_with_parent(parent: int) -> None:
         return  # not Linux
     if parent and os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _dump_stacks_on_request(rundir: RunDirectory, attempt: int, rank: int) -> None:
-    path = rundir.stacks(attempt, rank)
-    file: Any = sys.stderr
-    with contextlib.suppress(OSError):  # a full disk
-        rundir.make(path.parent)
-        file = open_private(path, "w")
-    faulthandler.register(signal.SIGUSR2, file=file, all_threads=True)
 
 
 def _write_whole_lines() -> None:

@@ -120,7 +120,7 @@ def build_worker(
     ending = build_ending(
         ground, recorders, state, group, judging, treatment, experiment, live, monitor
     )
-    session = build_session(ground, monitor, live.parting, resumption, ending)
+    session = build_session(task, ground, monitor, live.parting, resumption, ending)
     if start is None:
         ordered.from_nothing()
         recorders.files.record.begin_anew()

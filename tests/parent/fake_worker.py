@@ -23,6 +23,7 @@ from supervisor.storage.checkpoints.checkpoints import CheckpointRing
 from supervisor.storage.run.exit_notes import ExitNote, save_exit_note
 from supervisor.storage.run.orders import load_order
 from supervisor.storage.run.rundir import RunDirectory
+from supervisor.storage.run.signal_board import SignalBoard
 from supervisor.storage.steps.flight_recorder import FlightRecorder
 from supervisor.worker.process.heartbeat import Heartbeat
 
@@ -71,13 +72,15 @@ class FakeWorker:
     def hang(self, steps: int = 1) -> None:
         self.rundir.make(self.rundir.stacks(self.attempt, 0).parent)
         file = self.rundir.stacks(self.attempt, 0).open("w")
-        faulthandler.register(signal.SIGUSR2, file=file, all_threads=True)
+        faulthandler.register(signal.SIGRTMAX - 1, file=file, all_threads=True)
+        SignalBoard(self.rundir.signals(0)).stacks_come_by(signal.SIGRTMAX - 1)
         self.steps(0, steps - 1)
         wait_for_ever()
 
     def save_on_sigterm(self, checkpoint: bool = True) -> None:
         asked: list[int] = []
-        signal.signal(signal.SIGTERM, lambda signum, frame: asked.append(signum))
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(signum, lambda signum, frame: asked.append(signum))
         self.steps(0, 4)
         (self.rundir.root / "ready").touch()
         while not asked:

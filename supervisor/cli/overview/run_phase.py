@@ -45,7 +45,7 @@ def find_phase(
     match event:
         case None:
             return "starting"
-        case SignalReceived(name=name, grace_s=grace_s):
+        case SignalReceived(name=name, grace_s=float(grace_s)):
             left_s = _left(grace_s, age_s)
             return f"stopping ({name}): saves and ends, killed in {left_s:.0f} s at most"
         case RestartEvent(next_attempt=number, delay_s=delay_s):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from supervisor.parent.nodes.members import Member, Members
 from supervisor.parent.process.agent_process import AgentProcess, RankProcesses, StartAbandoned
@@ -118,15 +118,14 @@ class AllNodes:
             if time.monotonic() >= deadline:
                 return self._all_ended()
 
-    def send(self, signum: int) -> None:
-        """Sends a signal to each rank that lives, and to nothing that it has started."""
+    def send(self, signum: int, *, but: Collection[int] = ()) -> None:
         if self._local is not None:
-            self._local.send(signum)
+            self._local.send(signum, but=but)
         codes = self.codes
         for member in self._members.taking_part:
-            left = [rank for rank in member.ranks if rank not in codes]
+            left = [rank for rank in member.ranks if rank not in codes and rank not in but]
             if left:
-                member.link.send(send=int(signum))
+                member.link.send(send=int(signum), but=list(but))
             for rank in left:
                 self._told.setdefault(rank, []).append(int(signum))
 

@@ -205,7 +205,7 @@ class Follower:
             self._tell_ends(link, processes, told)
             for message in self._hear(link, _LOOK_S if has_ended else 0.0):
                 if "send" in message:
-                    processes.send(int(message["send"]))
+                    processes.send(int(message["send"]), but=message.get("but", ()))
                 is_over = is_over or "end" in message
                 keeps = bool(message.get("keep", keeps))
             self._pass_on_signals(link)

@@ -9,7 +9,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from supervisor.errors import UsageError
@@ -18,6 +18,7 @@ from supervisor.parent.process.family import Family
 from supervisor.parent.process.guarded_process import GuardedProcess
 from supervisor.parent.process.process import KILL_S
 from supervisor.parent.process.rescue_process import Rescued, RescueProcess
+from supervisor.parent.process.signals import to_send
 from supervisor.parent.terminal.output import OutputPump
 from supervisor.ranks import NodePlace, RankLaunch
 from supervisor.storage.run.kept_memory import KeptMemory
@@ -252,13 +253,13 @@ class RankProcesses:
                 return False
         return True
 
-    def send(self, signum: int) -> None:
-        """Sends a signal to each rank that lives, and to nothing that it has started."""
+    def send(self, signum: int, *, but: Collection[int] = ()) -> None:
         for rank, pid in self._pids.items():
-            if rank not in self._codes:
+            sent = None if rank in self._codes or rank in but else to_send(pid, signum)
+            if sent is not None:
                 with contextlib.suppress(OSError):
-                    os.kill(pid, signum)
-                    self.signals_sent.setdefault(rank, []).append(signum)
+                    os.kill(pid, sent)
+                    self.signals_sent.setdefault(rank, []).append(sent)
 
     def resize(self) -> None:
         """Tells the ranks that the user's terminal was resized."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from supervisor.own_process import command, worker_environment
 from supervisor.parent.process.family import Family
 from supervisor.parent.process.guarded_process import GuardedProcess
 from supervisor.parent.process.launch import LaunchSpec
+from supervisor.parent.process.signals import to_send
 from supervisor.parent.terminal.output import OutputPump
 from supervisor.ranks import LEAD_RANK
 
@@ -38,7 +39,10 @@ class Processes(Protocol):
 
     def wait(self, timeout_s: float) -> bool: ...
 
-    def send(self, signum: int) -> None: ...
+    def send(self, signum: int, *, but: Collection[int] = ()) -> None:
+        """Sends a signal to each rank that lives, to none of `but`, and to nothing that they have
+        started. A rank that would only be killed by it gets another one, see `to_send`."""
+        ...
 
     def resize(self) -> None: ...
 
@@ -104,10 +108,10 @@ class WorkerProcess:
         """Returns whether it has ended, after at most `timeout_s`."""
         return self._process.wait(timeout_s)
 
-    def send(self, signum: int) -> None:
-        """Sends a signal to the worker only, not to its loader workers, if it lives."""
-        if self._process.send(signum):
-            self.signals_sent[LEAD_RANK].append(signum)
+    def send(self, signum: int, *, but: Collection[int] = ()) -> None:
+        sent = to_send(self.pid, signum)
+        if sent is not None and not but and self._process.send(sent):
+            self.signals_sent[LEAD_RANK].append(sent)
 
     def resize(self) -> None:
         """Tells the worker that the user's terminal was resized."""

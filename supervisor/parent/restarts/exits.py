@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from supervisor.codes import ExitSign, OutsideCause
+from supervisor.parent.process.signals import ANNOUNCING
 from supervisor.parent.restarts import failure_signs
 from supervisor.parent.watching.hang_blame import SilentRank, find_hanging_rank
 from supervisor.ranks import LEAD_RANK
@@ -46,7 +47,8 @@ class ProcessEnding:
         has_stepped: whether any attempt of this run made a step.
         hang: why the watchdog considered it hung; None if it did not.
         signals_sent: signals that the parent sent to it.
-        asked_by: the signal by which the parent itself was asked to end.
+        asked_by: the signal to the parent by which it may have ended, see `SignalInbox.stopped_by`.
+        sent_directly: the same of signals that its own process got, from whomever.
         lost: what became of its node, if it ended because that is gone.
         oom_kills: kills by the kernel's memory controller in our group during the attempt.
         memory: the last memory sample, as a sentence.
@@ -62,6 +64,7 @@ class ProcessEnding:
     hang: str | None = None
     signals_sent: tuple[int, ...] = ()
     asked_by: int | None = None
+    sent_directly: int | None = None
     oom_kills: int = 0
     lost: str = ""
     memory: str = ""
@@ -71,6 +74,12 @@ class ProcessEnding:
     @property
     def signum(self) -> int | None:
         return -self.returncode if self.returncode < 0 else None
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether a signal may have ended it, a hang's included: a clean end proves nothing then,
+        since the script may handle the signal by saving and leaving its loop."""
+        return self.asked_by is not None or self.sent_directly is not None
 
     @property
     def last_words(self) -> str:
@@ -118,7 +127,7 @@ def _order_of_blame(found: tuple[ProcessEnding, WorkerExit]) -> tuple[int, float
     ending, worker_exit = found
     note = ending.note
     is_peer = failure_signs.outside_fault(ending.last_words) == failure_signs.ANOTHER_RANK
-    if note is None:
+    if note is None or note.kind == "own_signal":
         asked = ending.signum == signal.SIGTERM or ending.signum in ending.signals_sent
         is_ours = asked and worker_exit.cause is ExitCause.KILLED
         kind = 3 if is_ours else 2 if is_peer else 0
@@ -137,8 +146,10 @@ def classify(ending: ProcessEnding) -> WorkerExit:
 
 
 def _completed(ending: ProcessEnding) -> WorkerExit | None:
-    if ending.note is None or ending.note.kind != "completed":
+    if ending.note is None or ending.note.kind != "completed" or ending.is_disturbed:
         return None
+    if ending.note.sick:
+        return _exit(ending, ExitCause.NONFINITE, ending.note.sick, retry=False)
     return _exit(ending, ExitCause.COMPLETED, "completion marker", retry=False)
 
 
@@ -148,16 +159,31 @@ def _hang(ending: ProcessEnding) -> WorkerExit | None:
 
 def _interrupted(ending: ProcessEnding) -> WorkerExit | None:
     note = ending.note
-    if ending.asked_by is None and (note is None or note.kind != "interrupted"):
+    if not ending.is_disturbed and (note is None or note.kind != "interrupted"):
         return None
-    # Schedulers announce the end of an allocation with SIGUSR1; people and shells do not send it.
-    preempted = ending.asked_by == signal.SIGUSR1
-    cause = ExitCause.PREEMPTED if preempted else ExitCause.INTERRUPTED
+    stopped_by = ending.asked_by or ending.sent_directly
+    # Schedulers announce the end of an allocation with these; people and shells do not send them.
+    cause = ExitCause.PREEMPTED if stopped_by in ANNOUNCING else ExitCause.INTERRUPTED
     if ending.asked_by is not None:
         line = f"the supervisor was sent {signal_name(ending.asked_by)}"
+    elif note is not None and note.kind == "interrupted":
+        line = f"the worker was interrupted: {_first_line(note.message)}"
     else:
-        line = f"the worker was interrupted: {_first_line(note.message if note else '')}"
-    return _exit(ending, cause, line, retry=False)
+        line = f"the training's process was sent {signal_name(stopped_by or 0)}"
+    how = _how_the_script_ended(note)
+    found = _exit(ending, cause, f"{line}; {how}" if how else line, retry=False)
+    return replace(found, stopped_by=stopped_by)
+
+
+def _how_the_script_ended(note: ExitNote | None) -> str:
+    """Of a script that was sent a signal, and did something about it itself."""
+    if note is None or note.kind not in ("completed", "system_exit", "exception"):
+        return ""
+    after = f" {note.stopped_s:.1f} s later" if note.stopped_by is not None else ""
+    if note.kind == "exception":
+        return f"the script raised{after}: {_raised(note)}"
+    code = f" with sys.exit({note.code})" if note.code else ""
+    return f"the script ended itself{after}{code}"
 
 
 def _own_exit(ending: ProcessEnding) -> WorkerExit | None:
@@ -256,6 +282,13 @@ def _exception(ending: ProcessEnding) -> WorkerExit | None:
     return _exit(ending, ExitCause.EXCEPTION, _raised(note), *note.evidence, loader, hint)
 
 
+def _own_signal(ending: ProcessEnding) -> WorkerExit | None:
+    if ending.note is None or ending.note.kind != "own_signal" or ending.signum is None:
+        return None
+    line = f"{signal_name(ending.signum)}, which the process sent to itself"
+    return _exit(ending, ExitCause.KILLED, line, sign=ExitSign.OWN_SIGNAL)
+
+
 def _lost(ending: ProcessEnding) -> WorkerExit | None:
     if not ending.lost or ending.note is not None:
         return None
@@ -310,6 +343,7 @@ _RULES: tuple[Callable[[ProcessEnding], WorkerExit | None], ...] = (
     _memory,
     _waited,
     _exception,
+    _own_signal,
     _lost,
     _killed,
     _silent_zero,

@@ -19,6 +19,7 @@ from supervisor.parent.watching.hang_blame import (
 from supervisor.parent.watching.rank_watch import RankWatch
 from supervisor.settings import WatchdogSettings
 from supervisor.storage.run.rundir import RunDirectory
+from supervisor.storage.run.signal_board import stacks_signal
 
 # A hung worker seldom answers SIGTERM; one that wakes up can still close its files.
 GRACE_S = 10.0
@@ -53,12 +54,12 @@ def dump_stacks(
 ) -> HangEvidence | None:
     """Makes the worker dump its stacks several times; returns None if it lives after all.
 
-    `faulthandler` answers SIGUSR2 even while the interpreter's lock is held. Equal dumps
-    distinguish a wait from a slow loop.
+    `faulthandler` answers even while the interpreter's lock is held. Equal dumps distinguish a wait
+    from a slow loop.
     """
     forget_records(rundir, attempt, watches)
     for dump in range(settings.stack_dumps):
-        process.send(signal.SIGUSR2)
+        ask_for_stacks(process, rundir, watches)
         is_last = dump == settings.stack_dumps - 1
         pause_s = settings.stack_interval_s
         if process.wait(min(pause_s, _LAST_DUMP_S) if is_last else pause_s) or is_back():
@@ -84,6 +85,13 @@ def forget_records(rundir: RunDirectory, attempt: int, watches: Sequence[RankWat
     for watch in watches:
         with contextlib.suppress(OSError):  # the disk is not to be written to any more
             rundir.records(attempt, watch.rank).unlink(missing_ok=True)
+
+
+def ask_for_stacks(process: Processes, rundir: RunDirectory, watches: Sequence[RankWatch]) -> None:
+    """Sends each rank the signal on which it writes them, if it has said that there is one."""
+    signals = {watch.rank: stacks_signal(rundir.signals(watch.rank)) for watch in watches}
+    for signum in {*signals.values()} - {0}:
+        process.send(signum, but=[rank for rank, its in signals.items() if its != signum])
 
 
 def end_hung(process: Processes, grace_s: float = GRACE_S) -> None:

@@ -38,6 +38,8 @@ def process_incident(
     words = EXITS[ExitCause(cause)].rstrip(".")
     if cause == "killed" and attempt.signum:
         words = f"The worker was killed by {_signal(attempt.signum)}"
+        if attempt.sign is ExitSign.OWN_SIGNAL:
+            words = f"The script's process sent itself {_signal(attempt.signum)}"
     is_supervisor = attempt.sign is ExitSign.SUPERVISOR_DIED
     if is_supervisor:
         words = "The supervisor was killed, or its machine went down, and the worker with it"

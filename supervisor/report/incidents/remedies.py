@@ -181,6 +181,8 @@ def process_remedy(run_data: RunData, incident: Incident) -> Remedy:
         )
     if incident.sign in DISK_REFUSALS:
         return Remedy(text="Free space on the disk (or raise the quota)")
+    if incident.sign is ExitSign.OWN_SIGNAL:
+        return Remedy(text="Find what in your script sends this signal (os.kill, os.abort)")
     if incident.key in _LAST_WORD:
         return Remedy(text=_LAST_WORD[incident.key], then_resume=False)
     return Remedy(text=_PROCESS_REMEDY.get(incident.key, "Read the end of the log"))

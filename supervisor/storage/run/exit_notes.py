@@ -31,7 +31,10 @@ EXIT_KINDS = (
     "user_error",
     "short",
     "loading",
+    "own_signal",
 )
+FAILED = frozenset(EXIT_KINDS) - {"completed", "own_signal"}
+"""After these the process is only on its way out."""
 EXIT_PHASES = ("import", "before_first_step", "training")
 
 
@@ -42,8 +45,9 @@ class ExitNote:
     Attributes:
         kind: one of `EXIT_KINDS`. Without ``completed``, a return code of 0 is no success;
             ``short``: the script ended, or our own work failed, before the checkpoint's state was
-            restored; ``loading``: a replay needs batches whose loading it had left out.
-        code: the script's own exit code, if it named one.
+            restored; ``loading``: a replay needs batches whose loading it had left out;
+            ``own_signal``: written before the process sent itself a signal that ends it.
+        code: the script's own exit code, if it named one; of ``own_signal``, which signal.
         exception: type of the exception, with its module (``torch.OutOfMemoryError``).
         message: what the exception says.
         traceback: the user's frames of it, as text.
@@ -55,6 +59,9 @@ class ExitNote:
         offers_checkpointing: a model offers activation checkpointing that is not on.
         outside: why neither script nor data are to blame, see `OutsideCause`; else empty.
         replaying: the fast-forward had not reached its checkpoint yet.
+        stopped_by, stopped_s: the signal that may have ended it, by whomever it was sent to this
+            process, and how many seconds before; see `ScriptSignals.stopped`.
+        sick: why a training that came to its end is no good; empty if it is not known to be bad.
         time: when it was written, unix seconds; of several ranks' notes the first is the cause.
     """
 
@@ -71,6 +78,9 @@ class ExitNote:
     offers_checkpointing: bool = False
     replaying: bool = False
     outside: str = field(default="", metadata={"one_of": ("", *OutsideCause)})
+    stopped_by: int | None = None
+    stopped_s: float = 0.0
+    sick: str = ""
     time: float = 0.0
 
 

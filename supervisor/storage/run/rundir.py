@@ -62,6 +62,10 @@ class RunDirectory:
         """Where a worker counts what is progress but no step: batches, evaluation, checkpoints."""
         return self.root / "alive" / f"rank_{rank}"
 
+    def signals(self, rank: int) -> Path:
+        """Where a rank tells what it was sent, and on which signal it writes its stacks."""
+        return self.alive(rank).with_suffix(".signals")
+
     def collectives(self, rank: int) -> Path:
         """Where a rank counts the collectives that it has entered."""
         return self.alive(rank).with_suffix(".collectives")

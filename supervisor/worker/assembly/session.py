@@ -34,6 +34,8 @@ def build_ending(
     monitor: Monitor,
 ) -> Ending:
     return Ending(
+        registry=ground.registry,
+        pipeline=judging.pipeline,
         progress=ground.progress,
         health=ground.health,
         agreement=group.agreement,
@@ -54,6 +56,7 @@ def build_ending(
 
 
 def build_session(
+    task: Task,
     ground: Ground,
     monitor: Monitor,
     parting: PartingCheckpoint,
@@ -67,6 +70,7 @@ def build_session(
         use=ground.use,
         progress=ground.progress,
         schedule=ground.schedule,
+        grace_s=task.settings.watchdog.grace_s,
         monitor=monitor,
         parting=parting,
         resumption=resumption,

@@ -28,6 +28,7 @@ from supervisor.training_state.snapshot import Snapshot, copy_state, state_bytes
 from supervisor.worker.capture.captured_checkpoint import CapturedCheckpoint
 from supervisor.worker.capture.checkpoint_writer import CheckpointWriter
 from supervisor.worker.capture.save_interval import SaveInterval
+from supervisor.worker.interception.patches_process import leave_signals_to_the_script
 
 PATIENCE_S = 10.0
 """Without `background`, for a checkpoint of several ranks: they need not stand at the same place of
@@ -314,6 +315,7 @@ class Checkpointer:
             self._thread.start()
 
     def _work(self) -> None:
+        leave_signals_to_the_script()
         while True:
             job = self._jobs.get()
             if job is None:

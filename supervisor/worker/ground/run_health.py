@@ -19,12 +19,14 @@ class RunHealth:
     Attributes:
         risk: of the step judged last.
         last_trouble_step: the last step with an alarm or a treatment that goes back; -1 for none.
+        bad_losses: how many of the last steps in a row had an update by a loss that is not finite.
         recent_grad_norms: of the last steps, before our clipping, oldest first; finite ones only.
     """
 
     def __init__(self, lines: RiskLines) -> None:
         self.risk = 0.0
         self.last_trouble_step = -1
+        self.bad_losses = 0
         self.recent_grad_norms: deque[float] = deque(maxlen=RECENT_NORMS)
         self._lines = lines
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import functools
 import os
+import signal
 import sys
 import threading
 import warnings
@@ -15,6 +17,13 @@ from supervisor.unwarned import unwarned
 
 OUR_THREADS = "supervisor-"
 """The names of our threads begin so."""
+
+
+def leave_signals_to_the_script() -> None:
+    """Called by our threads as they begin. A script may block a signal in all its threads but one
+    that waits for it: the system must not give it to one of ours."""
+    mine = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - mine)
 
 
 def watch_exit(ended: Callable[[int], None]) -> None:
@@ -67,6 +76,36 @@ def watch_exec(again: Again) -> None:
             execve(path, args, env)
 
     os.execv, os.execve = execv_, execve_  # type: ignore[assignment]
+
+
+def watch_own_signals(sends: Callable[[int], None]) -> None:
+    """Has `sends` called before this process, not a child of it, sends itself a signal."""
+    worker = os.getpid()
+
+    def watch(
+        module: Any, name: str, own: Callable[[Any], bool], number: int | None = None
+    ) -> None:
+        """`own`: whether the first argument means this process; the signal is the last one."""
+        original = getattr(module, name, None)
+        if original is None:
+            return
+
+        @functools.wraps(original)
+        def send(*args: Any) -> Any:
+            if os.getpid() == worker:
+                with contextlib.suppress(Exception):  # of ours: the script's own call stands
+                    if own(args[0] if args else None):
+                        sends(int(args[-1] if number is None else number))
+            return original(*args)
+
+        setattr(module, name, send)
+
+    watch(os, "kill", lambda pid: pid in (worker, 0, -1, -os.getpgrp()))
+    watch(os, "killpg", lambda group: group in (0, os.getpgrp()))
+    watch(os, "abort", lambda _: True, signal.SIGABRT)
+    watch(signal, "raise_signal", lambda _: True)
+    watch(signal, "pthread_kill", lambda _: True)
+    watch(_thread, "interrupt_main", lambda _: True, signal.SIGINT)
 
 
 def watch_fork() -> None:

@@ -431,6 +431,11 @@ class Monitor(TrainingHooks):
         self._pass(is_looked_at=is_looked_at)
 
     @property
+    def lead_optimizer(self) -> Optimizer | None:
+        """The one whose updates are the training's steps; None if it is gone."""
+        return self._lead.clock.lead()
+
+    @property
     def updates_by_others(self) -> int:
         """Updates of other optimizers since the last step."""
         return self._lead.clock.by_others

@@ -16,6 +16,7 @@ import torch
 
 from supervisor.storage.files.mapped_file import reserve
 from supervisor.storage.files.private_files import make_private
+from supervisor.worker.interception.patches_process import leave_signals_to_the_script
 
 COUNT = struct.Struct("<Q")
 EVERY_S = 0.5
@@ -67,6 +68,7 @@ class CollectiveCount:
         ).start()
 
     def _keep(self, memory: mmap.mmap) -> None:
+        leave_signals_to_the_script()
         while True:
             try:
                 COUNT.pack_into(memory, 0, self._count())

@@ -7,11 +7,17 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
+
 from supervisor.errors import pass_on
 from supervisor.events.state_events import WarningEvent
+from supervisor.pipeline import Pipeline
 from supervisor.storage.journal.journal import Journal
 from supervisor.storage.run.script_files import ScriptFiles
 from supervisor.storage.steps.tape import TapeWriter
+from supervisor.training_state.optimizer_state import optimizer_parameters
+from supervisor.training_state.registry import Registry
+from supervisor.training_state.tensors import local
 from supervisor.worker.capture.checkpointer import Checkpointer
 from supervisor.worker.evidence.model_scene import ModelScene
 from supervisor.worker.ground.error_barrier import Part
@@ -27,11 +33,16 @@ from supervisor.worker.probes.probes import Probes
 from supervisor.worker.samples.sample_guard import SampleGuard
 from supervisor.worker.treatment.dispatcher import Dispatcher
 
+_POISONED_STEPS = 2
+"""In a row: the update of the first made the loss of the second."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
     """Tells what is left to tell, and waits for what is being written."""
 
+    registry: Registry
+    pipeline: Pipeline
     progress: Progress
     health: RunHealth
     agreement: Agreement
@@ -48,6 +59,40 @@ class Ending:
     checkpointer: Checkpointer
     tape: TapeWriter
     script_files: ScriptFiles
+
+    def sickness(self) -> str:
+        """Why the training's result is no good; empty if nothing is known against it.
+
+        Called before `end`, of a script that came to its end; never fails.
+        """
+        return str(self._guarded(lambda: self._bad_weights() or self._bad_course()) or "")
+
+    def _bad_weights(self) -> str:
+        """Only what the training's own optimizer has changed: a script may hold others, such as
+        those of a trial that diverged."""
+        lead = self.monitor.lead_optimizer
+        if lead is None:
+            since = self.health.bad_losses
+            if since < _POISONED_STEPS:  # a single one may come of its batch
+                return ""
+            return f"the loss was not finite in the last {since} steps, and their updates were made"
+        parameters = optimizer_parameters(lead)
+        names = {
+            id(parameter): f"{model}.{name}"
+            for model, module in self.registry.models.items()
+            for name, parameter in module.named_parameters()
+        }
+        bad = [p for p in parameters if p.is_floating_point() and not _is_finite(p)]
+        if not bad:
+            return ""
+        first = names.get(id(bad[0]), "the first")
+        return f"{len(bad)} of {len(parameters)} trained weights are not finite ({first})"
+
+    def _bad_course(self) -> str:
+        is_sick = self.health.is_alarm or self.health.bad_losses > 0
+        if not is_sick or not self.pipeline.ladder.has_spent_its_budget:
+            return ""
+        return "the budget of treatments is spent (policy: budget), and the trouble is not over"
 
     def end(self, *, completed: bool, parts: bool) -> None:
         """Called once, when supervision is off. A failure leaves the script's own result as it is,
@@ -76,9 +121,9 @@ class Ending:
             self._guarded(self.script_files.end)
         self._guarded(self.journal.close)
 
-    def _guarded(self, call: Callable[[], object]) -> None:
+    def _guarded(self, call: Callable[[], object]) -> object:
         try:
-            call()
+            return call()
         except BaseException as error:
             pass_on(error)
             with contextlib.suppress(Exception):  # the disk may be full or gone
@@ -86,6 +131,7 @@ class Ending:
                 self.journal.write(
                     WarningEvent(message=said, trace="".join(traceback.format_exception(error)))
                 )
+            return None
 
     def _tell_unseen(self, steps: int) -> None:
         unseen = tell_unseen_updates(
@@ -101,3 +147,10 @@ class Ending:
             self.checkpointer.close(ripen=(steps, self.health.last_trouble_step))
         else:
             self.checkpointer.close()
+
+
+def _is_finite(parameter: torch.Tensor) -> bool:
+    held = local(parameter)
+    if held.is_meta or held.layout != torch.strided:
+        return True
+    return bool(torch.isfinite(held).all())

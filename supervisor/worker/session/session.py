@@ -30,6 +30,7 @@ from supervisor.worker.live.monitor import Monitor
 from supervisor.worker.live.parting_checkpoint import PartingCheckpoint
 from supervisor.worker.live.unseen_updates import ANOTHER_TRAINING
 from supervisor.worker.process.exit_request import SHORT, ExitRequest
+from supervisor.worker.process.script_signals import script_signals
 from supervisor.worker.process.unsupported import refuse_fsdp1
 from supervisor.worker.session.ending import Ending
 from supervisor.worker.session.resumption import Resumption
@@ -47,6 +48,7 @@ class Session:
         last_model: called, returns the module of which `has_parameters` was last found true.
         use: what the script was seen to use.
         warn: writes a warning to the journal.
+        grace_s: an end so long after a signal that asked for it is no end of the script's own.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Session:
         use: ScriptUse,
         progress: Progress,
         schedule: BoundarySchedule,
+        grace_s: float,
         monitor: Monitor,
         parting: PartingCheckpoint,
         resumption: Resumption,
@@ -68,6 +71,7 @@ class Session:
         self.interception = interception
         self.use = use
         self.warn = warn
+        self.grace_s = grace_s
         self.last_model: Callable[[], Module | None] = lambda: None
         self._registry = registry
         self._controls = controls
@@ -174,8 +178,7 @@ class Session:
             raise ExitRequest(SHORT, f"the fast-forward could not begin: {error}") from error
         self.interception.active = True
         os.register_at_fork(after_in_child=self.interception.turn_off)
-        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # else the script has its own
-            signal.signal(signal.SIGTERM, self._asked_to_end)
+        script_signals.act(signal.SIGTERM, self._asked_to_end)
 
     def _asked_to_end(self, signum: int, frame: Any) -> None:
         """SIGTERM: leaves at the next boundary, saved; or now if there is nothing to save.
@@ -206,6 +209,11 @@ class Session:
         waits = self._schedule.is_leaving and not self._has_ended
         if waits and self._parting.is_ready:
             signal.pthread_kill(main_thread, signal.SIGTERM)
+
+    def sickness(self) -> str:
+        """Why what the script ends with is no good; empty if nothing is known against it."""
+        with self.interception.region():
+            return self._ending.sickness()
 
     def end(self, *, completed: bool, parts: bool = False) -> None:
         """Takes everything down; waits for what is being written. Called once.

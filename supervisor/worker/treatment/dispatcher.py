@@ -104,8 +104,12 @@ class Dispatcher(BoundaryListener):
         now = waiting[-1][0].step if last_is_now else -1
         skips = False
         for judgement, (_, row) in zip(judgements, waiting, strict=True):
-            if self._act_on(judgement, is_now=judgement.record.step == now):
-                skips = True
+            left_out = self._act_on(judgement, is_now=judgement.record.step == now)
+            skips = skips or left_out
+            if not judgement.record.has_nonfinite_loss:
+                self._health.bad_losses = 0
+            elif not left_out:
+                self._health.bad_losses += 1
             self._recorder.mark_risk((row,), judgement.risk.probability)
         self.calm.settle()
         return skips

@@ -34,13 +34,32 @@ def noted(kind: str, returncode: int = 0, **fields: object) -> ProcessEnding:
 
 CASES = {
     "completion marker": (noted("completed"), "completed", False),
-    "marker although we sent SIGTERM": (
+    "marker, but we were sent SIGTERM": (
         ProcessEnding(
             returncode=0, note=ExitNote(kind="completed"), asked_by=15, signals_sent=(15,)
         ),
-        "completed",
+        "interrupted",
         False,
     ),
+    "marker, but its process was sent SIGUSR1": (
+        ProcessEnding(returncode=0, note=ExitNote(kind="completed"), sent_directly=10),
+        "preempted",
+        False,
+    ),
+    "marker of a hung worker that we sent SIGTERM": (
+        ProcessEnding(
+            returncode=0, note=ExitNote(kind="completed"), sent_directly=15, hang="no step"),
+        "hang", True,
+    ),
+    "marker, with weights that are not finite": (
+        noted("completed", sick="1 of 2 trained weights are not finite"), "nonfinite", False),
+    "the handler of the script raises": (
+        ProcessEnding(
+            returncode=1, note=ExitNote(kind="exception", exception="ValueError"), asked_by=15),
+        "interrupted", False,
+    ),
+    "a signal to itself": (
+        ProcessEnding(returncode=-9, note=ExitNote(kind="own_signal", code=9)), "killed", True),
     "exit 0 without marker": (ProcessEnding(returncode=0), "exception", True),
     "sys.exit(0)": (noted("system_exit", code=0), "completed", False),
     "sys.exit(3)": (noted("system_exit", 3, code=3), "user_error", False),
@@ -448,3 +467,25 @@ def test_a_group_has_completed_when_all_have() -> None:
     done = [of_rank(rank, 0, note=ExitNote(kind="completed")) for rank in range(3)]
 
     assert judge_group(done).cause is ExitCause.COMPLETED
+
+
+def test_what_a_process_sends_itself_does_not_come_from_outside() -> None:
+    ending = ProcessEnding(returncode=-6, note=ExitNote(kind="own_signal", code=6))
+
+    worker_exit = classify(ending)
+
+    assert worker_exit.evidence[0] == "SIGABRT, which the process sent to itself"
+    assert worker_exit.sign is ExitSign.OWN_SIGNAL
+
+
+def test_a_script_whose_handler_raises_is_told_in_one_line() -> None:
+    note = ExitNote(
+        kind="exception", exception="ValueError", message="bad", stopped_by=15, stopped_s=0.5
+    )
+
+    worker_exit = classify(ProcessEnding(returncode=1, note=note, asked_by=15))
+
+    assert worker_exit.evidence == (
+        "the supervisor was sent SIGTERM; the script raised 0.5 s later: ValueError: bad",
+    )
+    assert worker_exit.stopped_by == signal.SIGTERM

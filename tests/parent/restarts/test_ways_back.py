@@ -73,9 +73,11 @@ def test_another_parent_goes_on_with_the_way_that_was_found() -> None:
 
 
 def test_an_attempt_that_ends_on_its_way_is_no_crash(supervise: Callable[..., Ran]) -> None:
-    ran = supervise({"1": TRAINED, "2": SHORT, "3": SHORT, "4": [COMPLETED]})
+    last = [["steps", 0, 120], COMPLETED]
+    ran = supervise({"1": TRAINED, "2": SHORT, "3": SHORT, "4": last})
 
     assert (ran.result.exit_code, ran.result.state) == (0, "completed")
+    assert [e["found"] for e in ran.of_kind("warning") if e.get("found")] == ["began again"]
     found = [(e["checkpoint_step"], e["way"]) for e in ran.of_kind("attempt_started")]
     resumed = [(80, REPLAY), (80, "approximate"), (None, "approximate")]
     assert found == [(None, REPLAY), *resumed]
@@ -142,3 +144,12 @@ def test_a_long_fast_forward_says_how_far_it_is(
     supervise({"1": TRAINED, "2": [["replay", 20, 3.0], ["steps", 80, 90], COMPLETED]}, quiet=False)
 
     assert "supervisor: fast-forwarding: 20 of 80 steps (25 %)" in capfd.readouterr().err
+
+
+def test_a_run_that_begins_again_without_its_input_is_not_completed(
+    supervise: Callable[..., Ran],
+) -> None:
+    ran = supervise({"1": TRAINED, "2": SHORT, "3": SHORT, "4": [COMPLETED]})
+
+    assert (ran.result.exit_code, ran.result.state) == (70, "gave_up")
+    assert "standard input was used up" in ran.of_kind("gave_up")[0]["reason"]
