@@ -77,6 +77,12 @@ LASTING: dict[Warned, tuple[bool, str, str, str]] = {
         "Rely on what the script itself has saved elsewhere. Give the next run a --run-dir that "
         "nothing else clears or mounts over.",
     ),
+    Warned.BEGAN_AGAIN: (
+        False,
+        "began from nothing",
+        "What was trained before is not in the result: its weights are of the last beginning.",
+        "Look why no checkpoint was used, in this report, before the next run.",
+    ),
     Warned.NOT_WRITTEN: (
         False,
         "record incomplete",

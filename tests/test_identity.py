@@ -16,6 +16,7 @@ PACKAGE = Path(__file__).parents[1] / "supervisor"
 
 HOLDS_ITS_KEYS = {
     "by_identity.py": "each look compares what lives there",
+    "training_state/bounds/batch.py": "the cases of a slice live until it is added up",
     "training_state/census/reach.py": "what was met is kept in `objects`",
     "training_state/kept_place.py": "each tensor is kept in its entry",
     "training_state/scaler_state.py": "the table is torch's, asked by optimizers that live",

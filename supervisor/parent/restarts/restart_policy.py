@@ -40,8 +40,8 @@ def is_numerical(cause: ExitCause | None, *, risky: bool) -> bool:
 
 
 def _came_from_outside(worker_exit: WorkerExit) -> bool:
-    """Whether its data are not to blame: a signal ended it, whoever sent it, a wait was in vain, the
-    host's memory or a disk had no room, or another rank had gone."""
+    """Whether its data are not to blame: a signal ended it, whoever sent it, a wait was in vain,
+    the host's memory or a disk had no room, or another rank had gone."""
     if worker_exit.sign is ExitSign.OWN_SIGNAL:
         return True
     if worker_exit.cause in _NEVER_OF_DATA or worker_exit.outside is not None:
