@@ -19,7 +19,10 @@ def kill_from_outside(pid: int, signum: int) -> None:
 def ask_parent_to_end() -> None:
     """Sends SIGTERM to the parent, and waits for it to be passed on: a quick script would be over
     before the parent looks."""
-    before = signal.getsignal(signal.SIGTERM)
+    # The real ones: what is to be called is the worker's, which a script does not see.
+    get = getattr(signal.getsignal, "__wrapped__", signal.getsignal)
+    put = getattr(signal.signal, "__wrapped__", signal.signal)
+    before = get(signal.SIGTERM)
     if before is None or threading.current_thread() is not threading.main_thread():
         os.kill(_supervisor_pid(), signal.SIGTERM)
         return
@@ -30,14 +33,14 @@ def ask_parent_to_end() -> None:
         if callable(before):
             before(signum, frame)
 
-    signal.signal(signal.SIGTERM, note)
+    put(signal.SIGTERM, note)
     try:
         os.kill(_supervisor_pid(), signal.SIGTERM)
         deadline_s = time.monotonic() + 30.0
         while not arrived and time.monotonic() < deadline_s:
             time.sleep(0.01)
     finally:
-        signal.signal(signal.SIGTERM, before)
+        put(signal.SIGTERM, before)
 
 
 def _supervisor_pid() -> int:

@@ -183,5 +183,7 @@ def _short(fact: str) -> str:
 
 def _handler_of(signum: int) -> str:
     handler = signal.getsignal(signum)
+    if handler is signal.SIG_DFL:
+        return ""
     module = getattr(handler, "__module__", "")
     return f"{module}.{getattr(handler, '__qualname__', handler)}"
