@@ -159,6 +159,19 @@ def in_words(size: int) -> str:
     return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"
 
 
+_M_MMAP_THRESHOLD = -3
+LARGE = 1 << 20
+
+
+def leave_no_holes() -> None:
+    """From here on large blocks are returned to the system as soon as they are free: otherwise the
+    C library keeps those of up to 32 MB, with small ones of ours between them. It costs the pages'
+    first touch each time, so it is for where memory is short."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, LARGE)
+
+
 def return_to_system() -> None:
     """Freed memory is kept for later by the C library, and pinned memory by torch.
 

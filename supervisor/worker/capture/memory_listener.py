@@ -7,7 +7,7 @@ import time
 
 from supervisor.codes import Found
 from supervisor.events.state_events import StateFound
-from supervisor.held_memory import HeldMemory, return_to_system
+from supervisor.held_memory import HeldMemory, leave_no_holes, return_to_system
 from supervisor.settings import CheckpointSettings
 from supervisor.storage.checkpoints.retention import most_kept
 from supervisor.storage.journal.journal import Journal
@@ -65,6 +65,7 @@ class MemoryListener(TimedListener):
         if self._memory.size:
             self._tell(step)
         if self._fewest == 0:
+            leave_no_holes()
             return_to_system()
 
     def _tell(self, step: int) -> None:
