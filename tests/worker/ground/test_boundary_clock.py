@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 
+import pytest
 import torch
 from torch.optim import SGD
 
@@ -153,7 +154,8 @@ def test_what_an_evaluation_casts_with_a_graph_of_its_own_begins_no_step() -> No
 
     clock.made_without_graph(made)
 
-    assert made > 0  # or torch no longer does so, and this can go
+    if not made:
+        pytest.skip("this torch makes no such graph")
     assert (begun, clock.has_begun_graph()) == (True, False)
 
 

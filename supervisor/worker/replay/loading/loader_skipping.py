@@ -204,6 +204,7 @@ def form_of(batch: Any) -> str:
     leaves, structure = batch, kind
     if kind not in (list, tuple) or not all(type(leaf) is torch.Tensor for leaf in batch):
         leaves, structure = pytree.tree_flatten(batch)  # 20 us, saved for most batches
+        structure = str(structure)  # older versions of torch cannot hash it
     if not leaves or not all(_is_plain(leaf) for leaf in leaves):
         return ""
     key = structure, *[(leaf.shape, leaf.dtype) for leaf in leaves]
