@@ -62,8 +62,10 @@ def is_gathered(inner: FrameType, around: FrameType) -> bool:
     if operation in _ITERATE or operation in _UNPACK:
         return operation in _UNPACK
     names = call_names(around)
-    if names is None:  # parts of Python that are in its executable have no source, and keep nothing
-        return not around.f_code.co_filename.startswith("<frozen")
+    if names is None:  # any that it names; the frozen parts of Python keep nothing
+        is_frozen = around.f_code.co_filename.startswith("<frozen")
+        gathers = is_generator or not _GATHER.isdisjoint(around.f_code.co_names)
+        return gathers and not is_frozen
     if is_generator:
         return not _ASK_ONCE.intersection(names)
     if inner.f_code.co_name in names:
