@@ -433,7 +433,7 @@ class RunLog:
             self._teller.say("writing the report")
             report, why = write_report_apart(self._rundir, is_forced)
             if why:
-                self.warn(f"the report could not be written: {why}", aloud=False)
+                self.warn(f"the report could not be written: {why}")
         if not KEPT.try_again(now=True):
             names = ", ".join(sorted({write.path.name for write in KEPT.kept()}))
             told = f"the disk refused to the end: {names} are not complete"

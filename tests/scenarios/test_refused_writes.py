@@ -199,13 +199,14 @@ def test_a_run_directory_that_is_deleted_is_told_and_the_training_ends_as_it_wou
     live = Live(tmp_path, tmp_path / "run")
     live.until("step 40 ")
 
-    shutil.rmtree(live.run)
-    live.told("run is gone: no checkpoint and no record of the run is left")
+    shutil.rmtree(live.run, ignore_errors=True)  # the parent may write into it at once
+    live.told("was removed while the run went on")
     ended = live.go()
 
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.splitlines()[-1] == final
-    assert ended.stderr.count("is gone") == 1
+    assert ended.stderr.count("warning: the run directory") == 1
+    assert "attempt 2" not in ended.stderr
 
 
 def test_files_of_ours_that_outgrow_a_limit_cost_the_training_nothing(
