@@ -31,6 +31,22 @@ def test_a_completed_training_ends_with_0_after_one_attempt(supervise: Callable[
     assert json.loads((ran.run_dir / "run.json").read_text())["state"] == "completed"
 
 
+def test_versions_that_nobody_has_tried_are_said_in_one_line_at_the_start(
+    supervise: Callable[..., Ran],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    newer = {"python": "3.14.1", "torch": "2.15.0"}
+    monkeypatch.setattr("supervisor.parent.run_log.current_versions", lambda: newer)
+
+    ran = supervise({"1": [["steps", 0, 9], COMPLETED]}, quiet=False)
+
+    lines = [line for line in capsys.readouterr().err.splitlines() if "not tried with" in line]
+    assert len(lines) == 1
+    assert "Python 3.14.1 (tried up to 3.13) and torch 2.15.0 (tried up to 2.14)" in lines[0]
+    assert [event["message"] in lines[0] for event in ran.of_kind("warning")] == [True]
+
+
 def test_a_system_without_process_descriptors_is_asked_again_and_again(
     supervise: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
 ) -> None:

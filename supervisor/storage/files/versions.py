@@ -11,6 +11,7 @@ from supervisor import version
 
 NEWEST_TRIED = {"python": (3, 13), "torch": (2, 14)}
 """The newest that the whole suite ran with (docs/versions.md)."""
+_NAMES = {"python": "Python", "torch": "torch"}
 
 
 @functools.lru_cache(maxsize=1)
@@ -36,7 +37,7 @@ def untried_versions(versions: Mapping[str, str]) -> str:
         versions: see `current_versions`.
     """
     newer = [
-        f"{name} {versions[name]} (tried up to {'.'.join(map(str, newest))})"
+        f"{_NAMES[name]} {versions[name]} (tried up to {'.'.join(map(str, newest))})"
         for name, newest in NEWEST_TRIED.items()
         if tuple(map(int, re.findall(r"\d+", versions[name])[:2])) > newest
     ]

@@ -21,7 +21,7 @@ from supervisor.training_state.census.reach import Reach
 from supervisor.worker.ground.unheld_values import call_names
 
 _ITERATE = frozenset({"FOR_ITER", "SEND", "YIELD_FROM"})
-_ASK_ONCE = frozenset({"next", "send", "throw", "__next__", "any", "all", "extend", "update"})
+_ASK_ONCE = frozenset({"next", ".send", ".throw", ".__next__", "any", "all", ".extend", ".update"})
 _UNPACK = frozenset({"LIST_EXTEND", "SET_UPDATE", "UNPACK_SEQUENCE", "UNPACK_EX"})
 _GATHER = frozenset({"dict", "frozenset", "list", "max", "min", "set", "sorted", "sum", "tuple"})
 """Of Python's own functions, those that keep what an iterator of Python's own (`map`) gives."""
@@ -68,7 +68,7 @@ def is_gathered(inner: FrameType, around: FrameType) -> bool:
         return gathers and not is_frozen
     if is_generator:
         return not _ASK_ONCE.intersection(names)
-    if inner.f_code.co_name in names:
+    if not {inner.f_code.co_name, f".{inner.f_code.co_name}"}.isdisjoint(names):
         return False  # called by the line itself
     return any(
         name in _GATHER and around.f_globals.get(name) in (None, getattr(builtins, name))

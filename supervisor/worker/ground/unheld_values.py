@@ -105,8 +105,9 @@ def has_unheld_block(frame: FrameType) -> bool:
 
 
 def call_names(frame: FrameType) -> list[str] | None:
-    """Returns the names of the functions that a frame is calling: of one, or of all on the line
-    where Python does not tell which; None where nobody can say."""
+    """Returns the names of the functions that a frame is calling, of methods with a dot before
+    them: of one, or of all on the line where Python does not tell which; None where nobody can say.
+    """
     source = _source(frame)
     if source is None:
         return None
@@ -115,7 +116,8 @@ def call_names(frame: FrameType) -> list[str] | None:
     if place == _NOWHERE:
         return None
     calls = [path[-1] for path in _paths(tree, [], line) if _is_at(path[-1], place)]
-    return [_name(call.func) for call in calls if isinstance(call, ast.Call)]
+    functions = [call.func for call in calls if isinstance(call, ast.Call)]
+    return ["." * isinstance(one, ast.Attribute) + _name(one) for one in functions]
 
 
 def blocks_around(frame: FrameType) -> tuple[int, int] | None:

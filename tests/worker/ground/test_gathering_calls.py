@@ -60,6 +60,13 @@ def test_a_list_that_a_variable_will_hold_is_none_of_them() -> None:
     assert names(in_a_loop) == ""
 
 
+def test_a_method_with_the_name_of_one_that_gathers_gathers_nothing() -> None:
+    def of_a_tensor() -> None:
+        [step(number).sum() for number in range(3)]
+
+    assert names(of_a_tensor) == ""
+
+
 def test_where_there_is_no_source_a_call_may_gather() -> None:
     text = "def hidden():\n    list(map(step, range(3)))\n"
     scope = {"step": step}
