@@ -118,7 +118,7 @@ class Warned(str, enum.Enum):
     PART_OFF = "part switched off"
     NOT_WRITTEN = "files not written"
     """Something of the run's own record is missing, because the disk refused it for too long."""
-    DAMAGED = "damaged file set aside"
+    DAMAGED = "damaged file"
     SUSPECT_HARDWARE = "suspect hardware"
     """State was corrupted more than once, or trouble did not come again when it was repeated."""
 

@@ -477,6 +477,6 @@ class RunLog:
                 self._rundir, self._run_file.world_size, fields=("step", "loss", "risk", "flags")
             )
             figures = [rows[name] for name in ("step", "loss", "risk")]
-        except (OSError, SupervisorError):
+        except Exception:  # damaged: what the journal tells is left, and the run ends as it ends
             figures = [np.zeros(0), np.zeros(0), np.zeros(0)]
         return find_shortfalls(events, *figures, alarm=self._spec.policy.alarm_threshold)

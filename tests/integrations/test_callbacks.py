@@ -53,7 +53,7 @@ def test_an_alert_ends_the_training_by_the_frameworks_own_way(
 
     ended = supervised(tmp_path, text, options=("--policy", "observe_only"))
 
-    assert ended.returncode == 0, ended.stderr
+    assert ended.returncode == 70, ended.stderr  # its weights are not finite
     said = [line for line in ended.stdout.splitlines() if line.startswith("ended by itself")]
     assert 0 < int(said[0].split()[-1]) < 24
 

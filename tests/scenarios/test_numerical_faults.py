@@ -99,7 +99,8 @@ def test_a_policy_that_only_observes_changes_nothing(undisturbed: float, tmp_pat
         faults=f"[{FAULTS['nan_gradient']}]",
     )
 
-    assert ended.returncode == 0
+    assert ended.returncode == 70  # nothing kept the NaN out of the weights
+    assert "not finite" in ended.stderr
     assert ended.actions() == []
     assert any(e["outcome"] == "would_have" for e in ended.events("action"))
     assert {e["outcome"] for e in ended.events("action")} == {"would_have"}

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.errors import CheckpointError
+from supervisor.held_memory import PLACES, HeldMemory
 from supervisor.storage.run.kept_memory import KeptMemory
 from supervisor.training_state.codec import read_state
 from supervisor.training_state.state import digest
@@ -86,7 +87,7 @@ def test_a_state_that_trouble_followed_is_not_kept(
 def test_what_does_not_fit_into_memory_is_told_once(
     tmp_path: Path, start: Start, memory: KeptMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("supervisor.worker.capture.rank_memory.SHARE", 0.0)
+    monkeypatch.setattr(HeldMemory, "allows", lambda *given: given[1] != PLACES)
     live = start(tmp_path / "run", ALWAYS, kept=memory.places["0"])
 
     live.steps(8)

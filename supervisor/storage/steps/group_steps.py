@@ -66,9 +66,10 @@ def join_steps(ranks: Sequence[np.ndarray], *, only_common: bool = True) -> np.n
     with np.errstate(invalid="ignore", divide="ignore"):
         saw = (flags & LOSS_SEEN) > 0
         joined["loss"] = np.where(saw, rows["loss"], 0.0).sum(axis=0) / saw.sum(axis=0)
-        saw = (flags & GRAD_SEEN) > 0
-        norms = np.where(saw, rows["grad_norm"], -np.inf).max(axis=0)
-        joined["grad_norm"] = np.where(saw.any(axis=0), norms, np.nan)
+        if "grad_norm" in names:
+            saw = (flags & GRAD_SEEN) > 0
+            norms = np.where(saw, rows["grad_norm"], -np.inf).max(axis=0)
+            joined["grad_norm"] = np.where(saw.any(axis=0), norms, np.nan)
     if "batch_size" in names:
         joined["batch_size"] = np.where(there, rows["batch_size"], 0).sum(axis=0)
     for name in {"step_time_s", "memory_gib"}.intersection(names):

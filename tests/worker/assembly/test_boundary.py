@@ -23,6 +23,7 @@ def test_listeners_come_in_this_order(tmp_path: Path, start: Start) -> None:
         "checkpoints",
         "parting checkpoint",
         "compute check",
+        "memory",
         "leaving",
     ]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.config import load_config, load_policy
+from supervisor.held_memory import HeldMemory
 from supervisor.ranks import RankPlace
 from supervisor.records import WorkerOrder
 from supervisor.storage.run.rundir import RunDirectory
@@ -35,7 +36,9 @@ def test_each_rank_has_a_writer_for_its_place(
     ring = build_ring(task, ground.journal)
     recorders = build_recorders(task, ground, start=None)
 
-    checkpointer = build_checkpointer(task, ground, ring, recorders.tape)
+    checkpointer = build_checkpointer(
+        task, ground, ring, recorders.tape, HeldMemory(task.settings.snapshot)
+    )
 
     assert isinstance(checkpointer._writer, writer)
     checkpointer.close()
