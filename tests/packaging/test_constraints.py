@@ -16,7 +16,7 @@ def test_each_package_is_pinned_once() -> None:
     pins = [line.split(";")[0].strip() for line in lines if line and not line.startswith("#")]
     pinned = [canonical(pin.partition("==")[0]) for pin in pins]
     extras = PROJECT["optional-dependencies"]
-    asked = [*PROJECT["dependencies"], *extras["dev"], *extras["docs"]]
+    asked = [*PROJECT["dependencies"], *extras["dev"], *extras["docs"], *extras["versions"]]
 
     assert len(pinned) == len(set(pinned))
     assert {canonical(split(each)[0]) for each in asked} == set(pinned)
