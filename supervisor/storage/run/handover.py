@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import errno
 import json
 import mmap
 import os
+import resource
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +27,8 @@ from supervisor.storage.files.line_file import parse_line
 _HEAD = struct.Struct("<QQQ")
 _COUNT = struct.Struct("<Q")
 _ROOM_BYTES = KEPT_BYTES * 3 // 2
-"""For what a rank has kept, in base 64. The file is sparse: it takes what is written to it."""
+"""For what a rank has kept, in base 64. The file is sparse: it takes what is written to it. Less
+where the user's own limit for the size of files (``ulimit -f``) is lower."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,9 +64,11 @@ class Handover:
 
     def clear(self) -> None:
         """Before an attempt: what earlier ranks left is gone."""
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+        room = _ROOM_BYTES if limit == resource.RLIM_INFINITY else min(limit, _ROOM_BYTES)
         for descriptor in self._places:
             os.ftruncate(descriptor, 0)
-            os.ftruncate(descriptor, _ROOM_BYTES)
+            os.ftruncate(descriptor, room)
 
     def signs_of_life(self, local_rank: int) -> int:
         """Returns the count; 0 without a place."""
@@ -97,12 +102,15 @@ class OwnPlace:
     """A rank's own place in it."""
 
     def __init__(self, path: str) -> None:
-        """Raises OSError: the parent is gone."""
+        """Raises OSError: the parent is gone, or may make no file of any size."""
         self._has_ended = False
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
+            room = os.fstat(descriptor).st_size
+            if room < 2 * _HEAD.size:
+                raise OSError(errno.EFBIG, "no room", path)
             # Through a mapping: a script's limit for the size of its files is none for memory.
-            self._memory = mmap.mmap(descriptor, _ROOM_BYTES)
+            self._memory = mmap.mmap(descriptor, room)
         finally:
             os.close(descriptor)
 
@@ -124,8 +132,11 @@ class OwnPlace:
     def _leave(self, note: Any, refused: str, writes: Sequence[KeptWrite]) -> None:
         told = [(str(w.path), w.at, base64.b64encode(w.data).decode()) for w in writes]
         data = json.dumps({"note": note, "refused": refused, "writes": told}).encode()
-        if len(data) > _ROOM_BYTES - _HEAD.size:
+        room = len(self._memory) - _HEAD.size
+        if len(data) > room:
             data = json.dumps({"note": note, "refused": refused, "writes": []}).encode()
+        if len(data) > room:
+            return
         self._memory[_HEAD.size : _HEAD.size + len(data)] = data
         head = _HEAD.pack(0, len(data), xxhash.xxh3_64_intdigest(data))[_COUNT.size :]
         self._memory[_COUNT.size : _HEAD.size] = head

@@ -82,3 +82,24 @@ def test_more_than_there_is_room_for_costs_the_files_and_not_the_note(tmp_path: 
 
 def test_a_damaged_note_is_none() -> None:
     assert note_of(None) is note_of({"kind": 3}) is None
+
+
+def test_a_low_limit_for_the_size_of_files_leaves_room_for_a_note_alone() -> None:
+    code = (
+        "import resource\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+        "from pathlib import Path\n"
+        "from supervisor.storage.files.kept_writes import KeptWrite\n"
+        "from supervisor.storage.run.handover import Handover, OwnPlace\n"
+        "handover = Handover(1)\n"
+        "place = OwnPlace(handover.paths[0])\n"
+        "place.lives()\n"
+        "place.ends({'kind': 'completed'}, [KeptWrite(path=Path('f'), at=0, data=bytes(5000))])\n"
+        "left = handover.left_by(0)\n"
+        "assert handover.signs_of_life(0) == 1\n"
+        "assert (left.note, list(left.writes)) == ({'kind': 'completed'}, [])\n"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
