@@ -73,12 +73,17 @@ class Kind:
     strike: Callable[[StruckRun], None] | None
     code: int = 0
     leaves: str = ""
+    settings: tuple[str, ...] = ()
 
 
 KINDS = {
     "sigterm_flag": Kind(to_parent(signal.SIGTERM), 75, "preempted.pt"),
     "usr2_requeue": Kind(to_all(signal.SIGUSR2), 75, "requeue.pt"),
-    "usr1_saves_and_goes_on": Kind(to_parent(signal.SIGUSR1), 0, "asked.pt"),
+    "usr1_saves_and_goes_on": Kind(
+        # A training that ends within the grace time of a signal counts as ended by it.
+        *(to_parent(signal.SIGUSR1), 0, "asked.pt"),
+        ("watchdog.grace_s=0.5",),
+    ),
     "ctrl_c_then_test": Kind(to_parent(signal.SIGINT), 75, "interrupted.pt"),
     "second_signal_is_harder": Kind(to_all(signal.SIGTERM), 75, "stopped.pt"),
     "exit_143": Kind(to_worker(signal.SIGTERM), 75),
@@ -129,7 +134,7 @@ def _supervised(
 ) -> tuple[int, str, StruckRun]:
     """Returns the first exit code, what is to be told, and the run."""
     _copy(name, folder)
-    run = StruckRun(folder, folder / "run", SETTINGS, {})
+    run = StruckRun(folder, folder / "run", (*SETTINGS, *KINDS[name].settings), {})
     with disk(folder / "disk", is_mounted=name == "full_disk_at_save" and os.geteuid() == 0):
         run.begin("train.py")
         if strike and run.wait_for_step(at):

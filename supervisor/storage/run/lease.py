@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import threading
 import time
-from dataclasses import asdict
 from pathlib import Path
 
 from supervisor.errors import RunDirectoryError
@@ -18,6 +16,7 @@ from supervisor.storage.run.lease_holder import (
     lives,
     read_holder,
     shares_processes,
+    text_of,
     this_process,
 )
 from supervisor.storage.run.rundir import RunDirectory
@@ -189,7 +188,7 @@ def _refusal(rundir: RunDirectory, holder: Holder | None, *, age_s: float | None
 
 
 def _write(path: Path, holder: Holder, *, exclusive: bool = False) -> None:
-    text = json.dumps(asdict(holder)) + "\n"
+    text = text_of(holder)
     if not exclusive:
         write_private(path, text)
         return

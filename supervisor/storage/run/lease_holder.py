@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import uuid
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import psutil
+import xxhash
 
 from supervisor.storage.files.line_file import parse_json
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _PID_NAMESPACE = Path("/proc/self/ns/pid")
+_CHECKSUM = "checksum"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +47,8 @@ class Holder:
 
 
 def read_holder(path: Path) -> Holder | None:
-    """Returns the holder that a lease names; None if there is no readable lease."""
+    """Returns the holder that a lease names; None if there is no readable lease, or it is damaged:
+    by a flipped bit a dead process of this machine would be a living one of another."""
     try:
         value = parse_json(path.read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -53,7 +57,19 @@ def read_holder(path: Path) -> Holder | None:
         return None
     known = {field.name: type(field.default) for field in fields(Holder)}
     good = {name: value[name] for name, kind in known.items() if type(value.get(name)) is kind}
-    return Holder(**good) if good.get("token") else None
+    found = Holder(**good) if good.get("token") else None
+    if found is not None and value.get(_CHECKSUM, _checksum(found)) != _checksum(found):
+        return None  # earlier versions wrote no checksum
+    return found
+
+
+def text_of(holder: Holder) -> str:
+    """Returns what `read_holder` reads."""
+    return json.dumps({**asdict(holder), _CHECKSUM: _checksum(holder)}) + "\n"
+
+
+def _checksum(holder: Holder) -> str:
+    return xxhash.xxh3_64_hexdigest(json.dumps(asdict(holder)).encode())
 
 
 def shares_processes(holder: Holder) -> bool:

@@ -13,7 +13,7 @@ import pytest
 
 from supervisor.errors import RunDirectoryError
 from supervisor.storage.run.lease import STALE_S, living_holder, take_lease
-from supervisor.storage.run.lease_holder import read_holder, this_process
+from supervisor.storage.run.lease_holder import read_holder, text_of, this_process
 from supervisor.storage.run.rundir import RunDirectory
 
 TAKE = (
@@ -138,3 +138,12 @@ def test_a_lease_that_is_no_lease_is_nobodys_or_only_a_name(
 
     assert lease.taken_by is None
     lease.release()
+
+
+def test_a_lease_with_a_flipped_bit_is_nobodys(rundir: RunDirectory) -> None:
+    holder = this_process()
+    text = text_of(holder).encode()
+
+    for place in range(len(text) - 1):
+        rundir.lease.write_bytes(text[:place] + bytes([text[place] ^ 1]) + text[place + 1 :])
+        assert read_holder(rundir.lease) in (None, holder), text[place:]
