@@ -61,9 +61,19 @@ def to_all(number: int) -> Callable[[StruckRun], None]:
 def fill_its_disk(run: StruckRun) -> None:
     with full(run.folder / "disk"):
         until = time.monotonic() + 60
-        while "failed" not in (run.folder / "err").read_text() and time.monotonic() < until:
+        while "ended" not in (run.folder / "err").read_text() and time.monotonic() < until:
             time.sleep(0.1)
         time.sleep(1.0)
+
+
+def take_its_server_down(run: StruckRun) -> None:
+    """Until the attempt has failed by it."""
+    down = run.folder / "server_down"
+    down.touch()
+    until = time.monotonic() + 60
+    while "attempt 1 ended" not in (run.folder / "err").read_text() and time.monotonic() < until:
+        time.sleep(0.05)
+    down.unlink()
 
 
 @dataclass(frozen=True)
@@ -89,8 +99,8 @@ KINDS = {
     "exit_143": Kind(to_worker(signal.SIGTERM), 75),
     "asyncio_signals": Kind(to_parent(signal.SIGTERM), 75),
     "alarm_and_faulthandler": Kind(to_worker(signal.SIGUSR1), 0, "stacks.txt"),
-    "full_disk_at_save": Kind(fill_its_disk, 0, "disk/own.pt"),
-    "log_thread_and_error": Kind(None, 0, "failed_once"),
+    "full_disk_at_save": Kind(fill_its_disk, 0, "disk/own79.pt"),
+    "log_thread_and_error": Kind(take_its_server_down),
     "search_reuses_addresses": Kind(None),
     "images_as_text": Kind(None),
 }
@@ -119,11 +129,9 @@ def _final(text: str) -> str:
 
 
 def _plainly(name: str, folder: Path) -> str:
-    """The end of plain python; what fails once by itself is run again, as a user would."""
+    """The end of plain python, which nothing strikes."""
     _copy(name, folder)
     (folder / "disk").mkdir()
-    if name == "log_thread_and_error":
-        (folder / "failed_once").touch()
     line = [sys.executable, "train.py"]
     ran = subprocess.run(line, cwd=folder, env=environment(), capture_output=True, text=True)
     return _final(ran.stdout)

@@ -1,4 +1,4 @@
-"""A logging thread that is no daemon; the training raises once; the process does not end by itself.
+"""A logging thread that is no daemon; a server is down; the process does not end by itself.
 
 Kind: Steffenhir/GraXpert#238, NovaSky-AI/SkyRL#76.
 """
@@ -18,8 +18,7 @@ def log():
 threading.Thread(target=log).start()
 for number in range(80):
     step(number)
-    if number == 45 and not os.path.exists("failed_once"):
-        open("failed_once", "w").close()
+    if os.path.exists("server_down"):
         raise ConnectionError("the metrics server does not answer")
 open("quit", "w").close()
 finish()
