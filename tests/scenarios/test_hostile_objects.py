@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.scenarios import runs
+from tests.scenarios.loop_styles import PRELUDE
 
 TEXT = """
 import hashlib, sys
@@ -210,3 +211,30 @@ def _drawn(draw: random.Random, kind: str) -> str:
     is_method = not question.startswith("@") and question != "unknown"
     error = draw.choice(ERRORS[: -1 if is_method else None])
     return f"{kind}:{question}:{error}:{draw.choice(('always', 'later', 'end', 'end'))}"
+
+
+def test_a_model_that_can_only_switch_checkpointing_on_ends_once_with_its_weights(
+    tmp_path: Path,
+) -> None:
+    text = (
+        PRELUDE
+        + """
+class Encoder(nn.Sequential):  # as Sentence Transformers: there is no method for off
+    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs=None): return None
+
+model = Encoder(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+for step in range(30):
+    loss = model(torch.randn(8, 4)).pow(2).mean()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+torch.save(model.state_dict(), sys.argv[-1])
+"""
+    )
+    expected = runs.train_plainly(tmp_path / "plain", text)
+
+    ended = runs.supervised(tmp_path / "run", text)
+
+    assert ended.returncode == 0, ended.stderr
+    assert len(ended.events("attempt_started")) == 1
+    assert "Traceback" not in ended.stderr
+    assert runs.differences(ended.result(), expected.result()) == []
