@@ -182,7 +182,10 @@ def fill_the_disk_and_kill_worker(run: StruckRun, chance: random.Random) -> None
 
 def make_the_disk_read_only(run: StruckRun, chance: random.Random) -> None:
     disk = str(run.run_dir.parent)
-    subprocess.run(["mount", "-o", "remount,ro", disk], check=False, capture_output=True)
+    line = ["mount", "-o", "remount,ro", disk]
+    if subprocess.run(line, check=False, capture_output=True).returncode:
+        (run.folder / "damaged").write_text("busy: not struck")
+        return
     time.sleep(chance.uniform(0.5, 3.0))
     subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
 
