@@ -8,5 +8,7 @@ from common import finish, net, step, torch
 for number in range(80):
     step(number)
     if number % 20 == 19:
-        torch.save([p.detach().flatten().repeat(500) for p in net.parameters()], f"disk/own{number}.pt")
+        torch.save(
+            [p.detach().flatten().repeat(500) for p in net.parameters()], f"disk/own{number}.pt"
+        )
 finish()
