@@ -477,6 +477,9 @@ class RunLog:
                 self._rundir, self._run_file.world_size, fields=("step", "loss", "risk", "flags")
             )
             figures = [rows[name] for name in ("step", "loss", "risk")]
-        except Exception:  # damaged: what the journal tells is left, and the run ends as it ends
+        except (OSError, SupervisorError):  # no step yet, or the directory is gone
+            figures = [np.zeros(0), np.zeros(0), np.zeros(0)]
+        except Exception as error:  # the run ends as it ends, and nobody takes it for looked at
+            self.tell_once(f"the losses could not be looked at: {type(error).__name__}: {error}")
             figures = [np.zeros(0), np.zeros(0), np.zeros(0)]
         return find_shortfalls(events, *figures, alarm=self._spec.policy.alarm_threshold)
