@@ -12,12 +12,14 @@ import sys
 import termios
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from supervisor.storage.run.lease_holder import read_holder, text_of
 from tests.journals import read_raw
 from tests.parent.conftest import has_ended
 
@@ -160,8 +162,9 @@ def test_a_run_that_another_host_took_over_is_left_without_another_word(
     run.wait_until_ready()
     pid = int((run.run_dir / "child.pid").read_text())
     lease = run.run_dir / "lease.json"
-    mine = json.loads(lease.read_text())
-    theirs = json.dumps(mine | {"host": "node7", "boot_id": "another", "token": "theirs"})
+    mine = read_holder(lease)
+    assert mine is not None
+    theirs = text_of(replace(mine, host="node7", boot_id="another", token="theirs"))
     before = {name: (run.run_dir / name).read_bytes() for name in ("events.jsonl", "run.json")}
 
     lease.write_text(theirs)
