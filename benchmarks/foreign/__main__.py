@@ -8,7 +8,8 @@ repository is not there, or whose packages are missing, is said to be left out).
 twice by plain python, healthy, and killed in the training, in an evaluation and in a save; where it
 has none of these, at a random step. A run is the same when weights, printed lines and written files
 are those of plain python. With --json each result is written at once, and a command that was broken
-off goes on behind it; --again WORD runs such scripts once more. --table prints the table of docs/foreign.md.
+off continues there; --again WORD runs such scripts once more. --table prints the table of
+docs/foreign.md.
 """
 
 from __future__ import annotations
