@@ -6,10 +6,9 @@ import re
 from typing import Any
 
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 import supervisor
-
-_OUT = re.compile(r"\[([^\]]*)\]\(\.\./([^)#]*)[^)]*\)")
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -21,6 +20,7 @@ def on_files(files: Files, config: Any) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Shows files beside docs/ by their path: the site does not hold them."""
-    return _OUT.sub(r"\1 (`\2`)", markdown)
+    out = re.escape("../" * (page.file.src_uri.count("/") + 1))
+    return re.sub(rf"\[([^\]]*)\]\({out}([^)#]*)[^)]*\)", r"\1 (`\2`)", markdown)
