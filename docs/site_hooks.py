@@ -6,7 +6,6 @@ import re
 from typing import Any
 
 from mkdocs.structure.files import File, Files
-from mkdocs.structure.pages import Page
 
 import supervisor
 
@@ -20,7 +19,8 @@ def on_files(files: Files, config: Any) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     """Shows files beside docs/ by their path: the site does not hold them."""
-    out = re.escape("../" * (page.file.src_uri.count("/") + 1))
-    return re.sub(rf"\[([^\]]*)\]\({out}([^)#]*)[^)]*\)", r"\1 (`\2`)", markdown)
+    up = "../" * (1 + page.file.src_uri.count("/"))
+    out = rf"\[([^\]]*)\]\({re.escape(up)}([^)#]*)[^)]*\)"
+    return re.sub(out, r"\1 (`\2`)", markdown)

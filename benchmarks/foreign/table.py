@@ -8,14 +8,14 @@ from collections.abc import Iterable
 from benchmarks.foreign.catalogue import SCRIPTS
 from benchmarks.foreign.verdict import Verdict
 
-_HEAD = "| library | version | healthy | exact after a kill | what to know |\n|" + 5 * " --- |"
+_HEAD = "| library | day, torch | healthy | exact after a kill | what to know |\n|" + 5 * " --- |"
 
 
 def compatibility_table(verdicts: Iterable[Verdict]) -> str:
     """Returns a row for each repository whose scripts ran, and their sum.
 
-    The repositories are checked out as they are on the day of the trial, so the version is that
-    day, with the version of torch.
+    The repositories are checked out as they are on the day of the trial, so that day, the newest
+    of a row, stands for their version; beside it that of torch.
     """
     home = {script.name: (script.repository, script.ranks) for script in SCRIPTS}
     by_home: defaultdict[tuple[str, int], list[Verdict]] = defaultdict(list)
@@ -37,8 +37,8 @@ def _row(title: str, verdicts: list[Verdict], known: str) -> str:
     exact = sum(kill.is_exact and kill.true == "same" for kill in kills)
     healthy = sum(verdict.is_healthy for verdict in verdicts)
     dates, torches = ({getattr(v, name) for v in verdicts} for name in ("date", "torch"))
-    version = f"{max(dates)}, torch {', '.join(sorted(torches))}"
-    counts = f"{healthy} of {len(verdicts)} | {exact} of {len(kills)}"
+    version = f"{max(dates)}, {'/'.join(sorted(torches))}"
+    counts = f"{healthy}/{len(verdicts)} | {exact}/{len(kills)}"
     return f"| {title} | {version} | {counts} | {known} |"
 
 

@@ -48,11 +48,10 @@ def test_the_table_counts_kills_by_library_and_leaves_out_what_did_not_run() -> 
     lines = compatibility_table([GAN, FOLDS, BROKEN]).splitlines()
 
     assert lines[2:] == [
-        "| Lightning-AI/pytorch-lightning | day, torch 2 | 1 of 1 | 0 of 1 "
-        "| Fabric folds: from the start |",
-        "| eriklindernoren/PyTorch-GAN | day, torch 2 | 1 of 1 | 1 of 2 "
+        "| Lightning-AI/pytorch-lightning | day, 2 | 1/1 | 0/1 | Fabric folds: from the start |",
+        "| eriklindernoren/PyTorch-GAN | day, 2 | 1/1 | 1/2 "
         "| PyTorch-GAN gan: exact exact, another end |",
-        "| **all** | day, torch 2 | 2 of 2 | 1 of 3 | falsely called exact: 1 |",
+        "| **all** | day, 2 | 2/2 | 1/3 | falsely called exact: 1 |",
     ]
 
 
