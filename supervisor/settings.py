@@ -218,7 +218,7 @@ class NotifySettings:
     """A shell line that gets the JSON on standard input."""
     events: list[str] = field(default_factory=lambda: list(NOTICE_EVENTS))
     sick_after_s: float = 600.0
-    """The risk has been above the warning line for so long: one notice. Ten minutes are more than a
+    """The risk has been in alarm for so long: one notice. Ten minutes are more than a
     treatment and its verification take on steps of seconds."""
     at_least_s: float = 60.0
     """Between two notices of one event; what comes sooner is counted in the next. The ends of a run
