@@ -34,7 +34,7 @@ BY_TYPE: dict[str, st.SearchStrategy[Any]] = {
     "Mapping[str, Any]": MAPPINGS,
     "tuple[Mapping[str, Any], ...]": st.lists(MAPPINGS, max_size=2).map(tuple),
 }
-CONTRACT: dict[str, set[str]] = {
+FIELDS: dict[str, set[str]] = {
     "corruption_found": {"tensor", "elements", "value", "before", "bound", "bit", "healed"},
     "action": {"name", "rung", "cause", "cost_s", "outcome"},
     "worker_exited": {"cause", "returncode", "signum", "last_step", "evidence"},
@@ -116,7 +116,7 @@ def test_what_is_not_known_is_kept() -> None:
 
 
 def test_the_kinds_are_those_of_the_contract() -> None:
-    assert set(KINDS) == {*CONTRACT, *OTHER_KINDS}
+    assert set(KINDS) == {*FIELDS, *OTHER_KINDS}
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
@@ -124,7 +124,7 @@ def test_a_line_has_the_fields_of_the_contract(kind: str) -> None:
     line = parse_event({"kind": kind}).to_json()
 
     assert tuple(line)[: len(HEAD)] == HEAD
-    assert CONTRACT.get(kind, set()) <= set(line)
+    assert FIELDS.get(kind, set()) <= set(line)
     own = dataclasses.fields(KINDS[kind])[HEADER:]
     always = {each.name for each in own if each.default is dataclasses.MISSING}
     assert set(line) == {*HEAD, *always}
