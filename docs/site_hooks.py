@@ -10,7 +10,6 @@ from mkdocs.structure.files import File, Files
 import supervisor
 
 
-
 def on_files(files: Files, config: Any) -> Files:
     """Adds the reference: every public name with its signature and docstring."""
     homes = supervisor._HOMES
