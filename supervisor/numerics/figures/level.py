@@ -7,7 +7,7 @@ import math
 
 
 class Level(str, enum.Enum):
-    """The contract's words, mildest first."""
+    """Mildest first."""
 
     OK = "ok"
     WARNING = "warning"
