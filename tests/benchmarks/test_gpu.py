@@ -36,8 +36,8 @@ for kind, train in trainings.KINDS.items():
 for kind in () if torch.cuda.is_available() else waits.KINDS:
     try:
         waits.Training(kind)
-    except AssertionError as error:
-        assert "CUDA" in str(error)
+    except (AssertionError, RuntimeError) as error:
+        assert re.search("cuda|nvidia", str(error), re.IGNORECASE), (kind, error)
 """
 
 
