@@ -77,26 +77,23 @@ class LoaderHooks:
         except StopIteration:
             with self._part:
                 tape.append(EntryKind.STREAM_END, stream.packed())
-                proof.ended(stream)
             raise
         with self._part:
             if probe.forward_calls != forward_calls:
                 proof.reason = "loading runs a model"
-            left, follows = proof.settle(stream)
+            follows = proof.settle(stream)
             proof.decide()
             drawn, fetched, state = b"", b"", ""
             if not proof.is_given_up:
                 with self._interception.region():
                     fetched = pack_mark(contents(batch), batch)
                     drawn = between(earlier, look())
-                    if proof.tells_state:
-                        form = FetchMark.unpack(fetched).form
-                        state = proof.state_before(stream, form, follows=follows)
+                    form = FetchMark.unpack(fetched).form
+                    state = proof.state_before(stream, form, follows=follows)
             mark = StreamMark(
                 proof=proof.number,
                 stream=stream.number,
                 fetches=stream.fetches,
-                left=left,
                 follows=follows,
                 is_given_up=proof.is_given_up,
                 drawn=drawn,
