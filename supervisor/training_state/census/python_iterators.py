@@ -24,6 +24,7 @@ ITERATORS: tuple[type, ...] = (
     *_OF_ITERTOOLS,
 )
 _WARN = _OF_ITERTOOLS if (3, 12) <= sys.version_info < (3, 14) else ()
+"""That they will not tell from Python 3.14 on."""
 _SEEN_WHOLE = tuple(vars(itertools)[n] for n in ("pairwise", "batched") if hasattr(itertools, n))
 """They do not tell where they stand, but the collector is told of all that they go on from."""
 
@@ -41,13 +42,5 @@ def position(iterator: Any) -> list[Any]:
     """
     if type(iterator) in _SEEN_WHOLE:
         return gc.get_referents(iterator)
-    found = reduced(iterator)
+    found = unwarned(iterator.__reduce__) if type(iterator) in _WARN else iterator.__reduce__()
     return [*found[1], *found[2:3]]
-
-
-def reduced(iterator: Any) -> Any:
-    """Returns what `copy` would make another one of, as `__reduce__` does.
-
-    Python 3.12 and 3.13 warn that those of `itertools` will not tell from 3.14 on.
-    """
-    return unwarned(iterator.__reduce__) if type(iterator) in _WARN else iterator.__reduce__()
