@@ -90,7 +90,7 @@ def _patch_beginning(
         proof = proofs.of_workers(self)
         if proof is None or proof.is_given_up:
             return original(self)
-        iteration = Iteration(count, proof, session.hooks.worker_plan(count))
+        iteration = Iteration(count, proof, session.hooks.loading.worker_plan(count))
         count += 1
         if iteration.plan is not None and iteration.plan.is_whole:
             return SkippedEpoch(self, session, iteration)
@@ -177,7 +177,7 @@ def _patch_handing_out(
         batch = process_data(self, data, *worker)
         if interception.is_ours():
             number = worker[0] if worker else iteration.handed_out % self._num_workers
-            batch = session.hooks.worker_batch(iteration, number, indices, note, batch)
+            batch = session.hooks.loading.worker_batch(iteration, number, indices, note, batch)
         if isinstance(batch, LeftOut):  # the replay is not the recorded run
             batch = load_here(self, batch.indices)
         iteration.handed_out += 1
@@ -190,7 +190,7 @@ def _patch_handing_out(
         except StopIteration:
             iteration = iterations.get(self)
             if iteration is not None and not self._persistent_workers and interception.is_ours():
-                session.hooks.epoch_ended(iteration)
+                session.hooks.loading.epoch_ended(iteration)
             raise
 
     iterator._process_data = _process_data

@@ -37,12 +37,12 @@ class SkippedEpoch(dataloader._BaseDataLoaderIter):
     def _next_data(self) -> Any:
         iteration, hooks = self._iteration, self._session.hooks
         if not iteration.drawn:
-            hooks.epoch_ended(iteration)
+            hooks.loading.epoch_ended(iteration)
             raise StopIteration
         indices = iteration.drawn.pop(0)
         self._draw()
         worker = iteration.handed_out % self._num_workers
-        batch = hooks.worker_batch(iteration, worker, indices, None, LeftOut(indices))
+        batch = hooks.loading.worker_batch(iteration, worker, indices, None, LeftOut(indices))
         if isinstance(batch, LeftOut):  # the replay is not the recorded run
             batch = load_here(self, indices)
         iteration.handed_out += 1

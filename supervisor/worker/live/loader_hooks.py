@@ -9,7 +9,7 @@ from supervisor.training_state.draws import between, look
 from supervisor.worker.ground.error_barrier import ErrorBarrier
 from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.ground.progress import Progress
-from supervisor.worker.interception.training_hooks import Call
+from supervisor.worker.interception.training_hooks import Call, LoadingHooks
 from supervisor.worker.process.heartbeat import Heartbeat
 from supervisor.worker.recording.loading.loading_proof import LoadingProof
 from supervisor.worker.recording.loading.stream_proof import Stream, StreamMark
@@ -23,9 +23,8 @@ from supervisor.worker.recording.recording import Recording
 from supervisor.worker.replay.loading.loader_skipping import FetchMark, contents, pack_mark
 
 
-class LoaderHooks:
-    """The live side of `TrainingHooks.fetch`, `stream_fetch`, `worker_batch`, `epoch_ended` and
-    `batch`."""
+class LoaderHooks(LoadingHooks):
+    """The live side of `LoadingHooks`, and of `TrainingHooks.batch`."""
 
     def __init__(
         self,
