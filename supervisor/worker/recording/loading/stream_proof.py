@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from supervisor.errors import pass_on
+from supervisor.worker.ground.budget import Share
 from supervisor.worker.recording.loading.fingerprint import CannotTell
 from supervisor.worker.recording.loading.loading_proof import LoadingProof
 from supervisor.worker.recording.loading.told_state import tells_state, told_state
 
-_SHARE, _ALLOWANCE_S = 0.02, 0.2
-"""Of the time of loading, and beyond it, that asking for the state may take."""
+_BUDGET = Share(0.02, allowance_s=0.2)
+"""Of the time of loading, for asking for the state."""
 _HEAD = struct.Struct("<HIQ8xBH")
 """Of its eight unused bytes older tapes made use."""
 _FOLLOWS, _GIVEN_UP, _STATE = 1, 2, 4
@@ -147,7 +148,7 @@ class StreamProof(LoadingProof):
             pass_on(error)
             self.reason = f"{type(error).__name__} when it was asked for its state"
         self._telling_s += time.perf_counter() - started
-        if self._telling_s > _ALLOWANCE_S + _SHARE * self._loading_s:
+        if not _BUDGET.allows(self._telling_s, self._loading_s):
             self.reason = self.reason or "asking for its state takes too long"
         return not self.reason and stream.fetches > 1 and not stream.fetcher.ended
 
