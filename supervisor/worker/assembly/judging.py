@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from supervisor.detectors.alert_handlers import load_alert_handlers
 from supervisor.pipeline import Pipeline
-from supervisor.storage.cases.case_advisor import CaseAdvisor
-from supervisor.storage.cases.case_memory import load_memory
+from supervisor.storage.cases.case_advisor import CaseAdvisor, load_memory
 from supervisor.storage.checkpoints.checkpoints import CheckpointRing
 from supervisor.storage.journal.journal import AlertLog, SilentAlertLog
 from supervisor.worker.assembly.ground import Ground
