@@ -13,10 +13,9 @@ from supervisor.worker.assembly.task import Task
 from supervisor.worker.assembly.treatment import Treatment
 from supervisor.worker.live.boundary import Boundary
 from supervisor.worker.live.input_watch import InputWatch
-from supervisor.worker.live.lead import Lead
+from supervisor.worker.live.lead import Lead, NewTrainings
 from supervisor.worker.live.loader_hooks import LoaderHooks
 from supervisor.worker.live.monitor import Monitor
-from supervisor.worker.live.new_trainings import NewTrainings
 from supervisor.worker.live.own_time import OwnTime
 from supervisor.worker.live.script_changes import ScriptChanges
 from supervisor.worker.live.step_recorder import StepRecorder

@@ -10,7 +10,7 @@ from supervisor.errors import CheckpointError
 from supervisor.settings import PartingSettings
 from supervisor.storage.run.script_files import ScriptFiles
 from supervisor.storage.steps.tape import TapeWriter
-from supervisor.worker.capture.captured_checkpoint import CapturedCheckpoint
+from supervisor.worker.capture.checkpoint_writer import CapturedCheckpoint
 from supervisor.worker.capture.checkpointer import Checkpointer
 from supervisor.worker.capture.rank_memory import RankMemory
 from supervisor.worker.ground.boundary_schedule import BoundarySchedule
