@@ -9,26 +9,21 @@ from pathlib import Path
 from supervisor.ranks import RankPlace
 from supervisor.storage.run.rundir import RunDirectory
 from supervisor.worker.assembly.boundary import build_boundary
-from supervisor.worker.assembly.checkpoints import build_ring, find_start
-from supervisor.worker.assembly.ground import Ground, build_ground
+from supervisor.worker.assembly.ground import Ground, Task, build_ground, load_task
 from supervisor.worker.assembly.group import build_group
-from supervisor.worker.assembly.judging import build_judging
 from supervisor.worker.assembly.monitor import build_monitor
 from supervisor.worker.assembly.recorders import build_recorders
-from supervisor.worker.assembly.resumption import (
-    build_arrival,
-    build_restorer,
-    build_resumption,
-)
 from supervisor.worker.assembly.session import (
     build_api,
+    build_arrival,
     build_ending,
     build_ranks,
+    build_restorer,
+    build_resumption,
     build_session,
 )
-from supervisor.worker.assembly.state import build_state
-from supervisor.worker.assembly.task import Task, load_task
-from supervisor.worker.assembly.treatment import build_treatment
+from supervisor.worker.assembly.state import build_ring, build_state, find_start
+from supervisor.worker.assembly.treatment import build_judging, build_treatment
 from supervisor.worker.corruption.normalisation_watch import NormalisationWatch
 from supervisor.worker.ground.error_barrier import Part
 from supervisor.worker.group.exchanges import Exchanges

@@ -6,10 +6,9 @@ import functools
 
 from supervisor.fault_injection.injector import FaultInjector
 from supervisor.storage.steps.own_times import OwnTimes
-from supervisor.worker.assembly.ground import Ground
+from supervisor.worker.assembly.ground import Ground, Task
 from supervisor.worker.assembly.recorders import Recorders
 from supervisor.worker.assembly.state import State
-from supervisor.worker.assembly.task import Task
 from supervisor.worker.assembly.treatment import Treatment
 from supervisor.worker.live.boundary import Boundary
 from supervisor.worker.live.input_watch import InputWatch

@@ -13,8 +13,7 @@ from supervisor.storage.steps.flight_recorder import FlightRecorder
 from supervisor.storage.steps.more_values import MAX_NAMES
 from supervisor.storage.steps.step_rows import OBSERVED_SLOTS
 from supervisor.storage.steps.tape import TapeWriter
-from supervisor.worker.assembly.ground import Ground
-from supervisor.worker.assembly.task import Task
+from supervisor.worker.assembly.ground import Ground, Task
 from supervisor.worker.ground.interception_state import InterceptionState
 from supervisor.worker.ground.progress import Progress
 from supervisor.worker.ground.run_warnings import RunWarnings
