@@ -115,7 +115,8 @@ def _sees_closures() -> bool:
 
 
 def _sees_iterators() -> bool:
-    moved: list[Iterator[int]] = [iter([4, 5, 6]), iter((4, 5)), iter(range(4, 9))]
+    moved: list[Iterator[Any]] = [iter([4, 5, 6]), iter((4, 5)), iter(range(4, 9))]
+    moved += [iter("ab"), iter("äb"), iter(np.zeros(2))]
     before = list(map(position, moved))
     for one in moved:
         next(one)

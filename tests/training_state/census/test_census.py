@@ -11,8 +11,11 @@ import enum
 import fractions
 import functools
 import itertools
+import os
 import random
 import re
+import sqlite3
+import struct
 import sys
 import tempfile
 import threading
@@ -532,10 +535,22 @@ def test_a_layer_that_is_not_made_yet_is_told_like_any_other() -> None:
     assert census.facts["main.count"] == "= 1"
 
 
+class Sequence9:
+    def __getitem__(self, place: int) -> int:
+        if place >= 9:
+            raise IndexError
+        return place
+
+
 _ITERATORS: dict[str, Callable[[], Any]] = {
     "list": lambda: iter(["a", "b", "c"] * 3),
     "tuple": lambda: iter((3,) * 9),
     "text": lambda: iter("abcdefghi"),
+    "text beyond ASCII": lambda: iter("äbcdefghi"),
+    "array": lambda: iter(np.arange(9)),
+    "any sequence": lambda: iter(Sequence9()),
+    "struct": lambda: struct.iter_unpack("B", bytes(range(9))),
+    "huge range": lambda: iter(range(1 << 70, (1 << 70) + 9)),
     "range": lambda: iter(range(9)),
     "deque": lambda: iter(collections.deque(range(9))),
     "enumerate": lambda: enumerate(["a", "b", "c"] * 3),
@@ -580,6 +595,34 @@ def test_iterators_that_do_not_tell_are_seen_by_what_they_hold(name: str) -> Non
     assert differences(take({"it": then}), take({"it": now}), NOTHING)
     next(now)
     assert not differences(take({"it": then}), take({"it": now}), NOTHING)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="one that tells, as any sequence's does")
+def test_an_iterator_over_memory_is_out_of_sight() -> None:
+    assert is_unseen(take({"it": iter(memoryview(b"abc"))}).facts["main.it"])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: re.finditer("a", "aaa"),
+        lambda: sqlite3.connect(":memory:").execute("select 1"),
+        lambda: os.scandir("."),
+    ],
+)
+def test_an_iterator_of_c_code_is_out_of_sight_where_a_model_leads_to_it(
+    make: Callable[[], Any],
+) -> None:
+    model, data = torch.nn.Linear(1, 1), SimpleNamespace()
+    model.taken, data.taken = make(), make()
+
+    of_model = take({"model": model}).facts.values()
+    of_data = take({"data": data, "model": torch.nn.Linear(1, 1)}).facts.values()
+
+    assert any(map(is_unseen, of_model))
+    assert not any(map(is_unseen, of_data))
+    for one in (model.taken, data.taken):
+        getattr(one, "close", int)()
 
 
 def test_an_iterator_that_hides_its_place_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
