@@ -14,7 +14,7 @@ from supervisor.worker.ground.budget import Share
 MANY = 1000
 """Batches after which nothing is claimed: a snapshot comes every 100 at the latest."""
 COST_S = 3e-6
-"""Of one batch of one normalisation, on a CPU (docs/corruption.md)."""
+"""Of one batch of one normalisation, on a CPU (docs/design/cost.md)."""
 BUDGET = Share(0.003)
 """Of the training's time: one normalisation for each millisecond of a step."""
 KEEPING = frozenset({"NativeBatchNormBackward0", "CudnnBatchNormBackward0"})
